@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
@@ -10,6 +11,7 @@ from include.benchmarks.scenarios.presets import PRESETS
 from include.settings.load import load
 from include.settings.storage_benchmark.blocks import BenchmarkSettings
 from operators.alerts import alert_failed_run
+from operators.base import NightshiftOperator
 from operators.publishing import choice, default_args
 from operators.storage.benchmark import (
     APPROVE_TASK,
@@ -110,36 +112,44 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
             task_display_name="Plan the campaign",
             doc_md="Plans the steps within limits and marks; the target is not changed.",
         )
-        approve = ApproveBenchmarkOperator(
-            task_id=APPROVE_TASK,
-            task_display_name="Wait for approval",
-            campaign=plan.output,
-            doc_md="Asks before presets with marks of their own; any other goes on at once.",
+        approve = _task(
+            ApproveBenchmarkOperator,
+            plan,
+            APPROVE_TASK,
+            "Wait for approval",
+            "Asks before presets with marks of their own; any other goes on at once.",
         )
-        measure = StorageBenchmarkOperator(
-            task_id="measure",
-            task_display_name="Run the steps",
-            campaign=plan.output,
+        measure = _task(
+            StorageBenchmarkOperator,
+            plan,
+            "measure",
+            "Run the steps",
+            "Runs the steps that have no result yet.",
             pool="benchmark",
             execution_timeout=timedelta(hours=25),
-            doc_md="Runs the steps that have no result yet.",
         )
-        judge = JudgeBenchmarkOperator(
-            task_id="judge",
-            task_display_name="Judge and report",
-            campaign=plan.output,
-            doc_md="Compares the figures with the baseline and writes the report.",
+        judge = _task(
+            JudgeBenchmarkOperator,
+            plan,
+            "judge",
+            "Judge and report",
+            "Compares the figures with the baseline and writes the report.",
         )
-        remove_data = RemoveBenchmarkDataOperator(
-            task_id="remove_data",
-            task_display_name="Remove the data",
-            campaign=plan.output,
+        remove_data = _task(
+            RemoveBenchmarkDataOperator, plan, "remove_data", "Remove the data",
+            "Removes what the plan lists from the target, whatever became of the other tasks.",
             execution_timeout=timedelta(hours=2),
-            doc_md="Removes what the plan lists from the target, whatever became of the other tasks.",
-        )
+        )  # fmt: skip
         approve >> measure >> judge
         measure >> remove_data.as_teardown()
     return dag
+
+
+def _task(
+    operator: type[NightshiftOperator], plan: PlanBenchmarkOperator, task_id: str, title: str, doc: str, **more: Any
+) -> NightshiftOperator:
+    """A task on the planned campaign."""
+    return operator(task_id=task_id, task_display_name=title, doc_md=doc, campaign=plan.output, **more)
 
 
 _settings = load().benchmarks

@@ -11,8 +11,10 @@ from pathlib import Path
 from include.benchmarks.campaign.execute import new_campaign, remove_data, run_campaign, utc_now
 from include.benchmarks.campaign.folder import FOLDER, CampaignFolder, StepRecord, campaigns_in
 from include.benchmarks.errors import TARGET_REFUSED
+from include.benchmarks.hosts import hosts_of
 from include.benchmarks.report.write import write_report
 from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, make_plan
+from include.benchmarks.servers.watch import WatchedServers
 from include.benchmarks.targets.base import AreaRemoval, BenchmarkTarget
 from include.benchmarks.targets.bucket import BucketBenchmarkTarget
 from include.benchmarks.targets.path import PathBenchmarkTarget
@@ -92,7 +94,16 @@ def begin_campaign(site: Site, wish: CampaignWish, *, now: datetime) -> Campaign
 
 def measure(site: Site, folder: CampaignFolder, *, each: Callable[[StepRecord], None] | None = None) -> None:
     """Run what is left of a campaign; see `run_campaign`."""
-    run_campaign(folder, open_target(site, folder.record().plan.wish.target), clock=utc_now, each=each)
+    target = open_target(site, folder.record().plan.wish.target)
+    run_campaign(folder, target, clock=utc_now, each=each, watch=watched_servers(site, target).during)
+
+
+def watched_servers(site: Site, target: BenchmarkTarget) -> WatchedServers:
+    """What is asked while a target is measured."""
+    settings, view = target.settings, target.settings.servers
+    ceph = view.ceph or (settings if isinstance(settings, PoolTarget) else None)
+    clients = settings.hosts if isinstance(settings, RemoteTarget) else {}
+    return WatchedServers(view.every_s, hosts_of(view.hosts, site.secrets), hosts_of(clients, site.secrets), ceph)
 
 
 def conclude(site: Site, folder: CampaignFolder) -> ConcludedCampaign:

@@ -62,6 +62,12 @@ HOST_UNREACHABLE = ErrorRow(
     BenchmarkError, "benchmark-host-unreachable", "start sshd there or correct the login, then run it again"
 )
 """A host did not do what was asked of it over SSH."""
+VIEW_INCOMPLETE = ErrorRow(
+    BenchmarkError,
+    "benchmark-view-incomplete",
+    "the user of the target's `servers:` needs the rights that docs/storage-benchmarks.md lists",
+)
+"""A server or its cluster did not say how it is; no step fails by that."""
 RUNNER_MISSING = ErrorRow(BenchmarkError, "benchmark-runner-missing")
 """The program that makes the load is not installed; the message names the package."""
 RUNNER_FAILED = ErrorRow(

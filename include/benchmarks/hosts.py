@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from include.benchmarks.errors import HOST_UNREACHABLE
 from include.errors import NightshiftError
 from include.publishers.server.connection import CommandResult, NodeAddress, SshConnection
+from include.publishers.server.open import address_of
+from include.settings.secrets import Secrets
+from include.settings.ssh import SshLogin
 
 MOST_LINES = 1_000_000
 CLOCK_TRIES = 7
@@ -53,6 +56,12 @@ class BenchmarkHost:
             raise HOST_UNREACHABLE(self.name, f"the host ended a command with {done.code}: {last}")
         return done.lines
 
+    def repeated(self, text: str, moments: Iterable[None]) -> Iterator[tuple[str, ...]]:
+        """The output of a script at each moment, over one connection. Raises BenchmarkError (HOST_UNREACHABLE)."""
+        with self._reached(), SshConnection(self._address) as connection:
+            for _ in moments:
+                yield connection.run(["sh", "-c", text], limit_s=SCRIPT_LIMIT_S, quiet=True, keep=MOST_LINES).lines
+
     def clock(self) -> HostClock:
         """Its clock, over one connection. Raises BenchmarkError (HOST_UNREACHABLE)."""
         with self._reached(), SshConnection(self._address) as connection:
@@ -76,3 +85,8 @@ class BenchmarkHost:
             if error.code == HOST_UNREACHABLE.code:
                 raise
             raise HOST_UNREACHABLE(self.name, f"{error.code}: {error}") from error
+
+
+def hosts_of(logins: Mapping[str, SshLogin], secrets: Secrets) -> tuple[BenchmarkHost, ...]:
+    """The hosts of a block of the configuration, by name."""
+    return tuple(BenchmarkHost(name, address_of(name, login, secrets)) for name, login in sorted(logins.items()))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
+
+from pydantic import Field
 
 BLOCK_UNIT = 4096
 """Blocks are multiples of it, as direct I/O needs."""
@@ -19,6 +22,8 @@ class LoadAccess(Enum):
     """Each stream reads and writes."""
     DELETE = "delete"
     LIST = "list"
+    PUBLISH = "publish"
+    """Each stream is a directory with files and a catalog of its own; all are published to a new repository at once."""
 
 
 class DataPattern(Enum):
@@ -40,6 +45,8 @@ class RunnerKind(Enum):
     """Our own driver for object stores."""
     REMOTE = "remote"
     """fio, on several hosts at the same time."""
+    PUBLISHER = "publisher"
+    """The publisher of nights, with a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +65,23 @@ class StreamLoad:
     read_share: float = 0.5
     """Of mixed streams: the share of operations that read."""
     pattern: DataPattern = DataPattern.RANDOM
+    connections: Annotated[int | None, Field(exclude_if=lambda count: count is None)] = None
+    """Requests at the same time of what publishes. None is not written: documents without it stay as they were."""
+
+    @property
+    def creates(self) -> bool:
+        """Whether the dataset is made by it, and replaces one that is there."""
+        return self.access in {LoadAccess.WRITE, LoadAccess.PUBLISH}
 
     @property
     def writes(self) -> bool:
         """Whether the dataset is created or changed."""
-        return self.access in {LoadAccess.WRITE, LoadAccess.MIXED}
+        return self.creates or self.access is LoadAccess.MIXED
 
     @property
     def needs_data(self) -> bool:
         """Whether the dataset exists before."""
-        return self.access is not LoadAccess.WRITE
+        return not self.creates
 
     @property
     def bytes(self) -> int:
@@ -79,7 +93,9 @@ class StreamLoad:
         return (file_name(self.dataset, stream, file) for file in range(self.files))
 
     def names(self) -> Iterator[str]:
-        """The names of all files."""
+        """The names of all files; of a repository that of its folder, with a slash."""
+        if self.access is LoadAccess.PUBLISH:
+            return iter((f"{self.dataset}/",))
         return (name for stream in range(self.streams) for name in self.names_of(stream))
 
 

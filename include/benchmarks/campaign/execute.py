@@ -8,7 +8,8 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,15 +23,24 @@ from include.benchmarks.errors import (
     TARGET_BUSY,
     BenchmarkError,
 )
-from include.benchmarks.loads import LoadAccess
+from include.benchmarks.results import RunnerResult
 from include.benchmarks.runners.choose import PROGRAMS, RUNNERS
-from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, PlannedStep, make_plan
+from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, PlannedStep, make_plan, shown_bytes
+from include.benchmarks.servers.view import ServersView
 from include.benchmarks.targets.base import AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
 
 OVER_TIME = "benchmark-over-time"
 _OF_ONE_STEP = frozenset({RUNNER_FAILED.code, RESULT_UNREADABLE.code})
 """Errors after which the other steps are run."""
+FILLED_SHARE = 0.99
+"""Of what a fill has to write."""
 Clock = Callable[[], datetime]
+Watch = Callable[[], AbstractContextManager[Callable[[], ServersView | None]]]
+
+
+def not_watched() -> AbstractContextManager[Callable[[], ServersView | None]]:
+    """Servers and clients are not asked how they are."""
+    return nullcontext(lambda: None)
 
 
 def new_campaign(root: Path, target: BenchmarkTarget, wish: CampaignWish, *, now: datetime) -> CampaignFolder:
@@ -63,7 +73,12 @@ def require_runners(plan: CampaignPlan) -> None:
 
 
 def run_campaign(
-    folder: CampaignFolder, target: BenchmarkTarget, *, clock: Clock, each: Callable[[StepRecord], None] | None = None
+    folder: CampaignFolder,
+    target: BenchmarkTarget,
+    *,
+    clock: Clock,
+    each: Callable[[StepRecord], None] | None = None,
+    watch: Watch = not_watched,
 ) -> None:
     """Run the steps that have not ended yet. A step whose runner fails is kept with its error, and the next one is run.
 
@@ -72,6 +87,7 @@ def run_campaign(
         target: What it measures.
         clock: The time of day.
         each: Called with each step that ends.
+        watch: Asks servers and clients how they are, while a step runs.
 
     Raises:
         BenchmarkError: CAMPAIGN_CLOSED, TARGET_BUSY, TARGET_UNUSABLE, AREA_FOREIGN or LIMIT_REACHED.
@@ -87,7 +103,7 @@ def run_campaign(
             if folder.has(step):
                 continue
             target.check()
-            ended = _run_step(step, folder, target, area, spent=spent, clock=clock)
+            ended = _run_step(step, folder, target, area, spent=spent, clock=clock, watch=watch)
             folder.store(ended)
             spent += ended.seconds
             if each is not None:
@@ -135,14 +151,21 @@ def utc_now() -> datetime:
 
 
 def _run_step(
-    step: PlannedStep, folder: CampaignFolder, target: BenchmarkTarget, area: RunArea, *, spent: float, clock: Clock
+    step: PlannedStep,
+    folder: CampaignFolder,
+    target: BenchmarkTarget,
+    area: RunArea,
+    *,
+    spent: float,
+    clock: Clock,
+    watch: Watch,
 ) -> StepRecord:
     began_at, begin = clock(), time.monotonic()
     load_before, ticks = load_now(), CpuTicks.now()
-    result = error = code = None
+    result = error = code = servers = None
     limit_s = target.settings.limits.minutes * 60
     for load in step.load.loads:
-        if load.access is LoadAccess.WRITE:
+        if load.creates:
             # each round writes new files; overwriting is another thing
             area.remove_files(load.names())
     space = target.space()
@@ -150,16 +173,29 @@ def _run_step(
     if spent + step.load.seconds > limit_s:
         error, code = f"not run: the campaign took {spent:.0f} of {limit_s} s before", OVER_TIME
     else:
-        ticks = CpuTicks.now()
         try:
-            result = RUNNERS[step.load.runner].run(step.load, area, folder.scratch(step))
+            with watch() as seen:
+                ticks = CpuTicks.now()
+                result = _complete(step, RUNNERS[step.load.runner].run(step.load, area, folder.scratch(step)))
+                noise = MachineNoise.between(ticks, CpuTicks.now(), load_before)
+                servers = seen()
         except BenchmarkError as failure:
             if failure.code not in _OF_ONE_STEP:
                 raise
             target.check()  # the runner fails where the target vanishes: then the campaign ends
             error, code = str(failure), failure.code
-    noise = MachineNoise.between(ticks, CpuTicks.now(), load_before)
-    return StepRecord(step, began_at, time.monotonic() - begin, noise, space, result, error, code)
+    if result is None:
+        noise = MachineNoise.between(ticks, CpuTicks.now(), load_before)
+    return StepRecord(step, began_at, time.monotonic() - begin, noise, space, result, error, code, servers)
+
+
+def _complete(step: PlannedStep, result: RunnerResult) -> RunnerResult:
+    """The result; where a fill did not write all of its data, that is a missing part of the campaign."""
+    written = sum(load.bytes for load in result.loads)
+    if not step.fills or written >= FILLED_SHARE * step.bytes:
+        return result
+    what = f"only {shown_bytes(written)} of {shown_bytes(step.bytes)} were written in its time"
+    return replace(result, missing=(*result.missing, f"{what}: the target is less full than the steps after it say"))
 
 
 def _require_room(step: PlannedStep, target: BenchmarkTarget, space: TargetSpace | None) -> None:

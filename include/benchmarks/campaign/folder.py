@@ -16,6 +16,7 @@ from include.benchmarks.campaign.machine import MachineNoise
 from include.benchmarks.errors import CAMPAIGN_UNKNOWN
 from include.benchmarks.results import RunnerResult
 from include.benchmarks.scenarios.plan import CampaignPlan, PlannedStep
+from include.benchmarks.servers.view import ServersView
 from include.benchmarks.targets.base import TargetSpace
 
 FOLDER = "benchmarks"
@@ -50,6 +51,8 @@ class StepRecord:
     result: RunnerResult | None = None
     error: str | None = None
     error_code: str | None = None
+    servers: ServersView | None = None
+    """What servers and clients reported of themselves; None: they were not asked."""
 
 
 _RECORD = TypeAdapter(CampaignRecord)

@@ -11,7 +11,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from include.benchmarks.campaign.folder import CampaignFolder
 from include.benchmarks.report.charts import charts_of
 from include.benchmarks.report.draw import plotly_figure, png
+from include.benchmarks.report.publication import publication_of
+from include.benchmarks.report.servers import server_charts, servers_of
 from include.benchmarks.scenarios.plan import find_preset, shown_bytes
+from include.benchmarks.servers.machine import LIMIT_RULE
 from include.benchmarks.verdict.figures import FigureName, StepFigure
 from include.benchmarks.verdict.judge import JudgedCampaign
 from include.benchmarks.verdict.record import accepted_campaigns, judged_campaigns
@@ -36,7 +39,12 @@ def write_report(bind: Bind, folder: CampaignFolder, judged: JudgedCampaign) -> 
     record, steps = folder.record(), list(folder.steps())
     earlier = judged_campaigns(bind, target=judged.target, preset=judged.preset, limit=HISTORY)
     history = [one for one in earlier if one.digest == judged.digest]
-    charts = charts_of(steps, history, accepted_campaigns(bind, judged.target))
+    publication = publication_of(bind, folder, judged)
+    charts = (
+        *charts_of(steps, history, accepted_campaigns(bind, judged.target)),
+        *publication.charts(),
+        *server_charts(record.began_at, steps),
+    )
     pictures = folder.path / CHARTS
     pictures.mkdir(exist_ok=True)
     for old in pictures.glob("*.png"):
@@ -50,6 +58,9 @@ def write_report(bind: Bind, folder: CampaignFolder, judged: JudgedCampaign) -> 
         "steps": steps,
         "figures": {chart.name: plotly_figure(chart) for chart in charts},
         "notes": sorted({note for ended in steps if ended.result for note in ended.result.notes}),
+        "servers": servers_of(steps),
+        "limit_rule": LIMIT_RULE,
+        "publication": publication,
         "versions": sorted({ended.result.version for ended in steps if ended.result}),
         "steal": max((ended.noise.steal_percent for ended in steps), default=0.0),
         "load": max((ended.noise.load_before for ended in steps), default=0.0),

@@ -11,6 +11,7 @@ from include.benchmarks.runners.base import Runner
 from include.benchmarks.runners.dd import DdRunner
 from include.benchmarks.runners.fio import FioRunner
 from include.benchmarks.runners.objects import ObjectRunner
+from include.benchmarks.runners.publisher import PublisherRunner
 from include.benchmarks.runners.rados import RadosRunner
 from include.benchmarks.runners.remote import RemoteRunner
 from include.settings.storage_benchmark.blocks import TargetKind
@@ -21,15 +22,17 @@ RUNNERS: Mapping[RunnerKind, Runner[Any]] = {
     RunnerKind.RADOS: RadosRunner(),
     RunnerKind.OBJECTS: ObjectRunner(),
     RunnerKind.REMOTE: RemoteRunner(),
+    RunnerKind.PUBLISHER: PublisherRunner(),
 }
-TARGETS_OF: Mapping[RunnerKind, TargetKind] = {
-    RunnerKind.FIO: TargetKind.PATH,
-    RunnerKind.DD: TargetKind.PATH,
-    RunnerKind.RADOS: TargetKind.POOL,
-    RunnerKind.OBJECTS: TargetKind.BUCKET,
-    RunnerKind.REMOTE: TargetKind.REMOTE,
+TARGETS_OF: Mapping[RunnerKind, frozenset[TargetKind]] = {
+    RunnerKind.FIO: frozenset({TargetKind.PATH}),
+    RunnerKind.DD: frozenset({TargetKind.PATH}),
+    RunnerKind.RADOS: frozenset({TargetKind.POOL}),
+    RunnerKind.OBJECTS: frozenset({TargetKind.BUCKET}),
+    RunnerKind.REMOTE: frozenset({TargetKind.REMOTE}),
+    RunnerKind.PUBLISHER: frozenset({TargetKind.BUCKET, TargetKind.PATH}),
 }
-"""The kind of target that each runner works on."""
+"""The kinds of target that each runner works on."""
 PROGRAMS: Mapping[RunnerKind, BenchmarkProgram] = {RunnerKind.FIO: FIO, RunnerKind.DD: DD, RunnerKind.RADOS: RADOS}
 """What has to be installed."""
 USUAL: Mapping[TargetKind, RunnerKind] = {

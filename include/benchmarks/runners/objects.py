@@ -121,6 +121,8 @@ class ObjectStream:
                 return ((LoadAccess.LIST, operation) for operation in cycle([self._list]))
             case LoadAccess.DELETE:
                 return ((LoadAccess.DELETE, self._delete(name)) for name in self._names())
+            case LoadAccess.PUBLISH:
+                raise RUNNER_FAILED(self._load.dataset, "objects are stored, not published")
 
     def _names(self) -> Iterator[str]:
         return self._load.names_of(self._stream)
@@ -179,7 +181,7 @@ class ObjectStream:
 class ObjectRunner(Runner[ObjectArea]):
     """Whole objects: put, get, a mix of both, single deletes and listings."""
 
-    abilities = RunnerAbilities(frozenset(LoadAccess), limits_rates=True, takes_ramp=True)
+    abilities = RunnerAbilities(frozenset(LoadAccess) - {LoadAccess.PUBLISH}, limits_rates=True, takes_ramp=True)
 
     def run(self, step: LoadStep, area: ObjectArea, scratch: Path) -> RunnerResult:
         streams = sum(load.streams for load in step.loads)

@@ -18,6 +18,7 @@ from include.benchmarks.targets.pool import NamespaceArea
 MS_PER_S = 1000
 MIB = 1 << 20
 NO_PERCENTILES = "rados bench reports mean latencies only"
+ONE_LETTER = "rados bench writes one letter again and again: a pool that compresses stores next to nothing"
 
 
 def rados_bench_arguments(load: StreamLoad, area: NamespaceArea, seconds: int) -> tuple[str, ...]:
@@ -76,4 +77,6 @@ class RadosRunner(Runner[NamespaceArea]):
             for load, done in zip(step.loads, outputs, strict=True)
         )
         version = run_program(RADOS, ("--version",), subject=step.name, limit_s=10).stdout.strip()
-        return RunnerResult(version, tuple(done.command for done in outputs), loads, (NO_PERCENTILES,))
+        writes = any(load.access is LoadAccess.WRITE for load in step.loads)
+        notes = (NO_PERCENTILES, *((ONE_LETTER,) if writes else ()))
+        return RunnerResult(version, tuple(done.command for done in outputs), loads, notes)

@@ -15,9 +15,15 @@ from include.benchmarks.scenarios.presets import PRESETS
 from include.benchmarks.targets.base import TargetSpace
 from include.settings.storage_benchmark.blocks import Mark, TargetKind, TargetSettings
 
-FILL_BLOCK = 4 * MIB
+FILL_BLOCK, SMALL_FILL_BLOCK = 4 * MIB, MIB // 4
+FILL_BLOCKS = 50
+"""Of each stream at least, where large blocks are written."""
 FILL_STREAMS = 8
 FILL_S = 300
+AGE_PERCENT = 20
+"""Of a target: what is written over its level and deleted, each time that it ages."""
+LEAST_AGED = 10
+"""Percent of a target: less than that, written again, says nothing about it."""
 MOST_ROUNDS = 50
 KILO = 1000
 SHORTEST_S = 1
@@ -48,6 +54,8 @@ class PlannedStep:
     number: int
     round: int
     load: LoadStep
+    fills: bool = False
+    """It brings the target to a level, on which the steps after it rely."""
 
     @property
     def counted(self) -> bool:
@@ -74,7 +82,7 @@ class CampaignPlan:
         found: dict[str, StreamLoad] = {}
         for step in self.steps:
             for load in step.load.loads:
-                if load.access is LoadAccess.WRITE:
+                if load.creates and (load.dataset not in found or load.bytes > found[load.dataset].bytes):
                     found[load.dataset] = load
         return found
 
@@ -146,11 +154,19 @@ def _wrong_target(
     missing = [mark for mark in preset.marks if getattr(settings, mark) is not Mark.ALLOWED]
     if missing:
         yield "the target is not marked " + " and ".join(f"`{mark}: allowed`" for mark in missing)
-    for percent in sorted({phase.fill_percent for phase in preset.phases if phase.fill_percent is not None}):
+    highest = {
+        phase.fill_percent + (AGE_PERCENT if phase.ageing else 0)
+        for phase in preset.phases
+        if phase.fill_percent is not None
+    }
+    for percent in sorted(highest):
         if space is None:
             yield f"the target does not report how full it is, so it cannot be filled to {percent} %"
         elif percent > settings.limits.fill_percent:
             yield f"it would be filled to {percent} %, over its limit of {settings.limits.fill_percent} %"
+    levels = {phase.fill_percent for phase in preset.phases if phase.fill_percent is not None and phase.ageing}
+    if space is not None and any(space.used_percent + LEAST_AGED > percent for percent in levels):
+        yield f"the target is {space.used_percent:.0f} % full already: too little of it would be the campaign's to age"
 
 
 def _planned(
@@ -158,22 +174,25 @@ def _planned(
 ) -> Iterator[PlannedStep]:
     minutes = min(wish.minutes or settings.limits.minutes, settings.limits.minutes)
     asked = sum(
-        (FILL_S if phase.fill_percent is not None else 0)
+        (0 if phase.fill_percent is None else FILL_S * (1 + phase.ageing))
         + sum(step.seconds for step in phase.prepare)
         + wish.rounds * sum(step.seconds for step in phase.steps)
         for phase in preset.phases
     )
     # a ramp comes on top of each step, and files are opened, flushed and removed between them
     pace = min(1.0, LOAD_SHARE * minutes * 60 / asked)
+    fill_s = max(SHORTEST_S, int(FILL_S * pace))
     numbers = count(1)
-    filled = 0
+    filled: list[StreamLoad] = []
     for phase in preset.phases:
         if phase.fill_percent is not None and space is not None:
-            wanted = int(space.total * phase.fill_percent / 100) - (space.total - space.free) - filled
-            fill = _fill(phase.fill_percent, wanted, kind, max(SHORTEST_S, int(FILL_S * pace)))
+            wanted = int(space.total * phase.fill_percent / 100) - (space.total - space.free)
+            fill = _fill(phase.fill_percent, wanted - sum(load.bytes for load in filled), kind, fill_s)
             if fill is not None:
-                filled += sum(load.bytes for load in fill.loads)
-                yield PlannedStep(next(numbers), 0, fill)
+                filled += fill.loads
+                yield PlannedStep(next(numbers), 0, fill, fills=True)
+            for aged in _ageing(filled[0], space, kind, fill_s) * phase.ageing if filled else ():
+                yield PlannedStep(next(numbers), 0, aged, fills=True)
         for step in phase.prepare:
             yield PlannedStep(next(numbers), 0, _scaled(step, wish.scale, kind, pace))
         for number in range(1, wish.rounds + 1):
@@ -200,12 +219,29 @@ def _sized(load: PresetLoad, scale: float, runner: RunnerKind, seconds: int) -> 
 
 
 def _fill(percent: int, size: int, kind: TargetKind, seconds: int) -> LoadStep | None:
-    runner = USUAL[kind]
-    each = size // FILL_STREAMS // FILL_BLOCK * FILL_BLOCK
+    """Two datasets at the same time: one of them may be written again while the other stays where it is."""
+    halves = [_filling(f"fill-{percent}-{half}", size // 2, kind) for half in ("a", "b")]
+    loads = tuple(load for load in halves if load is not None)
+    return LoadStep(f"fill-to-{percent}", USUAL[kind], loads, seconds) if loads else None
+
+
+def _ageing(half: StreamLoad, space: TargetSpace, kind: TargetKind, seconds: int) -> tuple[LoadStep, ...]:
+    """Write a half of the fill again, its blocks between those of other data, and delete these."""
+    over = _filling("turn", int(space.total * AGE_PERCENT / 100), kind)
+    if over is None:
+        return ()
+    # what is written again is deleted before: a small dataset in place of a large one
+    small = replace(over, file_bytes=over.block_bytes, files=1)
+    return LoadStep("age", USUAL[kind], (half, over), seconds), LoadStep("thin-out", USUAL[kind], (small,), seconds)
+
+
+def _filling(dataset: str, size: int, kind: TargetKind) -> StreamLoad | None:
+    # whole blocks of all streams: small ones where large ones would miss the level
+    block = FILL_BLOCK if size >= FILL_BLOCKS * FILL_STREAMS * FILL_BLOCK else SMALL_FILL_BLOCK
+    each = size // FILL_STREAMS // block * block
     if each <= 0:
         return None
-    load = PresetLoad(LoadAccess.WRITE, f"fill-{percent}", FILL_STREAMS, each, FILL_BLOCK).scaled(1, runner)
-    return LoadStep(f"fill-to-{percent}", runner, (load,), seconds)
+    return PresetLoad(LoadAccess.WRITE, dataset, FILL_STREAMS, each, block).scaled(1, USUAL[kind])
 
 
 def _over_limits(plan: CampaignPlan, settings: TargetSettings, space: TargetSpace | None) -> Iterator[str]:
@@ -227,7 +263,7 @@ def _wrong_steps(plan: CampaignPlan) -> Iterator[str]:
     for step in plan.steps:
         load_step = step.load
         abilities = RUNNERS[load_step.runner].abilities
-        if TARGETS_OF[load_step.runner] is not plan.kind:
+        if plan.kind not in TARGETS_OF[load_step.runner]:
             yield f"{load_step.name}: {load_step.runner.value} does not work on a {plan.kind.value}"
         for load in load_step.loads:
             if load.access not in abilities.accesses:
@@ -239,7 +275,7 @@ def _wrong_steps(plan: CampaignPlan) -> Iterator[str]:
             before = written.get(load.dataset)
             if load.needs_data and (before is None or before.streams < load.streams or before.files < load.files):
                 yield f"{load_step.name}: no step before writes all of {load.dataset}"
-            if load.access is LoadAccess.WRITE:
+            if load.creates:
                 written[load.dataset] = load
 
 

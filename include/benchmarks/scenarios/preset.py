@@ -31,6 +31,8 @@ class PresetLoad:
     files: int = 1
     each: int = 1
     """Multiplies the streams after they were scaled: for presets about the number of streams."""
+    connections: int | None = None
+    """Of a publication; not scaled."""
 
     def scaled(self, factor: float, runner: RunnerKind) -> StreamLoad:
         """The load on a machine that is smaller by `factor`: fewer streams, shorter files, the same rate of each."""
@@ -49,6 +51,7 @@ class PresetLoad:
             rate=self.rate,
             read_share=self.read_share,
             pattern=DataPattern.ZEROS if runner is RunnerKind.DD else self.pattern,
+            connections=self.connections,
         )
 
     def reading(self) -> PresetLoad:
@@ -73,6 +76,8 @@ class PresetPhase:
     steps: tuple[PresetStep, ...]
     fill_percent: int | None = None
     """None: the target stays as full as it is."""
+    ageing: int = 0
+    """After it was filled: so often half of that is written again, among data that are deleted then."""
     prepare: tuple[PresetStep, ...] = ()
     """Run once before, and not counted."""
 

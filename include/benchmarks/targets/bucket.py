@@ -38,9 +38,10 @@ class ObjectArea(RunArea):
             raise TARGET_UNUSABLE(self._name, f"objects cannot be written: {error}") from error
 
     def remove_files(self, names: Iterable[str]) -> AreaRemoval:
-        listed = list(names)
         try:
-            refused = self.store(8).delete_each(listed)
+            store = self.store(8)
+            listed = [key for name in names for key in _keys_of(store, name)]
+            refused = store.delete_each(listed)
         except StoreError as error:
             raise TARGET_UNUSABLE(self._name, f"objects cannot be deleted: {error}") from error
         return AreaRemoval(len(listed) - len(refused), tuple(sorted(refused)))
@@ -60,6 +61,13 @@ class ObjectArea(RunArea):
             return store.get(MARKER) == self.where.encode()
         except NotFound:
             return False
+
+
+def _keys_of(store: Store, name: str) -> list[str]:
+    """What a name of a plan stands for: an object, or all objects of a repository, whose names no plan knows."""
+    if not name.endswith("/"):
+        return [name]
+    return [f"{name}{found.key}" for found in store.child(name[:-1]).list()]
 
 
 class BucketBenchmarkTarget(BenchmarkTarget):

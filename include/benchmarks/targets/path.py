@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import stat
 from collections.abc import Iterable
 from contextlib import contextmanager
@@ -50,11 +51,18 @@ class FolderArea(RunArea):
             with self._open() as folder:
                 self._require_ours(folder)
                 for name in names:
+                    plain = name.removesuffix("/")
                     try:
-                        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                        found = os.stat(plain, dir_fd=folder, follow_symlinks=False)
                     except FileNotFoundError:
                         continue
-                    if stat.S_ISREG(found.st_mode) and "/" not in name:
+                    if "/" in plain:
+                        left.append(name)
+                    elif plain != name and stat.S_ISDIR(found.st_mode):
+                        # a repository, whose objects have names that no plan knows
+                        shutil.rmtree(plain, dir_fd=folder)
+                        removed += 1
+                    elif plain == name and stat.S_ISREG(found.st_mode):
                         os.unlink(name, dir_fd=folder)
                         removed += 1
                     else:

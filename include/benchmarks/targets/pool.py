@@ -8,15 +8,15 @@ from include.benchmarks.errors import TARGET_UNUSABLE, BenchmarkError
 from include.benchmarks.programs import CEPH, RADOS, BenchmarkProgram, run_program
 from include.benchmarks.targets.base import AREA, AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
 from include.benchmarks.targets.ceph import CephHealth, pool_space
-from include.settings.storage_benchmark.blocks import Mark, PoolTarget, TargetKind
+from include.settings.storage_benchmark.blocks import CephAccess, Mark, PoolTarget, TargetKind
 
 LIMIT_S = 60.0
 REMOVAL_LIMIT_S = 3600.0
 _AT_ONCE = 200
 
 
-def cluster_arguments(settings: PoolTarget) -> tuple[str, ...]:
-    """What each call of `rados` begins with."""
+def cluster_arguments(settings: CephAccess) -> tuple[str, ...]:
+    """What each call of `rados` and `ceph` begins with."""
     conf = ("--conf", str(settings.conf)) if settings.conf else ()
     return (*conf, "--name", f"client.{settings.user}")
 

@@ -7,10 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from include.benchmarks.errors import AREA_FOREIGN, RUNNER_MISSING, TARGET_UNUSABLE, BenchmarkError
-from include.benchmarks.hosts import BenchmarkHost
+from include.benchmarks.hosts import BenchmarkHost, hosts_of
 from include.benchmarks.programs import FIO
 from include.benchmarks.targets.base import AREA, MARKER, AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
-from include.publishers.server.open import address_of
 from include.settings.secrets import Secrets
 from include.settings.storage_benchmark.blocks import RemoteTarget, TargetKind
 
@@ -111,9 +110,7 @@ class RemoteBenchmarkTarget(BenchmarkTarget):
 
     def __init__(self, settings: RemoteTarget, secrets: Secrets) -> None:
         self.settings: RemoteTarget = settings
-        self._hosts = [
-            BenchmarkHost(name, address_of(name, login, secrets)) for name, login in sorted(settings.hosts.items())
-        ]
+        self._hosts = hosts_of(settings.hosts, secrets)
 
     def check(self) -> None:
         path = self.settings.path

@@ -60,6 +60,25 @@ class BenchmarkLimits(Block):
     """How full the target may become. On a cluster: the fullest OSD, with room for the data of one lost host."""
 
 
+class CephAccess(Block):
+    """How a Ceph cluster is asked. The key is in `conf` or in a keyring there."""
+
+    conf: SitePath | None = None
+    """None: /etc/ceph/ceph.conf."""
+    user: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] = "admin"
+    """Without `client.` before it."""
+
+
+class ServerView(Block):
+    """What a target's servers are asked of themselves while it is measured. Nothing is changed there."""
+
+    every_s: Annotated[int, Field(ge=1, le=300)] = 10
+    ceph: CephAccess | None = None
+    """Latencies of OSDs, and recovery. None: of a pool its own cluster, of other targets none."""
+    hosts: Mapping[Name, SshLogin] = Field(default_factory=dict)
+    """Processors, disks and network of these machines. This one, and the hosts of a remote target, are always asked."""
+
+
 class TargetSettings(Block):
     """What all targets have in common: marks, limits, and figures that only people know.
 
@@ -73,6 +92,7 @@ class TargetSettings(Block):
     pools: Mark = Mark.REFUSED
     degrade: Mark = Mark.REFUSED
     limits: BenchmarkLimits = BenchmarkLimits()
+    servers: ServerView = ServerView()
     raw_bytes: Size | None = None
     """The size of all disks together."""
     usable_bytes: Size | None = None
@@ -96,15 +116,11 @@ class BucketTarget(TargetSettings):
     prefix: Annotated[str, AfterValidator(_prefix)] = "benchmarks"
 
 
-class PoolTarget(TargetSettings):
-    """A RADOS pool. It exists; runs write into namespaces of their own. Its key is in `conf` or in a keyring there."""
+class PoolTarget(TargetSettings, CephAccess):
+    """A RADOS pool. It exists; runs write into namespaces of their own."""
 
     kind: Literal["pool"]
     pool: Name
-    conf: SitePath | None = None
-    """None: /etc/ceph/ceph.conf."""
-    user: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] = "admin"
-    """Without `client.` before it."""
 
 
 class RemoteTarget(TargetSettings):

@@ -10,7 +10,7 @@ import pytest
 
 from include.benchmarks.campaign.execute import remove_data, run_campaign
 from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord
-from include.benchmarks.campaigns import open_target
+from include.benchmarks.campaigns import open_target, watched_servers
 from include.benchmarks.errors import AREA_FOREIGN, TARGET_UNUSABLE
 from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
 from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, PlannedStep
@@ -44,7 +44,10 @@ def site_with(folder: Path, hosts: tuple[SshServer, ...]) -> Site:
         }
         for number, host in enumerate(hosts)
     }  # fmt: skip
-    target = {"kind": "remote", "path": f"{folder}/target", "hosts": logins, "benchmark": "allowed"}
+    servers = {"hosts": {"storage": logins["host0"]}, "every_s": 1}
+    target = {
+        "kind": "remote", "path": f"{folder}/target", "hosts": logins, "benchmark": "allowed", "servers": servers,
+    }  # fmt: skip
     limits = {"limits": {"bytes": "20GiB", "fill_percent": 95}}
     settings = {
         "ledger": f"sqlite:///{folder}/ledger.db",
@@ -71,10 +74,15 @@ def test_each_host_has_its_streams_and_the_results_are_one(tmp_path: Path, hosts
     site = site_with(tmp_path, hosts)
     folder = small_campaign(site)
     target = open_target(site, "far")
-    run_campaign(folder, target, clock=ticking())
+    run_campaign(folder, target, clock=ticking(), watch=watched_servers(site, target).during)
     steps = list(folder.steps())
     assert [step.error for step in steps] == [None, None]
     for step in steps:
+        assert step.servers is not None
+        assert {(machine.name, machine.server) for machine in step.servers.machines} == {
+            ("this machine", False), ("host0", False), ("host1", False), ("storage", True),
+        }  # fmt: skip
+        assert all(machine.use.load >= 0 and machine.over_time for machine in step.servers.machines)
         assert step.result is not None
         assert step.result.missing == ()
         assert len(step.result.commands) == 2

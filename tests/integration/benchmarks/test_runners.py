@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,16 +11,22 @@ from pathlib import Path
 import pytest
 
 from include.benchmarks.errors import RUNNER_FAILED
-from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
+from include.benchmarks.loads import DataPattern, LoadAccess, LoadStep, RunnerKind, StreamLoad
 from include.benchmarks.results import RunnerResult
 from include.benchmarks.runners.choose import RUNNERS
+from include.benchmarks.runners.publisher import FQRN
+from include.benchmarks.servers.osds import merged_latencies
+from include.benchmarks.servers.watch import WatchedServers
 from include.benchmarks.targets.base import RunArea
-from include.benchmarks.targets.bucket import BucketBenchmarkTarget
-from include.benchmarks.targets.path import PathBenchmarkTarget
-from include.benchmarks.targets.pool import PoolBenchmarkTarget
+from include.benchmarks.targets.bucket import BucketBenchmarkTarget, ObjectArea
+from include.benchmarks.targets.path import FolderArea, PathBenchmarkTarget
+from include.benchmarks.targets.pool import NamespaceArea, PoolBenchmarkTarget
+from include.cvmfs.commit.commit import read_head
+from include.cvmfs.format.catalogs import CatalogCache
+from include.lab.readiness import wait
 from include.lab.servers.ceph import CephCluster, ObjectStore
 from include.lab.servers.weed import WeedServer
-from include.settings.storage_benchmark.blocks import BucketTarget, PathTarget, PoolTarget
+from include.settings.storage_benchmark.blocks import BucketTarget, CephAccess, PathTarget, PoolTarget
 from include.storage.open import open_store
 from include.storage.store import Store
 from tests.fakes.refused import refused
@@ -72,13 +80,19 @@ def bucket(weed: WeedServer, s3_prefix: str) -> RunArea:
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[RunArea]:
-    with CephCluster(tmp_path / "c", objectstore=ObjectStore.MEMSTORE) as cluster:
-        cluster.ceph("osd", "pool", "create", "bench", "8", "8", "replicated")
-        settings = {"kind": "pool", "name": "t", "pool": "bench", "conf": cluster.conf}
-        target = PoolBenchmarkTarget(PoolTarget.model_validate(settings))
-        target.check()
-        yield target.area("run-1")
+def cluster(tmp_path: Path) -> Iterator[CephCluster]:
+    with CephCluster(tmp_path / "c", osds=2, objectstore=ObjectStore.MEMSTORE) as made:
+        made.ceph("osd", "pool", "create", "bench", "8", "8", "replicated")
+        yield made
+
+
+@pytest.fixture
+def pool(cluster: CephCluster) -> RunArea:
+    settings = {"kind": "pool", "name": "t", "pool": "bench", "conf": cluster.conf}
+    target = PoolBenchmarkTarget(PoolTarget.model_validate(settings))
+    wait(lambda: "peering" if target.health().unclean else None, alive=lambda: None, timeout_s=120)
+    target.check()
+    return target.area("run-1")
 
 
 def removed(area: RunArea, *loads: StreamLoad) -> bool:
@@ -142,6 +156,80 @@ def test_failed_requests_are_counted_and_a_step_of_them_fails(bucket: RunArea, s
     with refused(RUNNER_FAILED, subject="step"):
         run(bucket, RunnerKind.OBJECTS, scratch, reading(replace(OBJECTS, dataset="missing")))
     assert removed(bucket, OBJECTS)
+
+
+def compressed_share(data: bytes) -> float:
+    return len(zlib.compress(data, 1)) / len(data)
+
+
+@pytest.mark.server("fio", "weed")
+def test_data_cannot_be_compressed_except_zeros(folder: FolderArea, bucket: ObjectArea, scratch: Path) -> None:
+    loads = {
+        (RunnerKind.FIO, WRITE, folder): 1.0,
+        (RunnerKind.FIO, replace(WRITE, dataset="zeros", pattern=DataPattern.ZEROS), folder): 0.0,
+        (RunnerKind.DD, replace(WRITE, dataset="dd", pattern=DataPattern.ZEROS), folder): 0.0,
+        (RunnerKind.OBJECTS, OBJECTS, bucket): 1.0,
+    }
+    for (runner, load, area), share in loads.items():
+        run(area, runner, scratch, load, seconds=60)
+        name = next(load.names())
+        data = (folder.folder / name).read_bytes() if area is folder else bucket.store(1).get(name)
+        assert compressed_share(data) == pytest.approx(share, abs=0.02), load
+
+
+PUBLISH = StreamLoad(
+    LoadAccess.PUBLISH, "repository", streams=3, file_bytes=4096, block_bytes=4096, files=20, connections=4
+)
+
+
+@pytest.mark.server("weed")
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_directories_are_published_each_with_a_catalog(
+    kind: str, request: pytest.FixtureRequest, scratch: Path
+) -> None:
+    area: FolderArea | ObjectArea = request.getfixturevalue(kind)
+    result = run(area, RunnerKind.PUBLISHER, scratch, PUBLISH)
+    (load,) = result.loads
+    assert (load.operations, load.bytes, load.failed) == (60, 60 * 4096, 0)
+    assert load.seconds > 0
+    store = open_store((area.folder / "repository").as_uri()) if isinstance(area, FolderArea) else area.store(1)
+    store = store if isinstance(area, FolderArea) else store.child("repository")
+    root = read_head(store, FQRN).manifest.root
+    total = CatalogCache(store).open(root).statistics.total
+    assert (total.regular, total.nested) == (60 + 1 + 3, 1 + 3), "files and markers, that of the destination among them"
+    assert any(line.startswith("prepare ") for line in (scratch / "step-0" / "phases.txt").read_text().splitlines())
+    with refused(RUNNER_FAILED, subject="step"):
+        run(area, RunnerKind.PUBLISHER, scratch, PUBLISH)
+    assert removed(area, PUBLISH)
+
+
+@pytest.mark.server("radosgw")
+def test_osds_count_what_a_step_did_and_what_may_not_be_asked_is_a_note(
+    pool: NamespaceArea, cluster: CephCluster, scratch: Path
+) -> None:
+    rights = ("mon", "allow r", "osd", "allow rwx pool=bench")
+    cluster.ceph("auth", "get-or-create", "client.weak", *rights, "-o", str(cluster.keyring_of("client.weak")))
+    admin, weak = (CephAccess(conf=cluster.conf, user=user) for user in ("admin", "weak"))
+    with WatchedServers(0.5, ceph=admin).during() as seen, WatchedServers(0.5, ceph=weak).during() as dimly:
+        before = osd_writes(cluster)
+        run(pool, RunnerKind.RADOS, scratch, replace(WRITE, files=10), seconds=60)
+        operations, seconds = (after - old for after, old in zip(osd_writes(cluster), before, strict=True))
+        view, poor = seen(), dimly()
+    writes = merged_latencies(replace(one, osd=0) for one in view.latencies if one.access is LoadAccess.WRITE)
+    assert (view.notes, writes[0].operations) == ((), operations)
+    mean_ms = writes[0].mean_ms()
+    assert mean_ms is not None
+    assert 0.5 < mean_ms / (1000 * seconds / operations) < 2, "buckets double; nanoseconds, whatever their axis says"
+    assert view.commit_ms.keys() == {0, 1}
+    assert [machine.name for machine in view.machines] == ["this machine"]
+    assert (poor.latencies, len(poor.notes) > 0, len(poor.recovery) > 0) == ((), True, True)
+
+
+def osd_writes(cluster: CephCluster) -> tuple[int, float]:
+    """How many operations wrote, and their time in seconds, as the OSDs sum them."""
+    dumps = [json.loads(cluster.ceph("tell", f"osd.{osd}", "perf", "dump", "osd")) for osd in range(2)]
+    sums = [dump["osd"]["op_w_latency"] for dump in dumps]
+    return sum(int(one["avgcount"]) for one in sums), sum(float(one["sum"]) for one in sums)
 
 
 @pytest.mark.server("radosgw")

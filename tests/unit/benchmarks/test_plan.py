@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN, BenchmarkError
-from include.benchmarks.loads import DataPattern, LoadAccess, RunnerKind
+from include.benchmarks.loads import DataPattern, LoadAccess, LoadStep, RunnerKind
 from include.benchmarks.scenarios.plan import CampaignWish, make_plan, shown_bytes
 from include.benchmarks.scenarios.presets import BLOCK, CLIENT_RATE, PRESETS
 from include.benchmarks.targets.base import TargetSpace
+from include.benchmarks.verdict.figures import plan_digest
 from include.settings.storage_benchmark.blocks import BenchmarkSettings, TargetKind
 from tests.fakes.refused import refused
 
@@ -85,8 +87,44 @@ def test_an_occupancy_preset_fills_what_is_missing_to_each_level():
     fills = [step.load for step in made.steps if not step.counted]
     assert [fill.name for fill in fills] == ["fill-to-20", "fill-to-40", "fill-to-60", "fill-to-80"]
     assert [round(sum(load.bytes for load in fill.loads) / GIB) for fill in fills] == [100, 200, 200, 200]
+    small = plan(replace(wish, scale=0.001), fill="allowed", limits=limits, space=TargetSpace(GIB, GIB))
+    level = sum(load.bytes for step in small.steps if not step.counted for load in step.load.loads)
+    assert level == pytest.approx(0.8 * GIB, rel=0.01), "a small target is filled as exactly as a large one"
     full = plan(wish, fill="allowed", limits=limits, space=replace(SPACE, free=700 * GIB))
     assert next(step.load.name for step in full.steps) == "write-at-20", "more is in it already"
+
+
+def test_a_target_ages_by_writing_half_of_it_again_among_data_that_are_deleted_then():
+    wish = CampaignWish("t", "hlt2-ageing", scale=0.01, rounds=1)
+    made = plan(wish, fill="allowed", limits={"bytes": "10TB"})
+    again, more = ["age", "thin-out"] * 2, ["age", "thin-out"] * 2
+    names = ["fill-to-40", "write-aged-0", *again, "write-aged-2", *more, "write-aged-4"]
+    assert [step.load.name for step in made.steps] == names
+    fill, age, thin = (made.steps[number].load for number in (0, 2, 3))
+    assert age.loads[0] == fill.loads[0], "one half is written again, the other stays"
+    assert [load.dataset for load in thin.loads] == [age.loads[1].dataset], "what was between is replaced"
+    assert thin.loads[0].bytes < age.loads[1].bytes / 100
+    assert age.loads[1].bytes == pytest.approx(200 * GIB, rel=0.01)
+    assert made.peak_bytes == fill.loads[0].bytes + fill.loads[1].bytes + age.loads[1].bytes + made.steps[1].bytes
+    with refused(PLAN_REFUSED) as error:
+        plan(wish, fill="allowed", limits={"bytes": "10TB"}, space=replace(SPACE, free=650 * GIB))
+    assert "35 % full already" in str(error.value)
+
+
+def test_a_publication_is_of_one_size_whatever_its_connections_and_alike_on_s3_and_posix():
+    wish = CampaignWish("t", "publication", scale=1, rounds=1)
+    made = {kind: plan(wish, kind) for kind in (TargetKind.BUCKET, TargetKind.PATH)}
+    loads = [step.load.loads[0] for step in made[TargetKind.PATH].steps]
+    assert [load.connections for load in loads] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert {(load.streams, load.files, load.file_bytes) for load in loads} == {(250, 1000, 4096)}
+    assert plan_digest(made[TargetKind.BUCKET]) == plan_digest(made[TargetKind.PATH])
+    small = plan(replace(wish, scale=0.04)).steps[0].load.loads[0]
+    assert (small.streams, small.files) == (10, 200)
+
+
+def test_documents_of_loads_that_publish_nothing_are_as_before():
+    step = plan().steps[0].load
+    assert "connections" not in TypeAdapter(LoadStep).dump_json(step).decode()
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,23 @@ def test_prefixes_with_objects_of_others_are_not_used(tmp_path):
         area.create()
 
 
+def test_a_repository_is_removed_whole_and_a_link_in_its_place_is_not_followed(area, tmp_path):
+    area.create()
+    if hasattr(area, "folder"):
+        (area.folder / "repository" / "data").mkdir(parents=True)
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "kept").touch()
+        (area.folder / "linked").symlink_to(tmp_path / "other")
+    put(area, "repository/data/ab")
+    put(area, "repositories")
+    removal = area.remove_files(["repository/", "linked/", "absent/"])
+    assert removal.removed == 1
+    assert "repositories" in area.remove().left
+    if hasattr(area, "folder"):
+        assert removal.left == ("linked/",)
+        assert (tmp_path / "other" / "kept").exists()
+
+
 def test_links_and_folders_in_an_area_are_left(tmp_path):
     area = path_target(tmp_path).area("run-1")
     area.create()

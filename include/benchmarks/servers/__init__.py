@@ -1,0 +1,1 @@
+"""What servers and clients report of themselves while a step runs."""
