@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param
+from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule
 
 from include.benchmarks.scenarios.presets import PRESETS
 from include.settings.load import load
@@ -19,7 +19,9 @@ from operators.storage.benchmark import (
     RemoveBenchmarkDataOperator,
     StorageBenchmarkOperator,
 )
+from sensors.ceph import CephHealthSensor
 
+RECOVERY_S = 2 * 3600.0
 DOC = """
 ### Measure storage
 
@@ -27,9 +29,11 @@ DOC = """
 |---|---|
 | `plan` | plans a campaign within the limits and marks of its target, and changes nothing |
 | `approve` | asks before a preset that fills a target, creates pools or stops servers; any other goes on at once |
+| `healthy` | waits until the Ceph cluster of the target, if it has one, has recovered from all that happened to it |
 | `measure` | runs the steps; cleared or tried again, it goes on with the first step that has no result |
+| `recovered` | waits until the cluster has recovered from the campaign |
 | `judge` | compares the campaign with its baseline and requirements, and writes its report |
-| `remove_data` | removes what the plan lists, whatever became of the other tasks |
+| `remove_data` | starts what the campaign has stopped, and removes what the plan lists, whatever became of the other tasks |
 
 `benchmarks:` of the configuration has the targets, with what campaigns may do to each. `nightly:` there begins one
 campaign by itself. One campaign runs at a time (pool `benchmark`).
@@ -116,6 +120,13 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
             campaign=plan.output,
             doc_md="Asks before presets with marks of their own; any other goes on at once.",
         )
+        healthy = CephHealthSensor(
+            task_id="healthy",
+            task_display_name="Wait for a healthy cluster",
+            target="{{ params.target }}",
+            timeout=RECOVERY_S,
+            doc_md="Waits until all placement groups are active and clean. A target without a cluster is not waited for.",
+        )
         measure = StorageBenchmarkOperator(
             task_id="measure",
             task_display_name="Run the steps",
@@ -123,6 +134,14 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
             pool="benchmark",
             execution_timeout=timedelta(hours=25),
             doc_md="Runs the steps that have no result yet.",
+        )
+        recovered = CephHealthSensor(
+            task_id="recovered",
+            task_display_name="Wait for the recovery",
+            target="{{ params.target }}",
+            timeout=RECOVERY_S,
+            trigger_rule=TriggerRule.ALL_DONE,
+            doc_md="As before the campaign; servers that it has stopped start by themselves if it was killed.",
         )
         judge = JudgeBenchmarkOperator(
             task_id="judge",
@@ -135,9 +154,9 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
             task_display_name="Remove the data",
             campaign=plan.output,
             execution_timeout=timedelta(hours=2),
-            doc_md="Removes what the plan lists from the target, whatever became of the other tasks.",
+            doc_md="Starts what was stopped and removes what the plan lists, whatever became of the other tasks.",
         )
-        approve >> measure >> judge
+        approve >> healthy >> measure >> recovered >> judge
         measure >> remove_data.as_teardown()
     return dag
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from include.benchmarks.campaign.execute import new_campaign, remove_data, run_campaign, utc_now
 from include.benchmarks.campaign.folder import FOLDER, CampaignFolder, StepRecord, campaigns_in
+from include.benchmarks.cluster.client import ClusterClient, check_target, space_of
+from include.benchmarks.cluster.servers import open_servers
 from include.benchmarks.errors import TARGET_REFUSED
 from include.benchmarks.report.write import write_report
 from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, make_plan
@@ -81,8 +83,8 @@ def find_campaign(site: Site, campaign: str) -> CampaignFolder:
 def plan_campaign(site: Site, wish: CampaignWish) -> CampaignPlan:
     """What a campaign would do; nothing is kept. Raises SettingsError, BenchmarkError."""
     target = open_target(site, wish.target)
-    target.check()
-    return make_plan(wish, target.settings, target.kind, target.space())
+    check_target(target)
+    return make_plan(wish, target.settings, target.kind, space_of(target))
 
 
 def begin_campaign(site: Site, wish: CampaignWish, *, now: datetime) -> CampaignFolder:
@@ -92,7 +94,9 @@ def begin_campaign(site: Site, wish: CampaignWish, *, now: datetime) -> Campaign
 
 def measure(site: Site, folder: CampaignFolder, *, each: Callable[[StepRecord], None] | None = None) -> None:
     """Run what is left of a campaign; see `run_campaign`."""
-    run_campaign(folder, open_target(site, folder.record().plan.wish.target), clock=utc_now, each=each)
+    target = open_target(site, folder.record().plan.wish.target)
+    servers = open_servers(target.settings.cluster, site.secrets)
+    run_campaign(folder, target, clock=utc_now, each=each, servers=servers)
 
 
 def conclude(site: Site, folder: CampaignFolder) -> ConcludedCampaign:
@@ -119,7 +123,13 @@ def clean_up_forgotten(site: Site, target: str, *, now: datetime) -> list[str]:
 
 def clean_up(site: Site, folder: CampaignFolder) -> AreaRemoval:
     """Remove the data of a campaign from its target; see `remove_data`."""
-    return remove_data(folder, open_target(site, folder.record().plan.wish.target))
+    target = open_target(site, folder.record().plan.wish.target)
+    return remove_data(folder, target, open_servers(target.settings.cluster, site.secrets))
+
+
+def cluster_of(site: Site, target: str) -> ClusterClient | None:
+    """The cluster that a target is on; None if the configuration names none. Raises SettingsError."""
+    return ClusterClient.of(site.settings.benchmarks.target(target))
 
 
 def _open_bucket(settings: StoreSettings, secrets: Secrets, connections: int) -> Store:

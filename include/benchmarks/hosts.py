@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from include.benchmarks.errors import HOST_UNREACHABLE
+from include.benchmarks.programs import SHELL, run_program
 from include.errors import NightshiftError
 from include.publishers.server.connection import CommandResult, NodeAddress, SshConnection
 
@@ -76,3 +77,15 @@ class BenchmarkHost:
             if error.code == HOST_UNREACHABLE.code:
                 raise
             raise HOST_UNREACHABLE(self.name, f"{error.code}: {error}") from error
+
+
+class LocalHost(BenchmarkHost):
+    """This machine."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def script(self, text: str, *arguments: str, limit_s: float = SCRIPT_LIMIT_S) -> CommandResult:
+        """As on any host. Raises BenchmarkError (RUNNER_FAILED)."""
+        done = run_program(SHELL, ("-c", text, "nightshift", *arguments), subject=self.name, limit_s=limit_s)
+        return CommandResult(done.code, tuple((done.stdout + done.stderr).splitlines()))

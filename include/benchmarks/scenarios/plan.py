@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN
-from include.benchmarks.loads import BLOCK_UNIT, LoadAccess, LoadStep, RunnerKind, StreamLoad
+from include.benchmarks.loads import BLOCK_UNIT, LoadAccess, LoadStep, RunnerKind, ServerState, StreamLoad
 from include.benchmarks.runners.choose import RUNNERS, TARGETS_OF, USUAL
 from include.benchmarks.scenarios.preset import MIB, Preset, PresetLoad, PresetStep
 from include.benchmarks.scenarios.presets import PRESETS
@@ -48,6 +48,8 @@ class PlannedStep:
     number: int
     round: int
     load: LoadStep
+    servers: ServerState | None = None
+    packet_bytes: int | None = None
 
     @property
     def counted(self) -> bool:
@@ -77,6 +79,11 @@ class CampaignPlan:
                 if load.access is LoadAccess.WRITE:
                     found[load.dataset] = load
         return found
+
+    @property
+    def packets(self) -> Sequence[int]:
+        """The packet sizes for which the run creates a pool each."""
+        return sorted({step.packet_bytes for step in self.steps if step.packet_bytes is not None})
 
     @property
     def bytes(self) -> int:
@@ -146,6 +153,8 @@ def _wrong_target(
     missing = [mark for mark in preset.marks if getattr(settings, mark) is not Mark.ALLOWED]
     if missing:
         yield "the target is not marked " + " and ".join(f"`{mark}: allowed`" for mark in missing)
+    if preset.stops_servers and not (settings.cluster and settings.cluster.servers):
+        yield "the target has no `cluster:` with `servers:` that can be stopped"
     for percent in sorted({phase.fill_percent for phase in preset.phases if phase.fill_percent is not None}):
         if space is None:
             yield f"the target does not say how full it is, so it cannot be filled to {percent} %"
@@ -178,7 +187,8 @@ def _planned(
             yield PlannedStep(next(numbers), 0, _scaled(step, wish.scale, kind, pace))
         for number in range(1, wish.rounds + 1):
             for step in phase.steps:
-                yield PlannedStep(next(numbers), number, _scaled(step, wish.scale, kind, pace))
+                scaled = _scaled(step, wish.scale, kind, pace)
+                yield PlannedStep(next(numbers), number, scaled, step.servers, step.packet_bytes)
 
 
 def _scaled(step: PresetStep, scale: float, kind: TargetKind, pace: float) -> LoadStep:

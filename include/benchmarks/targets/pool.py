@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from include.benchmarks.cluster.client import LIMIT_S, ClusterClient, cluster_arguments
 from include.benchmarks.errors import TARGET_UNUSABLE, BenchmarkError
-from include.benchmarks.programs import CEPH, RADOS, BenchmarkProgram, run_program
+from include.benchmarks.programs import RADOS, BenchmarkProgram, run_program
 from include.benchmarks.targets.base import AREA, AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
-from include.benchmarks.targets.ceph import CephHealth, pool_space
-from include.settings.storage_benchmark.blocks import Mark, PoolTarget, TargetKind
+from include.settings.storage_benchmark.blocks import PoolTarget, TargetKind
 
-LIMIT_S = 60.0
 REMOVAL_LIMIT_S = 3600.0
 _AT_ONCE = 200
-
-
-def cluster_arguments(settings: PoolTarget) -> tuple[str, ...]:
-    """What each call of `rados` begins with."""
-    conf = ("--conf", str(settings.conf)) if settings.conf else ()
-    return (*conf, "--name", f"client.{settings.user}")
 
 
 def rados_arguments(settings: PoolTarget) -> tuple[str, ...]:
@@ -71,26 +64,14 @@ class PoolBenchmarkTarget(BenchmarkTarget):
         # a new pool has no figures in `ceph df` at first
         if self.settings.pool not in _rados(self.settings, *cluster_arguments(self.settings), "lspools").splitlines():
             raise TARGET_UNUSABLE(self.name, f"there is no pool {self.settings.pool}")
-        health = self.health()
-        if health.stopping:
-            raise TARGET_UNUSABLE(self.name, f"the cluster reports {'; '.join(health.stopping)}")
-        if health.unclean and self.settings.degrade is not Mark.ALLOWED:
-            raise TARGET_UNUSABLE(self.name, f"{health.unclean} placement groups are not active and clean")
 
-    def health(self) -> CephHealth:
-        """The state of the cluster. Raises BenchmarkError (TARGET_UNUSABLE)."""
-        return CephHealth.parse(self._ceph("status"), self.name)
-
-    def space(self) -> TargetSpace:
-        """Of the pool, by the fullest OSD of the cluster."""
-        return pool_space(self._ceph("osd", "df", "tree"), self._ceph("df"), self.settings.pool, self.name)
+    def space(self) -> TargetSpace | None:
+        """Its cluster says it."""
+        cluster = ClusterClient.of(self.settings)
+        return cluster.space() if cluster else None
 
     def area(self, run: str) -> NamespaceArea:
         return NamespaceArea(self.settings, run)
-
-    def _ceph(self, *words: str) -> str:
-        arguments = (*cluster_arguments(self.settings), *words, "--format", "json")
-        return _run(self.settings, CEPH, arguments, LIMIT_S)
 
 
 def _rados(settings: PoolTarget, *arguments: str, limit_s: float = LIMIT_S) -> str:

@@ -15,6 +15,7 @@ from include.settings.block import Block
 from include.settings.errors import SettingsError
 from include.settings.names import name_fault
 from include.settings.ssh import SshLogin
+from include.settings.storage_benchmark.cluster import ClusterBlock
 from include.settings.text_types import Name, NodeFolder, Schedule, SitePath, fault
 
 
@@ -79,6 +80,8 @@ class TargetSettings(Block):
     """What remains of it for data, after replicas or erasure coding; None: what the target itself reports."""
     price: Annotated[float, Field(gt=0)] | None = None
     """Of the whole target, in `currency`; None: no cost is computed."""
+    cluster: ClusterBlock | None = None
+    """The Ceph cluster that has the data; None: it is on none, or only its clients are looked at."""
 
 
 class PathTarget(TargetSettings):
@@ -105,6 +108,15 @@ class PoolTarget(TargetSettings):
     """None: /etc/ceph/ceph.conf."""
     user: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] = "admin"
     """Without `client.` before it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _its_cluster_is_that_of_the_pool(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        more = value.get("cluster") or {}
+        ours = {key: value[key] for key in ("conf", "user", "pool") if value.get(key) is not None}
+        return {**value, "cluster": {**more, **ours}} if isinstance(more, Mapping) else value
 
 
 class RemoteTarget(TargetSettings):
