@@ -21,9 +21,9 @@ from typing import Any
 
 from publishing.machine import BENCH, Idle, description
 
-from include.benchmarks.campaigns import begin_campaign, clean_up, conclude, measure
 from include.benchmarks.campaign.execute import utc_now
 from include.benchmarks.campaign.folder import StepRecord
+from include.benchmarks.campaigns import begin_campaign, clean_up, conclude, measure
 from include.benchmarks.loads import LoadAccess
 from include.benchmarks.report.write import CHARTS, REPORT
 from include.benchmarks.scenarios.plan import CampaignWish
@@ -51,8 +51,8 @@ class BenchPreset:
 USUAL = BenchPreset()
 SHAPES = {
     "hlt2-occupancy": BenchPreset(4),
-    "hlt2-degraded-osd": BenchPreset(3),
-    "hlt2-degraded-host": BenchPreset(3),
+    "hlt2-degraded-osd": BenchPreset(3, 0.003),
+    "hlt2-degraded-host": BenchPreset(3, 0.003),
 }
 
 
@@ -154,15 +154,16 @@ def _outage(steps: list[StepRecord]) -> dict[str, Any]:
 
 
 def _print(ended: StepRecord) -> None:
-    speeds = [f"{load.access.value} {load.throughput / MB:.1f} MB/s" for load in ended.result.loads] if ended.result else []
+    loads = ended.result.loads if ended.result else ()
+    speeds = [f"{load.access.value} {load.throughput / MB:.1f} MB/s" for load in loads]
     print(f"  {ended.step.load.name}: {', '.join(speeds) or ended.error}", flush=True)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="*", default=[], choices=[name for name in PRESETS if name.startswith("hlt2-")])
-    parser.add_argument("--osd-gib", type=int, default=4, help="size of each OSD's file")
-    parser.add_argument("--folder", default=os.environ.get("TMPDIR", "/var/tmp"), help="where the cluster is made")  # noqa: S108
+    parser.add_argument("--osd-gib", type=int, default=3, help="size of each OSD's file")
+    parser.add_argument("--folder", default=os.environ.get("TMPDIR", "/var/tmp"), help="where the cluster is made")
     return parser.parse_args()
 
 

@@ -33,7 +33,7 @@ DOC = """
 | `measure` | runs the steps; cleared or tried again, it goes on with the first step that has no result |
 | `recovered` | waits until the cluster has recovered from the campaign |
 | `judge` | compares the campaign with its baseline and requirements, and writes its report |
-| `remove_data` | starts what the campaign has stopped, and removes what the plan lists, whatever became of the other tasks |
+| `remove_data` | starts what was stopped and removes what the plan lists, whatever became of the other tasks |
 
 `benchmarks:` of the configuration has the targets, with what campaigns may do to each. `nightly:` there begins one
 campaign by itself. One campaign runs at a time (pool `benchmark`).
@@ -125,7 +125,7 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
             task_display_name="Wait for a healthy cluster",
             target="{{ params.target }}",
             timeout=RECOVERY_S,
-            doc_md="Waits until all placement groups are active and clean. A target without a cluster is not waited for.",
+            doc_md="Waits until all placement groups are active and clean, where there is a cluster.",
         )
         measure = StorageBenchmarkOperator(
             task_id="measure",

@@ -116,7 +116,7 @@ class ClusterClient:
 
 
 def check_target(target: BenchmarkTarget) -> None:
-    """Refuse a target that cannot be measured, or whose cluster is not well. Raises BenchmarkError (TARGET_UNUSABLE)."""
+    """Refuse a target that cannot be measured, or a cluster that is not well: BenchmarkError (TARGET_UNUSABLE)."""
     target.check()
     cluster = ClusterClient.of(target.settings)
     if cluster is not None:

@@ -38,7 +38,8 @@ cd -- "$1"
 printf '%s\\n' "$3" > restore
 printf '%s\\n' "$4" > timer
 {_SET}
-if [ ! -d /run/systemd/system ] || ! systemd-run --quiet --collect --unit="$(basename -- "$1")" sh "$1/timer" 2>/dev/null
+unit=$(basename -- "$1")
+if [ ! -d /run/systemd/system ] || ! systemd-run --quiet --collect --unit="$unit" sh "$1/timer" 2>/dev/null
 then env -i PATH="$PATH" HOME="${{HOME:-/}}" setsid -f sh "$1/timer" </dev/null >/dev/null 2>&1
 fi
 for try in $(seq 100); do
@@ -59,7 +60,7 @@ exit $code"""
 
 
 class OsdServer:
-    """One server, on the way that its login says. Every call raises BenchmarkError (HOST_UNREACHABLE, OUTAGE_FAILED)."""
+    """One server, as its login says. Every call raises BenchmarkError (HOST_UNREACHABLE, OUTAGE_FAILED)."""
 
     def __init__(self, settings: CephServer, host: BenchmarkHost) -> None:
         self.settings = settings

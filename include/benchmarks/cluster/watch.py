@@ -17,7 +17,7 @@ from include.benchmarks.results import ClusterSample
 
 EVERY_S = 2.0
 HOLD_S = 10.0
-"""A reason ends a step when it lasts so long: placement groups are inactive for a moment when an OSD stops or starts."""
+"""A reason ends a step when it lasts so long: groups are inactive for a moment when an OSD stops or starts."""
 READS = 3
 """The latency of production is the median of so many reads."""
 ANSWER_S = 30.0

@@ -64,7 +64,7 @@ def charts_of(
             lambda ended, _: ended.step.load.loads[0].block_bytes / 1000, log_x=True,
         ),
         _against(
-            _filled([ended for ended in counted if ended.step.servers is None]), "occupancy", "Throughput against occupancy", "Occupancy of the target (%)",
+            _filled(counted), "occupancy", "Throughput against occupancy", "Occupancy of the target (%)",
             lambda ended, _: round(ended.space.used_percent) if ended.space else None,
         ),
         _against(
@@ -109,6 +109,8 @@ def _against(
 
 def _filled(steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
     """The steps, if the target became fuller between them by more than their own data."""
+    if any(ended.step.servers is not None for ended in steps):
+        return ()
     levels = [ended.space.used_percent for ended in steps if ended.space]
     return steps if levels and max(levels) - min(levels) >= LEAST_FILLED else ()
 

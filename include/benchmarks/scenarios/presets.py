@@ -24,6 +24,7 @@ from include.settings.storage_benchmark.blocks import TargetKind
 SERVERS, STREAMS_PER_SERVER, CLIENTS = 12, 16, 2000
 CLIENT_RATE = 32_000_000
 TAKING_CLIENTS = 10_000_000_000 // CLIENT_RATE
+OUTAGE_STEP_S = 120
 TAKING_BLOCK = 4 * MIB
 """A client of 32 MB/s has several operations in a second, so that a change shows in its second."""
 BLOCK = 64 * MIB
@@ -71,13 +72,14 @@ def _packets() -> tuple[PresetStep, ...]:
 
 def _outage(name: str, title: str, outage: ServerState) -> Preset:
     def together(step: str, state: ServerState) -> PresetStep:
-        # files of its own for each: removing those of the outage would leave nothing to recover
-        loads = (replace(_TAKING, dataset=step), replace(_TAKING, dataset="stored").reading())
-        return PresetStep(step, loads, servers=state)
+        # files of its own for the outage: removing them would leave nothing to recover
+        written = replace(_TAKING, dataset="missed" if state.is_outage else "new")
+        loads = (written, replace(_TAKING, dataset="stored").reading())
+        return PresetStep(step, loads, OUTAGE_STEP_S, servers=state)
 
     states = (("healthy", ServerState.HEALTHY), (outage.value, outage), ("recovering", ServerState.RECOVERING),
               ("after", ServerState.HEALTHY))  # fmt: skip
-    prepare = PresetStep("prepare", (replace(_TAKING, dataset="stored"),))
+    prepare = PresetStep("prepare", (replace(_TAKING, dataset="stored"),), OUTAGE_STEP_S)
     phase = PresetPhase(tuple(together(*state) for state in states), fill_percent=50, prepare=(prepare,))
     kinds = frozenset({TargetKind.PATH, TargetKind.BUCKET, TargetKind.REMOTE})
     return Preset(name, title, (phase,), targets=kinds, marks=("fill", "degrade"))

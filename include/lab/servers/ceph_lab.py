@@ -100,10 +100,13 @@ class CephLab:
             end_marked(self.place)
             self.mountpoint.mkdir(exist_ok=True)
             supervisor.start(programs, {**self._cluster().environment(), MARK: str(self.place.var)})
-        for program in programs:
-            supervisor.start_program(program.name)
-        for program in programs:
-            self._await(supervisor, program.name)
+        names = [program.name for program in programs]
+        # ceph-fuse gives up where no MDS is active yet
+        for part in ([name for name in names if name != FUSE], [name for name in names if name == FUSE]):
+            for name in part:
+                supervisor.start_program(name)
+            for name in part:
+                self._await(supervisor, name)
         say(f"Ceph is up: S3 at {self._server().endpoint}, configuration in {self.conf}")
 
     def down(self, *, purge: bool = False, say: Say) -> None:

@@ -1,4 +1,4 @@
-"""The Ceph cluster that a target is on: how it is asked, which of its servers may be stopped, and what production needs.
+"""The Ceph cluster that a target is on: how it is asked, which servers may be stopped, and what production needs.
 
 Its servers are stopped only for presets that need `degrade: allowed`.
 """

@@ -1,4 +1,4 @@
-"""OSDs that a campaign stops are started again: by the campaign, by the next process, or by the timer on their server."""
+"""OSDs that a campaign stops are started again: by it, by the next process, or by the timer on their server."""
 
 from __future__ import annotations
 
