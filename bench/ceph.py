@@ -28,7 +28,7 @@ from include.benchmarks.loads import LoadAccess
 from include.benchmarks.report.write import CHARTS, REPORT
 from include.benchmarks.scenarios.plan import CampaignWish
 from include.benchmarks.scenarios.presets import PRESETS
-from include.lab.servers.ceph_lab import OSDS, POOL, CephLab
+from include.lab.servers.ceph_lab import POOL, CephLab
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.settings.storage_benchmark.blocks import TargetKind
@@ -86,20 +86,7 @@ def lab_site(lab: CephLab, place: Path) -> Site:
     """A deployment with the cluster's file system and its pool as targets."""
     folder = lab.mountpoint / "benchmarks"
     folder.mkdir(exist_ok=True)
-    ceph = ["ceph", "--conf", str(lab.conf)]
-    osd = ["env", f"NIGHTSHIFT_VAR={place}", str(Path(sys.executable).with_name("nightshift")), "lab", "ceph"]
-    servers = {
-        f"server{number}": {
-            "osds": [number],
-            "stop": [*osd, "stop-osd", "{osd}"],
-            "start": [*osd, "start-osd", "{osd}"],
-            "unset": [*ceph, "osd", "unset-group", "noout", "osd.{osd}"],
-            "folder": str(place),
-        }
-        for number in range(OSDS)
-    }
-    erasure = {"k": 2, "m": 1, "failure_domain": "osd", "groups": 8}
-    cluster = {"conf": str(lab.conf), "servers": servers, "erasure": erasure, "clean_s": 300, "timer_s": 60}
+    cluster = lab.cluster_block()
     limits = {"limits": {"bytes": "200GiB", "fill_percent": 90}}
     targets = {
         "cephfs": {"kind": "path", "path": str(folder), "cluster": {**cluster, "pool": "cephfs.data.ec"}},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ FUSE = "cephfs"
 READY_S = 120.0
 STOP_S = 30.0
 _GIB = 1 << 30
+_NIGHTSHIFT = str(Path(sys.executable).with_name("nightshift"))
 
 Say = Callable[[str], None]
 
@@ -107,6 +109,7 @@ class CephLab:
                 supervisor.start_program(name)
             for name in part:
                 self._await(supervisor, name)
+        self._await_sizes()
         say(f"Ceph is up: S3 at {self._server().endpoint}, configuration in {self.conf}")
 
     def down(self, *, purge: bool = False, say: Say) -> None:
@@ -126,6 +129,18 @@ class CephLab:
                 raise LabError(f"{self.mountpoint} is still mounted; unmount it and run it again")
             shutil.rmtree(self.place.var, ignore_errors=True)
             say(f"removed {self.place.var}")
+
+    def cluster_block(self) -> dict[str, Any]:
+        """What `cluster:` of a benchmark target has: each OSD is a server of its own, stopped by the lab's command."""
+        lab = ["env", f"NIGHTSHIFT_VAR={self.place.var.parent}", _NIGHTSHIFT, "lab", "ceph"]
+        unset = ["ceph", "--conf", str(self.conf), "osd", "unset-group", "noout", "osd.{osd}"]
+        commands = {"stop": [*lab, "stop-osd", "{osd}"], "start": [*lab, "start-osd", "{osd}"], "unset": unset}
+        servers = {
+            f"server{number}": {"osds": [number], "folder": str(self.place.var), **commands} for number in range(OSDS)
+        }
+        erasure = {"k": 2, "m": 1, "failure_domain": "osd", "groups": 8}
+        cluster = {"conf": str(self.conf), "pool": POOL, "servers": servers, "erasure": erasure}
+        return {**cluster, "clean_s": 300, "timer_s": 60}
 
     def stop_osd(self, number: int) -> None:
         """Stop an OSD; it stays stopped until `start_osd`, also if supervisord would start it again."""
@@ -205,6 +220,19 @@ class CephLab:
             )
         except ServiceNotReady as why:
             raise ServiceFailed(name, str(why), str(self.place.log / f"{name}.log")) from None
+
+    def _await_sizes(self) -> None:
+        """Until the manager knows how large each OSD is: how full a pool is follows from it."""
+
+        def unknown() -> str | None:
+            nodes = json.loads(self._cluster().ceph("osd", "df", "-f", "json"))["nodes"]
+            sizes = [int(node["kb"]) for node in nodes if node["status"] == "up"]
+            return None if sizes and all(sizes) else "OSDs have not reported their sizes"
+
+        try:
+            wait(unknown, alive=lambda: None, timeout_s=READY_S)
+        except ServiceNotReady as why:
+            raise ServiceFailed("mgr.a", str(why), str(self.place.log / "mgr.a.log")) from None
 
     @property
     def _directory(self) -> Path:
