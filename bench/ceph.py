@@ -28,7 +28,7 @@ from include.benchmarks.loads import LoadAccess
 from include.benchmarks.report.write import CHARTS, REPORT
 from include.benchmarks.scenarios.plan import CampaignWish
 from include.benchmarks.scenarios.presets import PRESETS
-from include.lab.servers.ceph_lab import POOL, CephLab
+from include.lab.servers.ceph_lab import FILES, POOL, CephLab
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.settings.storage_benchmark.blocks import TargetKind
@@ -89,7 +89,7 @@ def lab_site(lab: CephLab, place: Path) -> Site:
     cluster = lab.cluster_block()
     limits = {"limits": {"bytes": "200GiB", "fill_percent": 90}}
     targets = {
-        "cephfs": {"kind": "path", "path": str(folder), "cluster": {**cluster, "pool": "cephfs.data.ec"}},
+        "cephfs": {"kind": "path", "path": str(folder), "cluster": {**cluster, "pool": FILES}},
         "rados": {"kind": "pool", "pool": POOL, "conf": str(lab.conf), "cluster": cluster},
     }
     settings = {

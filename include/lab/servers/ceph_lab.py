@@ -7,6 +7,7 @@ and written. The lab of `nightshift lab up` is another one; neither knows of the
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -29,6 +30,8 @@ OSDS = 3
 PROFILE = "k2m1"
 POOL = "bench"
 """The erasure-coded pool for RADOS."""
+FILES = "cephfs.data.ec"
+"""The erasure-coded pool for the files of CephFS."""
 REPLICATED = "bench-replicated"
 FUSE = "cephfs"
 """The program that mounts CephFS; only where ceph-fuse is installed."""
@@ -110,6 +113,9 @@ class CephLab:
             for name in part:
                 self._await(supervisor, name)
         self._await_sizes()
+        if self.mountpoint.is_mount():
+            # the first data pool of a file system is its default, and is replicated
+            os.setxattr(self.mountpoint, "ceph.dir.layout.pool", FILES.encode())
         say(f"Ceph is up: S3 at {self._server().endpoint}, configuration in {self.conf}")
 
     def down(self, *, purge: bool = False, say: Say) -> None:
@@ -256,10 +262,10 @@ def make_pools(cluster: CephCluster) -> None:
         ceph("osd", "pool", "application", "enable", name, application)
     ceph("osd", "pool", "create", REPLICATED, "8")
     ceph("osd", "pool", "application", "enable", REPLICATED, "lab")
-    ceph("osd", "pool", "create", "cephfs.data.ec", "16", "16", "erasure", PROFILE)
-    ceph("osd", "pool", "set", "cephfs.data.ec", "min_size", "2")
-    ceph("osd", "pool", "set", "cephfs.data.ec", "allow_ec_overwrites", "true")
-    ceph("fs", "add_data_pool", "labfs", "cephfs.data.ec")
+    ceph("osd", "pool", "create", FILES, "16", "16", "erasure", PROFILE)
+    ceph("osd", "pool", "set", FILES, "min_size", "2")
+    ceph("osd", "pool", "set", FILES, "allow_ec_overwrites", "true")
+    ceph("fs", "add_data_pool", "labfs", FILES)
 
 
 def _found(program: str) -> str:

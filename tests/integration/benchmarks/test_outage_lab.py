@@ -18,7 +18,7 @@ from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord
 from include.benchmarks.campaigns import campaign_root, clean_up, measure
 from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, ServerState, StreamLoad
 from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, PlannedStep
-from include.lab.servers.ceph_lab import CephLab
+from include.lab.servers.ceph_lab import FILES, CephLab
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.settings.storage_benchmark.blocks import TargetKind
@@ -40,7 +40,7 @@ measure(site, find_campaign(site, sys.argv[2]))
 
 def settings_of(lab: CephLab, folder: Path) -> str:
     marks = dict.fromkeys(("benchmark", "fill", "degrade"), "allowed")
-    cluster = {**lab.cluster_block(), "pool": "cephfs.data.ec", "timer_s": TIMER_S}
+    cluster = {**lab.cluster_block(), "pool": FILES, "timer_s": TIMER_S}
     target = {"kind": "path", "path": str(lab.mountpoint), "cluster": cluster, **marks}
     site = {"ledger": f"sqlite:///{folder}/ledger.db", "paths": {"var": f"{folder}/var"}}
     return json.dumps({**site, "benchmarks": {"targets": {"cephfs": target}}})
