@@ -34,7 +34,7 @@ class ClusterClient:
     @classmethod
     def of(cls, settings: TargetSettings) -> ClusterClient | None:
         """That of a target; None if it has none."""
-        return cls(settings.cluster, settings.name) if settings.cluster else None
+        return cls(settings.ceph, settings.name) if settings.ceph else None
 
     def run(self, *words: str, program: BenchmarkProgram = CEPH, limit_s: float = LIMIT_S) -> ProgramOutput:
         """A call; its exit code is the caller's to judge."""

@@ -83,6 +83,11 @@ class TargetSettings(Block):
     cluster: ClusterBlock | None = None
     """The Ceph cluster that has the data; None: it is on none, or only its clients are looked at."""
 
+    @property
+    def ceph(self) -> ClusterBlock | None:
+        """How the cluster is reached."""
+        return self.cluster
+
 
 class PathTarget(TargetSettings):
     """A folder of a mounted file system: a local disk or CephFS. It exists; runs create folders in it."""
@@ -111,12 +116,16 @@ class PoolTarget(TargetSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _its_cluster_is_that_of_the_pool(cls, value: object) -> object:
-        if not isinstance(value, Mapping):
+    def _its_cluster_has_the_pool(cls, value: object) -> object:
+        if not isinstance(value, Mapping) or not isinstance(value.get("cluster"), Mapping):
             return value
-        more = value.get("cluster") or {}
-        ours = {key: value[key] for key in ("conf", "user", "pool") if value.get(key) is not None}
-        return {**value, "cluster": {**more, **ours}} if isinstance(more, Mapping) else value
+        return {**value, "cluster": {**value["cluster"], "pool": value.get("pool")}}
+
+    @property
+    def ceph(self) -> ClusterBlock:
+        """That of the pool itself."""
+        ours = {"conf": self.conf, "user": self.user, "pool": self.pool}
+        return self.cluster.model_copy(update=ours) if self.cluster else ClusterBlock.model_validate(ours)
 
 
 class RemoteTarget(TargetSettings):
