@@ -8,6 +8,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -216,10 +217,11 @@ def _run_step(
             if step.servers is not None:
                 outage.reach(step.servers)
                 began_at = clock()
-            watch = ClusterWatch(outage.cluster, stopped=outage.stopped, stop=area.stop, renew=outage.renew)
+            renew = None if step.servers is ServerState.RECOVERING else outage.renew
+            watch = ClusterWatch(outage.cluster, stopped=outage.stopped, stop=area.stop, renew=renew)
         ticks = CpuTicks.now()
         try:
-            with watch or nullcontext():
+            with watch or nullcontext(), _recovering(step, outage):
                 result = RUNNERS[step.load.runner].run(step.load, area, folder.scratch(step))
         except BenchmarkError as failure:
             _require_not_aborted(step, target, watch)
@@ -232,6 +234,18 @@ def _run_step(
     samples = tuple(watch.samples) if watch else ()
     seconds = time.monotonic() - begin
     return StepRecord(step, began_at, seconds, noise, space, _noted(step, result, samples), error, code, samples)
+
+
+@contextmanager
+def _recovering(step: PlannedStep, outage: CampaignOutage | None) -> Iterator[None]:
+    """What was stopped is started beside the load: the recovery begins within the step, and is seen from its start."""
+    if outage is None or step.servers is not ServerState.RECOVERING:
+        yield
+        return
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(outage.end)
+        yield
+        started.result()
 
 
 def _require_not_aborted(step: PlannedStep, target: BenchmarkTarget, watch: ClusterWatch | None) -> None:

@@ -38,14 +38,13 @@ class CampaignOutage:
         return len(self.running.osds) if self.running else 0
 
     def reach(self, state: ServerState) -> None:
-        """Bring the servers into the state of a step. Raises BenchmarkError."""
+        """Bring the servers into the state of a step; they recover while it runs, by `end`. Raises BenchmarkError."""
         if state.is_outage:
             if self.running is None or self.running.state is not state:
                 self._begin(state)
         elif state is ServerState.RECOVERING:
             if self.running is None:
                 raise OUTAGE_FAILED(self.folder.id, "nothing was stopped that could recover")
-            self.end()
         else:
             self.end()
             self.cluster.wait_clean(self.cluster.settings.clean_s)

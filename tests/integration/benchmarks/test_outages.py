@@ -63,6 +63,7 @@ def test_an_osd_or_a_host_is_stopped_under_a_timer_and_all_is_restored(
         assert outage.stopped == osds
         outage.renew()
         outage.reach(ServerState.RECOVERING)
+        outage.end()
         outage.reach(ServerState.HEALTHY)
         assert cluster.files() == []
         assert folder.outage() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -234,6 +235,11 @@ def test_an_outage_whose_recovery_was_not_measured_is_measured_again(clustered, 
     first = MeasuringRunner.run
 
     def seeing(self, step, area, scratch):
+        if len(seen) in {2, 4}:  # the recovery: it is started beside the load
+            deadline = time.monotonic() + 60
+            while cluster.files("down-"):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
         seen.append(cluster.files("down-"))
         if len(seen) == 3:
             raise KeyboardInterrupt
