@@ -18,7 +18,6 @@ from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord, S
 from include.benchmarks.campaign.machine import CpuTicks, MachineNoise, load_now
 from include.benchmarks.campaign.outages import CampaignOutage
 from include.benchmarks.cluster.client import ClusterClient, check_target, space_of
-from include.benchmarks.cluster.pools import PacketPools
 from include.benchmarks.cluster.servers import OsdServer
 from include.benchmarks.cluster.watch import ClusterWatch
 from include.benchmarks.errors import (
@@ -36,6 +35,7 @@ from include.benchmarks.results import ClusterSample, RunnerResult
 from include.benchmarks.runners.choose import PROGRAMS, RUNNERS
 from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, PlannedStep, find_preset, make_plan
 from include.benchmarks.targets.base import AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
+from include.benchmarks.targets.pool import PacketPools
 
 OVER_TIME = "benchmark-over-time"
 _OF_ONE_STEP = frozenset({RUNNER_FAILED.code, RESULT_UNREADABLE.code})
