@@ -24,7 +24,7 @@ SLOT ?=
 unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly stageout up down status docs docs-site walkthrough tour-pictures structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages bench-stageout bench-together storage-benchmark bench-harness bench-verdict
+.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly stageout up down status docs docs-site walkthrough tour-pictures structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages bench-stageout bench-together storage-benchmark bench-harness bench-verdict bench-ceph
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -230,6 +230,11 @@ TRIALS ?= 20
 
 bench-verdict: $(STAMP)  ## verdicts on targets that are slowed by 20 % and on unchanged ones [TRIALS=20]
 	@$(BIN)/python bench/verdict.py --trials $(TRIALS)
+
+PRESETS ?=
+
+bench-ceph: $(STAMP) servers  ## all presets hlt2-* on a real Ceph cluster, with OSDs stopped, in about 15 minutes [PRESETS=hlt2-degraded-osd]
+	@$(BIN)/python bench/ceph.py --only $(PRESETS)
 
 MINUTES ?= 15
 RATE ?= 300

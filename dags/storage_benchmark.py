@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param
+from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule
 
 from include.benchmarks.scenarios.presets import PRESETS
 from include.settings.load import load
@@ -21,7 +21,9 @@ from operators.storage.benchmark import (
     RemoveBenchmarkDataOperator,
     StorageBenchmarkOperator,
 )
+from sensors.ceph import CephHealthSensor
 
+RECOVERY_S = 2 * 3600.0
 DOC = """
 ### Measure storage
 
@@ -29,9 +31,11 @@ DOC = """
 |---|---|
 | `plan` | plans a campaign within the limits and marks of its target, and changes nothing |
 | `approve` | asks before a preset that fills a target, creates pools or stops servers; any other goes on at once |
+| `healthy` | waits until the Ceph cluster of the target, if it has one, has recovered from all that happened to it |
 | `measure` | runs the steps; cleared or tried again, it goes on with the first step that has no result |
+| `recovered` | waits until the cluster has recovered from the campaign |
 | `judge` | compares the campaign with its baseline and requirements, and writes its report |
-| `remove_data` | removes what the plan lists, whatever became of the other tasks |
+| `remove_data` | starts what was stopped and removes what the plan lists, whatever became of the other tasks |
 
 `benchmarks:` of the configuration has the targets, with what campaigns may do to each. `nightly:` there begins one
 campaign by itself. One campaign runs at a time (pool `benchmark`).
@@ -119,6 +123,13 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
             "Wait for approval",
             "Asks before presets with marks of their own; any other goes on at once.",
         )
+        healthy = CephHealthSensor(
+            task_id="healthy",
+            task_display_name="Wait for a healthy cluster",
+            target="{{ params.target }}",
+            timeout=RECOVERY_S,
+            doc_md="Waits until all placement groups are active and clean, where there is a cluster.",
+        )
         measure = _task(
             StorageBenchmarkOperator,
             plan,
@@ -127,6 +138,14 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
             "Runs the steps that have no result yet.",
             pool="benchmark",
             execution_timeout=timedelta(hours=25),
+        )
+        recovered = CephHealthSensor(
+            task_id="recovered",
+            task_display_name="Wait for the recovery",
+            target="{{ params.target }}",
+            timeout=RECOVERY_S,
+            trigger_rule=TriggerRule.ALL_DONE,
+            doc_md="As before the campaign; servers that it has stopped start by themselves if it was killed.",
         )
         judge = _task(
             JudgeBenchmarkOperator,
@@ -137,10 +156,10 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
         )
         remove_data = _task(
             RemoveBenchmarkDataOperator, plan, "remove_data", "Remove the data",
-            "Removes what the plan lists from the target, whatever became of the other tasks.",
+            "Starts what was stopped and removes what the plan lists, also after failed tasks.",
             execution_timeout=timedelta(hours=2),
         )  # fmt: skip
-        approve >> measure >> judge
+        approve >> healthy >> measure >> recovered >> judge
         measure >> remove_data.as_teardown()
     return dag
 

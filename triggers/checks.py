@@ -164,6 +164,19 @@ def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str]) -> Ob
     return Observation(not left, reason, states)
 
 
+def ceph_clean(connect: Connect, target: str) -> Observation:
+    """The cluster of a benchmark's target is well, and nothing is left to recover; the result says how it is."""
+    from include.benchmarks.campaigns import cluster_of
+
+    cluster = cluster_of(connect(), target)
+    if cluster is None:
+        return Observation(True, f"no cluster is configured for {target}")
+    health = cluster.health()
+    found = {"osds_down": health.osds_down, "unclean": health.unclean, "stopping": list(health.stopping)}
+    what = f"{health.osds_down} OSDs are down, {health.unclean} placement groups are not active and clean"
+    return Observation(health.clean and not health.stopping, "; ".join([what, *health.stopping]), found)
+
+
 def paused(connect: Connect) -> Observation:  # noqa: ARG001
     """Nothing shows when it is over: the deadline ends the wait, and the task looks itself."""
     return Observation(False, "the pause is over")
@@ -189,5 +202,6 @@ CHECKS: Mapping[str, WaitCheck] = {
     "replicas-quiet": WaitCheck(replicas_quiet, 60.0),
     "replica-job": WaitCheck(replica_job_ended, 60.0),
     "fts-jobs": WaitCheck(fts_jobs_ended, 30.0),
+    "ceph-clean": WaitCheck(ceph_clean, 15.0),
 }
 """By the key that Airflow's database stores for a deferred task: keys and the names of arguments never change."""

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from include.benchmarks.campaign.execute import new_campaign, remove_data, run_campaign, utc_now
 from include.benchmarks.campaign.folder import FOLDER, CampaignFolder, StepRecord, campaigns_in
+from include.benchmarks.cluster.client import ClusterClient, check_target, space_of
+from include.benchmarks.cluster.servers import open_servers
 from include.benchmarks.errors import TARGET_REFUSED
 from include.benchmarks.hosts import hosts_of
 from include.benchmarks.report.write import write_report
@@ -83,8 +85,8 @@ def find_campaign(site: Site, campaign: str) -> CampaignFolder:
 def plan_campaign(site: Site, wish: CampaignWish) -> CampaignPlan:
     """What a campaign would do; nothing is kept. Raises SettingsError, BenchmarkError."""
     target = open_target(site, wish.target)
-    target.check()
-    return make_plan(wish, target.settings, target.kind, target.space())
+    check_target(target)
+    return make_plan(wish, target.settings, target.kind, space_of(target))
 
 
 def begin_campaign(site: Site, wish: CampaignWish, *, now: datetime) -> CampaignFolder:
@@ -95,7 +97,9 @@ def begin_campaign(site: Site, wish: CampaignWish, *, now: datetime) -> Campaign
 def measure(site: Site, folder: CampaignFolder, *, each: Callable[[StepRecord], None] | None = None) -> None:
     """Run what is left of a campaign; see `run_campaign`."""
     target = open_target(site, folder.record().plan.wish.target)
-    run_campaign(folder, target, clock=utc_now, each=each, watch=watched_servers(site, target).during)
+    servers = open_servers(target.settings.cluster, site.secrets)
+    watch = watched_servers(site, target).during
+    run_campaign(folder, target, clock=utc_now, each=each, servers=servers, watch=watch)
 
 
 def watched_servers(site: Site, target: BenchmarkTarget) -> WatchedServers:
@@ -130,7 +134,13 @@ def clean_up_forgotten(site: Site, target: str, *, now: datetime) -> list[str]:
 
 def clean_up(site: Site, folder: CampaignFolder) -> AreaRemoval:
     """Remove the data of a campaign from its target; see `remove_data`."""
-    return remove_data(folder, open_target(site, folder.record().plan.wish.target))
+    target = open_target(site, folder.record().plan.wish.target)
+    return remove_data(folder, target, open_servers(target.settings.cluster, site.secrets))
+
+
+def cluster_of(site: Site, target: str) -> ClusterClient | None:
+    """The cluster that a target is on; None if the configuration names none. Raises SettingsError."""
+    return ClusterClient.of(site.settings.benchmarks.target(target))
 
 
 def _open_bucket(settings: StoreSettings, secrets: Secrets, connections: int) -> Store:

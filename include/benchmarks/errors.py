@@ -44,6 +44,16 @@ TARGET_BUSY = ErrorRow(BenchmarkError, "benchmark-target-busy", "wait until that
 """Another campaign measures the target."""
 LIMIT_REACHED = ErrorRow(BenchmarkError, "benchmark-limit-reached", "free space on the target, or raise its limits")
 """The target became fuller than it may, while a campaign ran."""
+CAMPAIGN_ABORTED = ErrorRow(
+    BenchmarkError, "benchmark-aborted", "let the cluster recover; lower the scale, or choose an hour with less load"
+)
+"""The cluster or its production suffered while a step ran; the step was ended and has no result."""
+OUTAGE_FAILED = ErrorRow(
+    BenchmarkError,
+    "benchmark-outage-failed",
+    "look at `ceph osd tree`; the timer on the server starts its OSDs and unsets their noout",
+)
+"""OSDs could not be stopped for a campaign, or not be started again."""
 CAMPAIGN_UNKNOWN = ErrorRow(
     BenchmarkError, "benchmark-campaign-unknown", "`nightshift storage-benchmark list` lists them"
 )

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from include.benchmarks.errors import HOST_UNREACHABLE
+from include.benchmarks.programs import SHELL, run_program
 from include.errors import NightshiftError
 from include.publishers.server.connection import CommandResult, NodeAddress, SshConnection
 from include.publishers.server.open import address_of
@@ -90,3 +91,15 @@ class BenchmarkHost:
 def hosts_of(logins: Mapping[str, SshLogin], secrets: Secrets) -> tuple[BenchmarkHost, ...]:
     """The hosts of a block of the configuration, by name."""
     return tuple(BenchmarkHost(name, address_of(name, login, secrets)) for name, login in sorted(logins.items()))
+
+
+class LocalHost(BenchmarkHost):
+    """This machine."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def script(self, text: str, *arguments: str, limit_s: float = SCRIPT_LIMIT_S) -> CommandResult:
+        """As on any host. Raises BenchmarkError (RUNNER_FAILED)."""
+        done = run_program(SHELL, ("-c", text, "nightshift", *arguments), subject=self.name, limit_s=limit_s)
+        return CommandResult(done.code, tuple((done.stdout + done.stderr).splitlines()))

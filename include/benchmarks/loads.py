@@ -49,6 +49,24 @@ class RunnerKind(Enum):
     """The publisher of nights, with a gateway."""
 
 
+class ServerState(Enum):
+    """How the servers of the target are while a step runs."""
+
+    HEALTHY = "healthy"
+    """All OSDs are up, and all placement groups active and clean."""
+    OSD_DOWN = "osd-down"
+    """One OSD is stopped."""
+    HOST_DOWN = "host-down"
+    """All OSDs of one server are stopped."""
+    RECOVERING = "recovering"
+    """What was stopped has just been started again."""
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether something is stopped for it."""
+        return self in {ServerState.OSD_DOWN, ServerState.HOST_DOWN}
+
+
 @dataclass(frozen=True, slots=True)
 class StreamLoad:
     """Streams of one kind. A stream has files of its own, or objects: `files` of `file_bytes` each."""

@@ -9,7 +9,9 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from include.benchmarks.errors import RUNNER_FAILED, RUNNER_MISSING
@@ -57,11 +59,47 @@ FIO = BenchmarkProgram("fio", "fio")
 DD = BenchmarkProgram("dd", "coreutils")
 RADOS = BenchmarkProgram("rados", "ceph-common")
 CEPH = BenchmarkProgram("ceph", "ceph-common")
+SHELL = BenchmarkProgram("sh", "dash")
 _SETPRIV = BenchmarkProgram("setpriv", "util-linux")
 
 
+class StopSignal:
+    """Ends what runs, when a step has to end early: once, from another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: list[Callable[[], object]] = []
+        self.stopped = False
+
+    def stop(self) -> None:
+        """End what runs now, and what is begun later."""
+        with self._lock:
+            self.stopped = True
+            for end in self._ends:
+                end()
+
+    @contextmanager
+    def ending(self, end: Callable[[], object]) -> Iterator[None]:
+        """Something runs that `end` ends."""
+        with self._lock:
+            self._ends.append(end)
+            if self.stopped:
+                end()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._ends.remove(end)
+
+
 def run_program(
-    program: BenchmarkProgram, arguments: Sequence[str], *, subject: str, limit_s: float, folder: str | None = None
+    program: BenchmarkProgram,
+    arguments: Sequence[str],
+    *,
+    subject: str,
+    limit_s: float,
+    folder: str | None = None,
+    stop: StopSignal | None = None,
 ) -> ProgramOutput:
     """Run a program to its end.
 
@@ -71,6 +109,7 @@ def run_program(
         subject: What the errors are about.
         limit_s: After so many seconds it is killed.
         folder: Where it runs.
+        stop: Kills it.
 
     Raises:
         BenchmarkError: RUNNER_MISSING, or RUNNER_FAILED if it takes too long or writes too much. Its exit code is
@@ -80,26 +119,27 @@ def run_program(
     guarded = (_SETPRIV.path(), "--pdeathsig", "KILL", "--", *command)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
-            done = subprocess.run(  # noqa: S603 - an argument list, and no shell
-                guarded,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                timeout=limit_s,
-                cwd=folder,
-                env=_environment(),
+            process = subprocess.Popen(  # noqa: S603 - an argument list, and no shell
+                guarded, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=folder, env=_environment()
             )
-        except subprocess.TimeoutExpired:
-            raise RUNNER_FAILED(subject, f"{program.name} did not end within {limit_s:.0f} s and was killed") from None
         except OSError as error:
             raise RUNNER_FAILED(subject, f"{program.name} cannot be started: {error.strerror}") from error
+        with process, (stop or StopSignal()).ending(process.kill):
+            try:
+                process.wait(limit_s)
+            except BaseException as error:
+                process.kill()
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
+                what = f"{program.name} did not end within {limit_s:.0f} s and was killed"
+                raise RUNNER_FAILED(subject, what) from None
         texts = []
         for file in (out, err):
             if file.seek(0, os.SEEK_END) > MOST_OUTPUT:
                 raise RUNNER_FAILED(subject, f"{program.name} wrote more than {MOST_OUTPUT >> 20} MiB")
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
-    return ProgramOutput(command, done.returncode, texts[0], texts[1])
+    return ProgramOutput(command, process.returncode, texts[0], texts[1])
 
 
 def _environment() -> dict[str, str]:

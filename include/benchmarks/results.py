@@ -18,6 +18,21 @@ class SeriesPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterSample:
+    """A look at the cluster while a step runs."""
+
+    second: float
+    osds_down: int
+    unclean: int
+    """Placement groups that are not active and clean."""
+    degraded_percent: float
+    """Copies and shards of objects that are missing."""
+    misplaced_percent: float
+    production_ms: float | None = None
+    """How long a small read of production took."""
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredLoad:
     """Operations of one kind, without the ramp. `seconds` ends with the last stream."""
 

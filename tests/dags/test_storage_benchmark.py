@@ -82,7 +82,9 @@ def test_a_run_measures_judges_and_removes_its_data(
     measured: Site, run: Callable[..., dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = run()
-    assert done == dict.fromkeys(("run", "plan", "approve", "measure", "judge", "remove_data"), "success")
+    assert done == dict.fromkeys(
+        ("run", "plan", "approve", "healthy", "measure", "recovered", "judge", "remove_data"), "success"
+    )
     (first,) = judged_campaigns(measured.ledger)
     assert left_on_target(tmp_path) == []
     judging = JudgeBenchmarkOperator(task_id="judge", campaign=first.id)

@@ -7,7 +7,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +16,12 @@ from pathlib import Path
 
 from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord, StepRecord
 from include.benchmarks.campaign.machine import CpuTicks, MachineNoise, load_now
+from include.benchmarks.campaign.outages import CampaignOutage
+from include.benchmarks.cluster.client import ClusterClient, check_target, space_of
+from include.benchmarks.cluster.servers import OsdServer
+from include.benchmarks.cluster.watch import ClusterWatch
 from include.benchmarks.errors import (
+    CAMPAIGN_ABORTED,
     CAMPAIGN_CLOSED,
     LIMIT_REACHED,
     RESULT_UNREADABLE,
@@ -23,11 +29,21 @@ from include.benchmarks.errors import (
     TARGET_BUSY,
     BenchmarkError,
 )
-from include.benchmarks.results import RunnerResult
+from include.benchmarks.loads import LoadAccess, ServerState
+from include.benchmarks.programs import StopSignal
+from include.benchmarks.results import ClusterSample, RunnerResult
 from include.benchmarks.runners.choose import PROGRAMS, RUNNERS
-from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, PlannedStep, make_plan, shown_bytes
+from include.benchmarks.scenarios.plan import (
+    CampaignPlan,
+    CampaignWish,
+    PlannedStep,
+    find_preset,
+    make_plan,
+    shown_bytes,
+)
 from include.benchmarks.servers.view import ServersView
 from include.benchmarks.targets.base import AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
+from include.benchmarks.targets.pool import PacketPools
 
 OVER_TIME = "benchmark-over-time"
 _OF_ONE_STEP = frozenset({RUNNER_FAILED.code, RESULT_UNREADABLE.code})
@@ -55,9 +71,12 @@ def new_campaign(root: Path, target: BenchmarkTarget, wish: CampaignWish, *, now
     Raises:
         BenchmarkError: TARGET_UNUSABLE, PRESET_UNKNOWN, PLAN_REFUSED or RUNNER_MISSING.
     """
-    target.check()
-    space = target.space()
+    check_target(target)
+    space = space_of(target)
     plan = make_plan(wish, target.settings, target.kind, space)
+    cluster = ClusterClient.of(target.settings)
+    if cluster is not None and find_preset(wish.preset).marks:
+        cluster.require_health(clean=True)
     require_runners(plan)
     campaign = f"{wish.target}-{wish.preset}-{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
     folder = CampaignFolder(root, campaign)
@@ -79,8 +98,11 @@ def run_campaign(
     clock: Clock,
     each: Callable[[StepRecord], None] | None = None,
     watch: Watch = not_watched,
+    servers: Mapping[str, OsdServer] | None = None,
 ) -> None:
     """Run the steps that have not ended yet. A step whose runner fails is kept with its error, and the next one is run.
+
+    What it has stopped is started again when it ends, however it ends.
 
     Args:
         folder: Of the campaign.
@@ -88,45 +110,79 @@ def run_campaign(
         clock: The time of day.
         each: Called with each step that ends.
         watch: Asks servers and clients how they are, while a step runs.
+        servers: Those of the target's cluster that may be stopped.
 
     Raises:
-        BenchmarkError: CAMPAIGN_CLOSED, TARGET_BUSY, TARGET_UNUSABLE, AREA_FOREIGN or LIMIT_REACHED.
+        BenchmarkError: CAMPAIGN_CLOSED, TARGET_BUSY, TARGET_UNUSABLE, AREA_FOREIGN, LIMIT_REACHED, CAMPAIGN_ABORTED,
+            OUTAGE_FAILED or HOST_UNREACHABLE.
     """
     record = folder.record()
     if folder.closed:
         raise CAMPAIGN_CLOSED(folder.id, "its data were removed from the target")
-    with target_lock(folder.path.parent, target.name):
+    with target_lock(folder.path.parent, target.name), _outages(folder, target, servers) as outage:
+        _forget_interrupted_outage(folder, record.plan)
         area = target.area(folder.id)
         area.create()
         spent = sum(ended.seconds for ended in folder.steps())
         for step in record.plan.steps:
             if folder.has(step):
                 continue
-            target.check()
-            ended = _run_step(step, folder, target, area, spent=spent, clock=clock, watch=watch)
+            check_target(target)
+            theirs = area if step.packet_bytes is None else PacketPools(target, folder.id).area(step.packet_bytes)
+            ended = _run_step(step, folder, target, theirs, spent=spent, clock=clock, outage=outage, watch=watch)
             folder.store(ended)
             spent += ended.seconds
             if each is not None:
                 each(ended)
 
 
-def remove_data(folder: CampaignFolder, target: BenchmarkTarget) -> AreaRemoval:
-    """Remove what the campaign's plan lists from the target, and nothing else; again, it changes nothing.
+def remove_data(
+    folder: CampaignFolder, target: BenchmarkTarget, servers: Mapping[str, OsdServer] | None = None
+) -> AreaRemoval:
+    """Start what the campaign has stopped, then remove what its plan lists from the target, and nothing else.
+
+    Again, it changes nothing.
 
     Raises:
-        BenchmarkError: TARGET_BUSY, TARGET_UNUSABLE or AREA_FOREIGN.
+        BenchmarkError: TARGET_BUSY, TARGET_UNUSABLE, AREA_FOREIGN, OUTAGE_FAILED or HOST_UNREACHABLE.
     """
-    area = target.area(folder.id)
+    area, plan = target.area(folder.id), folder.record().plan
     removed = 0
     left: list[str] = []
-    with target_lock(folder.path.parent, target.name):
-        for load in folder.record().plan.datasets.values():
+    with target_lock(folder.path.parent, target.name), _outages(folder, target, servers):
+        for load in plan.datasets.values():
             removal = area.remove_files(load.names())
             removed += removal.removed
             left += removal.left
         left += [name for name in area.remove().left if name not in left]
+        if plan.packets:
+            PacketPools(target, folder.id).remove(plan.packets)
         folder.close()
     return AreaRemoval(removed, tuple(left))
+
+
+@contextmanager
+def _outages(
+    folder: CampaignFolder, target: BenchmarkTarget, servers: Mapping[str, OsdServer] | None
+) -> Iterator[CampaignOutage | None]:
+    """What the campaign may stop: all of it is started before, if a killed process left it, and after."""
+    cluster = ClusterClient.of(target.settings)
+    if cluster is None:
+        yield None
+        return
+    outage = CampaignOutage(folder, cluster, servers or {})
+    outage.end()
+    try:
+        yield outage
+    finally:
+        outage.end()
+
+
+def _forget_interrupted_outage(folder: CampaignFolder, plan: CampaignPlan) -> None:
+    """Where a recovery was not measured, the outage before it is measured again: what was stopped is up by now."""
+    for step, following in zip(plan.steps, plan.steps[1:], strict=False):
+        if following.servers is ServerState.RECOVERING and folder.has(step) and not folder.has(following):
+            folder.forget(step)
 
 
 @contextmanager
@@ -158,6 +214,7 @@ def _run_step(
     *,
     spent: float,
     clock: Clock,
+    outage: CampaignOutage | None,
     watch: Watch,
 ) -> StepRecord:
     began_at, begin = clock(), time.monotonic()
@@ -168,25 +225,37 @@ def _run_step(
         if load.creates:
             # each round writes new files; overwriting is another thing
             area.remove_files(load.names())
-    space = target.space()
+    space = space_of(target)
     _require_room(step, target, space)
+    guard: ClusterWatch | None = None
     if spent + step.load.seconds > limit_s:
         error, code = f"not run: the campaign took {spent:.0f} of {limit_s} s before", OVER_TIME
     else:
+        if outage is not None:
+            area.stop = StopSignal()
+            if step.servers is not None:
+                outage.reach(step.servers)
+                began_at = clock()
+            renew = None if step.servers is ServerState.RECOVERING else outage.renew
+            guard = ClusterWatch(outage.cluster, stopped=outage.stopped, stop=area.stop, renew=renew)
         try:
-            with watch() as seen:
+            with watch() as seen, guard or nullcontext(), _recovering(step, outage):
                 ticks = CpuTicks.now()
                 result = _complete(step, RUNNERS[step.load.runner].run(step.load, area, folder.scratch(step)))
                 noise = MachineNoise.between(ticks, CpuTicks.now(), load_before)
                 servers = seen()
         except BenchmarkError as failure:
+            _require_not_aborted(step, target, guard)
             if failure.code not in _OF_ONE_STEP:
                 raise
             target.check()  # the runner fails where the target vanishes: then the campaign ends
             error, code = str(failure), failure.code
+        _require_not_aborted(step, target, guard)
     if result is None:
         noise = MachineNoise.between(ticks, CpuTicks.now(), load_before)
-    return StepRecord(step, began_at, time.monotonic() - begin, noise, space, result, error, code, servers)
+    samples = tuple(guard.samples) if guard else ()
+    result, seconds = _noted(step, result, samples), time.monotonic() - begin
+    return StepRecord(step, began_at, seconds, noise, space, result, error, code, servers, samples)
 
 
 def _complete(step: PlannedStep, result: RunnerResult) -> RunnerResult:
@@ -196,6 +265,33 @@ def _complete(step: PlannedStep, result: RunnerResult) -> RunnerResult:
         return result
     what = f"only {shown_bytes(written)} of {shown_bytes(step.bytes)} were written in its time"
     return replace(result, missing=(*result.missing, f"{what}: the target is less full than the steps after it say"))
+
+
+@contextmanager
+def _recovering(step: PlannedStep, outage: CampaignOutage | None) -> Iterator[None]:
+    """What was stopped is started beside the load: the recovery begins within the step, and is seen from its start."""
+    if outage is None or step.servers is not ServerState.RECOVERING:
+        yield
+        return
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(outage.end)
+        yield
+        started.result()
+
+
+def _require_not_aborted(step: PlannedStep, target: BenchmarkTarget, guard: ClusterWatch | None) -> None:
+    if guard is not None and guard.aborted:
+        raise CAMPAIGN_ABORTED(target.name, f"step {step.load.name} was ended: {guard.aborted}")
+
+
+def _noted(step: PlannedStep, result: RunnerResult | None, samples: Sequence[ClusterSample]) -> RunnerResult | None:
+    """The result, with how long the cluster took to recover."""
+    if result is None or step.servers is not ServerState.RECOVERING or not samples:
+        return result
+    clean = next((sample.second for sample in samples if not (sample.unclean or sample.osds_down)), None)
+    left = f"{samples[-1].unclean} placement groups were not clean when it ended"
+    note = left if clean is None else f"all placement groups were active and clean {clean:.0f} s after it began"
+    return replace(result, notes=(*result.notes, f"{step.load.name}, round {step.round}: {note}"))
 
 
 def _require_room(step: PlannedStep, target: BenchmarkTarget, space: TargetSpace | None) -> None:

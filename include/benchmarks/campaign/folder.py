@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from include.benchmarks.campaign.machine import MachineNoise
 from include.benchmarks.errors import CAMPAIGN_UNKNOWN
-from include.benchmarks.results import RunnerResult
+from include.benchmarks.loads import ServerState
+from include.benchmarks.results import ClusterSample, RunnerResult
 from include.benchmarks.scenarios.plan import CampaignPlan, PlannedStep
 from include.benchmarks.servers.view import ServersView
 from include.benchmarks.targets.base import TargetSpace
@@ -53,8 +54,25 @@ class StepRecord:
     error_code: str | None = None
     servers: ServersView | None = None
     """What servers and clients reported of themselves; None: they were not asked."""
+    cluster: tuple[ClusterSample, ...] = ()
+    """While the step ran, if its cluster is known."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptOutage:
+    """OSDs that a campaign stops, by the names of their servers; kept before the first one is stopped."""
+
+    id: str
+    state: ServerState
+    servers: Mapping[str, tuple[int, ...]]
+
+    @property
+    def osds(self) -> tuple[int, ...]:
+        """All of them."""
+        return tuple(osd for osds in self.servers.values() for osd in osds)
+
+
+_OUTAGE = TypeAdapter(KeptOutage)
 _RECORD = TypeAdapter(CampaignRecord)
 _STEP = TypeAdapter(StepRecord)
 
@@ -86,6 +104,10 @@ class CampaignFolder:
         """Keep the record of a step."""
         _write(self._step(record.step.number), _STEP.dump_json(record))
 
+    def forget(self, step: PlannedStep) -> None:
+        """Let a step be run again."""
+        self._step(step.number).unlink(missing_ok=True)
+
     def steps(self) -> Iterator[StepRecord]:
         """The steps that have ended, in their order."""
         for path in sorted((self.path / "steps").glob("*.json")):
@@ -99,6 +121,18 @@ class CampaignFolder:
             path.unlink()
         return folder
 
+    def keep_outage(self, outage: KeptOutage) -> None:
+        """Note what will be stopped."""
+        _write(self._outage, _OUTAGE.dump_json(outage))
+
+    def outage(self) -> KeptOutage | None:
+        """What was noted and may still be stopped."""
+        return self._read(self._outage, _OUTAGE) if self._outage.exists() else None
+
+    def forget_outage(self) -> None:
+        """Note that all is started again."""
+        self._outage.unlink(missing_ok=True)
+
     @property
     def closed(self) -> bool:
         """Whether its data on the target were removed."""
@@ -111,6 +145,10 @@ class CampaignFolder:
     @property
     def _record(self) -> Path:
         return self.path / "campaign.json"
+
+    @property
+    def _outage(self) -> Path:
+        return self.path / "outage.json"
 
     @property
     def _closed(self) -> Path:

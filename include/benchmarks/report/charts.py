@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -21,7 +22,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """A named line with a mark at each point; `text` labels the marks."""
+    """A named line with a mark at each point; `text` labels the marks. A value that is not a number is a gap."""
 
     name: str
     points: tuple[Point, ...]
@@ -66,6 +67,12 @@ def charts_of(
             _filled(counted), "occupancy", "Throughput against occupancy", "Occupancy of the target (%)",
             lambda ended, _: round(ended.space.used_percent) if ended.space else None,
         ),
+        _against(
+            counted, "packets", "Throughput against the packet size of erasure coding", "Packet size (KiB)",
+            lambda ended, _: ended.step.packet_bytes / 1024 if ended.step.packet_bytes else None, log_x=True,
+        ),
+        _outage(counted),
+        _recovery(counted),
         _response(counted),
         _rounds(counted),
         _over_time(counted, "throughput-over-time", "Throughput over time", "Throughput (MB/s)",
@@ -102,8 +109,62 @@ def _against(
 
 def _filled(steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
     """The steps, if the target became fuller between them by more than their own data."""
+    if any(ended.step.servers is not None for ended in steps):
+        return ()
     levels = [ended.space.used_percent for ended in steps if ended.space]
     return steps if levels and max(levels) - min(levels) >= LEAST_FILLED else ()
+
+
+def _outage(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
+    """The last round of steps between which servers are stopped and started, one after the other."""
+    lines: defaultdict[LoadAccess, list[tuple[Point, str]]] = defaultdict(list)
+    for begin, ended in _last_round(steps):
+        for load in ended.result.loads if ended.result else ():
+            points: list[Point] = [(begin + point.second, point.bytes_per_s / MB) for point in load.series]
+            lines[load.access] += _labelled(points, ended.step.load.name)
+    drawn = _drawn({access.value: found for access, found in lines.items()})
+    title = "Throughput before, during and after the outage"
+    return BenchmarkChart("outage", title, "Second", "Throughput (MB/s)", drawn) if drawn else None
+
+
+def _recovery(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
+    """What the cluster reported meanwhile, where something was missing."""
+    lines: defaultdict[str, list[tuple[Point, str]]] = defaultdict(list)
+    for begin, ended in _last_round(steps):
+        looks = ended.cluster
+        for name, values in (
+            ("degraded objects (%)", [look.degraded_percent for look in looks]),
+            ("misplaced objects (%)", [look.misplaced_percent for look in looks]),
+            ("OSDs down", [float(look.osds_down) for look in looks]),
+            ("placement groups not clean", [float(look.unclean) for look in looks]),
+        ):
+            points = [(begin + look.second, value) for look, value in zip(looks, values, strict=True)]
+            lines[name] += _labelled(points, ended.step.load.name if name.startswith("degraded") else "")
+    seen = {name: found for name, found in lines.items() if any(point[1] > 0 for point, _ in found)}
+    title = "The cluster before, during and after the outage"
+    return BenchmarkChart("recovery", title, "Second", "Number, or %", _drawn(seen)) if seen else None
+
+
+def _last_round(steps: Sequence[StepRecord]) -> list[tuple[float, StepRecord]]:
+    """Steps about servers, each with the seconds from the beginning of the first."""
+    found = [ended for ended in steps if ended.step.servers is not None]
+    last = [ended for ended in found if ended.step.round == found[-1].step.round]
+    return [((ended.began_at - last[0].began_at).total_seconds(), ended) for ended in last]
+
+
+def _labelled(points: Sequence[Point], label: str) -> list[tuple[Point, str]]:
+    """The points, the first with a label; a gap after the last, since nothing was measured then."""
+    if not points:
+        return []
+    texts = [label, *[""] * len(points)]
+    return list(zip([*points, (points[-1][0], math.nan)], texts, strict=True))
+
+
+def _drawn(lines: Mapping[str, Sequence[tuple[Point, str]]]) -> tuple[ChartLine, ...]:
+    return tuple(
+        ChartLine(name, tuple(point for point, _ in found), tuple(text for _, text in found))
+        for name, found in lines.items()
+    )
 
 
 def _response(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
@@ -117,10 +178,7 @@ def _response(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
     for (access, name), points in speeds.items():
         middle = (median(x for x, _ in points), median(y for _, y in points))
         lines[access].append((middle, name))
-    drawn = tuple(
-        ChartLine(access.value, tuple(point for point, _ in found), tuple(name for _, name in found))
-        for access, found in lines.items()
-    )
+    drawn = _drawn({access.value: found for access, found in lines.items()})
     title = "Latency against throughput"
     return BenchmarkChart("response", title, "Throughput (MB/s)", "p95 latency (ms)", drawn) if drawn else None
 
@@ -161,10 +219,7 @@ def _history(campaigns: Sequence[JudgedCampaign], accepted: frozenset[str]) -> B
             if figure.name is FigureName.THROUGHPUT:
                 point = (campaign.began_at.timestamp(), figure.median / MB)
                 lines[f"{figure.step} {figure.access.value}"].append((point, mark))
-    drawn = tuple(
-        ChartLine(name, tuple(point for point, _ in found), tuple(mark for _, mark in found))
-        for name, found in lines.items()
-    )
+    drawn = _drawn(lines)
     title = "History"
     return BenchmarkChart("history", title, "Day (UTC)", "Throughput (MB/s)", drawn, days=True) if drawn else None
 

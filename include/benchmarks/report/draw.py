@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 from include.benchmarks.report.charts import BenchmarkChart
@@ -21,7 +23,8 @@ def plotly_figure(chart: BenchmarkChart) -> dict[str, Any]:
             "mode": "lines+markers",
             "name": line.name,
             "x": [_day(x).isoformat() if chart.days else x for x, _ in line.points],
-            "y": [y for _, y in line.points],
+            # JSON has no word for a gap but null
+            "y": [None if math.isnan(y) else y for _, y in line.points],
             "marker": {"color": COLOURS[number % len(COLOURS)]},
         }
         if line.text:
@@ -50,7 +53,7 @@ def png(chart: BenchmarkChart) -> bytes:
         x: list[Any] = [_day(x) if chart.days else x for x, _ in line.points]
         y = [y for _, y in line.points]
         axes.plot(x, y, marker="o", markersize=4, color=COLOURS[number % len(COLOURS)], label=_plain(line.name))
-        for place, height, text in zip(x, y, line.text, strict=False):
+        for place, height, text in filter(itemgetter(2), zip(x, y, line.text, strict=False)):
             offset: dict[str, Any] = {"xytext": (0, 6), "textcoords": "offset points", "fontsize": 7, "ha": "center"}
             axes.annotate(_plain(text), (place, height), **offset)
     axes.set(title=_plain(chart.title), xlabel=chart.x_label, ylabel=chart.y_label)

@@ -60,7 +60,7 @@ class DdRunner(Runner[FolderArea]):
 
         def copy(load: StreamLoad, stream: int) -> EndedStream:
             arguments = dd_arguments(load, stream, area.folder)
-            output = run_program(DD, arguments, subject=step.name, limit_s=longest_s(step))
+            output = run_program(DD, arguments, subject=step.name, limit_s=longest_s(step), stop=area.stop)
             return EndedStream(output, time.monotonic())
 
         with ThreadPoolExecutor(len(streams)) as pool:

@@ -66,7 +66,9 @@ class FioRunner(Runner[FolderArea]):
         step, notes = complete_files(step, area)
         direct = area.takes_direct_io()
         arguments = fio_arguments(step, area.folder, direct=direct)
-        done = run_program(FIO, arguments, subject=step.name, limit_s=longest_s(step), folder=str(scratch))
+        done = run_program(
+            FIO, arguments, subject=step.name, limit_s=longest_s(step), stop=area.stop, folder=str(scratch)
+        )
         result = scratch / RESULT
         try:
             text = result.read_text(encoding="utf-8", errors="replace")

@@ -20,6 +20,7 @@ from pathlib import Path
 from include.benchmarks.errors import RUNNER_FAILED
 from include.benchmarks.latencies import LatencyHistogram
 from include.benchmarks.loads import DataPattern, LoadAccess, LoadStep, StreamLoad
+from include.benchmarks.programs import StopSignal
 from include.benchmarks.results import MeasuredLoad, RunnerResult, SeriesPoint
 from include.benchmarks.runners.base import Runner, RunnerAbilities
 from include.benchmarks.targets.bucket import ObjectArea
@@ -88,13 +89,13 @@ class ObjectStream:
         # one for all objects of the stream, where making one for each would take the memory and the time of the store
         self._large = self._stamped() if load.writes and load.file_bytes > STAMPED_BYTES else None
 
-    def run(self, begin: int, deadline: int) -> None:
-        """Work from one moment to another, of the monotonic clock in nanoseconds."""
+    def run(self, begin: int, deadline: int, stop: StopSignal | None = None) -> None:
+        """Work from one moment to another, of the monotonic clock in nanoseconds; `stop` ends it earlier."""
         _sleep_until(begin)
         pause = self._load.file_bytes * NS // self._load.rate if self._load.rate else 0
         due = begin
         for access, operation in self._operations():
-            if time.monotonic_ns() >= deadline:
+            if time.monotonic_ns() >= deadline or (stop is not None and stop.stopped):
                 break
             if pause:
                 _sleep_until(min(due, deadline))
@@ -196,7 +197,7 @@ class ObjectRunner(Runner[ObjectArea]):
         begin = time.monotonic_ns() + START_NS
         deadline = begin + (step.ramp_s + step.seconds) * NS
         with ThreadPoolExecutor(streams) as pool:
-            works = [pool.submit(stream.run, begin, deadline) for _, theirs in running for stream in theirs]
+            works = [pool.submit(stream.run, begin, deadline, area.stop) for _, theirs in running for stream in theirs]
         for work in works:
             work.result()
         loads = tuple(

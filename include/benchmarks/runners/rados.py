@@ -65,6 +65,7 @@ class RadosRunner(Runner[NamespaceArea]):
                 rados_bench_arguments(load, area, step.seconds),
                 subject=step.name,
                 limit_s=longest_s(step),
+                stop=area.stop,
             )
             for load in step.loads
         ]

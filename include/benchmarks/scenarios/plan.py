@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN
-from include.benchmarks.loads import BLOCK_UNIT, LoadAccess, LoadStep, RunnerKind, StreamLoad
+from include.benchmarks.loads import BLOCK_UNIT, LoadAccess, LoadStep, RunnerKind, ServerState, StreamLoad
 from include.benchmarks.runners.choose import RUNNERS, TARGETS_OF, USUAL
 from include.benchmarks.scenarios.preset import MIB, Preset, PresetLoad, PresetStep
 from include.benchmarks.scenarios.presets import PRESETS
@@ -56,6 +56,8 @@ class PlannedStep:
     load: LoadStep
     fills: bool = False
     """It brings the target to a level, on which the steps after it rely."""
+    servers: ServerState | None = None
+    packet_bytes: int | None = None
 
     @property
     def counted(self) -> bool:
@@ -85,6 +87,11 @@ class CampaignPlan:
                 if load.creates and (load.dataset not in found or load.bytes > found[load.dataset].bytes):
                     found[load.dataset] = load
         return found
+
+    @property
+    def packets(self) -> Sequence[int]:
+        """The packet sizes for which the run creates a pool each."""
+        return sorted({step.packet_bytes for step in self.steps if step.packet_bytes is not None})
 
     @property
     def bytes(self) -> int:
@@ -154,6 +161,8 @@ def _wrong_target(
     missing = [mark for mark in preset.marks if getattr(settings, mark) is not Mark.ALLOWED]
     if missing:
         yield "the target is not marked " + " and ".join(f"`{mark}: allowed`" for mark in missing)
+    if preset.stops_servers and not (settings.cluster and settings.cluster.servers):
+        yield "the target has no `cluster:` with `servers:` that can be stopped"
     highest = {
         phase.fill_percent + (AGE_PERCENT if phase.ageing else 0)
         for phase in preset.phases
@@ -197,7 +206,8 @@ def _planned(
             yield PlannedStep(next(numbers), 0, _scaled(step, wish.scale, kind, pace))
         for number in range(1, wish.rounds + 1):
             for step in phase.steps:
-                yield PlannedStep(next(numbers), number, _scaled(step, wish.scale, kind, pace))
+                scaled = _scaled(step, wish.scale, kind, pace)
+                yield PlannedStep(next(numbers), number, scaled, step.servers, step.packet_bytes)
 
 
 def _scaled(step: PresetStep, scale: float, kind: TargetKind, pace: float) -> LoadStep:

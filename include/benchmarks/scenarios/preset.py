@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from include.benchmarks.loads import BLOCK_UNIT, DataPattern, LoadAccess, RunnerKind, StreamLoad
+from include.benchmarks.loads import BLOCK_UNIT, DataPattern, LoadAccess, RunnerKind, ServerState, StreamLoad
 from include.settings.storage_benchmark.blocks import TargetKind
 
 MIB = 1 << 20
@@ -67,6 +67,10 @@ class PresetStep:
     loads: tuple[PresetLoad, ...]
     seconds: int = 300
     runner: RunnerKind | None = None
+    servers: ServerState | None = None
+    """None: whatever they are."""
+    packet_bytes: int | None = None
+    """Of erasure coding, on a pool that is created for the step; None: on the target as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,11 @@ class Preset:
     targets: frozenset[TargetKind] = ANY_TARGET
     marks: tuple[str, ...] = ()
     """What a target has to be marked for besides `benchmark`; such presets never run on a schedule."""
+
+    @property
+    def stops_servers(self) -> bool:
+        """Whether OSDs are stopped for it."""
+        return any(step.servers is not None for phase in self.phases for step in phase.steps)
 
 
 def by_name(*presets: Preset) -> Mapping[str, Preset]:

@@ -1,7 +1,8 @@
 """The presets. Those named `hlt2-*` carry the parameters of the LHCb HLT2 storage tests of 2022.
 
 There, 12 servers wrote and read with 16 streams each, `dd bs=64M`, without control; about 2,000 clients wrote and read
-at 32 MB/s each. One factor scales streams and files to the target at hand.
+at 32 MB/s each. With servers lost, reading and writing were limited to what data taking needs: 10 GB/s in and 10 GB/s
+out, here by clients of 32 MB/s. One factor scales streams and files to the target at hand.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from include.benchmarks.loads import DataPattern, LoadAccess, RunnerKind
+from include.benchmarks.loads import DataPattern, LoadAccess, RunnerKind, ServerState
 from include.benchmarks.scenarios.preset import (
     MIB,
     Preset,
@@ -22,6 +23,10 @@ from include.settings.storage_benchmark.blocks import TargetKind
 
 SERVERS, STREAMS_PER_SERVER, CLIENTS = 12, 16, 2000
 CLIENT_RATE = 32_000_000
+TAKING_CLIENTS = 10_000_000_000 // CLIENT_RATE
+OUTAGE_STEP_S = 120
+TAKING_BLOCK = 4 * MIB
+"""A client of 32 MB/s has several operations in a second, so that a change shows in its second."""
 BLOCK = 64 * MIB
 FILE = 64 * 1024 * MIB
 """The source names no size of files; a stream of 64 GiB takes five minutes at its highest speed."""
@@ -31,6 +36,7 @@ DIRECTORIES, FILES_OF_DIRECTORY, SMALL_FILE = 250, 1000, 4096
 _WRITE = PresetLoad(LoadAccess.WRITE, "data", SERVERS * STREAMS_PER_SERVER, FILE, BLOCK)
 _HALF = replace(_WRITE, streams=_WRITE.streams // 2)
 _CLIENT = replace(_WRITE, dataset="clients", streams=CLIENTS, rate=CLIENT_RATE, file_bytes=300 * CLIENT_RATE)
+_TAKING = replace(_CLIENT, streams=TAKING_CLIENTS, block_bytes=TAKING_BLOCK)
 
 
 def _write_and_read(load: PresetLoad, suffix: str = "") -> tuple[PresetStep, PresetStep]:
@@ -56,6 +62,29 @@ def _blocks() -> tuple[PresetStep, ...]:
         for kib in (64, 1024, 4096, 16384, 65536)
         for step in _write_and_read(replace(_WRITE, dataset=f"blocks-{kib}", block_bytes=kib << 10), f"-{kib:05}k")
     )
+
+
+def _packets() -> tuple[PresetStep, ...]:
+    return tuple(
+        replace(step, packet_bytes=kib << 10)
+        for kib in (4, 16, 64, 256)
+        for step in _write_and_read(replace(_WRITE, dataset=f"packets-{kib}"), f"-{kib:03}k")
+    )
+
+
+def _outage(name: str, title: str, outage: ServerState) -> Preset:
+    def together(step: str, state: ServerState) -> PresetStep:
+        # files of its own for the outage: removing them would leave nothing to recover
+        written = replace(_TAKING, dataset="missed" if state.is_outage else "new")
+        loads = (written, replace(_TAKING, dataset="stored").reading())
+        return PresetStep(step, loads, OUTAGE_STEP_S, servers=state)
+
+    states = (("healthy", ServerState.HEALTHY), (outage.value, outage), ("recovering", ServerState.RECOVERING),
+              ("after", ServerState.HEALTHY))  # fmt: skip
+    prepare = PresetStep("prepare", (replace(_TAKING, dataset="stored"),), OUTAGE_STEP_S)
+    phase = PresetPhase(tuple(together(*state) for state in states), fill_percent=50, prepare=(prepare,))
+    kinds = frozenset({TargetKind.PATH, TargetKind.BUCKET, TargetKind.REMOTE})
+    return Preset(name, title, (phase,), targets=kinds, marks=("fill", "degrade"))
 
 
 def _objects() -> tuple[PresetStep, ...]:
@@ -157,6 +186,12 @@ PRESETS: Mapping[str, Preset] = by_name(
         targets=frozenset({TargetKind.PATH, TargetKind.POOL}),
         marks=("fill",),
     ),
+    _outage("hlt2-degraded-osd", "Reading and writing at 10 GB/s each, half full: healthy, with an OSD stopped, "
+            "while it recovers, and after", ServerState.OSD_DOWN),
+    _outage("hlt2-degraded-host", "Reading and writing at 10 GB/s each, half full: healthy, with a server stopped, "
+            "while it recovers, and after", ServerState.HOST_DOWN),
+    Preset("hlt2-packet-size", "Writing and reading against the packet size of erasure coding (`stripe_unit`)",
+           (PresetPhase(_packets()),), targets=frozenset({TargetKind.POOL}), marks=("pools",)),
     Preset("objects", "Objects of 4 kB, 1 MB and 64 MB: put, get, mixed, list, delete", (PresetPhase(_objects()),),
            targets=frozenset({TargetKind.BUCKET})),
     Preset("publication",

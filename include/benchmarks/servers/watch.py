@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
+from include.benchmarks.cluster.client import cluster_arguments
 from include.benchmarks.errors import VIEW_INCOMPLETE, BenchmarkError
 from include.benchmarks.hosts import BenchmarkHost
-from include.benchmarks.programs import CEPH, BenchmarkProgram, run_program
+from include.benchmarks.programs import CEPH, SHELL, BenchmarkProgram, run_program
 from include.benchmarks.servers.machine import LOOK, MachineLook, MachineUse
 from include.benchmarks.servers.osds import (
     OsdCounts,
@@ -26,7 +27,6 @@ from include.benchmarks.servers.osds import (
     parse_histograms,
 )
 from include.benchmarks.servers.view import MachineView, ServersView
-from include.benchmarks.targets.pool import cluster_arguments
 from include.settings.storage_benchmark.blocks import CephAccess
 
 THIS_MACHINE = "this machine"
@@ -34,7 +34,6 @@ CLUSTER = "Ceph"
 LIMIT_S = 60.0
 FIRST_LOOK_S = 30.0
 """How long a step waits for the first look of all."""
-_SHELL = BenchmarkProgram("sh", "dash")
 Looks = Callable[[Iterable[None]], Iterator[Iterable[str]]]
 """The looks of a machine: one at each moment."""
 
@@ -191,7 +190,7 @@ class _Watch:
 
 def _local_looks(moments: Iterable[None]) -> Iterator[Iterable[str]]:
     for _ in moments:
-        done = run_program(_SHELL, ("-c", LOOK), subject=THIS_MACHINE, limit_s=LIMIT_S)
+        done = run_program(SHELL, ("-c", LOOK), subject=THIS_MACHINE, limit_s=LIMIT_S)
         yield done.require_success(THIS_MACHINE).stdout.splitlines()
 
 

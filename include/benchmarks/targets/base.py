@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from include.benchmarks.programs import StopSignal
 from include.settings.storage_benchmark.blocks import TargetKind, TargetSettings
 
 AREA = "nightshift-benchmark-"
@@ -40,6 +41,8 @@ class RunArea(ABC):
 
     where: str
     """For messages and reports."""
+    stop: StopSignal | None = None
+    """Ends the runner that works on it."""
 
     @abstractmethod
     def create(self) -> None:

@@ -17,16 +17,29 @@ STOPPING = frozenset({
 """Health checks on which no benchmark begins, and a running one ends."""
 CLEAN = "active+clean"
 SCRUBBED = frozenset({f"{CLEAN}+scrubbing", f"{CLEAN}+scrubbing+deep"})
+FLAGS = frozenset({"OSDMAP_FLAGS", "OSD_FLAGS"})
+"""Health checks about flags that people set, as noout."""
 UNKNOWN_OVERHEAD = 3.0
 """Raw bytes of a byte of data, for a pool that has no figures yet: those of three replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class CephHealth:
-    """The state of a cluster: why nothing may be measured now, and whether all placement groups are clean."""
+    """The state of a cluster: why nothing may be measured now, and whether all of it is clean."""
 
     stopping: tuple[str, ...]
     unclean: int
+    """Placement groups that are not active and clean."""
+    osds_down: int = 0
+    flags: tuple[str, ...] = ()
+    degraded: float = 0.0
+    """The share of copies and shards that are missing."""
+    misplaced: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is left to recover."""
+        return not self.unclean and not self.osds_down
 
     @classmethod
     def parse(cls, text: str, subject: str) -> CephHealth:
@@ -34,11 +47,22 @@ class CephHealth:
         try:
             document = json.loads(text)
             checks = dict(document["health"]["checks"])
-            groups = [(str(one["state_name"]), int(one["count"])) for one in document["pgmap"].get("pgs_by_state", ())]
-            messages = [f"{name}: {checks[name]['summary']['message']}" for name in sorted(STOPPING & checks.keys())]
+            pgmap, osdmap = document["pgmap"], document["osdmap"]
+            groups = [(str(one["state_name"]), int(one["count"])) for one in pgmap.get("pgs_by_state", ())]
+            return cls(
+                stopping=_messages(checks, STOPPING),
+                unclean=sum(count for name, count in groups if name != CLEAN and name not in SCRUBBED),
+                osds_down=int(osdmap["num_osds"]) - int(osdmap["num_up_osds"]),
+                flags=_messages(checks, FLAGS),
+                degraded=float(pgmap.get("degraded_ratio", 0)),
+                misplaced=float(pgmap.get("misplaced_ratio", 0)),
+            )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise TARGET_UNUSABLE(subject, f"`ceph status` cannot be read ({type(error).__name__})") from None
-        return cls(tuple(messages), sum(count for name, count in groups if name != CLEAN and name not in SCRUBBED))
+
+
+def _messages(checks: dict[str, Any], names: frozenset[str]) -> tuple[str, ...]:
+    return tuple(f"{name}: {checks[name]['summary']['message']}" for name in sorted(names & checks.keys()))
 
 
 def pool_space(tree: str, usage: str, pool: str, subject: str) -> TargetSpace:

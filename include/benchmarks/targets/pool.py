@@ -1,24 +1,21 @@
-"""A RADOS pool as a target, through the program `rados`. Each dataset of a run has a namespace of the pool."""
+"""A RADOS pool as a target, through the program `rados`. Each dataset of a run has a namespace of the pool.
+
+For packet sizes of erasure coding a run creates pools of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from include.benchmarks.errors import TARGET_UNUSABLE, BenchmarkError
-from include.benchmarks.programs import CEPH, RADOS, BenchmarkProgram, run_program
+from include.benchmarks.cluster.client import LIMIT_S, ClusterClient, cluster_arguments
+from include.benchmarks.errors import TARGET_REFUSED, TARGET_UNUSABLE, BenchmarkError
+from include.benchmarks.programs import RADOS, BenchmarkProgram, run_program
 from include.benchmarks.targets.base import AREA, AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
-from include.benchmarks.targets.ceph import CephHealth, pool_space
-from include.settings.storage_benchmark.blocks import CephAccess, Mark, PoolTarget, TargetKind
+from include.settings.storage_benchmark.blocks import Mark, PoolTarget, TargetKind
 
-LIMIT_S = 60.0
 REMOVAL_LIMIT_S = 3600.0
 _AT_ONCE = 200
-
-
-def cluster_arguments(settings: CephAccess) -> tuple[str, ...]:
-    """What each call of `rados` and `ceph` begins with."""
-    conf = ("--conf", str(settings.conf)) if settings.conf else ()
-    return (*conf, "--name", f"client.{settings.user}")
+_ALLOWED = "mon_allow_pool_delete"
 
 
 def rados_arguments(settings: PoolTarget) -> tuple[str, ...]:
@@ -71,26 +68,54 @@ class PoolBenchmarkTarget(BenchmarkTarget):
         # a new pool has no figures in `ceph df` at first
         if self.settings.pool not in _rados(self.settings, *cluster_arguments(self.settings), "lspools").splitlines():
             raise TARGET_UNUSABLE(self.name, f"there is no pool {self.settings.pool}")
-        health = self.health()
-        if health.stopping:
-            raise TARGET_UNUSABLE(self.name, f"the cluster reports {'; '.join(health.stopping)}")
-        if health.unclean and self.settings.degrade is not Mark.ALLOWED:
-            raise TARGET_UNUSABLE(self.name, f"{health.unclean} placement groups are not active and clean")
 
-    def health(self) -> CephHealth:
-        """The state of the cluster. Raises BenchmarkError (TARGET_UNUSABLE)."""
-        return CephHealth.parse(self._ceph("status"), self.name)
-
-    def space(self) -> TargetSpace:
-        """Of the pool, by the fullest OSD of the cluster."""
-        return pool_space(self._ceph("osd", "df", "tree"), self._ceph("df"), self.settings.pool, self.name)
+    def space(self) -> TargetSpace | None:
+        """Its cluster says it."""
+        cluster = ClusterClient.of(self.settings)
+        return cluster.space() if cluster else None
 
     def area(self, run: str) -> NamespaceArea:
         return NamespaceArea(self.settings, run)
 
-    def _ceph(self, *words: str) -> str:
-        arguments = (*cluster_arguments(self.settings), *words, "--format", "json")
-        return _run(self.settings, CEPH, arguments, LIMIT_S)
+
+class PacketPools:
+    """Pools of one run, each with a profile and a rule of its own name."""
+
+    def __init__(self, target: BenchmarkTarget, run: str) -> None:
+        cluster = ClusterClient.of(target.settings)
+        if cluster is None or not isinstance(target.settings, PoolTarget) or target.settings.pools is not Mark.ALLOWED:
+            raise TARGET_REFUSED(target.name, "the target is not marked `pools: allowed`")
+        self._settings = target.settings
+        self._cluster = cluster
+        self._run = run
+
+    def area(self, packet: int) -> NamespaceArea:
+        """The area of the run in the pool for a packet size, in bytes; the pool is created where there is none.
+
+        Raises:
+            BenchmarkError: TARGET_UNUSABLE, also where the monitors would not let the pool be deleted.
+        """
+        cluster, name, code = self._cluster, self._name(packet), self._cluster.settings.erasure
+        may = cluster.run("tell", "mon.*", "config", "get", _ALLOWED).stdout
+        if "true" not in may or "false" in may:
+            raise TARGET_UNUSABLE(cluster.subject, f"pools could not be removed afterwards: {_ALLOWED} is not true")
+        shape = (f"k={code.k}", f"m={code.m}", f"crush-failure-domain={code.failure_domain}", f"stripe_unit={packet}")
+        cluster.tell("osd", "erasure-code-profile", "set", name, *shape)
+        cluster.tell("osd", "pool", "create", name, str(code.groups), str(code.groups), "erasure", name)
+        cluster.tell("osd", "pool", "application", "enable", name, "nightshift")
+        cluster.wait_clean(cluster.settings.clean_s)
+        return NamespaceArea(self._settings.model_copy(update={"pool": name}), self._run)
+
+    def remove(self, packets: Iterable[int]) -> None:
+        """Remove the pools for these packet sizes with all that is in them; again, it changes nothing."""
+        for packet in packets:
+            name = self._name(packet)
+            self._cluster.tell("osd", "pool", "rm", name, name, "--yes-i-really-really-mean-it")
+            self._cluster.tell("osd", "crush", "rule", "rm", name)
+            self._cluster.tell("osd", "erasure-code-profile", "rm", name)
+
+    def _name(self, packet: int) -> str:
+        return f"{AREA}{self._run}-{packet}"
 
 
 def _rados(settings: PoolTarget, *arguments: str, limit_s: float = LIMIT_S) -> str:

@@ -7,7 +7,9 @@ and written. The lab of `nightshift lab up` is another one; neither knows of the
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +30,15 @@ OSDS = 3
 PROFILE = "k2m1"
 POOL = "bench"
 """The erasure-coded pool for RADOS."""
+FILES = "cephfs.data.ec"
+"""The erasure-coded pool for the files of CephFS."""
 REPLICATED = "bench-replicated"
 FUSE = "cephfs"
 """The program that mounts CephFS; only where ceph-fuse is installed."""
 READY_S = 120.0
 STOP_S = 30.0
 _GIB = 1 << 30
+_NIGHTSHIFT = str(Path(sys.executable).with_name("nightshift"))
 
 Say = Callable[[str], None]
 
@@ -100,10 +105,17 @@ class CephLab:
             end_marked(self.place)
             self.mountpoint.mkdir(exist_ok=True)
             supervisor.start(programs, {**self._cluster().environment(), MARK: str(self.place.var)})
-        for program in programs:
-            supervisor.start_program(program.name)
-        for program in programs:
-            self._await(supervisor, program.name)
+        names = [program.name for program in programs]
+        # ceph-fuse gives up where no MDS is active yet
+        for part in ([name for name in names if name != FUSE], [name for name in names if name == FUSE]):
+            for name in part:
+                supervisor.start_program(name)
+            for name in part:
+                self._await(supervisor, name)
+        self._await_sizes()
+        if self.mountpoint.is_mount():
+            # the first data pool of a file system is its default, and is replicated
+            os.setxattr(self.mountpoint, "ceph.dir.layout.pool", FILES.encode())
         say(f"Ceph is up: S3 at {self._server().endpoint}, configuration in {self.conf}")
 
     def down(self, *, purge: bool = False, say: Say) -> None:
@@ -123,6 +135,18 @@ class CephLab:
                 raise LabError(f"{self.mountpoint} is still mounted; unmount it and run it again")
             shutil.rmtree(self.place.var, ignore_errors=True)
             say(f"removed {self.place.var}")
+
+    def cluster_block(self) -> dict[str, Any]:
+        """What `cluster:` of a benchmark target has: each OSD is a server of its own, stopped by the lab's command."""
+        lab = ["env", f"NIGHTSHIFT_VAR={self.place.var.parent}", _NIGHTSHIFT, "lab", "ceph"]
+        unset = ["ceph", "--conf", str(self.conf), "osd", "unset-group", "noout", "osd.{osd}"]
+        commands = {"stop": [*lab, "stop-osd", "{osd}"], "start": [*lab, "start-osd", "{osd}"], "unset": unset}
+        servers = {
+            f"server{number}": {"osds": [number], "folder": str(self.place.var), **commands} for number in range(OSDS)
+        }
+        erasure = {"k": 2, "m": 1, "failure_domain": "osd", "groups": 8}
+        cluster = {"conf": str(self.conf), "pool": POOL, "servers": servers, "erasure": erasure}
+        return {**cluster, "clean_s": 300, "timer_s": 60}
 
     def stop_osd(self, number: int) -> None:
         """Stop an OSD; it stays stopped until `start_osd`, also if supervisord would start it again."""
@@ -203,6 +227,19 @@ class CephLab:
         except ServiceNotReady as why:
             raise ServiceFailed(name, str(why), str(self.place.log / f"{name}.log")) from None
 
+    def _await_sizes(self) -> None:
+        """Until the manager knows how large each OSD is: how full a pool is follows from it."""
+
+        def unknown() -> str | None:
+            nodes = json.loads(self._cluster().ceph("osd", "df", "-f", "json"))["nodes"]
+            sizes = [int(node["kb"]) for node in nodes if node["status"] == "up"]
+            return None if sizes and all(sizes) else "OSDs have not reported their sizes"
+
+        try:
+            wait(unknown, alive=lambda: None, timeout_s=READY_S)
+        except ServiceNotReady as why:
+            raise ServiceFailed("mgr.a", str(why), str(self.place.log / "mgr.a.log")) from None
+
     @property
     def _directory(self) -> Path:
         return self.place.var / "cluster"
@@ -225,10 +262,10 @@ def make_pools(cluster: CephCluster) -> None:
         ceph("osd", "pool", "application", "enable", name, application)
     ceph("osd", "pool", "create", REPLICATED, "8")
     ceph("osd", "pool", "application", "enable", REPLICATED, "lab")
-    ceph("osd", "pool", "create", "cephfs.data.ec", "16", "16", "erasure", PROFILE)
-    ceph("osd", "pool", "set", "cephfs.data.ec", "min_size", "2")
-    ceph("osd", "pool", "set", "cephfs.data.ec", "allow_ec_overwrites", "true")
-    ceph("fs", "add_data_pool", "labfs", "cephfs.data.ec")
+    ceph("osd", "pool", "create", FILES, "16", "16", "erasure", PROFILE)
+    ceph("osd", "pool", "set", FILES, "min_size", "2")
+    ceph("osd", "pool", "set", FILES, "allow_ec_overwrites", "true")
+    ceph("fs", "add_data_pool", "labfs", FILES)
 
 
 def _found(program: str) -> str:

@@ -15,6 +15,7 @@ from include.settings.block import Block
 from include.settings.errors import SettingsError
 from include.settings.names import name_fault
 from include.settings.ssh import SshLogin
+from include.settings.storage_benchmark.cluster import ClusterBlock
 from include.settings.text_types import Name, NodeFolder, Schedule, SitePath, fault
 
 
@@ -99,6 +100,13 @@ class TargetSettings(Block):
     """What remains of it for data, after replicas or erasure coding; None: what the target itself reports."""
     price: Annotated[float, Field(gt=0)] | None = None
     """Of the whole target, in `currency`; None: no cost is computed."""
+    cluster: ClusterBlock | None = None
+    """The Ceph cluster that has the data; None: it is on none, or only its clients are looked at."""
+
+    @property
+    def ceph(self) -> ClusterBlock | None:
+        """How the cluster is reached."""
+        return self.cluster
 
 
 class PathTarget(TargetSettings):
@@ -121,6 +129,19 @@ class PoolTarget(TargetSettings, CephAccess):
 
     kind: Literal["pool"]
     pool: Name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _its_cluster_has_the_pool(cls, value: object) -> object:
+        if not isinstance(value, Mapping) or not isinstance(value.get("cluster"), Mapping):
+            return value
+        return {**value, "cluster": {**value["cluster"], "pool": value.get("pool")}}
+
+    @property
+    def ceph(self) -> ClusterBlock:
+        """That of the pool itself."""
+        ours = {"conf": self.conf, "user": self.user, "pool": self.pool}
+        return self.cluster.model_copy(update=ours) if self.cluster else ClusterBlock.model_validate(ours)
 
 
 class RemoteTarget(TargetSettings):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,21 +14,27 @@ from include.benchmarks.campaign.execute import OVER_TIME, new_campaign, remove_
 from include.benchmarks.campaign.folder import CampaignFolder, campaigns_in
 from include.benchmarks.campaign.machine import CpuTicks, MachineNoise
 from include.benchmarks.campaigns import open_target
+from include.benchmarks.cluster import watch
+from include.benchmarks.cluster.servers import open_servers
 from include.benchmarks.errors import (
+    CAMPAIGN_ABORTED,
     CAMPAIGN_CLOSED,
     CAMPAIGN_UNKNOWN,
     LIMIT_REACHED,
     PLAN_REFUSED,
     RESULT_UNREADABLE,
+    RUNNER_FAILED,
     TARGET_BUSY,
     TARGET_UNUSABLE,
 )
-from include.benchmarks.loads import RunnerKind
+from include.benchmarks.loads import RunnerKind, ServerState
 from include.benchmarks.runners.choose import RUNNERS
 from include.benchmarks.scenarios.plan import CampaignWish
 from include.benchmarks.targets.base import TargetSpace
 from include.benchmarks.targets.path import PathBenchmarkTarget
+from include.settings.secrets import EnvSecrets
 from tests.fakes.benchmarking import START, MeasuringRunner, begin_campaign, benchmark_site, campaigns_of, ticking
+from tests.fakes.cephprogram import FileCluster
 from tests.fakes.refused import refused
 
 
@@ -181,3 +189,68 @@ def test_the_machine_says_how_busy_it_was_with_other_things():
     after = CpuTicks.parse("cpu  150 0 100 720 110 0 0 20 0 0\ncpu0 1\n")
     assert MachineNoise.between(before, after, 1.5) == MachineNoise(20.0, 70.0, 1.5)
     assert MachineNoise.between(after, CpuTicks.parse("damaged"), 0) == MachineNoise(0, 0, 0)
+
+
+@pytest.fixture
+def clustered(tmp_path, runner, monkeypatch):
+    """A target on a cluster that reports what a test says, and a small campaign on it."""
+    cluster = FileCluster(tmp_path, monkeypatch)
+    block = cluster.settings().model_dump(mode="json", exclude_none=True)
+    site = benchmark_site(tmp_path, degrade="allowed", fill="allowed", cluster=block)
+    return cluster, open_target(site, "scratch"), begin_campaign(site)
+
+
+def test_a_step_during_which_the_cluster_suffers_has_no_result_and_ends_the_campaign(clustered, monkeypatch):
+    cluster, target, campaign = clustered
+    monkeypatch.setattr(watch, "HOLD_S", 0.0)
+
+    def suffering(self, step, area, scratch):
+        cluster.report(SLOW_OPS="2 slow ops")
+        seen = threading.Event()
+        with area.stop.ending(seen.set):
+            assert seen.wait(60)
+        raise RUNNER_FAILED(step.name, "was killed")
+
+    monkeypatch.setattr(MeasuringRunner, "run", suffering)
+    with refused(CAMPAIGN_ABORTED, subject="scratch"):
+        run(campaign, target)
+    assert list(campaign.steps()) == []
+
+
+def test_how_full_a_target_is_follows_the_fullest_osd_of_its_cluster(clustered):
+    _, _, campaign = clustered
+    assert campaign.record().space == TargetSpace(100_000_000_000, 90_000_000_000)
+
+
+def test_an_outage_whose_recovery_was_not_measured_is_measured_again(clustered, runner):
+    cluster, target, campaign = clustered
+    record = campaign.record()
+    states = (ServerState.HEALTHY, ServerState.OSD_DOWN, ServerState.RECOVERING, ServerState.HEALTHY)
+    steps = tuple(replace(step, servers=state) for step, state in zip(record.plan.steps, states, strict=True))
+    plan = replace(record.plan, steps=steps)
+    again = CampaignFolder(campaign.path.parent, "again")
+    again.create(replace(record, id="again", plan=plan))
+    servers = open_servers(target.settings.cluster, EnvSecrets({}))
+    seen = []
+    first = MeasuringRunner.run
+
+    def seeing(self, step, area, scratch):
+        if len(seen) in {2, 4}:  # the recovery: it is started beside the load
+            deadline = time.monotonic() + 60
+            while cluster.files("down-"):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        seen.append(cluster.files("down-"))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return first(self, step, area, scratch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MeasuringRunner, "run", seeing)
+        with pytest.raises(KeyboardInterrupt):
+            run_campaign(again, target, clock=ticking(), servers=servers)
+        assert (cluster.files(), again.outage()) == ([], None)
+        run_campaign(again, target, clock=ticking(), servers=servers)
+    assert seen == [[], ["down-0"], [], ["down-0"], [], []]
+    assert len(list(again.steps())) == 4
+    assert cluster.files() == []

@@ -6,7 +6,10 @@ import json
 
 import pytest
 
+from include.benchmarks.cluster import client
+from include.benchmarks.cluster.client import check_target
 from include.benchmarks.errors import TARGET_UNUSABLE
+from include.benchmarks.programs import ProgramOutput
 from include.benchmarks.targets import pool as pools
 from include.benchmarks.targets.ceph import CephHealth, pool_space
 from include.benchmarks.targets.pool import PoolBenchmarkTarget
@@ -16,10 +19,12 @@ from tests.fakes.refused import refused
 GIB = 1 << 30
 
 
-def status(*checks, groups=(("active+clean", 8),)):
+def status(*checks, groups=(("active+clean", 8),), up=3):
     found = {name: {"severity": "HEALTH_WARN", "summary": {"message": f"about {name}"}} for name in checks}
     states = [{"state_name": name, "count": count} for name, count in groups]
-    return json.dumps({"health": {"status": "HEALTH_WARN", "checks": found}, "pgmap": {"pgs_by_state": states}})
+    pgmap = {"pgs_by_state": states, "degraded_ratio": 0.25}
+    osdmap = {"num_osds": 3, "num_up_osds": up, "num_in_osds": 3}
+    return json.dumps({"health": {"status": "HEALTH_WARN", "checks": found}, "pgmap": pgmap, "osdmap": osdmap})
 
 
 def tree(*levels, hosts=1):
@@ -41,6 +46,13 @@ def test_slow_operations_inactive_groups_and_full_osds_stop_and_others_do_not():
 def test_groups_that_are_scrubbed_are_clean():
     groups = (("active+clean", 5), ("active+clean+scrubbing+deep", 1), ("active+undersized+degraded", 2))
     assert CephHealth.parse(status(groups=groups), "t").unclean == 2
+
+
+def test_a_cluster_is_clean_when_nothing_is_left_to_recover():
+    assert CephHealth.parse(status(), "t").clean
+    found = CephHealth.parse(status("OSD_FLAGS", up=1), "t")
+    assert (found.clean, found.osds_down, found.degraded) == (False, 2, 0.25)
+    assert found.flags == ("OSD_FLAGS: about OSD_FLAGS",)
 
 
 def test_a_pool_is_as_full_as_its_fullest_osd_in_usable_bytes():
@@ -72,15 +84,18 @@ def test_damaged_reports_are_refused(text):
     [
         (status("SLOW_OPS"), "allowed", "SLOW_OPS"),
         (status(groups=(("active+degraded", 3),)), "refused", "3 placement groups"),
+        (status(up=2), "refused", "1 OSDs are down"),
+        (status("OSDMAP_FLAGS"), "refused", "about OSDMAP_FLAGS"),
         ("damaged", "allowed", "cannot be read"),
     ],
 )
 def test_a_cluster_that_is_not_healthy_is_refused(monkeypatch, reply, degrade, why):
-    def run(_settings, program, _arguments, _limit_s):
-        return "bench\n" if program.name == "rados" else reply
+    def run(program, arguments, **_):
+        return ProgramOutput((program.name, *arguments), 0, "bench\n" if program.name == "rados" else reply, "")
 
-    monkeypatch.setattr(pools, "_run", run)
+    monkeypatch.setattr(client, "run_program", run)
+    monkeypatch.setattr(pools, "run_program", run)
     settings = {"kind": "pool", "name": "t", "pool": "bench", "degrade": degrade}
     with refused(TARGET_UNUSABLE, subject="t") as error:
-        PoolBenchmarkTarget(PoolTarget.model_validate(settings)).check()
+        check_target(PoolBenchmarkTarget(PoolTarget.model_validate(settings)))
     assert why in str(error.value)

@@ -28,6 +28,10 @@ PLACES = {
 }  # fmt: skip
 
 
+CLUSTER = {"pool": "p", "servers": {"s1": {"osds": [0, 1]}}}
+MARKS = {"fill": "allowed", "pools": "allowed", "degrade": "allowed", "cluster": CLUSTER}
+
+
 def settings(kind=TargetKind.PATH, **changes):
     target = {"kind": kind.value, "benchmark": "allowed", "limits": {"bytes": "100GiB"}, **PLACES[kind], **changes}
     return BenchmarkSettings.model_validate({"targets": {"t": target}}).target("t")
@@ -125,6 +129,22 @@ def test_a_publication_is_of_one_size_whatever_its_connections_and_alike_on_s3_a
 def test_documents_of_loads_that_publish_nothing_are_as_before():
     step = plan().steps[0].load
     assert "connections" not in TypeAdapter(LoadStep).dump_json(step).decode()
+def test_an_outage_is_measured_between_two_healthy_steps_half_full_and_at_a_limited_rate():
+    made = plan(replace(WISH, preset="hlt2-degraded-host", rounds=1, minutes=20), **MARKS, limits={"bytes": "2TB"})
+    steps = [step for step in made.steps if step.counted]
+    assert [step.servers.value for step in steps] == ["healthy", "host-down", "recovering", "healthy"]
+    for step in steps:
+        write, read = step.load.loads
+        assert (write.rate, read.rate, write.streams, read.streams) == (CLIENT_RATE, CLIENT_RATE, 3, 3)
+        assert (write.access, read.access) == (LoadAccess.WRITE, LoadAccess.READ)
+    assert [step.load.loads[0].dataset for step in steps] == ["new", "missed", "new", "new"], "it is there to recover"
+    assert [step.load.name for step in made.steps if not step.counted] == ["fill-to-50", "prepare"]
+
+
+def test_each_packet_size_has_a_pool_of_its_own():
+    made = plan(replace(WISH, preset="hlt2-packet-size"), TargetKind.POOL, space=None, **MARKS)
+    assert made.packets == [4096, 16384, 65536, 262144]
+    assert {step.load.name for step in made.steps if step.packet_bytes == 16384} == {"write-016k", "read-016k"}
 
 
 @pytest.mark.parametrize(
@@ -138,6 +158,8 @@ def test_documents_of_loads_that_publish_nothing_are_as_before():
         (replace(WISH, scale=0.5), {}, "would write"),
         (replace(WISH, preset="objects"), {}, "is for a bucket"),
         (replace(WISH, preset="hlt2-occupancy"), {}, "`fill: allowed`"),
+        (replace(WISH, preset="hlt2-degraded-osd"), {"cluster": CLUSTER}, "`fill: allowed` and `degrade: allowed`"),
+        (replace(WISH, preset="hlt2-degraded-osd"), {**MARKS, "cluster": None}, "no `cluster:` with `servers:`"),
         (replace(WISH, preset="hlt2-occupancy"), {"fill": "allowed"}, "filled to 80 %"),
         (replace(WISH, preset="hlt2-occupancy"), {"fill": "allowed", "space": None}, "does not report"),
         (WISH, {"space": TargetSpace(10 * GIB, 4 * GIB)}, "72 % full"),
@@ -169,7 +191,7 @@ def test_an_unknown_preset_is_named_with_the_nearest():
 def test_no_plan_exceeds_its_limits(preset, kind, scale, rounds, minutes):
     wish = CampaignWish("t", preset, scale, rounds, minutes)
     try:
-        made = plan(wish, kind, fill="allowed", limits={"bytes": "500GiB", "fill_percent": 85})
+        made = plan(wish, kind, **MARKS, limits={"bytes": "500GiB", "fill_percent": 85})
     except BenchmarkError:
         return
     assert made.bytes <= 500 * GIB
@@ -183,7 +205,7 @@ def test_every_preset_is_possible_on_a_small_machine(name):
     preset = PRESETS[name]
     for kind in preset.targets:
         wish = CampaignWish("t", name, scale=0.005, rounds=2, minutes=10)
-        made = plan(wish, kind, fill="allowed", limits={"bytes": "5TB", "fill_percent": 90})
+        made = plan(wish, kind, **MARKS, limits={"bytes": "5TB", "fill_percent": 90})
         assert made.steps
         counted = {(step.load.name, step.round) for step in made.steps if step.counted}
         assert len(counted) == sum(step.counted for step in made.steps), "names of steps are unique in a round"

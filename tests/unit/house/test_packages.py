@@ -29,6 +29,7 @@ SMALL = {
     "operators.preflight": STORED,
     "operators.reserve": STORED,
     "operators.verify": STORED,
+    "sensors.ceph": STORED,
     "triggers.begin": STORED,
     "triggers.fts": STORED,
     "triggers.replicas": STORED,

@@ -23,6 +23,7 @@ STORED: dict[str, dict[str, Any]] = {
     "replicas-in-sync": {"repository": "nights.example.org", "replicas": ["s1"], "revision": 3},
     "replicas-quiet": {"repository": "nights.example.org"},
     "replica-job": {"repository": "nights.example.org", "replica": "s1", "verb": "snapshot"},
+    "ceph-clean": {"target": "hlt2"},
     "fts-jobs": {"fts_conn_id": "fts_default", "job_ids": ["01874efb-4735-4595-bc9c-591aef8240c9"]},
 }
 """Rows of tasks that wait while Nightshift is replaced have these keys and arguments: none is renamed or removed."""
