@@ -23,6 +23,9 @@ PresetName = Annotated[str, typer.Argument(metavar="PRESET", help="See `presets`
 CampaignId = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The id of a campaign; see `list`.")]
 Scale = Annotated[float, typer.Option(help="One factor for streams and sizes; 1 is the size of the source.")]
 Rounds = Annotated[int | None, typer.Option(help="How often each step is repeated. Default: of the configuration.")]
+MostRounds = Annotated[
+    int | None, typer.Option(help="Up to so many are run while the verdict is open. Default: of the configuration.")
+]
 Minutes = Annotated[int | None, typer.Option(min=1, help="For all steps together. Default: the target's limit.")]
 Budget = Annotated[float | None, typer.Option("--budget-gb", min=0.001, help="GB to write at most in all steps.")]
 GB = 10**9
@@ -50,6 +53,7 @@ def plan(
     preset: PresetName,
     scale: Scale = 1.0,
     rounds: Rounds = None,
+    most_rounds: MostRounds = None,
     minutes: Minutes = None,
     budget: Budget = None,
     as_json: AsJson = False,
@@ -58,7 +62,7 @@ def plan(
     from include.benchmarks.campaigns import plan_campaign
 
     site = open_site()
-    made = plan_campaign(site, _wish(site, target, preset, scale, rounds, minutes, budget))
+    made = plan_campaign(site, _wish(site, target, preset, scale, rounds, most_rounds, minutes, budget))
     typer.echo(json.dumps(_document(made), indent=1) if as_json else "\n".join(_lines(made)))
 
 
@@ -68,6 +72,7 @@ def run(
     preset: PresetName,
     scale: Scale = 1.0,
     rounds: Rounds = None,
+    most_rounds: MostRounds = None,
     minutes: Minutes = None,
     budget: Budget = None,
 ) -> None:
@@ -78,7 +83,7 @@ def run(
     from include.benchmarks.campaigns import begin_campaign
 
     site = open_site()
-    wish = _wish(site, target, preset, scale, rounds, minutes, budget)
+    wish = _wish(site, target, preset, scale, rounds, most_rounds, minutes, budget)
     folder = begin_campaign(site, wish, now=datetime.now(UTC))
     typer.echo(f"campaign {folder.id}")
     _carry_out(site, folder)
@@ -171,7 +176,7 @@ def demonstrate() -> None:
     good = True
     for target, preset in DEMONSTRATED.items():
         run_id = f"demonstration__{target}__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
-        wanted = {"target": target, "preset": preset, "scale": 0.002, "rounds": 1, "minutes": 1}
+        wanted = {"target": target, "preset": preset, "scale": 0.002, "rounds": 1, "most_rounds": 1, "minutes": 1}
         api.trigger(DAG_ID, run_id, wanted)
         ended = follow(api, DAG_ID, run_id, show=lambda _: None, timeout_s=DEMONSTRATION_S)
         good = good and ended.state == "success"
@@ -211,6 +216,7 @@ def _wish(
     preset: str,
     scale: float,
     rounds: int | None,
+    most_rounds: int | None,
     minutes: int | None,
     budget: float | None,
 ) -> CampaignWish:
@@ -218,7 +224,9 @@ def _wish(
 
     size = None if budget is None else int(budget * GB)
     usual = site.settings.benchmarks.rounds
-    return CampaignWish(target, preset, scale, usual if rounds is None else rounds, minutes, size)
+    wanted = usual if rounds is None else rounds
+    most = site.settings.benchmarks.most_rounds if most_rounds is None else most_rounds
+    return CampaignWish(target, preset, scale, wanted, minutes, size, max(wanted, most))
 
 
 def _carry_out(site: Site, folder: CampaignFolder) -> None:

@@ -159,6 +159,8 @@ class BenchmarkSettings(Block):
     """The share by which a figure may be worse than its baseline and still pass."""
     rounds: Annotated[int, Field(ge=1, le=50)] = 5
     """How often each step is repeated; fewer than five make most comparisons inconclusive."""
+    most_rounds: Annotated[int, Field(ge=1, le=50)] = 20
+    """Up to so many rounds are run while the verdict is open, within the limits; fewer than `rounds` count as those."""
 
     @field_validator("targets", mode="before")
     @classmethod
