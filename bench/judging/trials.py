@@ -31,14 +31,15 @@ from include.site.site import Site
 from include.storage.buckets import ensure_bucket
 from include.storage.options import Credentials
 
-LINK_SPEED, FIO_SPEED = 8e6, 40e6
+LINK_SPEED, FIO_SPEED = 4e6, 40e6
 """Bytes per second of the unchanged targets: far below what the machine can do."""
 OBJECT = 64 << 10
-STREAMS = 4
+STREAMS, LINK_STREAMS = 4, 16
+"""A link is the limit only while requests wait for it: more of them than one has on its way through a busy server."""
 CREDENTIALS = Credentials("benchkey", "benchsecret")
-_KEPT = PresetLoad(LoadAccess.WRITE, "kept", STREAMS, OBJECT, OBJECT, files=4)
+_KEPT = PresetLoad(LoadAccess.WRITE, "kept", LINK_STREAMS, OBJECT, OBJECT, files=2)
 # more than a step has time for
-_NEW = replace(_KEPT, dataset="new", files=round(2 * LINK_SPEED / STREAMS / OBJECT))
+_NEW = replace(_KEPT, dataset="new", files=round(2 * LINK_SPEED / LINK_STREAMS / OBJECT))
 _FILE = PresetLoad(LoadAccess.WRITE, "data", STREAMS, round(FIO_SPEED / STREAMS) // OBJECT * OBJECT, OBJECT)
 _STEPS = {
     "s3": PresetPhase(
