@@ -92,7 +92,7 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
                 type=["null", "integer"],
                 minimum=1,
                 maximum=50,
-                description="Up to so many are run while the verdict is open. Empty: as the configuration says.",
+                description="Up to so many while the verdict is open. Empty: `rounds`, else as the configuration says.",
             ),
             "minutes": Param(
                 nightly.minutes if nightly else 15,

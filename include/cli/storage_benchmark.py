@@ -24,7 +24,8 @@ CampaignId = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The id of a
 Scale = Annotated[float, typer.Option(help="One factor for streams and sizes; 1 is the size of the source.")]
 Rounds = Annotated[int | None, typer.Option(help="How often each step is repeated. Default: of the configuration.")]
 MostRounds = Annotated[
-    int | None, typer.Option(help="Up to so many are run while the verdict is open. Default: of the configuration.")
+    int | None,
+    typer.Option(help="Up to so many while the verdict is open. Default: --rounds, else of the configuration."),
 ]
 Minutes = Annotated[int | None, typer.Option(min=1, help="For all steps together. Default: the target's limit.")]
 Budget = Annotated[float | None, typer.Option("--budget-gb", min=0.001, help="GB to write at most in all steps.")]
@@ -176,7 +177,7 @@ def demonstrate() -> None:
     good = True
     for target, preset in DEMONSTRATED.items():
         run_id = f"demonstration__{target}__{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
-        wanted = {"target": target, "preset": preset, "scale": 0.002, "rounds": 1, "most_rounds": 1, "minutes": 1}
+        wanted = {"target": target, "preset": preset, "scale": 0.002, "rounds": 1, "minutes": 1}
         api.trigger(DAG_ID, run_id, wanted)
         ended = follow(api, DAG_ID, run_id, show=lambda _: None, timeout_s=DEMONSTRATION_S)
         good = good and ended.state == "success"
@@ -223,10 +224,8 @@ def _wish(
     from include.benchmarks.scenarios.plan import CampaignWish
 
     size = None if budget is None else int(budget * GB)
-    usual = site.settings.benchmarks.rounds
-    wanted = usual if rounds is None else rounds
-    most = site.settings.benchmarks.most_rounds if most_rounds is None else most_rounds
-    return CampaignWish(target, preset, scale, wanted, minutes, size, max(wanted, most))
+    least, most = site.settings.benchmarks.rounds_of(rounds, most_rounds)
+    return CampaignWish(target, preset, scale, least, minutes, size, most)
 
 
 def _carry_out(site: Site, folder: CampaignFolder) -> None:

@@ -46,15 +46,14 @@ class PlanBenchmarkOperator(NightshiftOperator):
         run_type = context["dag_run"].run_type
         if str(getattr(run_type, "value", run_type)) != BY_HAND and find_preset(params["preset"]).marks:
             raise PLAN_REFUSED(params["preset"], "it needs a mark of its own, and runs by hand only")
-        settings, budget = site.settings.benchmarks, params.get("budget_gb")
-        rounds = settings.rounds if params.get("rounds") is None else int(params["rounds"])
-        most = settings.most_rounds if params.get("most_rounds") is None else int(params["most_rounds"])
+        budget = params.get("budget_gb")
+        rounds, most = site.settings.benchmarks.rounds_of(params.get("rounds"), params.get("most_rounds"))
         wish = CampaignWish(
             target=params["target"],
             preset=params["preset"],
             scale=float(params["scale"]),
             rounds=rounds,
-            most_rounds=max(rounds, most),
+            most_rounds=most,
             minutes=int(params["minutes"]),
             budget_bytes=None if budget is None else int(budget * GB),
         )

@@ -169,6 +169,12 @@ class BenchmarkSettings(Block):
             return value
         return {key: {**block, "name": key} if isinstance(block, Mapping) else block for key, block in value.items()}
 
+    def rounds_of(self, rounds: int | None, most: int | None) -> tuple[int, int]:
+        """How often steps are repeated, at least and at most; with `rounds` alone there are no further ones."""
+        least = self.rounds if rounds is None else rounds
+        usual = self.most_rounds if rounds is None else rounds
+        return least, max(least, usual if most is None else most)
+
     def target(self, name: str) -> PathTarget | BucketTarget | PoolTarget | RemoteTarget:
         """The target of that name; SettingsError names those that there are."""
         if name not in self.targets:
