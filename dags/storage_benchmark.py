@@ -92,6 +92,14 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
                 maximum=50,
                 description="How often each step is repeated. Empty: as the configuration says.",
             ),
+            "most_rounds": Param(
+                None,
+                title="Rounds at most",
+                type=["null", "integer"],
+                minimum=1,
+                maximum=50,
+                description="Up to so many while the verdict is open. Empty: `rounds`, else as the configuration says.",
+            ),
             "minutes": Param(
                 nightly.minutes if nightly else 15,
                 title="Minutes",

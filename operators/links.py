@@ -67,14 +67,22 @@ class BenchmarkReportLink(BaseOperatorLink):
     """To the report of a benchmark campaign; the files are on the worker's machine."""
 
     name = "Benchmark report"
+    page = "report"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
-        """The report; "" leaves the link out."""
+        """The page of the campaign; "" leaves the link out."""
         from include.pages.registry import PREFIX
         from operators.watch import airflow_url
 
         campaign = operator.campaign
-        return f"{airflow_url()}{PREFIX}/benchmarks/{quote(campaign, safe='')}/report" if campaign else ""
+        return f"{airflow_url()}{PREFIX}/benchmarks/{quote(campaign, safe='')}/{self.page}" if campaign else ""
+
+
+class BenchmarkDocsLink(BenchmarkReportLink):
+    """To the Data Docs of a campaign's figures, beside its report."""
+
+    name = "Data Docs"
+    page = "data-docs"
 
 
 class QualityLink(BaseOperatorLink):

@@ -117,8 +117,8 @@ class ObjectArms:
             before = self._timed.times(method)
             all_of_it = 300 if access is LoadAccess.WRITE else None
             measured = self._run(replace(written, access=access), seconds=all_of_it)
-            time.sleep(1)  # until the server has written what it knows
-            found[access] = LatencyPair(measured.mean_ms or 0.0, self._timed.times(method).since(before))
+            times = self._timed.times_after(method, before.requests + measured.operations)
+            found[access] = LatencyPair(measured.mean_ms or 0.0, times.since(before))
         self._area.remove_files(written.names())
         return found
 

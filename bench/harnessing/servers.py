@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import urllib.request
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from include.lab.servers.s3 import S3Server
 from include.lab.servers.weed import WeedServer
 from include.storage.options import Credentials
 
+WRITTEN_WITHIN_S, POLL_S = 30.0, 0.02
 CREDENTIALS = Credentials("benchkey", "benchsecret")
 _ACCESS = re.compile(r'beast: .* "(PUT|GET) /\S+ HTTP/1\.1" 200 .* latency=([0-9.]+)s')
 _METRIC = re.compile(r"^SeaweedFS_s3_request_seconds_(sum|count)\{([^}]*)\} (\S+)$", re.MULTILINE)
@@ -41,6 +43,15 @@ class TimedServer(ABC):
     @abstractmethod
     def times(self, method: str) -> ServerTimes:
         """Of all requests of a method that have ended."""
+
+    def times_after(self, method: str, requests: int) -> ServerTimes:
+        """The same, when the server has written so many: it does so after its answer."""
+        deadline = time.monotonic() + WRITTEN_WITHIN_S
+        while (found := self.times(method)).requests < requests:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.source} has {found.requests} requests of {requests}")
+            time.sleep(POLL_S)
+        return found
 
 
 class TimedWeed(TimedServer):

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 from include.lab.servers.process import LOOPBACK
 
+BURST_S = 0.03
+"""Of time that a link may make up for."""
 _PIECE = 16 << 10
 
 
@@ -40,8 +42,9 @@ class LimitedLink:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         clock = asyncio.get_running_loop()
         while piece := await reader.read(_PIECE):
-            # each piece has its time on the link, after those before it
-            self._free_at = max(clock.time(), self._free_at) + len(piece) / self.bytes_per_s
+            # each piece has its time on the link, after those before it. A link sends while this process waits for a
+            # processor: what has queued up meanwhile is let through at once, as by the kernel's token buckets
+            self._free_at = max(clock.time() - BURST_S, self._free_at) + len(piece) / self.bytes_per_s
             wait = self._free_at - clock.time()
             if wait > 0:
                 await asyncio.sleep(wait)

@@ -1,80 +1,79 @@
-"""Whole campaigns on targets whose speed is known: planned, run, judged against the first one, and removed."""
+"""Whole campaigns of a small deployment, on targets whose speed is known; all of it but the presets is production's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from judging.link import LimitedLink, limited
+from judging.link import limited
 
-from include.benchmarks.campaign.execute import remove_data, run_campaign, utc_now
-from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord
-from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
+from include.benchmarks.campaign.execute import utc_now
+from include.benchmarks.campaigns import begin_campaign, clean_up, measure
+from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind
 from include.benchmarks.results import RunnerResult
 from include.benchmarks.runners.base import Runner
 from include.benchmarks.runners.choose import RUNNERS
 from include.benchmarks.runners.fio import FioRunner
-from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, PlannedStep
-from include.benchmarks.targets.base import BenchmarkTarget
-from include.benchmarks.targets.bucket import BucketBenchmarkTarget
-from include.benchmarks.targets.path import FolderArea, PathBenchmarkTarget
-from include.benchmarks.verdict.judge import JudgedCampaign, judge
+from include.benchmarks.scenarios.plan import CampaignWish
+from include.benchmarks.scenarios.preset import Preset, PresetLoad, PresetPhase, PresetStep
+from include.benchmarks.scenarios.presets import PRESETS
+from include.benchmarks.targets.path import FolderArea
+from include.benchmarks.verdict.judge import JudgedCampaign
+from include.benchmarks.verdict.record import accept_baseline, judge_campaign
 from include.lab.servers.weed import WeedServer
-from include.settings.storage_benchmark.blocks import BenchmarkSettings, BucketTarget, PathTarget
+from include.settings.model import SiteSettings
+from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from include.storage.buckets import ensure_bucket
-from include.storage.open import open_store
 from include.storage.options import Credentials
-from include.storage.store import Store
 
-LINK_SPEED, FIO_SPEED = 8e6, 40e6
+LINK_SPEED, FIO_SPEED = 4e6, 40e6
 """Bytes per second of the unchanged targets: far below what the machine can do."""
 OBJECT = 64 << 10
-BUCKET = "bench"
-STREAMS = 4
+STREAMS, LINK_STREAMS = 4, 16
+"""A link is the limit only while requests wait for it: more of them than one has on its way through a busy server."""
+CREDENTIALS = Credentials("benchkey", "benchsecret")
+_KEPT = PresetLoad(LoadAccess.WRITE, "kept", LINK_STREAMS, OBJECT, OBJECT, files=2)
+# more than a step has time for
+_NEW = replace(_KEPT, dataset="new", files=round(2 * LINK_SPEED / LINK_STREAMS / OBJECT))
+_FILE = PresetLoad(LoadAccess.WRITE, "data", STREAMS, round(FIO_SPEED / STREAMS) // OBJECT * OBJECT, OBJECT)
+_STEPS = {
+    "s3": PresetPhase(
+        (PresetStep("write", (_NEW,), 1), PresetStep("read", (_KEPT.reading(),), 1)),
+        prepare=(PresetStep("prepare", (_KEPT,), 60),),
+    ),
+    # what is written is written to its end: as much as takes a second
+    "path": PresetPhase((PresetStep("write", (_FILE,), 60), PresetStep("read", (_FILE.reading(),), 1))),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """Campaigns on one target, which is slowed at will."""
+    """Campaigns on one target, at a share of its speed that is set before each."""
 
-    target: BenchmarkTarget
-    loads: tuple[LoadStep, ...]
-    prepare: tuple[LoadStep, ...]
-    root: Path
-    speed: Speed
+    site: Site
+    target: str
+    set_speed: Callable[[float], None]
 
-    def campaign(self, number: int, *, rounds: int, speed: float, baseline: JudgedCampaign | None) -> JudgedCampaign:
+    def campaign(self, speed: float) -> JudgedCampaign:
         """Run one at a share of the target's speed, and judge it."""
-        self.speed.share(speed)
-        counted = [(number, load) for number in range(1, rounds + 1) for load in self.loads]
-        steps = enumerate([*((0, load) for load in self.prepare), *counted], start=1)
-        planned = tuple(PlannedStep(at, turn, load) for at, (turn, load) in steps)
-        wish = CampaignWish(self.target.name, "verdict", rounds=rounds)
-        folder = CampaignFolder(self.root, f"{self.target.name}-{number}")
-        plan = CampaignPlan(wish, self.target.kind, planned)
-        folder.create(CampaignRecord(folder.id, plan, utc_now(), "bench", self.target.space()))
+        self.set_speed(speed)
+        settings = self.site.settings.benchmarks
+        wish = CampaignWish(self.target, self.target, rounds=settings.rounds, most_rounds=settings.most_rounds)
+        folder = begin_campaign(self.site, wish, now=utc_now())
         try:
-            run_campaign(folder, self.target, clock=utc_now)
+            measure(self.site, folder)
         finally:
-            remove_data(folder, self.target)
-        return judge(folder.record(), list(folder.steps()), baseline, BenchmarkSettings())
+            clean_up(self.site, folder)
+        return judge_campaign(self.site.ledger, folder, settings)
 
-
-class Speed:
-    """Of a target: its link, or what fio is limited to."""
-
-    def __init__(self, link: LimitedLink | None = None, runner: LimitedFio | None = None) -> None:
-        self._link, self._runner = link, runner
-
-    def share(self, of_all: float) -> None:
-        """From now on the target has this share of its speed."""
-        if self._link is not None:
-            self._link.bytes_per_s = LINK_SPEED * of_all
-        if self._runner is not None:
-            self._runner.rate = round(FIO_SPEED * of_all / STREAMS)
+    def accept(self, judged: JudgedCampaign) -> None:
+        """Compare later campaigns with this one."""
+        accept_baseline(self.site.ledger, judged.id, by="bench", now=utc_now())
 
 
 class LimitedFio(FioRunner):
@@ -86,51 +85,37 @@ class LimitedFio(FioRunner):
         limited_step = replace(step, loads=tuple(replace(load, rate=self.rate) for load in step.loads))
         return super().run(limited_step, area, scratch)
 
+    def set_speed(self, share: float) -> None:
+        """From now on the disk has this share of its speed."""
+        self.rate = round(FIO_SPEED * share / STREAMS)
+
 
 @contextmanager
-def s3_trials(folder: Path, *, seconds: int) -> Iterator[Trials]:
+def s3_trials(folder: Path, *, rounds: int, most: int) -> Iterator[Trials]:
     """The embedded SeaweedFS behind a link of limited speed."""
-    credentials = Credentials("benchkey", "benchsecret")
-    with WeedServer(folder / "weed", credentials=credentials) as server:
-        ensure_bucket(f"s3://{BUCKET}", credentials, server.options())
+    with WeedServer(folder / "weed", credentials=CREDENTIALS) as server:
+        ensure_bucket("s3://bench", CREDENTIALS, server.options())
         with limited(server.ports.s3, LINK_SPEED) as link:
 
-            def opened(connections: int) -> Store:
-                endpoint = f"http://127.0.0.1:{link.port}"
-                options = replace(server.options(retries=0, connections=connections), endpoint=endpoint)
-                return open_store(f"s3://{BUCKET}", credentials=credentials, options=options)
+            def set_speed(share: float) -> None:
+                link.bytes_per_s = LINK_SPEED * share
 
-            settings = BucketTarget.model_validate({"kind": "bucket", "name": "s3", "store": "s"})
-            kept = StreamLoad(LoadAccess.WRITE, "kept", STREAMS, OBJECT, OBJECT, files=10)
-            new = replace(kept, dataset="new", files=round(2 * LINK_SPEED * seconds / STREAMS / OBJECT))
-            loads = (_step("write", new, seconds), _step("read", replace(kept, access=LoadAccess.READ), seconds))
-            target = BucketBenchmarkTarget(settings, opened)
-            yield Trials(target, loads, (_step("prepare", kept, 60),), folder / "s3", Speed(link=link))
+            store = {"url": "s3://bench", "endpoint": f"http://127.0.0.1:{link.port}", "connection": "bench"}
+            target = {"kind": "bucket", "store": "bench"}
+            yield _trials(folder, "s3", target, set_speed, rounds=rounds, most=most, stores={"bench": store})
 
 
 @contextmanager
-def path_trials(folder: Path, *, seconds: int) -> Iterator[Trials]:
+def path_trials(folder: Path, *, rounds: int, most: int) -> Iterator[Trials]:
     """A folder that fio reaches at a limited rate."""
     (folder / "files").mkdir()
     runner = LimitedFio()
-    with _in_place_of_fio(runner):
-        settings = PathTarget.model_validate(
-            {"kind": "path", "name": "path", "path": folder / "files", "limits": {"fill_percent": 95}}
-        )
-        size = round(FIO_SPEED * seconds / STREAMS) // (OBJECT) * OBJECT
-        load = StreamLoad(LoadAccess.WRITE, "data", STREAMS, size, OBJECT)
-        reading = replace(load, access=LoadAccess.READ)
-        loads = (_step("write", load, 60, RunnerKind.FIO), _step("read", reading, seconds, RunnerKind.FIO))
-        yield Trials(PathBenchmarkTarget(settings), loads, (), folder / "path", Speed(runner=runner))
-
-
-@contextmanager
-def _in_place_of_fio(runner: LimitedFio) -> Iterator[None]:
     runners = cast("dict[RunnerKind, Runner[Any]]", RUNNERS)
     before = runners[RunnerKind.FIO]
     runners[RunnerKind.FIO] = runner
     try:
-        yield
+        target = {"kind": "path", "path": f"{folder / 'files'}"}
+        yield _trials(folder, "path", target, runner.set_speed, rounds=rounds, most=most)
     finally:
         runners[RunnerKind.FIO] = before
 
@@ -140,11 +125,35 @@ def noise_of(campaign: JudgedCampaign) -> float:
     return max((one.figure.spread / 2 for one in campaign.figures if one.figure.judged), default=0.0)
 
 
+def rounds_of(campaign: JudgedCampaign) -> int:
+    """How many rounds were run."""
+    return max((len(one.figure.values) for one in campaign.figures if one.figure.judged), default=0)
+
+
 def worst_ratio(campaign: JudgedCampaign) -> float | None:
     """The smallest ratio to the baseline."""
     ratios = [one.comparison.ratio for one in campaign.figures if one.figure.judged and one.comparison]
     return min((ratio for ratio in ratios if ratio is not None), default=None)
 
 
-def _step(name: str, load: StreamLoad, seconds: int, runner: RunnerKind = RunnerKind.OBJECTS) -> LoadStep:
-    return LoadStep(name, runner, (load,), seconds)
+def _trials(
+    folder: Path,
+    name: str,
+    target: dict[str, Any],
+    set_speed: Callable[[float], None],
+    *,
+    rounds: int,
+    most: int,
+    **blocks: Any,
+) -> Trials:
+    limits = {"fill_percent": 95, "bytes": "100GiB"}
+    targets = {name: {**target, "benchmark": "allowed", "limits": limits}}
+    settings = SiteSettings.model_validate({
+        "ledger": f"sqlite:///{folder}/{name}.db",
+        "paths": {"var": f"{folder}/{name}"},
+        "benchmarks": {"targets": targets, "rounds": rounds, "most_rounds": most},
+        **blocks,
+    })  # fmt: skip
+    key = json.dumps({"conn_type": "aws", "login": CREDENTIALS.access_key, "password": CREDENTIALS.secret_key})
+    cast("dict[str, Preset]", PRESETS)[name] = Preset(name, "Two steps of a second", (_STEPS[name],))
+    return Trials(Site(settings, EnvSecrets({"AIRFLOW_CONN_BENCH": key})), name, set_speed)

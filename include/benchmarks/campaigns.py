@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,8 +22,8 @@ from include.benchmarks.targets.bucket import BucketBenchmarkTarget
 from include.benchmarks.targets.path import PathBenchmarkTarget
 from include.benchmarks.targets.pool import PoolBenchmarkTarget
 from include.benchmarks.targets.remote import RemoteBenchmarkTarget
-from include.benchmarks.verdict.judge import JudgedCampaign
-from include.benchmarks.verdict.record import judge_campaign
+from include.benchmarks.verdict.judge import JudgedCampaign, may_change
+from include.benchmarks.verdict.record import baseline_of, judge_campaign
 from include.settings.model import StoreSettings
 from include.settings.secrets import Secrets
 from include.settings.storage_benchmark.blocks import BucketTarget, Mark, PathTarget, PoolTarget, RemoteTarget
@@ -95,11 +95,17 @@ def begin_campaign(site: Site, wish: CampaignWish, *, now: datetime) -> Campaign
 
 
 def measure(site: Site, folder: CampaignFolder, *, each: Callable[[StepRecord], None] | None = None) -> None:
-    """Run what is left of a campaign; see `run_campaign`."""
-    target = open_target(site, folder.record().plan.wish.target)
+    """Run what is left of a campaign, with further rounds while they may change its verdict; see `run_campaign`."""
+    record, settings = folder.record(), site.settings.benchmarks
+    baseline = baseline_of(site.ledger, record)
+
+    def more(steps: Sequence[StepRecord]) -> bool:
+        return may_change(record, steps, baseline, settings)
+
+    target = open_target(site, record.plan.wish.target)
     servers = open_servers(target.settings.cluster, site.secrets)
     watch = watched_servers(site, target).during
-    run_campaign(folder, target, clock=utc_now, each=each, servers=servers, watch=watch)
+    run_campaign(folder, target, clock=utc_now, each=each, more=more, watch=watch, servers=servers)
 
 
 def watched_servers(site: Site, target: BenchmarkTarget) -> WatchedServers:

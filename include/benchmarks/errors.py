@@ -68,6 +68,12 @@ CAMPAIGN_FAILED = ErrorRow(
     "read its report; if the target is meant to be as it is now, accept the campaign as the baseline",
 )
 """The target regressed, misses a requirement, or parts of the campaign are missing."""
+FIGURES_UNCHECKED = ErrorRow(
+    BenchmarkError,
+    "benchmark-figures-unchecked",
+    "rely on neither of them; read the campaign's report and its Data Docs, and report the two as a bug",
+)
+"""The suite of Great Expectations and the verdict disagree."""
 HOST_UNREACHABLE = ErrorRow(
     BenchmarkError, "benchmark-host-unreachable", "start sshd there or correct the login, then run it again"
 )

@@ -23,6 +23,10 @@ PresetName = Annotated[str, typer.Argument(metavar="PRESET", help="See `presets`
 CampaignId = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The id of a campaign; see `list`.")]
 Scale = Annotated[float, typer.Option(help="One factor for streams and sizes; 1 is the size of the source.")]
 Rounds = Annotated[int | None, typer.Option(help="How often each step is repeated. Default: of the configuration.")]
+MostRounds = Annotated[
+    int | None,
+    typer.Option(help="Up to so many while the verdict is open. Default: --rounds, else of the configuration."),
+]
 Minutes = Annotated[int | None, typer.Option(min=1, help="For all steps together. Default: the target's limit.")]
 Budget = Annotated[float | None, typer.Option("--budget-gb", min=0.001, help="GB to write at most in all steps.")]
 GB = 10**9
@@ -50,6 +54,7 @@ def plan(
     preset: PresetName,
     scale: Scale = 1.0,
     rounds: Rounds = None,
+    most_rounds: MostRounds = None,
     minutes: Minutes = None,
     budget: Budget = None,
     as_json: AsJson = False,
@@ -58,7 +63,7 @@ def plan(
     from include.benchmarks.campaigns import plan_campaign
 
     site = open_site()
-    made = plan_campaign(site, _wish(site, target, preset, scale, rounds, minutes, budget))
+    made = plan_campaign(site, _wish(site, target, preset, scale, rounds, most_rounds, minutes, budget))
     typer.echo(json.dumps(_document(made), indent=1) if as_json else "\n".join(_lines(made)))
 
 
@@ -68,6 +73,7 @@ def run(
     preset: PresetName,
     scale: Scale = 1.0,
     rounds: Rounds = None,
+    most_rounds: MostRounds = None,
     minutes: Minutes = None,
     budget: Budget = None,
 ) -> None:
@@ -78,7 +84,7 @@ def run(
     from include.benchmarks.campaigns import begin_campaign
 
     site = open_site()
-    wish = _wish(site, target, preset, scale, rounds, minutes, budget)
+    wish = _wish(site, target, preset, scale, rounds, most_rounds, minutes, budget)
     folder = begin_campaign(site, wish, now=datetime.now(UTC))
     typer.echo(f"campaign {folder.id}")
     _carry_out(site, folder)
@@ -211,14 +217,15 @@ def _wish(
     preset: str,
     scale: float,
     rounds: int | None,
+    most_rounds: int | None,
     minutes: int | None,
     budget: float | None,
 ) -> CampaignWish:
     from include.benchmarks.scenarios.plan import CampaignWish
 
     size = None if budget is None else int(budget * GB)
-    usual = site.settings.benchmarks.rounds
-    return CampaignWish(target, preset, scale, usual if rounds is None else rounds, minutes, size)
+    least, most = site.settings.benchmarks.rounds_of(rounds, most_rounds)
+    return CampaignWish(target, preset, scale, least, minutes, size, most)
 
 
 def _carry_out(site: Site, folder: CampaignFolder) -> None:

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
 from include.pages.asked import Asked
-from include.pages.benchmarks import report_file
+from include.pages.benchmarks import docs_of_campaign, report_file
 from include.pages.errors import BadPageQuery
 from include.pages.registry import PAGES, Page
 from include.pages.rendering import live_part, page_html, refusal_html
@@ -63,6 +63,7 @@ def create_app(login: Callable[..., StageoutUser], site: Callable[[], Site]) -> 
     app.add_api_route("/static/{name}", _static, methods=["GET"])
     app.add_api_route("/quality/{slot}/{run}/{name}", partial(_data_docs, site), methods=["GET"])
     app.add_api_route("/benchmarks/{campaign}/report", partial(_benchmark_report, site), methods=["GET"])
+    app.add_api_route("/benchmarks/{campaign}/data-docs", partial(_benchmark_docs, site), methods=["GET"])
     app.add_exception_handler(NightshiftError, _refused)
     return app
 
@@ -122,6 +123,18 @@ def _data_docs(site: Callable[[], Site], slot: str, run: str, name: str) -> Resp
     file = docs_file(settings.paths.var, slot, run, name) if slot in settings.slots else None
     if file is None:
         return Response("No Data Docs of that run are kept here.", 404, HEADERS, "text/plain; charset=utf-8")
+    return _docs(file)
+
+
+def _benchmark_docs(site: Callable[[], Site], campaign: str) -> Response:
+    """The Data Docs of a campaign, kept on this machine by the task that judged it."""
+    file = docs_of_campaign(site().settings.paths.var, campaign)
+    if file is None:
+        return Response("No Data Docs of that campaign are kept here.", 404, HEADERS, "text/plain; charset=utf-8")
+    return _docs(file)
+
+
+def _docs(file: Path) -> Response:
     headers = {**HEADERS, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
     return FileResponse(file, media_type="text/html; charset=utf-8", headers=headers)
 

@@ -13,6 +13,7 @@ from include.benchmarks.verdict.compare import BenchmarkVerdict
 from include.benchmarks.verdict.figures import FigureName
 from include.benchmarks.verdict.judge import JudgedCampaign
 from include.benchmarks.verdict.record import accepted_campaigns, judged_campaigns
+from include.benchmarks.verdict.suite import DATA_DOCS
 from include.pages import charts
 from include.pages.asked import Asked
 
@@ -52,9 +53,18 @@ def report_file(var: Path, campaign: str) -> Path | None:
         var: `paths.var` of the configuration.
         campaign: The id of the campaign.
     """
+    return _file_of(var, campaign, REPORT)
+
+
+def docs_of_campaign(var: Path, campaign: str) -> Path | None:
+    """The Data Docs of a campaign, as `report_file`; None also where no task has judged it."""
+    return _file_of(var, campaign, DATA_DOCS)
+
+
+def _file_of(var: Path, campaign: str, name: str) -> Path | None:
     if not ID.fullmatch(campaign):
         return None
-    file = var / FOLDER / campaign / REPORT
+    file = var / FOLDER / campaign / name
     return file if file.is_file() and not file.is_symlink() and not file.parent.is_symlink() else None
 
 

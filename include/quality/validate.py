@@ -6,6 +6,7 @@ Imported by tasks that judge only: the import costs seconds. Great Expectations 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when it is imported
@@ -20,7 +21,7 @@ from jinja2 import ChoiceLoader, DictLoader
 
 from include.nightlies.steps.errors import QUALITY_UNCHECKED
 from include.quality.pages import STYLE
-from include.quality.values import Expect, QualityRule, SuiteInput, SuiteResult
+from include.quality.values import Expect, QualityRule, Row, SuiteInput, SuiteResult, columns_of
 
 NAME = "name"
 """The column that names a row of the table; no two rows have one name."""
@@ -33,32 +34,52 @@ def validate(given: SuiteInput) -> tuple[SuiteResult, str]:
 
     Raises QUALITY_UNCHECKED if an expectation could not be applied.
     """
+    faults, page = apply_rules(given.suite.value, given.rows, given.rules, given.notes)
+    return SuiteResult(given.suite, faults, given.notes, len(given.rows), len(given.rules)), page
+
+
+def apply_rules(
+    name: str,
+    rows: Sequence[Row],
+    rules: Sequence[QualityRule],
+    notes: Sequence[str] = (),
+    *,
+    back: tuple[str, str] = ("index.html", "all suites of the run"),
+) -> tuple[tuple[str, ...], str]:
+    """A reason for each row that breaks a rule, and the page as HTML.
+
+    Args:
+        name: Of the suite.
+        rows: The table; `name` is a column of every row.
+        rules: What is asked of it.
+        notes: Further lines of the page.
+        back: Where the page leads back to, and the text of that link.
+
+    Raises:
+        StepError: QUALITY_UNCHECKED if an expectation could not be applied.
+    """
     config = DataContextConfig(
         store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
         analytics_enabled=False,
         progress_bars={"globally": False, "metric_calculations": False},
     )
     context = gx.get_context(project_config=config, mode="ephemeral")
-    table = pd.DataFrame(
-        [[row.get(column) for column in given.columns] for row in given.rows], columns=list(given.columns)
-    )
-    asset = context.data_sources.add_pandas("nightshift").add_dataframe_asset(given.suite.value)
+    columns = columns_of(rules)
+    table = pd.DataFrame([[row.get(column) for column in columns] for row in rows], columns=list(columns))
+    asset = context.data_sources.add_pandas("nightshift").add_dataframe_asset(name)
     batch = asset.add_batch_definition_whole_dataframe("night").get_batch({"dataframe": table})
-    suite = gx.ExpectationSuite(
-        name=given.suite.value, expectations=[_expectation(*one) for one in enumerate(given.rules)]
-    )
+    suite = gx.ExpectationSuite(name=name, expectations=[_expectation(*one) for one in enumerate(rules)])
     kept = {"result_format": "COMPLETE", "unexpected_index_column_names": [NAME]}
     found = batch.validate(suite, result_format=kept)
     # results come in an order of their own
     results = {one.expectation_config.meta[RULE]: one for one in found.results}
     faults = []
-    for number, rule in enumerate(given.rules):
+    for number, rule in enumerate(rules):
         if results[number].exception_info.get("raised_exception", True):
-            raise QUALITY_UNCHECKED(f"quality, suite {given.suite.value}: `{rule.column}` could not be compared")
+            raise QUALITY_UNCHECKED(f"quality, suite {name}: `{rule.column}` could not be compared")
         broken = {one[NAME] for one in results[number].result["unexpected_index_list"]}
-        faults += [rule.reason.format(**row) for row in given.rows if row[NAME] in broken]
-    result = SuiteResult(given.suite, tuple(faults), given.notes, len(given.rows), len(given.rules))
-    return result, _page(found, result)
+        faults += [rule.reason.format(**row) for row in rows if row[NAME] in broken]
+    return tuple(faults), _page(found, name, [*faults, *notes], back)
 
 
 def _expectation(number: int, rule: QualityRule) -> Any:
@@ -85,10 +106,10 @@ class _OwnPage(DefaultJinjaPageView):  # type: ignore[misc]
         self.env.loader = ChoiceLoader([own, self.env.loader])
 
 
-def _page(found: Any, result: SuiteResult) -> str:
-    found.meta["run_id"] = {"run_name": result.suite.value, "run_time": found.meta["batch_markers"]["ge_load_time"]}
+def _page(found: Any, name: str, lines: Sequence[str], back: tuple[str, str]) -> str:
+    found.meta["run_id"] = {"run_name": name, "run_time": found.meta["batch_markers"]["ge_load_time"]}
     document = ValidationResultsPageRenderer().render(found)
-    page: str = _OwnPage().render(document, suite=result.suite.value, lines=[*result.faults, *result.notes])
+    page: str = _OwnPage().render(document, suite=name, lines=lines, back=back)
     return page
 
 
@@ -96,7 +117,7 @@ _PAGE = (
     """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Quality: {{ suite | e }}</title>"""
     + STYLE
-    + """</head><body><main><p><a href="index.html">all suites of the run</a></p><h1>Suite {{ suite | e }}</h1>
+    + """</head><body><main><p><a href="{{ back[0] | e }}">{{ back[1] | e }}</a></p><h1>Suite {{ suite | e }}</h1>
 <ul>{% for line in lines %}<li>{{ line | e }}</li>{% endfor %}</ul>
 {% for section in sections %}{% set section_loop = loop -%}{% include 'section.j2' %}{% endfor %}
 </main></body></html>

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -36,6 +36,12 @@ class QualityRule:
     most: float | None = None
 
 
+def columns_of(rules: Sequence[QualityRule]) -> tuple[str, ...]:
+    """The columns that rules need, after `name`."""
+    named = [name for rule in rules for name in (rule.column, rule.other) if name is not None]
+    return tuple(dict.fromkeys(["name", *named]))
+
+
 @dataclass(frozen=True, slots=True)
 class SuiteInput:
     """A table and the rules for it; `name` is a column of every row. `notes`: what could not be compared, and why.
@@ -47,12 +53,6 @@ class SuiteInput:
     rows: tuple[Row, ...]
     rules: tuple[QualityRule, ...]
     notes: tuple[str, ...] = ()
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that the rules need, after `name`."""
-        named = [name for rule in self.rules for name in (rule.column, rule.other) if name is not None]
-        return tuple(dict.fromkeys(["name", *named]))
 
 
 @dataclass(frozen=True, slots=True)

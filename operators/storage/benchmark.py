@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from hooks.site import default_deferrable
 from operators.approve import APPROVE, REJECT
 from operators.base import NightshiftOperator, clock
-from operators.links import BenchmarkReportLink
+from operators.links import BenchmarkDocsLink, BenchmarkReportLink
 from triggers.poll import PollTrigger
 
 if TYPE_CHECKING:
@@ -46,12 +46,14 @@ class PlanBenchmarkOperator(NightshiftOperator):
         run_type = context["dag_run"].run_type
         if str(getattr(run_type, "value", run_type)) != BY_HAND and find_preset(params["preset"]).marks:
             raise PLAN_REFUSED(params["preset"], "it needs its own mark, and runs by hand only")
-        usual, budget = site.settings.benchmarks.rounds, params.get("budget_gb")
+        budget = params.get("budget_gb")
+        rounds, most = site.settings.benchmarks.rounds_of(params.get("rounds"), params.get("most_rounds"))
         wish = CampaignWish(
             target=params["target"],
             preset=params["preset"],
             scale=float(params["scale"]),
-            rounds=usual if params.get("rounds") is None else int(params["rounds"]),
+            rounds=rounds,
+            most_rounds=most,
             minutes=int(params["minutes"]),
             budget_bytes=None if budget is None else int(budget * GB),
         )
@@ -183,7 +185,7 @@ class StorageBenchmarkOperator(NightshiftOperator):
 
 
 class JudgeBenchmarkOperator(NightshiftOperator):
-    """Judges a campaign as far as it got and writes its report.
+    """Judges a campaign as far as it got, checks its figures by Great Expectations, and writes report and Data Docs.
 
     Fails if it regressed, misses a requirement, or parts of it are missing. Skipped if approval was refused.
 
@@ -191,7 +193,7 @@ class JudgeBenchmarkOperator(NightshiftOperator):
     """
 
     template_fields = ("campaign",)
-    operator_extra_links = (BenchmarkReportLink(),)
+    operator_extra_links = (BenchmarkReportLink(), BenchmarkDocsLink())
     ui_color = "#e0e7ff"
 
     def __init__(self, *, campaign: Any, **kwargs: Any) -> None:
@@ -203,6 +205,7 @@ class JudgeBenchmarkOperator(NightshiftOperator):
         from include.benchmarks.campaigns import conclude, find_campaign
         from include.benchmarks.errors import CAMPAIGN_FAILED
         from include.benchmarks.verdict.record import fails
+        from include.benchmarks.verdict.suite import check_figures
 
         if not self.campaign:
             raise CAMPAIGN_FAILED(str(context["run_id"]), "no campaign was planned")
@@ -210,8 +213,11 @@ class JudgeBenchmarkOperator(NightshiftOperator):
         if refused:
             raise AirflowSkipException(f"the campaign was not approved: {refused}")
         site = self.site()
-        concluded = conclude(site, find_campaign(site, self.campaign))
+        folder = find_campaign(site, self.campaign)
+        concluded = conclude(site, folder)
         judged = concluded.judged
+        for fault in check_figures(site.ledger, folder, judged, site.settings.benchmarks):
+            self.log.warning("suite figures: %s", fault)
         told = {"campaign": judged.id, "verdict": judged.verdict.value, "reason": judged.reason}
         self.log.info("%s: %s; report %s", told["verdict"], told["reason"], concluded.report)
         for part in judged.missing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import secrets
 import socket
@@ -97,11 +98,13 @@ def run_campaign(
     *,
     clock: Clock,
     each: Callable[[StepRecord], None] | None = None,
+    more: Callable[[Sequence[StepRecord]], bool] | None = None,
     watch: Watch = not_watched,
     servers: Mapping[str, OsdServer] | None = None,
 ) -> None:
     """Run the steps that have not ended yet. A step whose runner fails is kept with its error, and the next one is run.
 
+    After as many rounds as were asked for, further ones are run as long as `more` and the time of the target allow.
     What it has stopped is started again when it ends, however it ends.
 
     Args:
@@ -109,6 +112,7 @@ def run_campaign(
         target: What it measures.
         clock: The time of day.
         each: Called with each step that ends.
+        more: Whether further rounds are wanted after these steps of a phase; None: all that are planned.
         watch: Asks servers and clients how they are, while a step runs.
         servers: Those of the target's cluster that may be stopped.
 
@@ -124,8 +128,12 @@ def run_campaign(
         area = target.area(folder.id)
         area.create()
         spent = sum(ended.seconds for ended in folder.steps())
+        over: set[int] = set()
         for step in record.plan.steps:
-            if folder.has(step):
+            if folder.has(step) or step.phase in over:
+                continue
+            if not _goes_on(step, folder, record.plan, more, spent=spent, target=target):
+                over.add(step.phase)
                 continue
             check_target(target)
             theirs = area if step.packet_bytes is None else PacketPools(target, folder.id).area(step.packet_bytes)
@@ -206,6 +214,30 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def _goes_on(
+    step: PlannedStep,
+    folder: CampaignFolder,
+    plan: CampaignPlan,
+    more: Callable[[Sequence[StepRecord]], bool] | None,
+    *,
+    spent: float,
+    target: BenchmarkTarget,
+) -> bool:
+    """Whether a step is to be run. Only at the beginning of a round that was not asked for it may not be."""
+    own = [other for other in plan.steps if (other.phase, other.round) == (step.phase, step.round)]
+    if step.round <= plan.wish.rounds or step != own[0]:
+        return True
+    before = [ended for ended in folder.steps() if ended.step.phase == step.phase]
+    took = sum(ended.seconds for ended in before if ended.step.round == step.round - 1)
+    if spent + took > min(_limit_s(target), 60 * (plan.wish.minutes or math.inf)):
+        return False
+    return more is None or step.round - 1 not in plan.looks or more(before)
+
+
+def _limit_s(target: BenchmarkTarget) -> int:
+    return target.settings.limits.minutes * 60
+
+
 def _run_step(
     step: PlannedStep,
     folder: CampaignFolder,
@@ -220,7 +252,7 @@ def _run_step(
     began_at, begin = clock(), time.monotonic()
     load_before, ticks = load_now(), CpuTicks.now()
     result = error = code = servers = None
-    limit_s = target.settings.limits.minutes * 60
+    limit_s = _limit_s(target)
     for load in step.load.loads:
         if load.creates:
             # each round writes new files; overwriting is another thing

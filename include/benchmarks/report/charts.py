@@ -80,6 +80,7 @@ def charts_of(
         _over_time(counted, "latency-over-time", "95th percentile of the latency over time", "Latency (ms)",
                    lambda load: [(point.second, point.p95_ms) for point in load.series if point.p95_ms is not None]),
         _history(history, frozenset(accepted)),
+        _drift(history),
     )  # fmt: skip
     return tuple(chart for chart in found if chart is not None)
 
@@ -222,6 +223,23 @@ def _history(campaigns: Sequence[JudgedCampaign], accepted: frozenset[str]) -> B
     drawn = _drawn(lines)
     title = "History"
     return BenchmarkChart("history", title, "Day (UTC)", "Throughput (MB/s)", drawn, days=True) if drawn else None
+
+
+def _drift(campaigns: Sequence[JudgedCampaign]) -> BenchmarkChart | None:
+    """Judged figures as a share of the baseline that each campaign was compared with."""
+    lines: defaultdict[str, list[tuple[Point, str]]] = defaultdict(list)
+    for campaign in sorted(campaigns, key=lambda one: one.began_at):
+        for judged in campaign.figures:
+            if judged.figure.judged and judged.comparison and judged.comparison.ratio is not None:
+                point = (campaign.began_at.timestamp(), judged.comparison.ratio)
+                name = f"{judged.figure.step} {judged.figure.access.value} {judged.figure.name.value}"
+                lines[name].append((point, judged.comparison.verdict.value))
+    drawn = tuple(
+        ChartLine(name, tuple(point for point, _ in found), tuple(verdict for _, verdict in found))
+        for name, found in lines.items()
+    )
+    title = "Share of the baseline; above 1 is better"
+    return BenchmarkChart("drift", title, "Day (UTC)", "Share of the baseline", drawn, days=True) if drawn else None
 
 
 def _loads(steps: Iterable[StepRecord]) -> Iterator[tuple[StepRecord, MeasuredLoad]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -29,6 +30,8 @@ KILO = 1000
 SHORTEST_S = 1
 RAMP_SHARE = 0.1
 LONGEST_RAMP_S = 10
+LOOK_AGAIN = 1.4
+"""How many times as many rounds there are at the next look."""
 LOAD_SHARE = 0.75
 """Of the time of a campaign: what its loads take."""
 
@@ -45,6 +48,8 @@ class CampaignWish:
     """For all steps together; None: what the target's limits allow."""
     budget_bytes: int | None = None
     """To write in all steps together; None: what the target's limits allow."""
+    most_rounds: int | None = None
+    """Further rounds are run up to so many, while they may change the verdict; None: none are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,8 @@ class PlannedStep:
     number: int
     round: int
     load: LoadStep
+    phase: int = 0
+    """Steps of one phase are repeated together."""
     fills: bool = False
     """It brings the target to a level, on which the steps after it rely."""
     servers: ServerState | None = None
@@ -72,11 +79,20 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True)
 class CampaignPlan:
-    """Steps in their order, and what they take of the target."""
+    """Steps in their order, and what they take of the target. Rounds after those that were asked for may not be run."""
 
     wish: CampaignWish
     kind: TargetKind
     steps: tuple[PlannedStep, ...]
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """After how many rounds the figures are compared with the baseline; after the last one, no round is left."""
+        most = max((step.round for step in self.steps), default=0)
+        found = [min(self.wish.rounds, most)]
+        while found[-1] < most:
+            found.append(min(most, math.ceil(found[-1] * LOOK_AGAIN)))
+        return tuple(found)
 
     @property
     def datasets(self) -> Mapping[str, StreamLoad]:
@@ -134,12 +150,26 @@ def make_plan(
     """
     preset = find_preset(wish.preset)
     wrong = [*_wrong_wish(wish), *_wrong_target(preset, settings, kind, space)]
-    if not wrong:
-        plan = CampaignPlan(wish, kind, tuple(_planned(wish, settings, preset, kind, space)))
-        wrong = [*_over_limits(plan, settings, space), *_wrong_steps(plan)]
     if wrong:
         raise PLAN_REFUSED(f"{wish.preset} on {wish.target}", "; ".join(wrong))
-    return plan
+    return plan_preset(preset, wish, settings, kind, space)
+
+
+def plan_preset(
+    preset: Preset, wish: CampaignWish, settings: TargetSettings, kind: TargetKind, space: TargetSpace | None
+) -> CampaignPlan:
+    """What a campaign of a preset will do; of the rounds that are not asked for, only those within the limits.
+
+    Raises BenchmarkError (PLAN_REFUSED).
+    """
+    most = wish.most_rounds or wish.rounds
+    wrong: list[str] = []
+    for rounds in range(most, wish.rounds - 1, -1):
+        plan = CampaignPlan(wish, kind, tuple(_planned(wish, settings, preset, kind, space, rounds)))
+        wrong = [*_over_limits(plan, settings, space), *_wrong_steps(plan)]
+        if not wrong:
+            return plan
+    raise PLAN_REFUSED(f"{wish.preset} on {wish.target}", "; ".join(wrong))
 
 
 def _wrong_wish(wish: CampaignWish) -> Iterator[str]:
@@ -147,6 +177,8 @@ def _wrong_wish(wish: CampaignWish) -> Iterator[str]:
         yield f"the scale {wish.scale:g} is not above 0 and at most 1"
     if not 1 <= wish.rounds <= MOST_ROUNDS:
         yield f"{wish.rounds} rounds are not 1 to {MOST_ROUNDS}"
+    if wish.most_rounds is not None and not wish.rounds <= wish.most_rounds <= MOST_ROUNDS:
+        yield f"{wish.most_rounds} rounds at most are not {wish.rounds} to {MOST_ROUNDS}"
     for name, value in (("minutes", wish.minutes), ("budget", wish.budget_bytes)):
         if value is not None and value <= 0:
             yield f"{name}: {value} is not positive"
@@ -179,13 +211,18 @@ def _wrong_target(
 
 
 def _planned(
-    wish: CampaignWish, settings: TargetSettings, preset: Preset, kind: TargetKind, space: TargetSpace | None
+    wish: CampaignWish,
+    settings: TargetSettings,
+    preset: Preset,
+    kind: TargetKind,
+    space: TargetSpace | None,
+    rounds: int,
 ) -> Iterator[PlannedStep]:
     minutes = min(wish.minutes or settings.limits.minutes, settings.limits.minutes)
     asked = sum(
         (0 if phase.fill_percent is None else FILL_S * (1 + phase.ageing))
         + sum(step.seconds for step in phase.prepare)
-        + wish.rounds * sum(step.seconds for step in phase.steps)
+        + rounds * sum(step.seconds for step in phase.steps)
         for phase in preset.phases
     )
     # a ramp comes on top of each step, and files are opened, flushed and removed between them
@@ -193,21 +230,23 @@ def _planned(
     fill_s = max(SHORTEST_S, int(FILL_S * pace))
     numbers = count(1)
     filled: list[StreamLoad] = []
-    for phase in preset.phases:
+    for part, phase in enumerate(preset.phases):
         if phase.fill_percent is not None and space is not None:
             wanted = int(space.total * phase.fill_percent / 100) - (space.total - space.free)
             fill = _fill(phase.fill_percent, wanted - sum(load.bytes for load in filled), kind, fill_s)
             if fill is not None:
                 filled += fill.loads
-                yield PlannedStep(next(numbers), 0, fill, fills=True)
+                yield PlannedStep(next(numbers), 0, fill, part, fills=True)
             for aged in _ageing(filled[0], space, kind, fill_s) * phase.ageing if filled else ():
-                yield PlannedStep(next(numbers), 0, aged, fills=True)
+                yield PlannedStep(next(numbers), 0, aged, part, fills=True)
         for step in phase.prepare:
-            yield PlannedStep(next(numbers), 0, _scaled(step, wish.scale, kind, pace))
-        for number in range(1, wish.rounds + 1):
+            yield PlannedStep(next(numbers), 0, _scaled(step, wish.scale, kind, pace), part)
+        for number in range(1, rounds + 1):
             for step in phase.steps:
                 scaled = _scaled(step, wish.scale, kind, pace)
-                yield PlannedStep(next(numbers), number, scaled, step.servers, step.packet_bytes)
+                yield PlannedStep(
+                    next(numbers), number, scaled, part, servers=step.servers, packet_bytes=step.packet_bytes
+                )
 
 
 def _scaled(step: PresetStep, scale: float, kind: TargetKind, pace: float) -> LoadStep:

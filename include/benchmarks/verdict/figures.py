@@ -104,7 +104,12 @@ _STEPS = TypeAdapter(tuple[LoadStep, ...])
 
 
 def _missing(record: CampaignRecord, ended: dict[int, StepRecord]) -> Iterator[str]:
+    begun: defaultdict[int, int] = defaultdict(lambda: record.plan.wish.rounds)
+    for one in ended.values():
+        begun[one.step.phase] = max(begun[one.step.phase], one.step.round)
     for step in record.plan.steps:
+        if step.round > begun[step.phase]:
+            continue  # a round that was not needed, or for which no time was left
         found = ended.get(step.number)
         name = f"{step.load.name}, round {step.round}" if step.counted else f"{step.load.name} (preparation)"
         if found is None:

@@ -82,8 +82,7 @@ def judge(
         settings: Requirements, margin and prices.
     """
     wish = record.plan.wish
-    before = {judged.figure.key: judged.figure for judged in baseline.figures} if baseline else {}
-    figures = tuple(_judged(figure, before, settings.margin) for figure in figures_of(steps))
+    figures = _figures(record, steps, baseline, settings)
     missing = missing_parts(record, steps)
     verdict, reason = _verdict(figures, missing, baseline)
     lines = [line for line in settings.requirements if line.target == wish.target]
@@ -104,17 +103,48 @@ def judge(
     )
 
 
+def may_change(
+    record: CampaignRecord, steps: Sequence[StepRecord], baseline: JudgedCampaign | None, settings: BenchmarkSettings
+) -> bool:
+    """Whether further rounds of steps may change the verdict on them; arguments as of `judge`.
+
+    They do while a figure is not decided. Without a baseline every round helps: the campaign may become one. Rounds do
+    not bring back what is missing, nor operations that failed.
+    """
+    if any(ended.result is None or ended.result.missing for ended in steps):
+        return False
+    if baseline is None:
+        return True
+    compared = (one.comparison for one in _figures(record, steps, baseline, settings) if one.figure.judged)
+    return any(found is not None and found.undecided for found in compared)
+
+
+def _figures(
+    record: CampaignRecord, steps: Sequence[StepRecord], baseline: JudgedCampaign | None, settings: BenchmarkSettings
+) -> tuple[JudgedFigure, ...]:
+    before = {judged.figure.key: judged.figure for judged in baseline.figures} if baseline else {}
+    looks = len(record.plan.looks)
+    return tuple(_judged(figure, before, settings.margin, looks) for figure in figures_of(steps))
+
+
 def _judged(
-    figure: StepFigure, before: Mapping[tuple[str, LoadAccess, FigureName], StepFigure], margin: float
+    figure: StepFigure,
+    before: Mapping[tuple[str, LoadAccess, FigureName], StepFigure],
+    margin: float,
+    looks: int,
 ) -> JudgedFigure:
     old = before.get(figure.key)
     if old is None:
         return JudgedFigure(figure)
-    found = compare(old.values, figure.values, margin=margin, more_is_better=figure.name.more_is_better)
-    if figure.failed > old.failed and found.verdict is not BenchmarkVerdict.REGRESSED:
+    better = figure.name.more_is_better
+    found = compare(old.values, figure.values, margin=margin, more_is_better=better, looks=looks)
+    # campaigns may have different numbers of rounds
+    more_failed = figure.failed * len(old.values) > old.failed * len(figure.values)
+    if more_failed and found.verdict is not BenchmarkVerdict.REGRESSED:
         # what fails soon may even be fast
-        what = f"{figure.failed} operations failed, {old.failed} of the baseline"
-        found = replace(found, verdict=BenchmarkVerdict.INCONCLUSIVE, reason=what)
+        rounds = f"in {len(figure.values)} rounds, {old.failed} in {len(old.values)} rounds of the baseline"
+        what = f"{figure.failed} operations failed {rounds}"
+        found = replace(found, verdict=BenchmarkVerdict.INCONCLUSIVE, reason=what, undecided=False)
     return JudgedFigure(figure, found)
 
 

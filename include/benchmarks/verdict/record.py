@@ -19,7 +19,7 @@ from sqlalchemy import (
     update,
 )
 
-from include.benchmarks.campaign.folder import CampaignFolder
+from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord
 from include.benchmarks.errors import BASELINE_REFUSED, CAMPAIGN_UNKNOWN
 from include.benchmarks.verdict.compare import BenchmarkVerdict
 from include.benchmarks.verdict.figures import plan_digest
@@ -76,10 +76,7 @@ def judge_campaign(bind: Bind, folder: CampaignFolder, settings: BenchmarkSettin
         BenchmarkError: CAMPAIGN_UNKNOWN.
     """
     record, steps = folder.record(), list(folder.steps())
-    baseline = accepted_baseline(bind, record.plan.wish.target, plan_digest(record.plan))
-    if baseline is not None and baseline.id == record.id:
-        baseline = None  # a campaign passes beside itself, which says nothing
-    judged = judge(record, steps, baseline, settings)
+    judged = judge(record, steps, baseline_of(bind, record), settings)
     values = {
         "target": judged.target,
         "preset": judged.preset,
@@ -133,6 +130,13 @@ def accepted_baseline(bind: Bind, target: str, digest: str) -> JudgedCampaign | 
     with reading(bind) as connection:
         campaign = connection.scalar(newest.order_by(columns.id.desc()).limit(1))
         return None if campaign is None else judged_campaign(connection, campaign)
+
+
+def baseline_of(bind: Bind, record: CampaignRecord) -> JudgedCampaign | None:
+    """The campaign that this one is compared with; None as long as no other was accepted."""
+    baseline = accepted_baseline(bind, record.plan.wish.target, plan_digest(record.plan))
+    # a campaign passes beside itself, which says nothing
+    return None if baseline is None or baseline.id == record.id else baseline
 
 
 def judged_campaign(bind: Bind, campaign: str) -> JudgedCampaign:

@@ -196,6 +196,8 @@ class BenchmarkSettings(Block):
     """The share by which a figure may be worse than its baseline and still pass."""
     rounds: Annotated[int, Field(ge=1, le=50)] = 5
     """How often each step is repeated; fewer than five make most comparisons inconclusive."""
+    most_rounds: Annotated[int, Field(ge=1, le=50)] = 20
+    """Up to so many rounds are run while the verdict is open, within the limits; fewer than `rounds` count as those."""
 
     @field_validator("targets", mode="before")
     @classmethod
@@ -203,6 +205,12 @@ class BenchmarkSettings(Block):
         if not isinstance(value, Mapping):
             return value
         return {key: {**block, "name": key} if isinstance(block, Mapping) else block for key, block in value.items()}
+
+    def rounds_of(self, rounds: int | None, most: int | None) -> tuple[int, int]:
+        """How often steps are repeated, at least and at most; with `rounds` alone there are no further ones."""
+        least = self.rounds if rounds is None else rounds
+        usual = self.most_rounds if rounds is None else rounds
+        return least, max(least, usual if most is None else most)
 
     def target(self, name: str) -> PathTarget | BucketTarget | PoolTarget | RemoteTarget:
         """The target of that name; SettingsError names those that there are."""

@@ -53,7 +53,7 @@ def planned(root: Path) -> CampaignFolder:
     states = (ServerState.HEALTHY, ServerState.OSD_DOWN, ServerState.RECOVERING, ServerState.HEALTHY)
     steps = [PlannedStep(1, 0, LoadStep("prepare", RunnerKind.FIO, (replace(write, dataset="stored"),), 60))]
     steps += [
-        PlannedStep(number, 1, LoadStep(f"{number}-{state.value}", RunnerKind.FIO, both, 8), state)
+        PlannedStep(number, 1, LoadStep(f"{number}-{state.value}", RunnerKind.FIO, both, 8), servers=state)
         for number, state in enumerate(states, start=2)
     ]
     folder = CampaignFolder(root, "cephfs-1")

@@ -154,6 +154,16 @@ def test_a_figure_of_which_more_operations_fail_than_in_the_baseline_does_not_pa
     accept(site, campaign())
     judged = campaign(hours=1, runner=LosingRunner(lambda _step, _turn: 100 * MIB))
     assert judged.verdict is BenchmarkVerdict.INCONCLUSIVE
-    assert all("15 operations failed" in one.comparison.reason for one in judged.figures if one.figure.judged)
+    assert all(
+        "15 operations failed in 5 rounds" in one.comparison.reason for one in judged.figures if one.figure.judged
+    )
     slow = campaign(hours=2, runner=LosingRunner(lambda _step, _turn: 50 * MIB))
     assert slow.verdict is BenchmarkVerdict.REGRESSED
+
+
+def test_failed_operations_are_counted_by_round(site, campaign):
+    losing = LosingRunner(lambda _step, _turn: 100 * MIB)
+    accept(site, campaign(runner=losing, rounds=10))
+    assert campaign(hours=1, runner=LosingRunner(lambda _step, _turn: 100 * MIB), rounds=10).verdict is (
+        BenchmarkVerdict.PASS
+    )

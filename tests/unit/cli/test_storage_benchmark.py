@@ -57,7 +57,7 @@ def test_a_plan_is_shown_and_nothing_is_changed(site, tmp_path):
 
 def test_a_run_says_its_steps_verdict_and_report_and_cleans_up(site, tmp_path):
     campaign, lines = run()
-    assert lines[1] == "1/10 write: write 105 MB/s, 33 operations/s"
+    assert lines[1] == "1/40 write: write 105 MB/s, 33 operations/s"
     assert "files of the campaign removed: 1" in lines, "of all rounds: each writes the same ones"
     assert any(line.startswith("verdict: inconclusive: no baseline") for line in lines)
     report = tmp_path / "var" / "benchmarks" / campaign / "report.html"
@@ -65,7 +65,7 @@ def test_a_run_says_its_steps_verdict_and_report_and_cleans_up(site, tmp_path):
     assert report.exists()
     assert list((tmp_path / "target").iterdir()) == []
     (listed,) = json.loads(call("list", "--json"))
-    assert (listed["id"], listed["ended"], listed["steps"], listed["data_removed"]) == (campaign, 10, 10, True)
+    assert (listed["id"], listed["ended"], listed["steps"], listed["data_removed"]) == (campaign, 40, 40, True)
 
 
 def test_after_acceptance_a_slower_target_ends_the_command_with_1(site, monkeypatch):

@@ -1,0 +1,176 @@
+"""Rounds that are run while the verdict is open: how many, when they end, and what becomes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from itertools import cycle
+
+import pytest
+
+from include.benchmarks import campaigns
+from include.benchmarks.campaign import execute
+from include.benchmarks.campaign.execute import run_campaign
+from include.benchmarks.campaign.folder import CampaignFolder
+from include.benchmarks.campaigns import measure, open_target
+from include.benchmarks.errors import PLAN_REFUSED, RUNNER_FAILED
+from include.benchmarks.loads import RunnerKind
+from include.benchmarks.runners.choose import RUNNERS
+from include.benchmarks.verdict.compare import BenchmarkVerdict
+from include.benchmarks.verdict.judge import JudgedCampaign
+from include.benchmarks.verdict.record import accept_baseline, judge_campaign
+from include.site.site import Site
+from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, benchmark_site, ticking
+from tests.fakes.refused import refused
+
+STEADY = (1.0, 1.01, 0.99)
+ROUGH = (1.0, 1.15, 0.9)
+Measure = Callable[..., tuple[CampaignFolder, JudgedCampaign]]
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch) -> Site:
+    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    return benchmark_site(tmp_path)
+
+
+@pytest.fixture
+def measured(site: Site, monkeypatch) -> Measure:
+    """Runs a campaign whose rounds have these speeds, one after the other, and judges it."""
+
+    def run(*speeds: float, hours: int = 0, **wish: object) -> tuple[CampaignFolder, JudgedCampaign]:
+        runner = MeasuringRunner(speed_of(speeds))
+        monkeypatch.setitem(RUNNERS, RunnerKind.FIO, runner)
+        asked = {"rounds": 5, "most_rounds": 12, "minutes": 10, **wish}
+        folder = begin_campaign(site, now=START + timedelta(hours=hours), **asked)
+        measure(site, folder)
+        return folder, judge_campaign(site.ledger, folder, site.settings.benchmarks)
+
+    return run
+
+
+def speed_of(speeds: tuple[float, ...]) -> Callable[[str, int], float]:
+    """Of each step in its turn."""
+    of_step: dict[str, Iterator[float]] = {}
+    return lambda name, _turn: 100 * MIB * next(of_step.setdefault(name, cycle(speeds)))
+
+
+def rounds_of(folder: CampaignFolder) -> int:
+    return max(ended.step.round for ended in folder.steps())
+
+
+def accepted(site: Site, campaign: tuple[CampaignFolder, JudgedCampaign]) -> None:
+    accept_baseline(site.ledger, campaign[1].id, by="shift", now=START)
+
+
+def test_a_campaign_is_compared_less_often_as_it_goes_on(site: Site) -> None:
+    looks = begin_campaign(site, rounds=5, most_rounds=20).record().plan.looks
+    assert looks == (5, 7, 10, 14, 20)
+    assert begin_campaign(site, rounds=3).record().plan.looks == (3,)
+
+
+def test_without_a_baseline_all_rounds_are_run(measured: Measure) -> None:
+    folder, judged = measured(*STEADY)
+    assert (rounds_of(folder), judged.missing) == (12, ())
+
+
+@pytest.mark.parametrize(("speed", "verdict"), [(1.0, BenchmarkVerdict.PASS), (0.8, BenchmarkVerdict.REGRESSED)])
+def test_a_verdict_that_is_clear_ends_the_rounds(
+    site: Site, measured: Measure, speed: float, verdict: BenchmarkVerdict
+) -> None:
+    accepted(site, measured(*STEADY))
+    folder, judged = measured(*(speed * one for one in STEADY), hours=1)
+    assert (rounds_of(folder), judged.verdict, judged.missing) == (5, verdict, ())
+
+
+def test_rounds_go_on_while_the_interval_is_too_wide_and_may_decide_it(site: Site, measured: Measure) -> None:
+    accepted(site, measured(*STEADY))
+    folder, judged = measured(0.85, 1.0, 0.86, 1.01, 0.99, *STEADY, *STEADY, 1.0, hours=1)
+    assert (rounds_of(folder) > 5, judged.verdict) == (True, BenchmarkVerdict.PASS)
+
+
+def test_rounds_end_at_the_most_that_was_asked_for(site: Site, measured: Measure) -> None:
+    accepted(site, measured(*STEADY))
+    folder, judged = measured(*(0.9 * one for one in ROUGH), hours=1)
+    assert (rounds_of(folder), judged.verdict) == (12, BenchmarkVerdict.INCONCLUSIVE)
+
+
+def test_a_killed_campaign_ends_with_the_rounds_that_it_would_have_had(
+    site: Site, measured: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted(site, measured(*STEADY))
+    folder = begin_campaign(site, now=START + timedelta(hours=1), rounds=5, most_rounds=12)
+    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner(speed_of(STEADY)))
+
+    def killed(_ended: object) -> None:
+        raise KeyboardInterrupt
+
+    while not folder.closed and sum(1 for _ in folder.steps()) < 10:
+        with pytest.raises(KeyboardInterrupt):
+            measure(site, folder, each=killed)
+    measure(site, folder, each=killed)
+    assert rounds_of(folder) == 5
+
+
+def test_a_round_that_was_begun_and_not_ended_is_missing(site: Site, measured: Measure) -> None:
+    folder, _ = measured(*STEADY)
+    last = max((folder.path / "steps").glob("*.json"))
+    last.unlink()
+    judged = judge_campaign(site.ledger, folder, site.settings.benchmarks)
+    assert judged.missing == ("read, round 12: not run",)
+
+
+def test_what_is_missing_ends_the_rounds(site: Site, measured: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_runner: object, step: object, *_: object) -> None:
+        raise RUNNER_FAILED("write", "killed")
+
+    monkeypatch.setattr(MeasuringRunner, "run", failing)
+    folder, judged = measured(*STEADY)
+    assert (rounds_of(folder), len(judged.missing)) == (5, 10)
+
+
+def test_no_round_is_begun_that_would_not_end_in_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
+    folder = begin_campaign(site, rounds=2, most_rounds=12, minutes=1)
+    seconds = iter(range(0, 10_000, 5))
+    # each step takes 5 s
+    monkeypatch.setattr(execute.time, "monotonic", lambda: float(next(seconds)))
+    run_campaign(folder, open_target(site, "scratch"), clock=ticking())
+    steps = list(folder.steps())
+    assert rounds_of(folder) == 6
+    assert sum(ended.seconds for ended in steps) == 60
+    assert judge_campaign(site.ledger, folder, site.settings.benchmarks).missing == ()
+
+
+def test_only_rounds_within_the_limits_are_planned(tmp_path) -> None:
+    site = benchmark_site(tmp_path, limits={"bytes": "1GiB", "fill_percent": 95})
+    one = begin_campaign(site, rounds=1).record().plan.bytes
+    rounds = (1 << 30) // one
+    plan = begin_campaign(site, rounds=2, most_rounds=50).record().plan
+    assert plan.steps[-1].round == rounds
+    with refused(PLAN_REFUSED):
+        begin_campaign(site, rounds=2, most_rounds=1)
+    with refused(PLAN_REFUSED):
+        begin_campaign(site, rounds=rounds + 1)
+
+
+def test_each_phase_has_its_own_rounds(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = benchmark_site(tmp_path, fill="allowed")
+    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
+    folder = begin_campaign(site, rounds=1, most_rounds=3)
+    plan = folder.record().plan
+    second = tuple(replace(step, number=step.number + 100, phase=1) for step in plan.steps)
+    record = replace(folder.record(), plan=replace(plan, steps=(*plan.steps, *second)))
+    both = CampaignFolder(folder.path.parent, "both")
+    both.create(record)
+    run_campaign(both, open_target(site, "scratch"), clock=ticking(), more=lambda steps: steps[0].step.phase == 0)
+    assert {phase: max(e.step.round for e in both.steps() if e.step.phase == phase) for phase in (0, 1)} == {0: 3, 1: 1}
+
+
+def test_campaigns_with_different_numbers_of_rounds_are_compared(site: Site, measured: Measure) -> None:
+    first = measured(*STEADY, most_rounds=12)
+    accepted(site, first)
+    assert measured(*STEADY, hours=1)[1].baseline == first[1].id
+    assert campaigns.find_campaign(site, first[0].id).record().plan.wish.most_rounds == 12
