@@ -267,7 +267,7 @@ class _gateway:  # noqa: N801 - used as a function
             target=lambda: serve(self._config, ready=listening, stop=self._stop), daemon=True
         )
         self._thread.start()
-        assert ready.wait(20), "the gateway did not start"
+        assert ready.wait(120), "the gateway did not start"
         return str(urls[0])
 
     def __exit__(self, *_: object) -> None:

@@ -189,7 +189,7 @@ def nights(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
     thread = threading.Thread(target=lambda: serve(config, ready=listening, stop=stop), daemon=True)
     thread.start()
-    assert ready.wait(20), "the gateway did not start"
+    assert ready.wait(120), "the gateway did not start"
     port = int(urls[0].rpartition(":")[2].partition("/")[0])
     file = tmp_path / "site.yaml"
     file.write_text(_SITE.format(folder=tmp_path, store=place.settings, public_url=place.public_url, fqrn=FQRN))
