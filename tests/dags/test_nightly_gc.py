@@ -217,9 +217,7 @@ def test_another_collection_is_waited_for_in_the_triggerer(
     store, seen = collected.opened.repository_store(FQRN), threading.Event()
     _night(collected)
     found = look(store)
-    before = found.generation or Generation(
-        0, CollectionPhase.IDLE, datetime.now(UTC)
-    )
+    before = found.generation or Generation(0, CollectionPhase.IDLE, datetime.now(UTC))
     begun = before.after(CollectionStep.BEGIN, datetime.now(UTC))
     version = generations.write(store, begun, expected=found.version)
     check = CHECKS["collection"]

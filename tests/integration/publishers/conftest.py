@@ -51,8 +51,8 @@ class ThreadSite(LiveSite):
 
 
 @pytest.fixture
-def site(any_store: Store, any_public_url: str, tmp_path: Path) -> Iterator[ThreadSite]:
-    site = ThreadSite(tmp_path, any_store, any_public_url)
+def site(known_store: Store, any_public_url: str, tmp_path: Path) -> Iterator[ThreadSite]:
+    site = ThreadSite(tmp_path, known_store, any_public_url)
     site.create()
     site.start()
     yield site
