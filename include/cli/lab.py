@@ -1,12 +1,14 @@
 """`nightshift lab`: the embedded services, up, down and how they are."""
 
+from __future__ import annotations
+
 import os
 import shlex
 import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,9 +16,10 @@ from rich.table import Table
 
 from include.cli.lab_ceph import NOT_RUNNING, ceph
 from include.gateway.protocol import API
-from include.lab import lifecycle
 from include.lab.environment import ADMIN, MARK, Lab, of_a_lab
-from include.lab.stageout.account import StageoutAccount
+
+if TYPE_CHECKING:
+    from include.lab.stageout.account import StageoutAccount
 
 app = typer.Typer(no_args_is_help=True)
 app.add_typer(ceph, name="ceph")
@@ -32,6 +35,8 @@ def up(
     ] = True,
 ) -> None:
     """Start what does not run yet; return when everything answers as itself."""
+    from include.lab import lifecycle
+
     lab = Lab.from_environment()
     began = time.monotonic()
     timings = lifecycle.up(lab, airflow=airflow, say=console.print)
@@ -45,6 +50,8 @@ def up(
 @app.command()
 def down() -> None:
     """Stop everything, and prove that nothing is left."""
+    from include.lab import lifecycle
+
     lab = Lab.from_environment()
     began = time.monotonic()
     stopped = lifecycle.down(lab, say=console.print)
@@ -54,6 +61,8 @@ def down() -> None:
 @app.command()
 def restart() -> None:
     """Restart Airflow, the gateway and FTS, after code or settings changed; stores and databases stay up."""
+    from include.lab import lifecycle
+
     lab = Lab.from_environment()
     began = time.monotonic()
     lifecycle.restart(lab, say=console.print)
@@ -112,6 +121,8 @@ def stageout(
 @app.command()
 def status() -> None:
     """Show what runs, where, whether it answers, and which disks fill up. Exit code 3 if anything does not answer."""
+    from include.lab import lifecycle
+
     lab = Lab.from_environment()
     table = Table("service", "state", "pid", "up", "answers", "where", box=None, pad_edge=False)
     states = lifecycle.status(lab)

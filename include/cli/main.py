@@ -45,17 +45,17 @@ def assemble(words: Sequence[str]) -> typer.Typer:
         help="Operate nightly software publication to CernVM-FS.", no_args_is_help=True, pretty_exceptions_enable=False
     )
     chosen = next((word for word in words if not word.startswith("-")), None)
+    if chosen in {*GROUPS, *COMMANDS} and "--help" not in words:
+        _adopt_lab()
     for name, (module, purpose) in GROUPS.items():
         if importlib.util.find_spec(f"include.cli.{module}") is None:
             continue
         if name == chosen:
-            _adopt_lab()
             app.add_typer(importlib.import_module(f"include.cli.{module}").app, name=name, help=purpose)
         else:
             app.command(name, help=purpose)(_another)
     for name, (module, purpose) in COMMANDS.items():
         if name == chosen:
-            _adopt_lab()
             app.command(name)(getattr(importlib.import_module(f"include.cli.{module}"), name))
         else:
             app.command(name, help=purpose)(_another)

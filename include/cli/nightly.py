@@ -1,9 +1,11 @@
 """`nightshift nightly`: pack a build, install it by the slot's DAG, say what became of it; undo or expire builds."""
 
+from __future__ import annotations
+
 import json
 import time
 from datetime import UTC, date, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,12 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from include.cli import nightly_undo
-from include.lab.environment import Lab, adopt
-from include.lab.follow import Snapshot
-from include.lab.night import Viewer, Wishes, run_night, today
-from include.lab.report import NightReport
-from include.settings.load import load
-from include.settings.secrets import EnvSecrets
+
+if TYPE_CHECKING:
+    from include.lab.follow import Snapshot
+    from include.lab.report import NightReport
 
 app = typer.Typer(no_args_is_help=True)
 console = Console(highlight=False)
@@ -51,6 +51,11 @@ def run(
 
     The services stay up: read the repository at its URL, then stop them with `make down`.
     """
+    from include.lab.environment import Lab, adopt
+    from include.lab.night import Viewer, Wishes, run_night, today
+    from include.settings.load import load
+    from include.settings.secrets import EnvSecrets
+
     lab = Lab.from_environment()
     adopt()  # the first night has only now made the secrets
     settings = load()
@@ -80,6 +85,7 @@ def summary(
     from include.care.watch.records import read_summary, store_summary
     from include.care.watch.render import to_text
     from include.cli.repository.open import open_site, refusing
+    from include.lab.night import today
 
     now = datetime.now(UTC)
     with refusing():
@@ -145,7 +151,7 @@ class _Screen:
         self._archives = 0
         self._last = ("", 0.0)
 
-    def __enter__(self) -> "_Screen":
+    def __enter__(self) -> _Screen:
         if self._live:
             self._live.start()
         return self

@@ -7,28 +7,27 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from sqlalchemy import Engine
 
 from include.cli.roles import roles
 from include.ledger.errors import LedgerError
 from include.settings.errors import InvalidSettings, MissingConnection, SettingsError, SettingsFileMissing
-from include.settings.ledger import open_site_ledger
 from include.settings.load import load, settings_path
 from include.settings.model import SiteSettings, StoreSettings
 from include.settings.secrets import EnvSecrets, Secrets, ledger_address
-from include.settings.traits import record_traits, require_single_writer
 from include.settings.urls import base_url
 from include.storage.errors import StoreError
 from include.storage.kinds import kind_of
 from include.storage.options import Traits
-from include.storage.probe import may_delete
 from include.storage.roles import Role
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(roles)
@@ -209,6 +208,7 @@ def _check_keys(settings: SiteSettings) -> Iterable[CheckedSetting]:
 
 def _check_ledger(settings: SiteSettings, secrets: Secrets) -> tuple[Engine | None, CheckedSetting]:
     from include.ledger.engine import shown, shown_address
+    from include.settings.ledger import open_site_ledger
 
     name = settings.ledger
     try:
@@ -222,6 +222,7 @@ def _check_ledger(settings: SiteSettings, secrets: Secrets) -> tuple[Engine | No
 def _try_store(
     settings: SiteSettings, store: StoreSettings, secrets: Secrets, ledger: Engine | None, traits: dict[str, Traits]
 ) -> CheckedSetting:
+    from include.settings.traits import record_traits
     from include.site.stores import try_store
 
     try:
@@ -243,6 +244,7 @@ def _try_store(
 def try_collector(settings: SiteSettings, store: StoreSettings, secrets: Secrets) -> Iterable[CheckedSetting]:
     """Whether the collector's own key may delete; where it has none, the publishers' was tried."""
     from include.site.stores import plain_store
+    from include.storage.probe import may_delete
 
     if store.collector_connection is None:
         return
@@ -303,6 +305,8 @@ def _consequences(traits: Traits) -> Iterable[str]:
 
 
 def _check_repositories(settings: SiteSettings, traits: dict[str, Traits], *, tried: bool) -> Iterable[CheckedSetting]:
+    from include.settings.traits import require_single_writer
+
     for repository in settings.repositories.values():
         store = settings.store(repository.store)
         seen = f"manifest writers: {repository.manifest_writers}"

@@ -1,13 +1,16 @@
 """When a service counts as ready: it answers as itself. Each question returns None, or why it is not ready."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
-from typing import Self
-
-import requests
+from typing import TYPE_CHECKING, Self
 
 from include.errors import NightshiftError
 from include.gateway.protocol import API
+
+if TYPE_CHECKING:
+    import requests
 
 Question = Callable[[], str | None]
 
@@ -126,6 +129,8 @@ def airflow_answers(url: str, version: str) -> str | None:
 
 
 def _get(url: str, headers: dict[str, str] | None = None) -> requests.Response | str:
+    import requests
+
     session = requests.Session()
     session.trust_env = False  # loopback, whatever proxy the environment names
     try:

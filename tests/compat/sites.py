@@ -103,7 +103,7 @@ def running(folder: Path) -> Iterator[CompatSite]:
     thread = threading.Thread(target=lambda: serve(config, ready=listening, stop=stop), daemon=True)
     thread.start()
     try:
-        assert ready.wait(20), "the gateway did not start"
+        assert ready.wait(120), "the gateway did not start"
         port = int(urls[0].rpartition(":")[2].partition("/")[0])
         file = folder / "site.yaml"
         file.write_text(CONFIGURATION.format(folder=folder, fqrn=FQRN))

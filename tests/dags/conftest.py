@@ -165,6 +165,8 @@ def as_recorded() -> Iterator[None]:
         patch.setattr("jsonschema.Draft202012Validator.check_schema", lambda *_, **__: None)
         # test() hands it the serialized DAG, and fails where a parameter has no default; Airflow does not
         patch.setattr("airflow.models.dagrun.DagRun.produce_dag_callback", lambda *_, **__: None)
+        # the pauses before retries are half a minute each; the tests are of what the next try does
+        patch.setattr("airflow.models.taskinstance.TaskInstance.next_retry_datetime", lambda task: task.end_date)
         yield
 
 
@@ -267,7 +269,7 @@ class _gateway:  # noqa: N801 - used as a function
             target=lambda: serve(self._config, ready=listening, stop=self._stop), daemon=True
         )
         self._thread.start()
-        assert ready.wait(20), "the gateway did not start"
+        assert ready.wait(120), "the gateway did not start"
         return str(urls[0])
 
     def __exit__(self, *_: object) -> None:

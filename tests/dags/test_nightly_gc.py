@@ -15,7 +15,7 @@ import pytest
 
 from include.cvmfs.collect.collect import GarbageCollection
 from include.cvmfs.coordination import generation as generations
-from include.cvmfs.coordination.generation import CollectionPhase, CollectionStep, look
+from include.cvmfs.coordination.generation import CollectionPhase, CollectionStep, Generation, look
 from include.nightlies.attempt import Attempt
 from include.nightlies.records import damage, questions
 from include.nightlies.retention.remove import plan_retention, remove_expired
@@ -217,8 +217,8 @@ def test_another_collection_is_waited_for_in_the_triggerer(
     store, seen = collected.opened.repository_store(FQRN), threading.Event()
     _night(collected)
     found = look(store)
-    assert found.generation is not None
-    begun = found.generation.after(CollectionStep.BEGIN, datetime.now(UTC))
+    before = found.generation or Generation(0, CollectionPhase.IDLE, datetime.now(UTC))
+    begun = before.after(CollectionStep.BEGIN, datetime.now(UTC))
     version = generations.write(store, begun, expected=found.version)
     check = CHECKS["collection"]
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from selenium import webdriver
+from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -16,6 +17,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 from include.lab.environment import ADMIN, Lab
 
 PATIENCE_S = 60.0
+REDRAWN = (ElementClickInterceptedException, StaleElementReferenceException)
+"""Airflow draws parts of its pages again whenever it has news: what was found before is looked for again."""
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -52,11 +55,15 @@ class Browser:
         return self._wait().until(the.presence_of_element_located((By.CSS_SELECTOR, css)))
 
     def click(self, css: str) -> None:
-        self._wait().until(the.element_to_be_clickable((By.CSS_SELECTOR, css))).click()
+        self._click((By.CSS_SELECTOR, css))
 
     def press(self, text: str) -> None:
         """Click the button with this text."""
-        self._wait().until(the.element_to_be_clickable((By.XPATH, f"//button[contains(., '{text}')]"))).click()
+        self._click((By.XPATH, f"//button[contains(., '{text}')]"))
+
+    def texts(self, css: str) -> list[str]:
+        """What is written in all such elements."""
+        return self._wait().until(lambda driver: [one.text for one in driver.find_elements(By.CSS_SELECTOR, css)])
 
     def wait(self, true: Callable[[webdriver.Chrome], object], timeout_s: float = PATIENCE_S) -> None:
         self._wait(timeout_s).until(true)
@@ -76,8 +83,17 @@ class Browser:
     def screenshot(self, name: str) -> None:
         self.driver.save_screenshot(str(self.screens / f"{name}.png"))
 
+    def _click(self, place: tuple[str, str]) -> None:
+        def clicked(driver: webdriver.Chrome) -> bool:
+            element = the.element_to_be_clickable(place)(driver)
+            if element:
+                element.click()
+            return bool(element)
+
+        self._wait().until(clicked)
+
     def _wait(self, timeout_s: float = PATIENCE_S) -> WebDriverWait[webdriver.Chrome]:
-        return WebDriverWait(self.driver, timeout_s)
+        return WebDriverWait(self.driver, timeout_s, ignored_exceptions=REDRAWN)
 
 
 @contextmanager

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from selenium.webdriver.common.by import By
 
 from include.care.notify.message import NotifyEvent
 from include.care.notify.records import alerts_since
@@ -117,17 +116,20 @@ def asked(deployment: Deployment, run: str, map_index: int) -> dict[str, Any]:
     return dict(deployment.rest("GET", question(run, map_index)))
 
 
-def answer(deployment: Deployment, run: str, map_index: int, given: str, comment: str) -> None:
+def answer(deployment: Deployment, run: str, map_index: int, give: Callable[[], object]) -> None:
     """Answers as a person does: where Airflow asks once more, once more.
 
     It does if the answer comes in the moment in which the task pauses: the scheduler then takes the task for lost.
     """
-    body = {"chosen_options": [given], "params_input": {"comment": comment}}
+
+    def received() -> bool:
+        return bool(deployment.rest("GET", question(run, map_index))["response_received"])
 
     def over() -> bool:
         now = state(deployment, run, "approve", map_index)
-        if now == WAITING and not deployment.rest("GET", question(run, map_index))["response_received"]:
-            deployment.rest("PATCH", question(run, map_index), json=body)
+        if now == WAITING and not received():
+            give()
+            deployment.wait_until(received, f"the answer to question {map_index} of {run} is received", READ_S)
         return now in {"success", "skipped"}
 
     deployment.wait_until(over, f"the answer to question {map_index} of {run} counts", READ_S)
@@ -151,7 +153,8 @@ def test_a_no_then_a_yes_in_the_browser_to_the_question_asked_anew(asking: Deplo
     assert shown["subject"] == f"Publish /asked/answered to {FQRN}?"
     assert "| `/asked/answered` | `/asked/answered` | `2 files" in shown["body"]
     assert [one["id"] for one in shown["assigned_users"]] == ["admin"]
-    answer(asking, "answered", 0, "Reject", "not today")
+    no = {"chosen_options": ["Reject"], "params_input": {"comment": "not today"}}
+    answer(asking, "answered", 0, lambda: asking.rest("PATCH", question("answered", 0), json=no))
     assert asking.follow(DAG, "answered").state == "failed"
     assert fate(asking, "answered")[0] == "skipped"
     assert "rejected by admin" in fate(asking, "answered")[1]
@@ -167,20 +170,22 @@ def test_a_no_then_a_yes_in_the_browser_to_the_question_asked_anew(asking: Deplo
     )  # fmt: skip
     again = asked(asking, "answered", 1)
     assert again["response_received"] is False
-    assert state(asking, "answered", "approve", 0) == "success"  # that question is none any more
+    asking.wait_until(
+        lambda: state(asking, "answered", "approve", 0) == "success", "that question is none any more", READ_S
+    )
 
     # the question is a table, and a yes needs no comment
-    browser.open(f"/dags/{DAG}/runs/answered/tasks/approve/mapped/1/required_actions")
-    browser.wait_for_text("table thead", "Destination")
-    rows = [row.text for row in browser.driver.find_elements(By.CSS_SELECTOR, "table tbody tr")]
-    browser.screenshot("approval")
-    assert len(rows) == 1
-    assert rows[0].startswith("/asked/answered /asked/answered 2 files, ")
-    assert browser.link("Run and its logs") == f"{asking.lab.airflow_url}/dags/{DAG}/runs/answered"
-    browser.press("Approve")
-    asking.wait_until(
-        lambda: asking.rest("GET", question("answered", 1))["response_received"], "the answer is received", READ_S
-    )
+    def approve() -> None:
+        browser.open(f"/dags/{DAG}/runs/answered/tasks/approve/mapped/1/required_actions")
+        browser.wait_for_text("table thead", "Destination")
+        rows = browser.texts("table tbody tr")
+        browser.screenshot("approval")
+        assert len(rows) == 1
+        assert rows[0].startswith("/asked/answered /asked/answered 2 files, ")
+        assert browser.link("Run and its logs") == f"{asking.lab.airflow_url}/dags/{DAG}/runs/answered"
+        browser.press("Approve")
+
+    answer(asking, "answered", 1, approve)
     browser.leave()
     assert asking.follow(DAG, "answered").state == "success"
     assert fate(asking, "answered")[0] == "published"

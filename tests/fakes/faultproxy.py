@@ -57,7 +57,7 @@ class Fault:
         """Let held requests, and all that match later, go on."""
         self.go.set()
 
-    def wait(self, timeout_s: float = 30) -> None:
+    def wait(self, timeout_s: float = 120) -> None:
         """Until the first matching request has arrived; with ``after_forwarding``, until its answer is held."""
         assert self.arrived.wait(timeout_s), "no matching request arrived"
 

@@ -13,14 +13,16 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
+
+from tests.fakes.loopback import Heard, LoopbackServer, respond
 
 BASE = uuid.UUID("01874efb-4735-4595-bc9c-591aef8240c9")
 TERMINAL = {"FINISHED", "FAILED", "FINISHEDDIRTY", "CANCELED"}
@@ -37,16 +39,6 @@ class Scripted:
     headers: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A request as it came."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
-
-
 class Refusal(Exception):
     def __init__(self, status: int, name: str, message: str) -> None:
         super().__init__(message)
@@ -54,11 +46,13 @@ class Refusal(Exception):
 
 
 @dataclass
-class FtsServer:
-    """Serves on a free loopback port while it is entered. ``delegated``: until when it has a proxy of the user.
+class FtsServer(LoopbackServer):
+    """``delegated``: until when it has a proxy of the user.
 
     ``copies``: a job ends as finished once its status was asked for.
     """
+
+    METHODS = ("GET", "PUT", "POST", "DELETE")
 
     method: str = "certificate"
     user_dn: str = "/DC=ch/CN=user"
@@ -68,7 +62,7 @@ class FtsServer:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     archive: dict[str, dict[str, Any]] = field(default_factory=dict)
     banned: dict[str, dict[str, Any]] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[Heard] = field(default_factory=list)
     scripted: list[Scripted] = field(default_factory=list)
     proxy: bytes = b""
 
@@ -76,14 +70,11 @@ class FtsServer:
         self.vo_id = uuid.uuid5(BASE, "vo")
         self.key = _key()
         self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
-        if self.tls:
-            self._server.socket = self.tls.wrap_socket(self._server.socket, server_side=True)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        super().__init__(self.tls)
 
     @property
     def url(self) -> str:
-        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self._server.server_port}"
+        return f"{'https' if self.tls else 'http'}://{self.address}"
 
     def answer(self, method: str, path: str, status: int, body: bytes | Any = b"", **headers: str) -> None:
         """The next request whose path fits the expression gets this reply. What is not bytes is sent as JSON."""
@@ -93,16 +84,11 @@ class FtsServer:
     def count(self, method: str, path: str) -> int:
         return sum(one.method == method and bool(re.search(path, one.path)) for one in self.asked)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def serve(self, handler: BaseHTTPRequestHandler, request: Heard) -> None:
+        answer = self.reply(request)
+        respond(handler, answer.status, answer.body, answer.headers)
 
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
-
-    def reply(self, request: Asked) -> Scripted:
+    def reply(self, request: Heard) -> Scripted:
         with self._lock:
             self.asked.append(request)
             for one in self.scripted:
@@ -116,7 +102,7 @@ class FtsServer:
         body = value if isinstance(value, bytes) else json.dumps(value).encode()
         return Scripted("", "", status, body, {"Content-Type": "application/json"})
 
-    def _route(self, request: Asked) -> tuple[int, Any]:
+    def _route(self, request: Heard) -> tuple[int, Any]:
         parts = urlsplit(request.path)
         match request.method, *parts.path.strip("/").split("/"):
             case "GET", "whoami":
@@ -142,7 +128,7 @@ class FtsServer:
             "method": self.method, "is_root": False,
         }  # fmt: skip
 
-    def _delegation(self, request: Asked, rest: list[str]) -> tuple[int, Any]:
+    def _delegation(self, request: Heard, rest: list[str]) -> tuple[int, Any]:
         match request.method, *rest:
             case "GET", "0123456789abcdef":
                 ends = self.delegated
@@ -158,7 +144,7 @@ class FtsServer:
                 return 201, b""
         raise Refusal(403, "Forbidden", "The requested ID and the credentials ID do not match")
 
-    def _submit(self, request: Asked) -> str:
+    def _submit(self, request: Heard) -> str:
         if request.headers.get("Content-Type") != "application/json":
             raise Refusal(400, "Bad Request", "No transfers operations specified")
         if self.delegated is None:
@@ -182,7 +168,7 @@ class FtsServer:
         }  # fmt: skip
         return job_id
 
-    def _listed(self, method: str, listed: str, request: Asked) -> tuple[int, Any]:
+    def _listed(self, method: str, listed: str, request: Heard) -> tuple[int, Any]:
         found = []
         for job_id in filter(None, listed.split(",")):
             job = self.jobs.get(job_id)
@@ -231,7 +217,7 @@ class FtsServer:
             told.append(files[file_id]["file_state"] if file_id in files else "File does not belong to the job")
         return told if len(told) > 1 else told[0]
 
-    def _ban(self, method: str, request: Asked, query: dict[str, list[str]]) -> tuple[int, Any]:
+    def _ban(self, method: str, request: Heard, query: dict[str, list[str]]) -> tuple[int, Any]:
         if method == "GET":
             return 200, list(self.banned.values())
         if method == "DELETE":
@@ -258,32 +244,3 @@ def _file(index: int, file: dict[str, Any]) -> dict[str, Any]:
         "filesize": file.get("filesize", 0), "checksum": file.get("checksum"), "start_time": None, "finish_time": None,
         "throughput": None, "transfer_host": None, "log_file": None, "file_metadata": file.get("metadata"),
     }  # fmt: skip
-
-
-class _Server(ThreadingHTTPServer):
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that hang up in the middle are what tests are about."""
-
-
-def _handler(server: FtsServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-        wbufsize = -1
-
-        def handle_any(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            reply = server.reply(Asked(self.command, self.path, dict(self.headers), body))
-            self.send_response(reply.status)
-            for name, value in {**reply.headers, "Content-Length": str(len(reply.body))}.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.end_headers()
-            self.wfile.write(reply.body)
-            self.wfile.flush()
-
-        do_GET = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            return
-
-    return Handler

@@ -30,6 +30,7 @@ from include.cvmfs.format.metainfo import MetaInfo
 from include.cvmfs.format.paths import name_of, parent_of
 from include.cvmfs.format.reflog import Reflog, RefType
 from include.cvmfs.format.whitelist import Whitelist
+from include.cvmfs.revision.repository import Repository
 from include.storage.store import Store
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -242,3 +243,16 @@ def sample(store: Store, algorithm: Algorithm = Algorithm.SHA1, layout: Layout =
     mini.nested("/sw/app/lib/deep")
     mini.file("/sw/app/lib/deep/data", b"deep data")
     return mini.build()
+
+
+ALL_PATHS = [
+    "", "/empty", "/readme", "/sw", "/sw/app", "/sw/app/.cvmfscatalog", "/sw/app/big", "/sw/app/lib",
+    "/sw/app/lib/code", "/sw/app/lib/deep", "/sw/app/lib/deep/.cvmfscatalog", "/sw/app/lib/deep/data", "/sw/app/one",
+    "/sw/app/run", "/sw/app/two", "/sw/link", "/sw/pipe", "/sw/plain",
+]  # fmt: skip
+"""What is in the sample, in the order of a walk."""
+
+
+def opened(store: Store, **options: object) -> Repository:
+    """As readers open it, with its public key and at its time."""
+    return Repository.open(store, **{"fqrn": FQRN, "public_keys": [public_key()], "now": NOW, **options})

@@ -15,7 +15,8 @@ from include.lab.servers.weed import WeedServer
 from include.storage import retry
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.file import FileStore
-from include.storage.options import Credentials
+from include.storage.options import Credentials, Traits
+from include.storage.probe import probe
 from include.storage.roles import Role
 from include.storage.store import Store
 from tests.fakes.faultproxy import FaultProxy
@@ -62,6 +63,19 @@ def s3_server(request: pytest.FixtureRequest) -> S3Server:
     return request.getfixturevalue(request.param)
 
 
+@pytest.fixture(scope="session")
+def knowing() -> Callable[[S3Server, Store], Store]:
+    """A store that knows what its server keeps, tried once for each server: a gateway before it begins at once."""
+    seen: dict[str, Traits] = {}
+
+    def known(server: S3Server, store: Store) -> Store:
+        if server.endpoint not in seen:
+            seen[server.endpoint] = probe(server.store(BUCKET, "trial"), writers=4)
+        return store.with_traits(seen[server.endpoint])
+
+    return known
+
+
 @pytest.fixture
 def s3_prefix() -> str:
     """A folder of the bucket that no other test uses."""
@@ -86,6 +100,14 @@ def any_store(request: pytest.FixtureRequest, s3_prefix: str, tmp_path: Path) ->
     if request.param == "file":
         return FileStore(tmp_path / "any-store")
     return request.getfixturevalue(request.param).store(BUCKET, s3_prefix)
+
+
+@pytest.fixture
+def known_store(any_store: Store, request: pytest.FixtureRequest, knowing: Callable[[S3Server, Store], Store]) -> Store:
+    """The same, knowing what its server keeps."""
+    if isinstance(any_store, FileStore):
+        return any_store
+    return knowing(request.getfixturevalue(request.node.callspec.params["any_store"]), any_store)
 
 
 @pytest.fixture

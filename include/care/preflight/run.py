@@ -44,16 +44,16 @@ def run(checks: Sequence[Check], *, limit_s: float = LIMIT_S, at_once: int = AT_
         threading.Thread(target=work, args=(number, check), daemon=True, name=f"check-{check.name}").start()
     left, findings = dict(enumerate(checks)), list[Finding]()
     while left:
-        late = [number for number in left if time.monotonic() - begun.get(number, time.monotonic()) >= limit_s]
-        for number in late:
-            check = left.pop(number)
-            slots.release()  # its place: whoever waits behind it has a turn of his own
-            what = f"no answer within {limit_s:g} s"
-            findings.append(Finding(check.name, check.subject, Severity.ERROR, what, check.cure))
         try:
             number, found = done.get(timeout=0.05)
-        except queue.Empty:
-            continue
-        if left.pop(number, None) is not None:
-            findings += found
+        except queue.Empty:  # only then: what has ended is not late, however busy the machine is
+            now = time.monotonic()
+            for number in [number for number in left if now - begun.get(number, now) >= limit_s]:
+                check = left.pop(number)
+                slots.release()  # its place: whoever waits behind it has a turn of his own
+                what = f"no answer within {limit_s:g} s"
+                findings.append(Finding(check.name, check.subject, Severity.ERROR, what, check.cure))
+        else:
+            if left.pop(number, None) is not None:
+                findings += found
     return PreflightReport.of(findings)

@@ -52,7 +52,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     thread = threading.Thread(target=lambda: serve(config, ready=listening, stop=stop), daemon=True)
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(120)
     (tmp_path / "site.yaml").write_text(
         f"""
 ledger: "sqlite:///{tmp_path}/ledger.db"

@@ -81,7 +81,7 @@ class RunningGateway:
 
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
-        assert ready.wait(20), "the gateway did not start"
+        assert ready.wait(120), "the gateway did not start"
         return self
 
     def stop(self) -> None:

@@ -84,7 +84,7 @@ def test_the_same_commit_sent_twice_at_once_is_made_once(
     committer.gate = threading.Event()
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
     both = [background.submit(client.commit, lease, OLD, NEW) for _ in range(2)]
-    assert committer.started.wait(10)
+    assert committer.started.wait(60)
     committer.gate.set()
     assert [commit.result(20) for commit in both] == [1, 1]
     assert len(committer.orders) == 1
@@ -96,7 +96,7 @@ def test_a_running_commit_blocks_no_lease_call(
     committer.gate = threading.Event()
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
     commit = background.submit(client.commit, lease, OLD, NEW)
-    assert committer.started.wait(10)
+    assert committer.started.wait(60)
     for number in range(10):
         with client.lease(REPOSITORY, f"/b{number}", hostname="h"):
             assert len(client.leases()) == 2
@@ -176,7 +176,7 @@ def held_up(
     gate = committer.gate = threading.Event()
     lease = client.acquire(REPOSITORY, path, hostname="h")
     commit = background.submit(client.commit, lease, OLD, NEW)
-    assert committer.started.wait(10)
+    assert committer.started.wait(60)
     return lease, commit, gate
 
 
@@ -219,7 +219,7 @@ def test_once_it_switches_nobody_gets_the_path_until_the_commit_has_ended(
     committer.after = threading.Event()
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
     commit = background.submit(client.commit, lease, OLD, NEW)
-    assert committer.switched.wait(10)
+    assert committer.switched.wait(60)
     clock.advance(100)
     with pytest.raises(errors.PathBusy):
         client.acquire(REPOSITORY, "/a", hostname="other")

@@ -33,9 +33,9 @@ def file_site(tmp_path: Path) -> Iterator[ThreadSite]:
 
 
 @pytest.fixture
-def any_site(any_store: Store, any_public_url: str, tmp_path: Path) -> Iterator[ThreadSite]:
+def any_site(known_store: Store, any_public_url: str, tmp_path: Path) -> Iterator[ThreadSite]:
     """A repository in each kind of store."""
-    yield from _running(ThreadSite(tmp_path, any_store, any_public_url))
+    yield from _running(ThreadSite(tmp_path, known_store, any_public_url))
 
 
 def _running(site: ThreadSite) -> Iterator[ThreadSite]:

@@ -33,8 +33,7 @@ from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.storage.file import FileStore
-from include.storage.probe import probe
-from include.storage.store import Store, Traits
+from include.storage.store import Store
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.collector import Collector
@@ -155,12 +154,6 @@ class Place:
     public_url: str
 
 
-@pytest.fixture(scope="session")
-def traits(weed: WeedServer) -> Traits:
-    """What the server keeps, tried once: a gateway that knows it begins at once."""
-    return probe(weed.store(BUCKET, "trial"), writers=4)
-
-
 @pytest.fixture(params=["file", pytest.param("weed", marks=[pytest.mark.server("weed"), pytest.mark.thorough])])
 def place(request: pytest.FixtureRequest, s3_prefix: str, tmp_path: Path) -> Place:
     """A folder. The steps know a store by its interface: on S3 is what `dags`, `publishers` and `storage` test."""
@@ -170,8 +163,7 @@ def place(request: pytest.FixtureRequest, s3_prefix: str, tmp_path: Path) -> Pla
     weed: WeedServer = request.getfixturevalue("weed")
     store = weed.store(BUCKET, s3_prefix)
     settings = f'url: "s3://{BUCKET}/{s3_prefix}", endpoint: "{weed.endpoint}", connection: store'
-    traits: Traits = request.getfixturevalue("traits")
-    return Place(store.with_traits(traits), settings, weed.public_url(BUCKET, s3_prefix))
+    return Place(request.getfixturevalue("knowing")(weed, store), settings, weed.public_url(BUCKET, s3_prefix))
 
 
 @pytest.fixture
@@ -189,7 +181,7 @@ def nights(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
     thread = threading.Thread(target=lambda: serve(config, ready=listening, stop=stop), daemon=True)
     thread.start()
-    assert ready.wait(20), "the gateway did not start"
+    assert ready.wait(120), "the gateway did not start"
     port = int(urls[0].rpartition(":")[2].partition("/")[0])
     file = tmp_path / "site.yaml"
     file.write_text(_SITE.format(folder=tmp_path, store=place.settings, public_url=place.public_url, fqrn=FQRN))

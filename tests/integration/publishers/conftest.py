@@ -11,9 +11,11 @@ import pytest
 
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
+from include.storage.file import FileStore
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN, SIGNER, LiveSite
+from tests.fakes.stocksite import StockSite
 
 
 @dataclass
@@ -39,7 +41,7 @@ class ThreadSite(LiveSite):
             target=lambda: serve(config, ready=listening, stop=self._stop), daemon=True, name="gateway"
         )
         self._thread.start()
-        assert ready.wait(20), "the gateway did not start"
+        assert ready.wait(120), "the gateway did not start"
 
     def stop(self) -> None:
         self.close()
@@ -49,9 +51,25 @@ class ThreadSite(LiveSite):
 
 
 @pytest.fixture
-def site(any_store: Store, any_public_url: str, tmp_path: Path) -> Iterator[ThreadSite]:
-    site = ThreadSite(tmp_path, any_store, any_public_url)
+def site(known_store: Store, any_public_url: str, tmp_path: Path) -> Iterator[ThreadSite]:
+    site = ThreadSite(tmp_path, known_store, any_public_url)
     site.create()
     site.start()
     yield site
     site.stop()
+
+
+@pytest.fixture
+def stock_site(file_store: FileStore, tmp_path: Path) -> Iterator[StockSite]:
+    """An empty repository behind the fake stock gateway."""
+    site = StockSite(tmp_path, file_store, file_store.url)
+    site.start()
+    yield site
+    site.stop()
+
+
+@pytest.fixture
+def reserved(stock_site: StockSite) -> StockSite:
+    """The same with destinations."""
+    stock_site.reserve()
+    return stock_site

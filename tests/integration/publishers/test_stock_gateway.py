@@ -1,13 +1,11 @@
 """The native publisher before a stock gateway: the tree is swapped and not walked, and whatever that gateway does, no
-acknowledged work is lost, nothing of others is reverted, and what would be lost on the way is refused before."""
+acknowledged work is lost and nothing of others is reverted."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +14,9 @@ from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.layout import Layout
 from include.cvmfs.revision.revision import Revision
 from include.gateway.errors import RECEIVER_FAILED, REFLOG_MISSING, CommitUnclear, GatewayError, PathBusy, TagRefused
-from include.publishers.capabilities import Loss
-from include.publishers.errors import Lossy, NotSupported, WorkReverted
-from include.storage.file import FileStore
+from include.publishers.errors import WorkReverted
 from tests.fakes.refused import refused
 from tests.fakes.site import BUILD, DESTINATIONS, FQRN, NESTED
 from tests.fakes.stocksite import StockSite
@@ -33,45 +28,26 @@ CRASH = "worker 'commit' call failed: possible that the receiver crashed: EOF"
 DIRECTORY = Dirent("", 0o40755, size=4096, linkcount=2)
 
 
-@pytest.fixture
-def site(file_store: FileStore, tmp_path: Path) -> Iterator[StockSite]:
-    site = StockSite(tmp_path, file_store, file_store.url)
-    site.start()
-    yield site
-    site.stop()
-
-
-@pytest.fixture
-def reserved(site: StockSite) -> StockSite:
-    site.reserve()
-    return site
-
-
 def publish(site: StockSite, place: str = DESTINATIONS[0], files: Any = FILES, **more: Any) -> Any:
     return site.worker().publish(site.prepared(place, files), holder="test", now=NOW, **more)
-
-
-def assert_sound(site: StockSite) -> None:
-    site.assert_sound()
-    assert site.gateway.held() == []
 
 
 # -- the way of a build
 
 
 def test_a_build_is_reserved_under_the_topmost_missing_directory_and_no_lease_path_ends_in_a_slash(
-    site: StockSite,
+    stock_site: StockSite,
 ) -> None:
-    done = site.worker().reserve([*DESTINATIONS, "/other/place"], nested=NESTED, holder="test", now=NOW)
-    assert site.gateway.leased == ["/nightlies", "/other"]
+    done = stock_site.worker().reserve([*DESTINATIONS, "/other/place"], nested=NESTED, holder="test", now=NOW)
+    assert stock_site.gateway.leased == ["/nightlies", "/other"]
     assert done.revision == 2
     assert set(done.created) >= {"/nightlies", BUILD, *DESTINATIONS, "/other", "/other/place"}
-    again = site.worker().reserve(DESTINATIONS, nested=NESTED, holder="test", now=NOW)
+    again = stock_site.worker().reserve(DESTINATIONS, nested=NESTED, holder="test", now=NOW)
     assert (again.created, again.revision) == ((), 2)
-    more = site.worker().reserve([f"{BUILD}/delta/x86_64"], nested=NESTED, holder="test", now=NOW)
-    assert site.gateway.leased[2:] == [f"{BUILD}/delta"]
+    more = stock_site.worker().reserve([f"{BUILD}/delta/x86_64"], nested=NESTED, holder="test", now=NOW)
+    assert stock_site.gateway.leased[2:] == [f"{BUILD}/delta"]
     assert more.revision == 3
-    assert_sound(site)
+    stock_site.assert_sound()
 
 
 def test_a_tree_of_any_size_is_swapped_by_its_hash_and_not_walked(reserved: StockSite) -> None:
@@ -84,7 +60,7 @@ def test_a_tree_of_any_size_is_swapped_by_its_hash_and_not_walked(reserved: Stoc
     assert done.nested_hash == changeset.root
     assert reserved.gateway.commits[-1]["path"] == DESTINATIONS[0]
     assert reserved.readers().revision.read(f"{DESTINATIONS[0]}/d7/f") == b"x"
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_hard_links_fifos_owners_and_attributes_of_a_tree_arrive_since_it_is_swapped(reserved: StockSite) -> None:
@@ -104,7 +80,7 @@ def test_hard_links_fifos_owners_and_attributes_of_a_tree_arrive_since_it_is_swa
     assert found["one"].linkcount == found["two"].linkcount == 2
     assert found["one"].uid == 7
     assert found["pipe"].is_special
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_three_publishers_at_once_lose_nothing(reserved: StockSite) -> None:
@@ -123,7 +99,7 @@ def test_three_publishers_at_once_lose_nothing(reserved: StockSite) -> None:
     assert [reserved.readers().revision.read(f"{place}/f") for place in DESTINATIONS] == [
         one.encode() for one in DESTINATIONS
     ]
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_a_destination_that_moved_on_is_refused_under_the_lease_where_the_gateway_would_let_the_last_win(
@@ -135,7 +111,7 @@ def test_a_destination_that_moved_on_is_refused_under_the_lease_where_the_gatewa
     with pytest.raises(BaseChanged):
         reserved.worker().publish(late, holder="late", now=NOW)
     assert reserved.readers().revision.read(f"{DESTINATIONS[0]}/f") == b"first"
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_an_unreserved_destination_and_a_taken_one_are_refused(reserved: StockSite) -> None:
@@ -144,7 +120,7 @@ def test_an_unreserved_destination_and_a_taken_one_are_refused(reserved: StockSi
     publish(reserved)
     with refused(DestinationError, path=DESTINATIONS[0]):
         publish(reserved, files={"f": b"2"}, replace=False)
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_a_sibling_that_begins_alike_is_busy_and_says_who_holds_what(reserved: StockSite) -> None:
@@ -153,7 +129,7 @@ def test_a_sibling_that_begins_alike_is_busy_and_says_who_holds_what(reserved: S
         publish(reserved, f"{BUILD}/alpha/x86_64")
     assert 7100 < busy.value.time_remaining_s <= 7200
     publish(reserved, f"{BUILD}/alpha/x86_64")
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_removing_and_releasing_give_the_counters_back(reserved: StockSite) -> None:
@@ -161,7 +137,7 @@ def test_removing_and_releasing_give_the_counters_back(reserved: StockSite) -> N
     reserved.worker().remove(DESTINATIONS[0], holder="test", now=NOW)
     done = reserved.worker().release(DESTINATIONS[1:], floor=None, holder="test", now=NOW)
     assert set(done.removed) == set(DESTINATIONS[1:])
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_a_link_moves_forward_and_nothing_to_do_makes_no_empty_revision(reserved: StockSite) -> None:
@@ -177,7 +153,7 @@ def test_a_link_moves_forward_and_nothing_to_do_makes_no_empty_revision(reserved
     assert reserved.readers().manifest.revision == first.revision
     lead("beta")
     assert reserved.readers().revision.entry(link).symlink == "beta"
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_a_tree_moves_within_a_nested_catalog_that_is_swapped_and_beside_one_entry_by_entry(
@@ -197,7 +173,7 @@ def test_a_tree_moves_within_a_nested_catalog_that_is_swapped_and_beside_one_ent
     assert again.revision == moved.revision + 3
     assert reserved.gateway.receiver.swapped == []
     assert reserved.readers().revision.read("/plain/two/lib/a") == b"a" * 1000
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 # -- failures
@@ -217,7 +193,7 @@ def test_a_commit_that_failed_gets_a_new_lease_since_it_cannot_be_repeated_under
     assert done.revision == 2
     assert reserved.gateway.leased[before:] == [DESTINATIONS[0]] * 2
     assert len(reserved.pauses) == 1
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 @pytest.mark.parametrize("reason", [PANIC, CRASH, "miscellaneous", "unheard of"])
@@ -227,18 +203,18 @@ def test_a_failure_after_the_switch_is_found_published_by_looking(reserved: Stoc
     assert (done.revision, done.unchanged) == (2, False)
     assert reserved.readers().manifest.revision == 2
     assert reserved.readers().tag("night").revision == 2
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_a_reservation_whose_commit_said_nothing_is_found_although_its_catalogs_were_made_anew(
-    site: StockSite,
+    stock_site: StockSite,
 ) -> None:
-    site.gateway.fail_after.append(CRASH)
-    done = site.worker().reserve(DESTINATIONS, nested=NESTED, holder="test", now=NOW)
+    stock_site.gateway.fail_after.append(CRASH)
+    done = stock_site.worker().reserve(DESTINATIONS, nested=NESTED, holder="test", now=NOW)
     assert done.revision == 1
-    assert site.readers().manifest.revision == 1
-    assert len(site.gateway.commits) == 1
-    assert_sound(site)
+    assert stock_site.readers().manifest.revision == 1
+    assert len(stock_site.gateway.commits) == 1
+    stock_site.assert_sound()
 
 
 def test_a_lost_reply_is_settled_by_looking_and_publishes_once(reserved: StockSite) -> None:
@@ -246,7 +222,7 @@ def test_a_lost_reply_is_settled_by_looking_and_publishes_once(reserved: StockSi
     done = publish(reserved)
     assert (done.revision, done.unchanged) == (2, False)
     assert reserved.readers().manifest.revision == 2
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_what_is_still_unclear_after_looking_is_said(reserved: StockSite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +236,7 @@ def test_what_is_still_unclear_after_looking_is_said(reserved: StockSite, monkey
     with pytest.raises(CommitUnclear):
         reserved.worker().publish(changeset, holder="test", now=NOW)
     assert reserved.readers().manifest.revision == 1
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_a_gateway_that_restarts_in_between_has_lost_its_counters_and_a_new_lease_cures_that(
@@ -273,7 +249,7 @@ def test_a_gateway_that_restarts_in_between_has_lost_its_counters_and_a_new_leas
     )
     assert done.revision == 2
     assert len(reserved.pauses) == 1
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_a_lease_that_expired_before_the_commit_is_taken_anew(reserved: StockSite) -> None:
@@ -283,7 +259,7 @@ def test_a_lease_that_expired_before_the_commit_is_taken_anew(reserved: StockSit
         changeset, holder="test", now=NOW, on_lease=lambda _: expiries.pop()() if expiries else None
     )
     assert done.revision == 2
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_failures_that_a_new_lease_does_not_cure_end_at_once_and_others_after_a_few(reserved: StockSite) -> None:
@@ -297,7 +273,7 @@ def test_failures_that_a_new_lease_does_not_cure_end_at_once_and_others_after_a_
     assert len(reserved.pauses) == 4
     assert reserved.readers().manifest.revision == 1
     reserved.gateway.fail.clear()
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_a_tag_that_is_taken_is_refused_before_the_commit(reserved: StockSite) -> None:
@@ -306,7 +282,7 @@ def test_a_tag_that_is_taken_is_refused_before_the_commit(reserved: StockSite) -
     with refused(TagRefused, path=DESTINATIONS[1]):
         publish(reserved, DESTINATIONS[1], tag=NewTag("night"))
     assert len(reserved.gateway.commits) == commits
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_a_published_tree_is_tagged_later_by_a_revision_of_its_own(reserved: StockSite) -> None:
@@ -315,7 +291,7 @@ def test_a_published_tree_is_tagged_later_by_a_revision_of_its_own(reserved: Sto
     assert reserved.worker().publish(changeset, holder="test", now=NOW).unchanged
     tagged = reserved.worker().publish(changeset, holder="test", now=NOW, tag=NewTag("night"))
     assert reserved.readers().tag("night").revision == tagged.revision == 3
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_leases_wait_while_any_commit_runs_and_come_through_after_it(reserved: StockSite) -> None:
@@ -336,7 +312,7 @@ def test_leases_wait_while_any_commit_runs_and_come_through_after_it(reserved: S
         assert not second.done()
         go_on.set()
         assert sorted([first.result(20).revision, second.result(20).revision]) == [2, 3]
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 # -- others' work
@@ -353,7 +329,7 @@ def test_a_commit_that_names_a_wrong_base_would_revert_and_ours_names_the_one_it
     assert sent["old_root_hash"] != f"{stale.root}C"
     assert view.nested_at(DESTINATIONS[1]) is not None
     assert reserved.readers().revision.read(f"{DESTINATIONS[1]}/other") == b"work"
-    assert_sound(reserved)
+    reserved.assert_sound()
 
 
 def test_work_that_a_commit_reverted_outside_of_its_lease_is_noticed_and_named(
@@ -387,100 +363,6 @@ def test_a_change_of_counters_without_a_change_of_entries_is_noticed_too(
     monkeypatch.setattr(type(receiver), "_merge", adding)
     with refused(WorkReverted, path=DESTINATIONS[0], revision=2):
         publish(reserved, DESTINATIONS[0])
-
-
-# -- what a stock receiver would lose
-
-
-@pytest.fixture
-def plain(reserved: StockSite) -> StockSite:
-    """With single entries below a directory that is no nested catalog of its own."""
-
-    def fill(edit: Edit) -> None:
-        content = edit.nested_at(DESTINATIONS[0])
-        assert content is not None
-        edit.add(f"{BUILD}/plain", DIRECTORY)
-        edit.add(f"{BUILD}/plain/f", Dirent("", 0o100644, size=0, mtime=5, hash=_empty(edit)))
-
-    reserved.worker().change(f"{BUILD}/plain", fill, holder="test", now=NOW)
-    return reserved
-
-
-def _empty(edit: Edit) -> Any:
-    marker = edit.lookup(f"{DESTINATIONS[0]}/.cvmfscatalog")
-    assert marker is not None
-    return marker.hash
-
-
-def _chown(edit: Edit) -> None:
-    entry = edit.lookup(f"{BUILD}/plain")
-    assert entry is not None
-    edit.touch(f"{BUILD}/plain", entry.changed(uid=1000))
-
-
-def _fifo(edit: Edit) -> None:
-    edit.add(f"{BUILD}/plain/pipe", Dirent("", 0o010644, mtime=5))
-
-
-def _hard_links(edit: Edit) -> None:
-    one = Dirent("", 0o100644, mtime=5, hash=_empty(edit), linkcount=2, hardlink_group=9)
-    edit.add(f"{BUILD}/plain/a", one)
-    edit.add(f"{BUILD}/plain/b", one)
-
-
-@pytest.mark.parametrize(
-    ("change", "loss", "path"),
-    [
-        (_chown, Loss.OWNERS, f"{BUILD}/plain"),
-        (_fifo, Loss.SPECIALS, f"{BUILD}/plain/pipe"),
-        (_hard_links, Loss.HARD_LINKS, f"{BUILD}/plain/a"),
-    ],
-)
-def test_what_the_receiver_would_drop_is_refused_by_name_unless_the_settings_allow_it(
-    plain: StockSite, change: Any, loss: Loss, path: str
-) -> None:
-    before, commits = plain.head().manifest, len(plain.gateway.commits)
-    with refused(Lossy, path=path, loss=loss):
-        plain.worker().change(f"{BUILD}/plain", change, holder="test", now=NOW)
-    assert plain.head().manifest == before
-    assert len(plain.gateway.commits) == commits
-    done = plain.worker(allow_lossy=[loss.value]).change(f"{BUILD}/plain", change, holder="test", now=NOW)
-    assert done.revision == before.revision + 1
-    after = plain.readers()
-    assert after.revision.entry(f"{BUILD}/plain").uid == 0, "the receiver lost it, as was allowed"
-    assert after.revision.lookup(f"{BUILD}/plain/pipe") is None
-    assert_sound(plain)
-
-
-def test_a_tree_with_nanoseconds_is_refused_before_it_is_leased(reserved: StockSite) -> None:
-    changeset = reserved.prepared(DESTINATIONS[0], FILES, layout=Layout.MTIME_NS, mtime_ns=True)
-    leased = len(reserved.gateway.leased)
-    with refused(NotSupported, path=DESTINATIONS[0]):
-        reserved.worker(allow_lossy=[loss.value for loss in Loss]).publish(changeset, holder="test", now=NOW)
-    assert len(reserved.gateway.leased) == leased
-    assert_sound(reserved)
-
-
-def test_changed_hard_links_break_a_receiver_and_are_refused_whatever_is_allowed(plain: StockSite) -> None:
-    # they came by other ways than this gateway
-    from include.cvmfs.commit.commit import read_head, switch
-    from include.cvmfs.format.catalogs import CatalogCache
-    from tests.fakes.site import SIGNER
-
-    head = read_head(plain.store, FQRN)
-    edit = Edit(CatalogCache(plain.store), head.manifest.root)
-    _hard_links(edit)
-    switch(plain.store, head, edit.finish(int(NOW.timestamp())), signer=SIGNER, now=int(NOW.timestamp()))
-    with refused(NotSupported, path=f"{BUILD}/plain/a"):
-        plain.worker(allow_lossy=[loss.value for loss in Loss]).remove(f"{BUILD}/plain/a", holder="test", now=NOW)
-    assert_sound(plain)
-
-
-def test_a_change_of_everything_is_refused_since_its_lease_would_end_in_a_slash(reserved: StockSite) -> None:
-    with refused(NotSupported, path="/"):
-        reserved.worker().change("", lambda edit: edit.remove(BUILD), holder="test", now=NOW)
-    assert "/" not in reserved.gateway.leased
-    assert_sound(reserved)
 
 
 def test_a_lease_below_a_directory_that_is_missing_fails_as_on_the_real_one(reserved: StockSite) -> None:

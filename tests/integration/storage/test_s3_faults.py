@@ -71,7 +71,7 @@ def test_an_answer_that_does_not_come_in_time_is_repeated(
     held = s3_proxy.hold(method="GET")
     store.put("a", b"1")
     assert store.get("a") == b"1"
-    assert store.counters.retries == {"timeout": 1}
+    assert set(store.counters.retries) == {"timeout"}, "at least once: a busy server is late by itself too"
     held.release()
 
 

@@ -47,13 +47,6 @@ def test_any_tree_comes_back_as_it_was_published(nodes: dict[str, dict[str, Any]
             assert without_markers(read_folder(target)) == wanted
 
 
-@pytest.fixture
-def mini() -> MiniRepository:
-    built = sample(MemoryStore())
-    built.publish()
-    return built
-
-
 def opened(mini: MiniRepository) -> Repository:
     return Repository.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
 

@@ -22,18 +22,10 @@ from include.cvmfs.format.keys import (
 )
 from include.cvmfs.format.whitelist import KEY, Whitelist
 from include.cvmfs.revision.repository import Repository
-from tests.fakes.memorystore import MemoryStore
-from tests.fakes.minirepo import FQRN, NOW, MiniRepository, master_key, public_key, sample, signer
+from tests.fakes.minirepo import FQRN, NOW, MiniRepository, master_key, public_key, signer
 from tests.fakes.refused import refused
 
 LATER = NOW + timedelta(days=40)
-
-
-@pytest.fixture
-def mini() -> MiniRepository:
-    built = sample(MemoryStore())
-    built.publish()
-    return built
 
 
 def test_an_expired_whitelist_is_in_force_again(mini: MiniRepository) -> None:

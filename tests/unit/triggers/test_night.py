@@ -27,7 +27,7 @@ from triggers.night import NightTrigger
 DAY = date(2026, 11, 21)
 ARTIFACT = {"project": "Gaudi", "platform": "x86_64", "url": "a.tar.gz", "size": 1, "sha256": "a" * 64}
 OTHER = {**ARTIFACT, "project": "LHCb"}
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 @dataclass

@@ -8,21 +8,17 @@ from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.check.findings import Subject
 from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
-from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key, sample
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+from tests.fakes.minirepo import MiniRepository, opened, sample
 
 
 @pytest.fixture
 def mini(store: MemoryStore) -> MiniRepository:
+    """The sample repository, built and not published yet."""
     return sample(store)
 
 
 def checked(mini: MiniRepository, **options: object) -> CheckReport:
-    return check(Repository.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=NOW), **options)
+    return check(opened(mini.store), **options)
 
 
 def found(report: CheckReport) -> set[tuple[Subject, str]]:
