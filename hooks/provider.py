@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 DISTRIBUTION = "nightshift"
-_CVMFS, _OBJECTS, _TRANSFERS = "CernVM-FS", "Object store", "FTS"
+_CVMFS, _OBJECTS, _TRANSFERS, _CEPH = "CernVM-FS", "Object store", "FTS", "Ceph"
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -18,7 +18,9 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": DISTRIBUTION,
         "name": "Nightshift",
         "description": "CernVM-FS gateways, object stores and FTS servers, as the DAGs of Nightshift use them.",
-        "integrations": [{"integration-name": name, "tags": ["software"]} for name in (_CVMFS, _OBJECTS, _TRANSFERS)],
+        "integrations": [
+            {"integration-name": name, "tags": ["software"]} for name in (_CVMFS, _OBJECTS, _TRANSFERS, _CEPH)
+        ],
         "operators": [
             {
                 "integration-name": _CVMFS,
@@ -37,6 +39,7 @@ def get_provider_info() -> dict[str, Any]:
             },
             {"integration-name": _OBJECTS, "python-modules": ["sensors.objects"]},
             {"integration-name": _TRANSFERS, "python-modules": ["sensors.fts"]},
+            {"integration-name": _CEPH, "python-modules": ["sensors.ceph"]},
         ],
         "hooks": [
             {"integration-name": _CVMFS, "python-modules": ["hooks.gateway"]},

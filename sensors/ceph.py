@@ -7,6 +7,8 @@ from typing import Any
 
 from sensors.base import WaitSensor
 
+__all__ = ["CephHealthSensor"]
+
 
 class CephHealthSensor(WaitSensor):
     """Succeeds when all OSDs of a cluster are up, all placement groups active and clean, and no check says otherwise.

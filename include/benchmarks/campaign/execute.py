@@ -30,7 +30,7 @@ from include.benchmarks.errors import (
     TARGET_BUSY,
     BenchmarkError,
 )
-from include.benchmarks.loads import LoadAccess, ServerState
+from include.benchmarks.loads import ServerState
 from include.benchmarks.programs import StopSignal
 from include.benchmarks.results import ClusterSample, RunnerResult
 from include.benchmarks.runners.choose import PROGRAMS, RUNNERS

@@ -162,7 +162,8 @@ def plan_preset(
 
     Raises BenchmarkError (PLAN_REFUSED).
     """
-    most = wish.most_rounds or wish.rounds
+    # servers are not stopped more often than was asked for
+    most = wish.rounds if preset.stops_servers else wish.most_rounds or wish.rounds
     wrong: list[str] = []
     for rounds in range(most, wish.rounds - 1, -1):
         plan = CampaignPlan(wish, kind, tuple(_planned(wish, settings, preset, kind, space, rounds)))

@@ -17,7 +17,7 @@ from statistics import fmean
 from include.benchmarks.cluster.client import cluster_arguments
 from include.benchmarks.errors import VIEW_INCOMPLETE, BenchmarkError
 from include.benchmarks.hosts import BenchmarkHost
-from include.benchmarks.programs import CEPH, SHELL, BenchmarkProgram, run_program
+from include.benchmarks.programs import CEPH, SHELL, run_program
 from include.benchmarks.servers.machine import LOOK, MachineLook, MachineUse
 from include.benchmarks.servers.osds import (
     OsdCounts,

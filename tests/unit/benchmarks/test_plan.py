@@ -129,6 +129,8 @@ def test_a_publication_is_of_one_size_whatever_its_connections_and_alike_on_s3_a
 def test_documents_of_loads_that_publish_nothing_are_as_before():
     step = plan().steps[0].load
     assert "connections" not in TypeAdapter(LoadStep).dump_json(step).decode()
+
+
 def test_an_outage_is_measured_between_two_healthy_steps_half_full_and_at_a_limited_rate():
     made = plan(replace(WISH, preset="hlt2-degraded-host", rounds=1, minutes=20), **MARKS, limits={"bytes": "2TB"})
     steps = [step for step in made.steps if step.counted]

@@ -33,6 +33,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "PlaceSensor": {"fqrn": "a.example.org", "path": "/a"},
     "ObjectSensor": {"key": "a"},
     "FtsJobSensor": {"job_ids": "a"},
+    "CephHealthSensor": {"target": "a"},
 }
 
 
