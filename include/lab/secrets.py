@@ -99,7 +99,7 @@ class LabSecrets:
         return cls(**found)
 
     def format(self) -> str:
-        lines = ["# Made by `nightshift lab up`. The state next to it needs these secrets: keep both or neither."]
+        lines = ["# Made by `nightshift lab up`. The state beside this file needs these secrets: keep both or neither."]
         lines += [f"{one.metadata[_VARIABLE]}={getattr(self, one.name)}" for one in fields(self)]
         return "\n".join(lines) + "\n"
 

@@ -156,7 +156,7 @@ class Approval(_Block):
     """
 
     deadline_minutes: Annotated[int, Field(ge=1, le=720)] = 240
-    """How long an answer is waited for; without one nothing is published, and people are told."""
+    """How long an answer is waited for; without one nothing is published, and a message is sent."""
     approvers: tuple[Annotated[str, Field(pattern=r"^\S(.{0,254}\S)?$")], ...] = ()
     """Ids of Airflow's users who may answer; empty: everyone who may act on the DAG."""
 
@@ -363,7 +363,7 @@ class SiteSettings(_Block):
     airflow_connection: ConnectionId | None = None
     """A user of Airflow's REST API, for looking at its pools (`nightshift preflight`); empty for none."""
     metrics_connection: ConnectionId | None = None
-    """Its password is the token with which Prometheus reads `/nightshift/metrics`; empty: nobody can read it."""
+    """Its password is the token with which Prometheus reads `/nightshift/metrics`; empty: no one can read it."""
     outage_minutes: Annotated[int, Field(ge=0, le=720)] = 45
     """How long a task waits for a store, gateway or publisher node that cannot be reached; 0: only its retries wait."""
     collection_schedule: Schedule | None = "0 12 * * *"

@@ -44,7 +44,7 @@ class Notify(Block):
     """Who gets messages of what goes wrong. Nothing of it is secret: addresses and keys are in the connections."""
 
     window_hours: Annotated[float, Field(gt=0, le=168)] = 12.0
-    """A cause that was told is not told again so long."""
+    """A cause that was sent is not sent again so long."""
     whitelist_days: Annotated[int, Field(ge=0, le=365)] = 14
     """How many days before a whitelist ends a message says so."""
     late_minutes: Annotated[int, Field(ge=1, le=720)] = 30

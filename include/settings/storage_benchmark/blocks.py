@@ -101,7 +101,7 @@ class TargetSettings(Block):
     price: Annotated[float, Field(gt=0)] | None = None
     """Of the whole target, in `currency`; None: no cost is computed."""
     cluster: ClusterBlock | None = None
-    """The Ceph cluster that has the data; None: it is on none, or only its clients are looked at."""
+    """The Ceph cluster that has the data; None: it is on none, or only its clients are watched."""
 
     @property
     def ceph(self) -> ClusterBlock | None:

@@ -62,7 +62,7 @@ class ErasureCode(Block):
 
 
 class ClusterBlock(Block):
-    """Looked at before each step and during it, and for how full the target is."""
+    """Checked before each step and during it; it also decides how full the target is."""
 
     conf: SitePath | None = None
     """None: /etc/ceph/ceph.conf."""
