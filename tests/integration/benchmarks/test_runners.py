@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from include.benchmarks.cluster.client import ClusterClient
 from include.benchmarks.errors import RUNNER_FAILED
 from include.benchmarks.loads import DataPattern, LoadAccess, LoadStep, RunnerKind, StreamLoad
 from include.benchmarks.results import RunnerResult
@@ -88,9 +89,10 @@ def cluster(tmp_path: Path) -> Iterator[CephCluster]:
 
 @pytest.fixture
 def pool(cluster: CephCluster) -> RunArea:
-    settings = {"kind": "pool", "name": "t", "pool": "bench", "conf": cluster.conf}
-    target = PoolBenchmarkTarget(PoolTarget.model_validate(settings))
-    wait(lambda: "peering" if target.health().unclean else None, alive=lambda: None, timeout_s=120)
+    settings = PoolTarget.model_validate({"kind": "pool", "name": "t", "pool": "bench", "conf": cluster.conf})
+    target = PoolBenchmarkTarget(settings)
+    asked = ClusterClient(settings.ceph, "t")
+    wait(lambda: "peering" if asked.health().unclean else None, alive=lambda: None, timeout_s=120)
     target.check()
     return target.area("run-1")
 

@@ -29,7 +29,7 @@ FORM = "/start?action=undo&slot=main&build_id=b21&projects=A"
 
 def test_every_route_without_a_login_answers_401(anybody: TestClient) -> None:
     routes = [one for one in anybody.app.routes if isinstance(one, APIRoute)]  # type: ignore[attr-defined]
-    assert len(routes) == len(anybody.app.routes) == 2 * len(PAGES) + 3  # type: ignore[attr-defined]
+    assert len(routes) == len(anybody.app.routes) == 2 * len(PAGES) + 4  # type: ignore[attr-defined]
     for route in routes:
         answer = anybody.get(route.path.format(name="shell.js", slot="main", run="0" * 32, campaign="c"))
         assert (answer.status_code, answer.json()) == (401, {"detail": "Not authenticated"}), route.path

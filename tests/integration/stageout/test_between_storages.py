@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from tests.fakes.xrootd import XrootdServer
 
 from include.lab.stageout.account import account_of
 from include.lab.stageout.files import LINKS, USERS, LabFault, LabFile, planned, requests_of
@@ -32,6 +31,7 @@ from include.stageout.status import TransferFilter, TransferStatus, list_transfe
 from include.stageout.tables import stageout_transfers
 from include.stageout.tasks.passes import COMPONENTS, run_pass
 from tests.fakes.ftsservice import FtsService
+from tests.servers.xrootd import XrootdServer
 
 WORKFLOW = "between"
 HOSTS = ("127.0.0.1", "127.0.0.2")
