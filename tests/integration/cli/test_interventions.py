@@ -63,7 +63,7 @@ def test_who_is_still_at_work_is_named(repo: Commands) -> None:
     ("words", "told"),
     [
         ((FQRN,), "--reason"),
-        (("--reason", "why"), "which repository"),
+        (("--reason", "why"), "name the repository"),
         ((FQRN, "-m", "why", "--until", "2026-11-22T06:00"), "time zone"),
         ((FQRN, "-m", "why", "--until", "soon"), "no time"),
         ((FQRN, "-m", "why", "--until", "2001-01-01T00:00Z"), "later time"),

@@ -117,7 +117,7 @@ def test_a_lease_is_told_with_whose_it_is_and_when_it_was_renewed() -> None:
     assert "a task of ours" in judged_lease(ours, NOW, 120).seen
     assert "100 s ago" in judged_lease(ours, NOW, 120).seen
     other = LeaseInfo("r.example.org", "/a", "key", NOW + timedelta(seconds=500), "somebody")
-    assert "somebody else, 'somebody' with key key, renewed about 0 s ago" in judged_lease(other, NOW, 120).seen
+    assert "another user, 'somebody' with key key, renewed about 0 s ago" in judged_lease(other, NOW, 120).seen
 
 
 def test_pools_that_are_missing_or_small_are_named() -> None:

@@ -216,7 +216,7 @@ def test_a_pass_after_one_that_came_to_nothing_rests_first(builder: Builder) -> 
     builder.index(ARTIFACT)
     event = watch(after=timedelta(seconds=0.3))
     assert event["turn"] == "go"
-    assert "came to nothing" in event["said"][0]
+    assert "the pass before failed" in event["said"][0]
 
 
 def test_an_event_of_the_index_ends_a_pause_at_once(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
