@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 
 from include.care.preflight.findings import Finding, Severity
 from include.care.preflight.folders import room, written
@@ -27,7 +26,7 @@ from include.lab.ports import check_free
 from include.lab.readiness import ServiceNotReady, Wrong, wait
 from include.lab.servers.weed_command import left_sockets
 from include.lab.services import Service, postgres_server, resolved, services, weed_ports
-from include.lab.supervise import ProcessState, Supervisor, end_marked, marked_processes
+from include.lab.supervise import ProcessState, Supervisor, end_marked, marked_processes, wait_for_end
 from include.settings.load import load
 from include.settings.pools import pools
 
@@ -297,10 +296,7 @@ def _end_leftovers(lab: Lab) -> int:
 def _end_postgres(pid: int, *, patience_s: float = 15.0) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
-    deadline = time.monotonic() + patience_s
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    if Path(f"/proc/{pid}").exists():
+    if not wait_for_end(pid, timeout_s=patience_s):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

@@ -1,12 +1,13 @@
 """The ports of the embedded services: their defaults, how the environment moves them, and whether they are free."""
 
+import contextlib
 import itertools
-import os
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any, Self
+
+import psutil
 
 from include.lab.errors import LabError
 
@@ -116,15 +117,10 @@ def check_free(ports: Ports, names: Iterable[str]) -> None:
 
 def holder(port: int) -> str | None:
     """Who listens on a port, as "name (pid 12)", if this user may see it."""
-    inodes = _listening_inodes(port)
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            for handle in (process / "fd").iterdir():
-                target = str(handle.readlink())
-                if target.startswith("socket:[") and target[8:-1] in inodes:
-                    return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
-        except OSError:
-            continue  # ended meanwhile, or another user's
+    for connection in psutil.net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid is not None:
+            with contextlib.suppress(psutil.Error):  # ended meanwhile
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     return None
 
 
@@ -141,16 +137,3 @@ def _can_listen(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def _listening_inodes(port: int) -> set[str]:
-    inodes = set()
-    for table in ("tcp", "tcp6"):
-        path = Path("/proc/net") / table
-        if not os.access(path, os.R_OK):
-            continue
-        for line in path.read_text().splitlines()[1:]:
-            columns = line.split()
-            if columns[3] == "0A" and int(columns[1].rsplit(":", 1)[1], 16) == port:
-                inodes.add(columns[9])
-    return inodes

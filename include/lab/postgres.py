@@ -14,6 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import psycopg2  # type: ignore[import-untyped]
 from psycopg2 import sql
 
@@ -110,10 +111,10 @@ class Postgres:
         """The pid of a server that lives on this data folder, whoever started it."""
         try:
             pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except (OSError, ValueError, IndexError):
+            words = psutil.Process(pid).cmdline()
+        except (OSError, ValueError, IndexError, psutil.Error):
             return None
-        return pid if os.fsencode(self.data) in words else None
+        return pid if str(self.data) in words else None
 
     def _connect(self, database: str) -> psycopg2.extensions.connection:
         return psycopg2.connect(

@@ -13,6 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from include.lab.environment import MARK, LabFolders
 from include.lab.errors import SUPERVISOR_FAILED, LabError, ServiceFailed
 
@@ -147,9 +149,7 @@ class Supervisor:
         pid = self._call("getPID")
         with contextlib.suppress(OSError, xmlrpc.client.Error):
             self._call("shutdown")
-        deadline = time.monotonic() + timeout_s
-        while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+        wait_for_end(pid, timeout_s=timeout_s)
 
     def _call(self, method: str, *arguments: Any) -> Any:
         # A connection per call: threads do not share one.
@@ -209,16 +209,26 @@ def configuration(supervisor: Supervisor, programs: Iterable[Program]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def wait_for_end(pid: int, *, timeout_s: float) -> bool:
+    """Wait until a process has ended; whether it has."""
+    try:
+        psutil.Process(pid).wait(timeout_s)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.TimeoutExpired:
+        return False
+    return True
+
+
 def marked_processes(place: LabFolders) -> list[int]:
     """All processes that carry the mark of this lab, whoever their parent is, but for the caller and its ancestors."""
-    wanted = f"{MARK}={place.var}".encode()
-    own = _ancestry(os.getpid())
+    me = psutil.Process()
+    own = {me.pid, *(parent.pid for parent in me.parents())}
     found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # ended, or another user's
-            pid = int(process.name)
-            if pid not in own and wanted in (process / "environ").read_bytes().split(b"\0"):
-                found.append(pid)
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):  # ended, or another user's
+            if process.pid not in own and process.environ().get(MARK) == str(place.var):
+                found.append(process.pid)
     return sorted(found)
 
 
@@ -247,18 +257,6 @@ def _info(raw: Any) -> ProcessInfo:
     state = ProcessState(raw["state"])
     seconds = max(0, raw["now"] - raw["start"]) if state is ProcessState.RUNNING else 0
     return ProcessInfo(raw["name"], state, raw["pid"], seconds, raw["spawnerr"] or raw["description"])
-
-
-def _ancestry(pid: int) -> set[int]:
-    line = set()
-    while pid > 1 and pid not in line:
-        line.add(pid)
-        try:
-            # The name, in parentheses, may hold anything; the parent is the second field after it.
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            break
-    return line
 
 
 def _escaped(text: Path | str) -> str:
