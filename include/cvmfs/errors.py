@@ -1,7 +1,7 @@
-"""What can go wrong with a repository, in one tree, and rows that no program tells apart by class.
+"""What can go wrong with a repository, in one tree, and rows that no program distinguishes by class.
 
 CvmfsError
-├── FormatError(what, detail)             bytes that are not what the format says (docs/formats.md)
+├── FormatError(what, detail)             bytes that do not follow the format (docs/formats.md)
 ├── TrustError                            what we read is not signed by whom we trust
 │   ├── SignatureError(what, detail)      manifest, whitelist or certificate signature does not hold
 │   └── WhitelistError(fqrn, detail)      whitelist of another repository, or certificate not listed
@@ -14,14 +14,14 @@ CvmfsError
 ├── RepositoryError(fqrn, detail)         no repository there, one there already, or another one than expected
 │   └── ReflogError(fqrn, detail)         reflog absent, or not the one that the manifest names
 ├── CollectionBusy(fqrn, detail, until)   another collection of the repository is at work  (retryable)
-├── CollectionRefused(fqrn, detail)       a collection would delete what it should not, or cannot tell
-├── RepositoryFrozen(fqrn, detail)        somebody stopped all changes for a while    (retryable)
+├── CollectionRefused(fqrn, detail)       a collection would delete what it should not, or cannot rule that out
+├── RepositoryFrozen(fqrn, detail)        all changes were stopped for a while       (retryable)
 ├── SourceError(member, detail)           an input tree or archive that cannot be taken
 ├── DestinationError(path, detail)        nothing can be hung there, or nothing is there to take away
 │   └── NotReserved(path, detail)         its place is not there (any more); reserve it, then publish
 ├── TagError(name, detail)                a tag that cannot be made, moved or found
 ├── MergeError(path, detail)              two changes of one base that exclude each other
-└── CommitError                           the switch to a new revision did not happen; the old one stands
+└── CommitError                           the switch to a new revision did not happen; the old one stays
     ├── ManifestConflict(fqrn, detail)    another writer switched first             (retryable)
     ├── BaseChanged(path, detail)         the destination is not what we derived from  (retryable)
     ├── UnknownBase(fqrn, detail)         what we derived from is no revision of the repository
@@ -39,7 +39,7 @@ from include.errors import Concern, ErrorRow, NightshiftError
 
 
 class CvmfsError(NightshiftError):
-    """Anything this subject raises on purpose. ``retryable``: the same call may succeed later with nobody's help."""
+    """Anything this subject raises on purpose. ``retryable``: the same call may succeed later without intervention."""
 
     code = "cvmfs-error"
 
@@ -56,7 +56,7 @@ class FormatError(CvmfsError):
 
 
 class TrustError(CvmfsError):
-    """Readable, but not vouched for."""
+    """Readable, but not trusted."""
 
     code = "not-trusted"
     concern = Concern.REPOSITORY
@@ -95,7 +95,7 @@ class WhitelistExpired(WhitelistError):
 
 
 class KeyFileError(CvmfsError):
-    """A key file that is absent, in the way, or not what its name says; the detail names the cure."""
+    """A key file that is absent, in the way, or not of the kind that its name means; the detail has the hint."""
 
     code = "key-file-unusable"
     concern = Concern.REPOSITORY
@@ -138,7 +138,7 @@ class ObjectMissing(ObjectError):
 
 
 class ObjectDamaged(ObjectError):
-    """Stored, but with other bytes than its name says."""
+    """Stored, but with bytes that do not have the hash in its name."""
 
     code = "object-damaged"
 
@@ -167,7 +167,7 @@ class ReflogError(RepositoryError):
 
 
 class SourceError(CvmfsError):
-    """``member`` names the file, directory or archive member that cannot be taken; ``detail`` says why and the cure."""
+    """``member`` names the file, directory or archive member that cannot be taken; ``detail``: why, and the hint."""
 
     code = "source-invalid"
 
@@ -220,7 +220,7 @@ class MergeError(CvmfsError):
 
 
 class RepositoryFrozen(CvmfsError):
-    """Somebody stopped all changes of the repository; ``detail`` says who, why and until when."""
+    """All changes of the repository were stopped; ``detail`` states by whom, why and until when."""
 
     code = "repository-frozen"
     retryable = True
@@ -253,7 +253,7 @@ class ManifestConflict(CommitError):
 
 
 class BaseChanged(CommitError):
-    """What the change was derived from is no longer what stands at ``path``, or was swept by a collection."""
+    """``path`` no longer has what the change was derived from, or a collection swept that."""
 
     code = "base-changed"
     retryable = True

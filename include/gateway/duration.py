@@ -1,4 +1,4 @@
-"""Durations and times as Go prints them: so a gateway tells how long a lease lasts (docs/formats.md, gateway)."""
+"""Durations and times as Go prints them; a gateway reports lease lifetimes like this (docs/formats.md, gateway)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ GatewayError
     ├── CollectionMoved     a collection went on since the change was judged              retryable
     └── TagRefused          the tag cannot be made: taken, or not a name for one
 
-``retryable`` says whether the publication may be tried again from a new acquire on; the lease at hand is dropped first.
+``retryable``: whether the publication may be tried again with a new acquire; the lease at hand is dropped first.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ReplyLost(GatewayError):
 
 class CommitUnclear(ReplyLost):
     code = "commit-unclear"
-    outage = False  # the next try looks at once whether it was published
+    outage = False  # the next try checks at once whether it was published
     hint = "read the manifest: the change may have been published"
 
 
@@ -156,7 +156,7 @@ class LeaseLost(GatewayError):
 
 
 class CollectionFailed(GatewayError):
-    """The gateway does not say why: an active lease, a repository that is not collectable, a run that failed."""
+    """The gateway does not report why: an active lease, a repository that is not collectable, a run that failed."""
 
     code = "gateway-collection-failed"
     hint = "run `cvmfs_server gc -f` on the gateway's machine by hand, and read its output"
@@ -194,7 +194,7 @@ NOT_SWITCHED = ErrorRow(
     GatewayError, "gateway-repository-not-switched",
     "see the gateway's log; a restart of the gateway enables all repositories", concern=Concern.GATEWAY,
 )  # fmt: skip
-"""It said ok, and the repository is still enabled or disabled as before."""
+"""The gateway replied ok, but the repository is still enabled or disabled as before."""
 COLLECTION_UNCLEAR = ErrorRow(
     GatewayError, "gateway-collection-unclear",
     "see on the gateway's machine whether `cvmfs_server gc` still runs, before it is collected again",
@@ -321,7 +321,7 @@ REASONS: tuple[tuple[_Match, str, GatewayErrorKind], ...] = (
 
 
 def kind_of(reason: str) -> GatewayErrorKind:
-    """The kind of error that a ``reason`` stands for; a text that no row fits is a plain ``GatewayError``."""
+    """The kind of error that a ``reason`` means; a reason that matches no row is a plain ``GatewayError``."""
     for how, pattern, kind in REASONS:
         if how.fits(pattern, reason):
             return kind

@@ -106,7 +106,7 @@ class Piece:
 class PackReader:
     """Takes a pack in blocks of any size and gives out its objects in pieces; keeps the header and nothing else.
 
-    ``header_size`` (bytes) and ``digest`` (SHA-1 of the header in hex) are what the message before the pack says.
+    ``header_size`` (bytes) and ``digest`` (SHA-1 of the header in hex) are those in the message before the pack.
     """
 
     def __init__(self, header_size: int, digest: str) -> None:

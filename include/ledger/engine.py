@@ -158,7 +158,7 @@ def _open_sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        # a reader that becomes a writer is refused at once when somebody wrote in between: writers lock from the start
+        # a reader that becomes a writer is refused at once if another one wrote in between: writers lock from the start
         write = connection.get_execution_options().get(_WRITE, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 

@@ -48,7 +48,7 @@ def ensure_bucket(url: str, credentials: Credentials, options: StoreOptions = DE
 def allow_public_read(
     url: str, credentials: Credentials, options: StoreOptions = DEFAULTS, prefix: str | None = None
 ) -> None:
-    """Let everybody GET the objects below ``prefix`` (default: the URL's own), but not list them; other rules stay."""
+    """Let anyone GET the objects below ``prefix`` (default: the URL's own), but not list them; other rules stay."""
     bucket, own_prefix = split_s3_url(url)
     below = own_prefix if prefix is None else prefix.strip("/")
     client = admin_client(credentials, options)
@@ -76,7 +76,7 @@ def allow_roles(
 def multipart_uploads(
     bucket: str, prefix: str, credentials: Credentials, options: StoreOptions
 ) -> Iterator[Unfinished]:
-    """The uploads of keys with ``prefix`` that nobody has completed or aborted, by keys without it."""
+    """The uploads of keys with ``prefix`` that were neither completed nor aborted, named by their keys without it."""
     with _in_our_words(bucket):
         for upload, _ in _uploads(admin_client(credentials, options), bucket, prefix):
             yield upload
@@ -108,7 +108,7 @@ def _uploads(client: S3Client, bucket: str, prefix: str) -> Iterator[tuple[Unfin
 
 
 def with_public_read(policy: dict[str, Any] | None, bucket: str, prefix: str) -> dict[str, Any]:
-    """``policy`` with one statement more: GET for everybody below ``prefix``; unchanged if it says so already."""
+    """``policy`` with a statement that lets anyone GET what is below ``prefix``; unchanged if it has it already."""
     resource = f"arn:aws:s3:::{bucket}/{prefix + '/' if prefix else ''}*"
     statement = {"Effect": "Allow", "Principal": {"AWS": ["*"]}, "Action": ["s3:GetObject"], "Resource": [resource]}
     statements = list((policy or {}).get("Statement", []))

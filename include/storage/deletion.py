@@ -89,7 +89,7 @@ class Deletion:
                 self._lost = outage
             except BucketMissing as missing:
                 return refused | dict.fromkeys(good, missing)
-            except StoreError as error:  # of a key of them, or of the request: it is not said which
+            except StoreError as error:  # of a key of them, or of the request: which one is unknown
                 failure = error
             else:
                 return refused

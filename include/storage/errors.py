@@ -1,11 +1,11 @@
-"""What can go wrong with an object store, in one tree, and rows that no program tells apart by class.
+"""What can go wrong with an object store, in one tree, and rows that no program distinguishes by class.
 
 StoreError(message, key)
 ├── NotFound            no such object
 │   └── BucketMissing   nor any other: the bucket itself is not there
 ├── Conflict            a conditional replace lost: another writer came first
 ├── Forbidden           credentials missing, wrong or not sufficient
-├── Unavailable         429, 5xx, time-out, dropped connection; ``cause`` says which   (retryable)
+├── Unavailable         429, 5xx, time-out, dropped connection; see ``cause``   (retryable)
 ├── Unsupported         this store cannot do that (an HTTP store does not write)
 ├── RequestRejected     the store refused the request for another reason
 └── BadKey              a key that is never sent to a store
@@ -52,7 +52,7 @@ class Forbidden(StoreError):
 
 
 class Unavailable(StoreError):
-    """No answer, or one that says to come back later. ``cause``: a status ("503"), "timeout" or "connection".
+    """No answer, or one that asks for a later retry. ``cause``: a status ("503"), "timeout" or "connection".
 
     ``outage``: the service cannot be reached, and waiting for it is worth while.
     """

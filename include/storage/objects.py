@@ -1,4 +1,4 @@
-"""Single objects of a store: put, copy, delete; each may be repeated, and a dry run says what would be done."""
+"""Single objects of a store: put, copy, delete; each may be repeated, and a dry run reports what would be done."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ __all__ = ["Credentials", "StoreOptions", "Traits", "open_store", "split_s3_url"
 
 
 def open_store(url: str, *, credentials: Credentials | None = None, options: StoreOptions = DEFAULTS) -> Store:
-    """The store at ``url``. Nothing is sent or created yet; StoreError says what is wrong with the URL.
+    """The store at ``url``. Nothing is sent or created yet. Raises StoreError if the URL is invalid.
 
     ``s3://`` without credentials is read anonymously. ``http(s)://`` takes none: it is for public reading.
     """

@@ -49,6 +49,6 @@ class StoreOptions:
     traits: Traits | None = None
     """As probed. None: assume that the store keeps conditions, and learn how it spells ETags."""
     single_writer: bool = False
-    """The caller vouches that nobody else writes mutable objects: ``replace`` works where If-Match is ignored."""
+    """The caller guarantees to be the only writer of mutable objects: ``replace`` works where If-Match is ignored."""
     fsync: Fsync = "switch"
     """File stores: when what is written is made to survive a power failure."""

@@ -23,7 +23,7 @@ BULK = 5
 
 
 def probe(store: Store, *, public_url: str | None = None, writers: int = 8) -> Traits:
-    """Race ``writers`` in a throw-away folder of ``store`` and say what it kept; the folder is gone afterwards.
+    """Race ``writers`` in a throw-away folder of ``store`` and return its traits; the folder is gone afterwards.
 
     ``public_url`` is where ``store`` itself is read anonymously. Takes some seconds on stores that are slow under
     contention. Raises what hinders the trial as such: Forbidden, Unavailable, NotFound for the bucket, ...
@@ -45,9 +45,9 @@ def probe(store: Store, *, public_url: str | None = None, writers: int = 8) -> T
 
 
 def may_delete(store: Store) -> None:
-    """Raise Forbidden unless this key may delete objects of the repository ``store``, or what else the store says.
+    """Raise Forbidden unless this key may delete objects of the repository ``store``, or another error of the store.
 
-    Servers judge a request before they look whether there is such an object: two absent ones are named. A folder is
+    Servers judge a request before they check whether the object exists: two absent ones are named. A folder is
     tried with two empty objects.
     """
     keys = [f"data/{name[:2]}/{name[2:]}" for name in (secrets.token_hex(20) for _ in range(2))]
@@ -83,7 +83,7 @@ def _keeps_replace(store: Store, writers: int, keys: list[str]) -> bool:
         _, current = store.get_versioned(key)
         bodies = [_body(writer) for writer in range(writers)]
         try:
-            # A version that is past must lose even when nobody competes.
+            # An outdated version must lose even without competing writers.
             if stale is not None and _replacing(store, key, _body(0), stale)():
                 return False
             stored = _race([_replacing(store, key, body, current) for body in bodies])

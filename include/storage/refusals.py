@@ -1,4 +1,4 @@
-"""What servers and the client library say when something fails, as errors of ours; for S3, plain HTTP and files."""
+"""Turns failures that servers and the client library report into our errors; for S3, plain HTTP and files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NO_RANGE = Refusal(RequestRejected, "the object ends before this range")
 RANGES_IGNORED = Refusal(Unsupported, "the server does not send ranges")
 KEYS = "check the connection's access key and secret"
 
-# S3 error codes say more than statuses. Sources: Amazon S3's list of error responses; radosgw's and SeaweedFS's own.
+# S3 error codes are finer than statuses. Sources: Amazon S3's list of error responses; radosgw's and SeaweedFS's own.
 BY_CODE: dict[str, Refusal] = {
     "NoSuchBucket": NO_BUCKET,
     "NoSuchKey": Refusal(NotFound, "no such object"),
@@ -97,7 +97,7 @@ class ParsedFailure:
     said: str
 
     def error(self, key: str, where: str) -> StoreError:
-        """The error to raise. The message names object and store and says what to do."""
+        """The error to raise. The message names the object, the store and what to do."""
         message = f"{key or 'the store'} in {where}: {self.refusal.what}"
         details = ", ".join(filter(None, (f"status {self.status}" if self.status else "", self.code, self.said)))
         if details:

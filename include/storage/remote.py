@@ -25,7 +25,7 @@ class ServerConnection:
     """The way to one server, shared by a store and its children.
 
     The client is made when first used. The library's threads do not survive a fork: a child of a process that has used
-    it would wait for ever, and is told so instead.
+    it would wait for ever, and gets an error instead.
     """
 
     def __init__(

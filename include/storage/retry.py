@@ -56,7 +56,7 @@ class Retrier:
         except StoreError:
             raise
         except library_errors() as error:
-            # The library's own text repeats itself over thirty lines; what it says is in ours.
+            # The library's own text repeats itself over thirty lines; its content is in ours.
             raise read_failure(error).error(key, self.where) from None
 
     def run(self, key: str, request: Callable[[], T]) -> T:

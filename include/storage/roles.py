@@ -1,6 +1,6 @@
 """Who may do what in a repository's bucket: S3 policies by role, such that none can do another's work.
 
-One bucket policy says everything: its users have no rights of their own. Why so: docs/decisions, 13.
+One bucket policy grants all rights: its users have none of their own. Why so: docs/decisions, 13.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Role(enum.Enum):
     """A kind of work on a repository's objects, by credentials of its own."""
 
     PUBLISHER = "publisher"
-    """Stores objects, and documents that say who published what. Cannot make them visible, nor delete any."""
+    """Stores objects, and documents that record who published what. Cannot make them visible, nor delete any."""
     GATEWAY = "gateway"
     """Switches manifests, and stores the catalogs and histories that it merges. Cannot delete objects."""
     COLLECTOR = "collector"
     """Deletes objects, and aborts unfinished uploads of them. Can store none, and cannot touch what is signed."""
     READER = "reader"
-    """Everybody: reads objects whose name it knows. Needs no credentials."""
+    """Anyone: reads objects whose names are known. Needs no credentials."""
 
 
 class PolicyServer(enum.Enum):
@@ -52,8 +52,8 @@ class PolicyServer(enum.Enum):
 class Grant:
     """What a role may do; `below` are keys relative to a repository, or None for the bucket itself.
 
-    `bucket_too`: the statement names the bucket beside them. radosgw asks for that before it looks at the keys of a
-    request that deletes many, and then judges each of them all the same; for other servers it says nothing.
+    `bucket_too`: the statement names the bucket beside them. radosgw requires that before it checks the keys of a
+    request that deletes many, and still judges each of them afterwards; on other servers it has no effect.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The object store as everybody sees it: keys, versions, counters and the verbs, whatever is behind them."""
+"""The interface of every object store: keys, versions, counters and the verbs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
-    """What a store says about an object without sending it. ``size`` in bytes, ``modified`` with time zone."""
+    """What a store reports about an object without sending it. ``size`` in bytes, ``modified`` with time zone."""
 
     key: str
     size: int
@@ -35,7 +35,7 @@ class ObjectMeta:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A write that was begun and not finished. ``size`` in bytes, None if the store does not say; ``since``: aware."""
+    """A write that was begun and not finished. ``size`` in bytes, None if not reported; ``since``: aware."""
 
     name: str
     size: int | None
@@ -95,7 +95,7 @@ class Store(ABC):
     @property
     @abstractmethod
     def kind(self) -> StoreKind:
-        """What kind of store it is. It has no default: whether a store is local is said by the one who writes it."""
+        """The kind of store. It has no default: each implementation states whether its stores are local."""
 
     @property
     def is_local(self) -> bool:
@@ -108,7 +108,7 @@ class Store(ABC):
         return self.kind.writable
 
     def free_bytes(self) -> int | None:
-        """How much more it can hold; None for one that does not tell. Raises StoreError."""
+        """How much more it can hold; None if the store does not report that. Raises StoreError."""
         return None
 
     @abstractmethod
@@ -143,8 +143,8 @@ class Store(ABC):
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Store unless there is an object; False if there was one.
 
-        When an answer is lost, an object of our very bytes counts as ours: whoever must know that it was *he* who won
-        writes bytes of his own.
+        When an answer is lost, an object with exactly our bytes counts as ours: callers that need to know whether they
+        won must write bytes that no other caller writes.
         """
 
     @abstractmethod

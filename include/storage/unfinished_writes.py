@@ -27,7 +27,7 @@ def remove_abandoned(store: Store, now: datetime, *, dry_run: bool = False) -> l
 
 
 def described(found: Sequence[Unfinished], store: Store) -> str:
-    """What is said of them, with the hint. ``found`` is not empty, and the oldest comes first."""
+    """The message about them, with the hint. ``found`` is not empty, and the oldest comes first."""
     what, hint = "multipart upload", "let a lifecycle rule of the bucket abort them (AbortIncompleteMultipartUpload)"
     if isinstance(store, FileStore):
         what, hint = "unfinished file", "remove them with `nightshift repo repair FQRN --unfinished`"

@@ -1,4 +1,4 @@
-"""Check one catalog: everything that can be said from its SQLite file and from the row above its mountpoint.
+"""Check one catalog: everything that can be concluded from its SQLite file and from the row above its mountpoint.
 
 It reads with statements of its own, not through ``catalog.py``: a fault of the reader must not hide in the check.
 Rules: docs/formats.md, catalogs.
@@ -25,7 +25,7 @@ from include.cvmfs.format.paths import bytes_of_name, name_fault, name_of, name_
 from include.cvmfs.format.schema import SCHEMA
 
 Note = Callable[[ObjectHash, str, int, Compression], None]
-"""Told of every object that an entry needs: hash, path, uncompressed size in bytes, form of storage."""
+"""Called for every object that an entry needs: hash, path, uncompressed size in bytes, form of storage."""
 
 _JOURNAL_VERSIONS = slice(18, 20)
 _ROLLBACK_JOURNAL = b"\x01\x01"
@@ -39,7 +39,7 @@ _FLAGS, _NAME, _SYMLINK = 10, 11, 12  # places in a row
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """A catalog where its parent says it is; ``row``: the mountpoint's entry there, ``size``: bytes, 0 if unknown."""
+    """A catalog where its parent has it; ``row``: the mountpoint's entry there, ``size``: bytes, 0 if unknown."""
 
     path: str
     hash: ObjectHash
@@ -49,7 +49,7 @@ class Mounted:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What a catalog holds, as counted from its rows; ``below``: what it says itself of the catalogs below it.
+    """What a catalog holds, as counted from its rows; ``below``: what it states itself of the catalogs below it.
 
     ``complete`` is false when it could not be read to its end, so that nothing above can be compared with it.
     ``columns``: of its table of entries, in order.
@@ -210,7 +210,7 @@ class _Audit:
             self.problem(Subject.MARKER, self.path, "nested catalog without marker")
 
     def _children(self, path: str) -> Iterator[tuple[str, Dirent]]:
-        """The entries of a directory whose rows can be read and are where parent and name say."""
+        """The entries of a directory whose rows can be read and are where parent and name put them."""
         for row in self.db.execute(f"{self.select} WHERE parent_1 = ? AND parent_2 = ?", path_digest(path)):
             self.seen += 1
             here = f"{path}/{row[_NAME]}"

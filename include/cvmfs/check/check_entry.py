@@ -43,7 +43,7 @@ def entry_faults(entry: Dirent) -> Iterator[tuple[Subject, str]]:
 
 
 def type_fault(entry: Dirent, flags: int) -> str | None:
-    """Flags and mode both tell the type."""
+    """What is wrong unless flags and mode state the same type."""
     typed = 0x1 if entry.is_directory else 0x4 | (0x8 if entry.is_symlink else 0x10 if entry.is_special else 0)
     if flags & _TYPE_FLAGS == typed:
         return None

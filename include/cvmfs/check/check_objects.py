@@ -29,7 +29,7 @@ _ID = re.compile(r"(-[a-z0-9]+)?([A-Z]?)")
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """An object, the first path that needs it, the catalog that says so, its uncompressed size, its form of storage."""
+    """An object, the first path that needs it, the catalog of that path, its uncompressed size, its form of storage."""
 
     hash: ObjectHash
     path: str

@@ -40,7 +40,7 @@ class Subject(Enum):
 @dataclass(frozen=True, slots=True)
 class Problem:
     """``path``: absolute inside the repository, ``""`` its root or the repository as a whole; ``catalog``: the hash of
-    the catalog that says so, if one does."""
+    the catalog that shows it, if one does."""
 
     subject: Subject
     path: str

@@ -69,7 +69,7 @@ def restore_objects(
 
 
 def is_whole(store: Store, one: Lost) -> bool:
-    """Whether the object is there now, with the content that its name and its catalog say. Raises StoreError."""
+    """Whether the object is there now, with the content that its name and its catalog state. Raises StoreError."""
     try:
         if one.hash.suffix == CATALOG or one.size is None:
             CatalogCache(store, budget=0).database(one.hash)

@@ -26,7 +26,7 @@ class CollectionReport:
     """Figures of one collection; times in seconds, sizes in stored bytes.
 
     ``bytes_deleted`` counts what was listed: ``bytes_known`` of the deleted objects. ``bytes_returned``: by how much
-    the free bytes of the store grew in the sweep, with what others wrote meanwhile; None if it does not tell. ``once``:
+    the free bytes of the store grew in the sweep, with what others wrote meanwhile; None if unknown. ``once``:
     condemned once in careful mode, deleted by a later collection. ``spared``: taken off the list again since a newer
     revision needs it. ``held``: objects that only tags protect; ``bytes_held``: of those that were listed. ``failed``:
     keys that the store did not delete, with its reason. ``orphans_listed``: keys of orphans that are left to a person,

@@ -15,7 +15,7 @@ BUDGET_BYTES = 64 << 20
 
 
 class Shards:
-    """A set of records. Only :meth:`shard` tells each once.
+    """A set of records. Only :meth:`shard` gives each once.
 
     ``folder``: a private one, for what does not fit ``budget`` (bytes in memory). Not for several threads at once.
     Raises OSError where the disk is full.

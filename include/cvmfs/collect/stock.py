@@ -1,4 +1,4 @@
-"""What a collection by the stock tools said it did, and what it leaves: objects that no root ever named.
+"""What a collection by the stock tools reported, and what it leaves: objects that no root ever named.
 
 Output: docs/publishers.md, collections by stock tools. ``cvmfs_server gc`` never finds orphans, since it knows roots
 only; here they are found by marking all of them.
@@ -125,7 +125,7 @@ def orphans_of(
 
 
 def _named(head: Repository) -> Named:
-    """With the revisions that precede the current one, since nobody signs what a stock collection makes of a reflog."""
+    """With the revisions that precede the current one, since what a stock collection makes of a reflog is unsigned."""
     refs = list(_refs(head))
     known = {ref.hash.digest for ref in refs}
     for _, root in preceding(head):

@@ -23,7 +23,7 @@ GROUP = 20_000
 """Keys of whole shards, at least, between two renewals of the claim."""
 _TRIES = 3
 _STEP_S = 60.0
-_ANSWERED = frozenset({"429", "503"})  # the server said that it did nothing
+_ANSWERED = frozenset({"429", "503"})  # the server answered that it did nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ class SwitchingSide:
 
 
 def note_collection(store: Store, now: datetime) -> None:
-    """Let the status file say when the last collection ended, as the stock tools write it. Raises StoreError."""
+    """Write to the status file when the last collection ended, as the stock tools do. Raises StoreError."""
     try:
         data, version = store.get_versioned(STATUS_KEY)
         status = json.loads(data)

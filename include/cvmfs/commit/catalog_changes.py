@@ -36,7 +36,7 @@ class CatalogComparison:
         """Which names differ, the catalog's own root entry apart.
 
         None where the files have different columns, and must be listed to be compared. Raises CatalogError for a row
-        that is not where its parent and name say, MergeError for one with a slash in its name.
+        that is not where its parent and name put it, MergeError for one with a slash in its name.
         """
         try:
             self._both.execute(f"ATTACH ':memory:' AS {_AFTER}")
@@ -71,7 +71,7 @@ class CatalogComparison:
 
 
 def _top(letter: str, other: str) -> str:
-    """SQL: what the row stands in is there on the other side too, so nothing above it tells of it."""
+    """SQL: the row's directory exists on the other side too, so no row above it covers it."""
     where = f"p.md5path_1 = {letter}.parent_1 AND p.md5path_2 = {letter}.parent_2"
     return f"EXISTS (SELECT 1 FROM {other}.catalog p WHERE {where})"  # noqa: S608
 

@@ -1,4 +1,4 @@
-"""The switch of a repository to a new revision, written once, for everybody who makes one.
+"""The switch of a repository to a new revision, written once for all who make one.
 
 Order: catalogs, history, reflog, manifest (docs/formats.md, manifest). All but the last are invisible to readers; the
 manifest is replaced only if it still is the one that the revision was derived from. A crash anywhere leaves the old
@@ -44,7 +44,7 @@ ATTEMPTS = 8
 
 
 class SwitchStep(Enum):
-    """The points of a switch, in order; told to ``on_step`` when they are reached."""
+    """The points of a switch, in order; passed to ``on_step`` when they are reached."""
 
     HEAD_READ = "head read"
     MERGED = "merged"
@@ -65,7 +65,7 @@ class Head:
 
 
 Fence = Callable[[Sequence[int]], Mapping[int, Exception]]
-"""Called right before the manifest is replaced with the numbers of the changes that are to become visible; tells which
+"""Called right before the manifest is replaced with the numbers of the changes that are to become visible; gives which
 of them must not, and why. If there are any, nothing is switched."""
 
 
@@ -90,9 +90,9 @@ class _TakenOut(NightshiftError):
 
 
 def read_head(store: Store, fqrn: str, voucher: Voucher | None = None) -> Head:
-    """Read the manifest from the writer's side of the store; whoever signs on top of it gives a ``voucher``.
+    """Read the manifest from the writer's side of the store; a caller that signs on top of it gives a ``voucher``.
 
-    Raises RepositoryError, FormatError, StoreError, and SignatureError for a manifest that nobody vouches for.
+    Raises RepositoryError, FormatError, StoreError, and SignatureError for a manifest that ``voucher`` does not accept.
     """
     try:
         data, version = store.get_versioned(MANIFEST_KEY)
@@ -123,7 +123,7 @@ def switch(
 
     ``superseded``: roots that publishers stored on the way; the reflog keeps them so that a collection finds them.
     ``records``: what the signer keeps between commits. ``before_switch`` runs last before the manifest is replaced and
-    stops the commit by raising. Raises ManifestConflict when somebody else switched since ``head`` was read.
+    stops the commit by raising. Raises ManifestConflict when another writer switched since ``head`` was read.
     """
     store_all(store, [(packed.hash.key, packed.data) for packed in root.catalogs] + list(root.objects))
     on_step(SwitchStep.CATALOGS_STORED)
@@ -297,9 +297,9 @@ def commit_group(
 
 
 def fence(store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: Voucher | None = None) -> Head:
-    """Let no commit pass that has looked at anything before this call: the same revision is signed with a later time.
+    """Let no commit pass that has read anything before this call: the same revision is signed with a later time.
 
-    Whoever is about to switch on the manifest before it meets a conflict and begins again. What a collector waits for
+    A writer about to switch on the manifest before it meets a conflict and begins again. What a collector waits for
     after it has published what it condemned. ``now``: Unix s. Raises ManifestConflict, SignatureError, StoreError.
     """
     attempt = 0
@@ -370,7 +370,7 @@ def _write_reflog(
                 draft.fqrn, f"lacks {missing[0]}, which the manifest names; run: nightshift repo repair --reflog"
             )
     for name, kind in named_by(draft):
-        # What goes on being current keeps its time: it tells when the root, or the history, before was superseded.
+        # What stays current keeps its time, which is when the root, or the history, before it was superseded.
         if name not in (before.root, before.history) or not reflog.contains(name):
             reflog.add(name, kind, now)
     for root in superseded:

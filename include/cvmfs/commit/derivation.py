@@ -1,4 +1,4 @@
-"""What a publisher's root was really derived from, whatever the publisher says.
+"""What a publisher's root was really derived from, whatever the publisher reports.
 
 A stock publisher works on the revision that it has mounted, but reports the manifest that it reads when it publishes.
 If another publication came in between, the difference of the two takes that one's work back. The root catalog itself

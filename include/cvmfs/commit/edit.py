@@ -117,7 +117,7 @@ class Edit(EditableRevision):
     def add_rows(
         self, directory: str, rows: Iterable[tuple[Any, ...]], chunks: Iterable[tuple[Any, ...]], counts: Counts
     ) -> None:
-        """Put many rows, as ``Catalog.add_rows`` takes them, into the catalog of what stands in ``directory``.
+        """Put many rows, as ``Catalog.add_rows`` takes them, into the catalog of the entries of ``directory``.
 
         Places are free, parents are there, and their link counts know of what comes: the caller sees to that.
         """
@@ -155,7 +155,7 @@ class Edit(EditableRevision):
     def hang(self, reference: NestedRef, root_entry: Dirent, totals: Counts) -> None:
         """Put a stored catalog at its mount path: at a free place, or in the place of a nested catalog.
 
-        ``totals``: the catalog's own counters and those below it. Raises DestinationError where something else stands.
+        ``totals``: the catalog's own counters and those below it. Raises DestinationError where something else exists.
         """
         path = reference.path
         there = self.row(path)
@@ -187,7 +187,7 @@ class Edit(EditableRevision):
             self._unlink(parent_of(path), entry.hardlink_group)
 
     def move(self, source: str, target: str) -> None:
-        """Let a file, or a directory with all below it, stand at another, free place; no content is read or stored.
+        """Move a file, or a directory with all below it, to another, free place; no content is read or stored.
 
         Nested catalogs are rewritten for their new paths. Hard links stay groups within their directories; a single
         name that leaves its directory becomes a file of its own. Raises DestinationError.

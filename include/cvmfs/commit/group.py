@@ -1,7 +1,7 @@
 """Changes of several publishers on the way into one revision: merged one after another, each refused alone.
 
-Two changes of a group never have to do with each other if both of their leases are held at the switch; whoever finds
-that one is not takes it out and merges the group again.
+Two changes of a group never have to do with each other if both of their leases are held at the switch; a caller
+that finds that one is not takes it out and merges the group again.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class _Merging:
             raise _Stands
 
     def _derived_from(self, change: Change) -> ObjectHash:
-        """What the change was really derived from: nearly always what the publisher says, and then at no cost."""
+        """What the change was really derived from: nearly always what the publisher reports, and then at no cost."""
         told, new = change.old_root, change.new_root
         named = self.bases.revision(new).root.previous_revision
         if named is None or told.digest in (new.digest, named.digest):

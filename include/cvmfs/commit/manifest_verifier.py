@@ -25,10 +25,10 @@ def _no_keys() -> Sequence[bytes]:
 
 
 class Voucher:
-    """Vouches for the manifests of one repository. Certificates are looked into once; safe to share between threads.
+    """Verifies the manifests of one repository. Certificates are examined once; safe to share between threads.
 
     ``signer``: our own key; what it signed is ours. ``public_keys``: PEM texts of master keys, asked for only when a
-    manifest was signed by another certificate; a whitelist that one of them signed may then vouch for that.
+    manifest was signed by another certificate; a whitelist that one of them signed may then list that.
     """
 
     def __init__(self, signer: ManifestSigner, public_keys: Callable[[], Sequence[bytes]] = _no_keys) -> None:
@@ -38,7 +38,7 @@ class Voucher:
         self._accepted: dict[ObjectHash, tuple[Certificate, datetime]] = {}
 
     def require(self, store: Store, signed: SignedManifest, *, now: datetime | None = None) -> None:
-        """Raises SignatureError for a manifest that neither we signed nor somebody whom a whitelist lists; StoreError.
+        """Raises SignatureError for a manifest signed neither by us nor by a whitelisted certificate; StoreError.
 
         ``now`` (aware; default: this moment) decides whether that whitelist is in force.
         """

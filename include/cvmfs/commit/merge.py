@@ -32,7 +32,7 @@ _LOOKED_UP = 64  # names in a directory; of more it is faster to list all of it
 def merge(catalogs: CatalogCache, *, base: ObjectHash, new: ObjectHash, current: ObjectHash, lease_path: str) -> Edit:
     """Apply the change ``base`` -> ``new`` to ``current``; ``lease_path`` is absolute, ``""`` for the whole repository.
 
-    The returned edit says whether anything ``changed``. Raises MergeError for a change outside of the lease (plain
+    The returned edit has ``changed``: whether anything did. Raises MergeError for a change outside of the lease (plain
     directories that lie beside the way to it are compared, but not walked), BaseChanged when ``current`` differs from
     ``base`` where the change applies, ObjectMissing for an unknown root.
     """
@@ -137,7 +137,7 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What stands at a path on one side; ``entry`` is None if nothing does."""
+    """What a path has on one side; ``entry``: None if it does not exist there."""
 
     path: str
     side: _Listed
@@ -179,7 +179,7 @@ class _Found:
         return _same_catalog(self.nested, other.nested) if one.mountpoint else self._same_chunks(one, other, two)
 
     def _same_chunks(self, one: Dirent, other: _Found, two: Dirent) -> bool:
-        # A chunked file has no hash in its row: only its chunks tell its content.
+        # A chunked file has no hash in its row: only its chunks show its content.
         return not one.chunked or self.holder.chunks(self.path, one) == other.holder.chunks(self.path, two)
 
 
@@ -203,7 +203,7 @@ class _Merge:
         self.edit.touch("", new)
 
     def _directory(self, path: str) -> None:
-        """Merge what stands in a directory; on a side where it is none, nothing stands in it."""
+        """Merge the entries of a directory; a side where it is no directory has no entries."""
         names = self._names(path)
         if names is not None and not names:
             return
@@ -221,9 +221,9 @@ class _Merge:
             self._entry(here, *(_Found(here, side, side.entries.get(name)) for side in sides))
 
     def _whole_rows(self, path: str, names: Set[str] | None) -> Set[str]:
-        """Merge at once what rows tell all of, where nobody else was; there may be very many. The names that are left.
+        """Merge together the entries that their rows hold wholly and no other writer changed; the names that are left.
 
-        ``names`` in the directory are looked at, all of them if None.
+        There may be very many. ``names``: those in the directory to consider, all of them if None.
         """
         old, new, here = (_rows(side, path) for side in (self.base, self.new, self.edit))
         names = old.keys() | new.keys() if names is None else names
@@ -249,7 +249,7 @@ class _Merge:
         return left
 
     def _names(self, path: str) -> Set[str] | None:
-        """The names in a directory that may differ between the change and its base; None: look at all."""
+        """The names in a directory that may differ between the change and its base; None: compare all."""
         one, other = self.base.inside(path), self.new.inside(path)
         if one.path != other.path:
             return None
@@ -339,7 +339,7 @@ class _Merge:
         self.edit.add(path, added, chunks, shows=holder.bind_at(path) if entry.bind else None)
 
     def _hang(self, path: str) -> None:
-        """Swap in the change's catalog. Attributes, size and counters are its own, not what the change says of it."""
+        """Swap in the change's catalog. Attributes, size and counters are its own, not those that the change states."""
         reference = self.new.holder(path).nested_at(path)
         if reference is None:
             raise MergeError(path, "a mountpoint without a nested catalog")
@@ -348,12 +348,12 @@ class _Merge:
 
 
 def _rows(side: Revision, path: str) -> dict[str, tuple[Any, ...]]:
-    """The rows of what stands in a directory, by name."""
+    """The rows of a directory's entries, by name."""
     return {str(row[9]): row for row in side.inside(path).rows_in(path)}
 
 
 def _is_whole(row: tuple[Any, ...] | None) -> bool:
-    """Whether a row, as ``Catalog.rows_in`` gives it, tells all of what stands there; nothing does so too."""
+    """Whether a row, as ``Catalog.rows_in`` gives it, holds all of its entry; so does None, for no entry."""
     if row is None:
         return True
     links, mode, flags = row[2], row[5], row[8]

@@ -69,7 +69,7 @@ def require_stored(store: Store, objects: Iterable[Stored]) -> None:
 
 
 def alternative_key(name: ObjectHash) -> str:
-    """Where the object is found in a repository whose manifest says ``A yes``: beside the manifest."""
+    """Where the object is found in a repository whose manifest has ``A yes``: beside the manifest."""
     return f".cvmfsalt-{name.text}"
 
 

@@ -1,4 +1,4 @@
-"""Let a tree that stands in a revision stand at another place too: its catalogs are written anew, no data is sent.
+"""Copy a tree of a revision to another place: its catalogs are rewritten, no data is sent.
 
 Catalogs carry the paths of what is in them (docs/formats.md, catalogs), so a second place needs catalogs of its own.
 Their revisions and times stay those of the first ones, so that the same tree at the same place has the same hash.
@@ -19,7 +19,7 @@ from include.cvmfs.format.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Rebased:
-    """A tree for its new place. ``reference``: what a parent must say of it; ``bytes``: of its catalogs, stored."""
+    """A tree for its new place. ``reference``: what a parent must state of it; ``bytes``: of its catalogs, stored."""
 
     reference: NestedRef
     root_entry: Dirent
@@ -49,7 +49,7 @@ def rebase(
         for one in below:
             catalog.set_nested(one.reference, Counts())
         if catalog.get_property("previous_revision") is not None:
-            # it would name a catalog of the other place; the null hash is how stock tools say that there is none
+            # it would name a catalog of the other place; stock tools write the null hash where there is none
             catalog.set_property("previous_revision", ObjectHash(bytes(20), tree.hash.algorithm))
         entry, statistics = catalog.root_entry, catalog.statistics
         packed = PackedCatalog.of(catalog.to_bytes(), tree.hash.algorithm)

@@ -1,6 +1,6 @@
-"""The whitelist for another while: what the holder of the master key does, and nobody else can.
+"""Extends the whitelist, which only the holder of the master key can do.
 
-Until it expires a whitelist vouches for the certificates that may sign manifests (docs/formats.md, whitelist).
+Until it expires a whitelist lists the certificates that may sign manifests (docs/formats.md, whitelist).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST = timedelta(days=365)
 
 
 def expiry_warning(whitelist: Whitelist, now: datetime, *, soon: timedelta = SOON) -> str | None:
-    """What to say of a whitelist that expires in less than ``soon``, with the cure; None while it lasts longer."""
+    """The warning about a whitelist that expires in less than ``soon``, with the hint; None while it lasts longer."""
     left = whitelist.expires - now
     if left >= soon:
         return None
@@ -73,7 +73,7 @@ def _replace(store: Store, fqrn: str, signed: bytes, expected: Version) -> None:
         store.replace(whitelists.KEY, signed, expected=expected)
     except Conflict:
         raise WhitelistError(fqrn, "was replaced by another signer meanwhile; resign it again") from None
-    except Unsupported:  # the store keeps no conditions, and nobody but the holder of the master key writes it
+    except Unsupported:  # the store keeps no conditions, and only the holder of the master key writes it
         store.put(whitelists.KEY, signed)
 
 

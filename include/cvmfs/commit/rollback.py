@@ -83,13 +83,13 @@ def rollback(
     verified: Callable[[int], None] = _ignore,
     rewritten: Callable[[Mapping[str, str]], None] = _unheard,
 ) -> Head:
-    """Make the revision. ``now``: Unix s; ``verified`` is told how many catalogs were found sound so far.
+    """Make the revision. ``now``: Unix s; ``verified`` gets the number of catalogs found sound so far.
 
     ``rewritten`` gets, before the switch, the new hash of each catalog that was brought to another layout, by the old.
 
     All catalogs of the tag's tree are read first: what a collection or an accident took is not offered to readers.
     A tree with catalogs of several layouts is brought to that of the current root catalog.
-    Going back to what is there already changes nothing. Raises ManifestConflict if somebody published since the plan
+    Going back to what is there already changes nothing. Raises ManifestConflict if a writer published since the plan
     was made, ObjectMissing and other CvmfsErrors for a tree that is not whole, CollectionRunning for one of which a
     collection that runs deletes something, and GenerationMoved if one went on since the plan was made.
     """
@@ -142,7 +142,7 @@ def _tag(store: Store, history: History, name: str) -> Tag:
 
 
 def _numbered(store: Store, head: Head, history: History, number: int) -> Tag:
-    """What a tag without a name would say of the revision."""
+    """A tag of the revision, without a name."""
     fqrn, cache = head.manifest.fqrn, CatalogCache(store)
     if not 0 < number <= head.manifest.revision:
         raise REVISION_UNKNOWN(fqrn, f"has no revision {number}; the current one is {head.manifest.revision}")

@@ -28,7 +28,7 @@ _SLOW = -1
 
 
 class RowCopy:
-    """``source`` is where the change stands, ``target`` what it is merged into."""
+    """``source`` is the revision with the change, ``target`` what it is merged into."""
 
     def __init__(self, source: Revision, target: Edit) -> None:
         self._source = source
@@ -131,13 +131,13 @@ class RowCopy:
 
     @staticmethod
     def _clean_flags(entry: Dirent) -> int:
-        """What the flags of a regular file's row become; some are better looked at one by one."""
+        """What the flags of a regular file's row become; some are better handled one by one."""
         return entry.flags if not (entry.chunked or entry.external) else _SLOW
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Rows on their way into the catalog that holds what stands in ``directory``."""
+    """Rows on their way into the catalog that holds the entries of ``directory``."""
 
     target: Edit
     directory: str

@@ -55,7 +55,7 @@ def keep_checksum(file: Path, reflog: ObjectHash) -> bool:
 
 
 def stale_checksum(fqrn: str, reflog: ObjectHash) -> str | None:
-    """What to say where stock tools of this machine know another reflog, with the cure; None if none do."""
+    """The warning if stock tools of this machine know another reflog, with the hint; None if none do."""
     file = STOCK_SPOOL / fqrn / NAME
     try:
         known = file.read_text().strip()

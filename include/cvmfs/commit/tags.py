@@ -1,6 +1,6 @@
 """Named revisions made, removed and pruned by rule, where the signing key is: tags change without a new root.
 
-A tag tells hash, revision, time and size of a root catalog; the manifest is signed anew, its revision stays
+A tag has hash, revision, time and size of a root catalog; the manifest is signed again, its revision stays
 (docs/formats.md, history).
 """
 
@@ -141,7 +141,7 @@ def add_tag(
 ) -> Tag:
     """Give a revision (a tag's name or a root hash; None: the newest) a name, and return the tag.
 
-    ``move``: a tag of that name is moved, and keeps its description if none is given. One that stands there already
+    ``move``: a tag of that name is moved, and keeps its description if none is given. One that exists already
     as it is to be is left alone. Raises TagError and what :func:`change_tags` raises.
     """
     catalogs = CatalogCache(store)
@@ -176,7 +176,7 @@ def remove_tags(store: Store, fqrn: str, names: Sequence[str], *, signer: Signer
 
 
 def prune_by_rule(store: Store, fqrn: str, rule: PruneRule, *, signer: Signer, now: datetime) -> list[TagDecision]:
-    """Take away the tags that the rule does not keep, and tell what became of each; ``now`` is aware.
+    """Remove the tags that the rule does not keep, and return what became of each; ``now`` is aware.
 
     It is decided on the very history that is changed: a tag that was moved meanwhile is judged where it is then.
     """

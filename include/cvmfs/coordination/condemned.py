@@ -324,7 +324,7 @@ def _blocks(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def _begun(store: Store, name: str) -> tuple[bytes, Iterator[bytes]]:
-    """The line that says what a list is, and the pieces after it."""
+    """The line that states what a list is, and the pieces after it."""
     pieces = _verified(store, name)
     held = b""
     for piece in pieces:

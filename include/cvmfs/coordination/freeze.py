@@ -1,6 +1,6 @@
-"""A repository's freeze: while it holds nobody publishes, reserves, takes away, moves a link or collects.
+"""A repository's freeze: while it holds, nothing is published, reserved, taken away or collected, and no link moves.
 
-One small document in the repository's store (docs/formats.md, freeze), written by compare-and-swap, read by everybody
+One small document in the repository's store (docs/formats.md, freeze), written by compare-and-swap, read by everyone
 who changes the repository: publishers, collector and gateway. Why there: docs/decisions, "A freeze is an object of the
 store". Readers and stock tools know nothing of it.
 """
@@ -19,7 +19,7 @@ from include.storage.store import Store, Version
 KEY = ".nightshift/freeze"
 FORMAT = 1
 MAX_REASON = 1000
-"""Characters of a reason; whoever waits is shown all of it."""
+"""Characters of a reason; those who wait are shown all of it."""
 _WHAT = "freeze"
 
 
@@ -27,7 +27,7 @@ _WHAT = "freeze"
 class Freeze:
     """The document. ``id`` names this freeze in the ledger; ``until``: when it ends by itself, None: with a thaw.
 
-    ``thawed``: when somebody ended it; the document stays, so that the next is written on a version of it.
+    ``thawed``: when it was ended; the document stays, so that the next is written on a version of it.
     """
 
     id: str
@@ -96,7 +96,7 @@ def look(store: Store, now: datetime) -> Freeze | None:
 
 
 def require_thawed(store: Store, fqrn: str, now: datetime) -> None:
-    """What everybody asks who is about to change the repository. Raises RepositoryFrozen, FormatError, StoreError."""
+    """Called before every change of the repository. Raises RepositoryFrozen, FormatError, StoreError."""
     found = look(store, now)
     if found is not None:
         raise RepositoryFrozen(fqrn, str(found))
@@ -105,7 +105,7 @@ def require_thawed(store: Store, fqrn: str, now: datetime) -> None:
 def freeze(store: Store, wanted: Freeze) -> Changed:
     """Freeze the repository. One that is frozen for this reason and time already stays as it is.
 
-    Another reason or end replaces what there is; since when it has been frozen stays. Raises Conflict if somebody else
+    Another reason or end replaces what there is; since when it has been frozen stays. Raises Conflict if another one
     wrote meanwhile, FormatError, StoreError.
     """
     found, version = _read(store)

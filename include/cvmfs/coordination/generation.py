@@ -21,7 +21,7 @@ KEY = ".nightshift/generation"
 STATUS_KEY = ".cvmfs_status.json"
 _STATUS_TIMES = ("%a %b %d %H:%M:%S %Z %Y", "%a %d %b %Y %H:%M:%S %Z", "%Y-%m-%dT%H:%M:%SZ")
 CHANGESET_LIFE = timedelta(hours=24)
-"""A changeset that began longer ago is prepared again; so is what a journal of sent objects says."""
+"""A changeset that began longer ago is prepared again; so is what a journal of sent objects holds."""
 ORPHAN_GRACE = timedelta(hours=48)
 """A collector spares what was stored later than this ago and nothing names: twice the life of a changeset, since one
 that began in its last moment may rely on what an interrupted preparation sent a life before."""
@@ -61,7 +61,7 @@ class CollectionStep(Enum):
     BEGIN_ANEW = "begin again"
 
 
-# Nothing is deleted before SWEEPING: until then a collection may be abandoned, or begun anew by another collector. A
+# Nothing is deleted before SWEEPING: until then a collection may be abandoned, or begun again by another collector. A
 # sweep can only be finished, since changesets are judged by its list.
 MOVES: dict[tuple[CollectionPhase, CollectionStep], CollectionPhase] = {
     (CollectionPhase.IDLE, CollectionStep.BEGIN): CollectionPhase.MARKING,
@@ -98,7 +98,7 @@ class Moment:
 
     @classmethod
     def parse(cls, mark: str) -> Moment:
-        """The moment of a ``Look.mark``, or of a token, which says nothing of shards. Raises FormatError."""
+        """The moment of a ``Look.mark``, or of a token, which has no shards. Raises FormatError."""
         token, _, swept = mark.partition("+")
         number, _, phase = token.partition(":")
         try:
@@ -140,7 +140,7 @@ class Generation:
 
     @property
     def token(self) -> str:
-        """Names number and phase, as a publisher says them with a commit; see :meth:`upholds`.
+        """Names number and phase, as a publisher sends them with a commit; see :meth:`upholds`.
 
         It does not change with ``swept``: what was sent after its shard was swept is safe, whatever is swept next.
         """
@@ -258,7 +258,7 @@ class Look:
         return None if self.generation is None else self.generation.condemned
 
     def lists_since(self, moment: Moment) -> tuple[Missed, ...] | None:
-        """The lists of the collections that ended since; None when that cannot be told.
+        """The lists of the collections that ended since; None when that is unknown.
 
         Of the first of them only the shards count that were not swept at ``moment``.
         """
@@ -285,7 +285,7 @@ class Look:
 
 
 def look(store: Store) -> Look:
-    """See what the repository's store says of collections: one request, a second where there is no document.
+    """Read what the repository's store holds about collections: one request, a second where there is no document.
 
     Raises FormatError for a document that cannot be read, and StoreError.
     """

@@ -1,6 +1,6 @@
 """A file catalog: the SQLite database of one directory tree's entries, held in memory.
 
-Format: docs/formats.md, catalogs. A catalog knows its own rows only; how catalogs hang together is told in
+Format: docs/formats.md, catalogs. A catalog knows its own rows only; how catalogs hang together is described in
 ``edit.py``. Writers keep the statistics exact row by row, so that closing a catalog never has to count.
 """
 
@@ -78,7 +78,7 @@ class Catalog(CatalogFile):
     def load(cls, database: bytes, name: ObjectHash | None = None) -> Catalog:
         """Open the bytes of a catalog's SQLite file; ``name`` is what errors call it.
 
-        Raises CatalogError for what is none, or of a newer schema.
+        Raises CatalogError for what is not a catalog, or has a newer schema.
         """
         if not database.startswith(b"SQLite format 3\0"):
             raise CatalogError("", "the object is not an SQLite file")
@@ -97,7 +97,7 @@ class Catalog(CatalogFile):
 
     @classmethod
     def unpack(cls, data: bytes, expected: ObjectHash) -> Catalog:
-        """Open a stored object that must be what its name says. Raises ObjectDamaged, FormatError, CatalogError."""
+        """Open a stored object that must have the hash in its name. Raises ObjectDamaged, FormatError, CatalogError."""
         if hash_bytes(data, expected.algorithm).digest != expected.digest:
             raise ObjectDamaged(expected.key)
         return cls.load(decompress(data), expected)
@@ -204,7 +204,7 @@ class Catalog(CatalogFile):
         return self._guarded(lambda: tuple(Chunk(int(o), int(s), entry.chunk_hash(digest_of(h))) for o, s, h in rows))
 
     def nested(self) -> list[NestedRef]:
-        """What is mounted in it, by path; each strictly below, so that whoever follows them comes to an end."""
+        """What is mounted in it, by path; each strictly below, so that following them ends."""
         found = self._references(f"SELECT path, sha1, {self._shape.nested_size} FROM nested_catalogs ORDER BY path")
         for reference in found:
             if not reference.path.startswith(f"{self.path}/"):
@@ -333,12 +333,12 @@ class Catalog(CatalogFile):
         return int((self._one("SELECT max(hardlinks) >> 32 FROM catalog") or (0,))[0] or 0) + 1
 
     def set_bind(self, reference: NestedRef) -> None:
-        """Say what a bind mountpoint shows; it counts for nothing."""
+        """Record what a bind mountpoint shows; no counter counts it."""
         row = (reference.path, str(reference.hash), reference.size)
         self._run(f"INSERT OR REPLACE INTO bind_mountpoints (path, sha1, size) VALUES ({_TEXT},?,?)", *row)
 
     def move(self, source: str, target: str) -> None:
-        """Let an entry and all rows below it stand at another, free place of this catalog; their content stays.
+        """Move an entry and all rows below it to another, free place of this catalog; their content stays.
 
         The paths of nested catalogs and bind mountpoints go along. Parents' link counts are the caller's to adapt.
         """
@@ -357,7 +357,7 @@ class Catalog(CatalogFile):
                 rows.append((*old, *path_hash(new), *parent))
                 if is_directory:
                     here = f"{above}/{name}"
-                    if (*old,) != path_hash(here):  # a row that stands in itself would have no end
+                    if (*old,) != path_hash(here):  # a row that contains itself would have no end
                         raise CatalogError(here, "its row does not match its parent and name")
                     pending.append((here, new, *old))
         where = "WHERE md5path_1=?1 AND md5path_2=?2"
@@ -374,7 +374,7 @@ class Catalog(CatalogFile):
         self._run("COMMIT")
 
     def move_to(self, path: str) -> None:
-        """Let this be the catalog of another mount path: every path in it is written anew. Raises CatalogError."""
+        """Make this the catalog of another mount path: every path in it is rewritten. Raises CatalogError."""
         source = self.path
         self.move(source, path)
         self.set_property("root_prefix", path)

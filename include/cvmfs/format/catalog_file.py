@@ -51,7 +51,7 @@ class CatalogFile:
         return CatalogError(path, f"damaged catalog{named}: {what}")
 
     def symlinks(self) -> dict[str, str]:
-        """What each symbolic link in it says, by the link's path. Raises CatalogError."""
+        """The target of each symbolic link in it, by the link's path. Raises CatalogError."""
         found = dict[str, str]()
         directories: dict[tuple[int, ...], str] = {path_hash(self.path): self.path}
         for *parent, name, target in self._all(

@@ -83,7 +83,7 @@ class CatalogCache:
         return known
 
     def open_nested(self, path: str, hash_: ObjectHash) -> Catalog:
-        """Open the catalog mounted at ``path`` and require that it says so itself."""
+        """Open the catalog mounted at ``path`` and require that it was made for that path."""
         catalog = self.open(hash_)
         if catalog.path != path:
             raise CatalogError(path, f"the catalog {hash_} mounted here was made for {catalog.path or '/'}")

@@ -9,7 +9,7 @@ from include.cvmfs.errors import FormatError
 
 
 class Compression(Enum):
-    """The value is what stands in bits 11-13 of a catalog row's flags."""
+    """The value is that of bits 11-13 of a catalog row's flags."""
 
     ZLIB = 0
     NONE = 1

@@ -53,7 +53,7 @@ class Counts:
         """What one row of a catalog, with ``chunks`` rows of chunks, adds to its own counters.
 
         A mountpoint counts as a directory here and, as the root entry, in the nested catalog; the row of
-        ``nested_catalogs`` that makes it count as nested is counted by whoever writes that row.
+        ``nested_catalogs`` that makes it count as nested is counted by the writer of that row.
         """
         size = entry.size if entry.is_regular else 0
         return cls(

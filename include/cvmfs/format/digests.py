@@ -13,7 +13,7 @@ _KEY = re.compile(r"data/([0-9a-f]{2})/([0-9a-f]{38}(?:-[a-z0-9]+)?[A-Z]?)")
 
 
 def identity(hash_: ObjectHash) -> bytes:
-    """What tells one object of a store from all others: the digest, and the suffix letter of those that have one."""
+    """The identity of an object in a store: the digest, and the suffix letter of those that have one."""
     return hash_.digest + hash_.suffix.encode()
 
 

@@ -215,6 +215,6 @@ def _size(value: Any) -> int:
 
 def _mode(value: Any) -> int:
     mode = int(value)
-    if not 0 <= mode < 1 << 32:  # or stat would refuse it, wherever it is looked at
+    if not 0 <= mode < 1 << 32:  # or stat would refuse it, wherever it is used
         raise ValueError(f"mode {mode}")
     return mode

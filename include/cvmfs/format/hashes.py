@@ -37,7 +37,7 @@ CATALOG, CERTIFICATE, HISTORY, META, PARTIAL, PLAIN = "C", "X", "H", "M", "P", "
 
 @dataclass(frozen=True, slots=True)
 class ObjectHash:
-    """The hash of an object's stored bytes. The suffix tells the kind of object and takes no part in the digest."""
+    """The hash of an object's stored bytes. The suffix is the kind of object and takes no part in the digest."""
 
     digest: bytes
     algorithm: Algorithm = SHA1

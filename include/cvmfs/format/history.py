@@ -184,7 +184,7 @@ class History(Database):
         self._insert(tag)
 
     def move(self, tag: Tag) -> Tag | None:
-        """Let an existing name stand for another revision, and give what it stood for; a new name is added (None)."""
+        """Move an existing name to another revision and return its former tag; add a new name and return None."""
         check_tag_name(tag.name)
         before = self.tag(tag.name)
         with self._transaction():
@@ -204,7 +204,7 @@ class History(Database):
         return removed
 
     def rotate_trunk(self, head: Tag, previous: ObjectHash | None = None, *, rollback: bool = False) -> None:
-        """Let ``trunk`` stand for ``head``, and ``trunk-previous`` for what it stood for (dropped by a rollback).
+        """Move ``trunk`` to ``head``, and ``trunk-previous`` to where it was (dropped by a rollback).
 
         Name and description of ``head`` do not matter. ``previous``: hash of the history that this one follows.
         """

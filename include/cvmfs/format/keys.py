@@ -147,7 +147,7 @@ def generate_repository_key(fqrn: str, now: datetime, key: rsa.RSAPrivateKey | N
 
 
 def parse_certificate(pem: bytes) -> Certificate:
-    """Read PEM text, as it stands in a ``.crt`` file and in the certificate object. Raises FormatError."""
+    """Read PEM text, as it is in a ``.crt`` file and in the certificate object. Raises FormatError."""
     try:
         return x509.load_pem_x509_certificate(pem)
     except (ValueError, x509.InvalidVersion) as fault:

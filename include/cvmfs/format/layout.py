@@ -21,7 +21,7 @@ _SHAPES = 64
 
 
 class Layout(Enum):
-    """The value says it to people. What stock tools up to 2.11 write is ``PLAIN``."""
+    """The value describes the layout to people. Stock tools up to 2.11 write ``PLAIN``."""
 
     PLAIN = "15 columns"
     MTIME_NS = "16 columns, mtimens after mtime"

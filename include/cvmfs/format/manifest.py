@@ -116,7 +116,7 @@ def sign(manifest: Manifest, private_key: RSAPrivateKey) -> bytes:
 def verify(signed: SignedManifest, certificate: Certificate | bytes, *, fqrn: str | None = None) -> None:
     """Check hash and signature against the repository's certificate (PEM text or parsed), and the name if one is given.
 
-    Whether that certificate is to be trusted is for the whitelist to say. Raises SignatureError, RepositoryError.
+    Whether that certificate is to be trusted is decided by the whitelist. Raises SignatureError, RepositoryError.
     """
     letter = SignedLetter(signed.letter, signed.hash, signed.signature)
     if not letter.is_intact:

@@ -34,7 +34,7 @@ def load(store: Store, name: ObjectHash, how: Compression = Compression.ZLIB, *,
 
 
 def stream(store: Store, name: ObjectHash, how: Compression, *, size: int, block: int = _BLOCK) -> Iterator[bytes]:
-    """The content in pieces, for objects of any size; ``size`` is what the catalog says, in bytes.
+    """The content in pieces, for objects of any size; ``size``: bytes, as in the catalog.
 
     The last piece is handed out after the hash was found right. Raises ObjectMissing, ObjectDamaged, StoreError.
     """
@@ -117,7 +117,7 @@ class _Inflater:
         return self._state.eof and not self._state.unused_data
 
     def feed(self, stored: bytes, block: int) -> Iterator[bytes]:
-        # Pieces of bounded size: a few stored bytes may stand for very many.
+        # Pieces of bounded size: a few stored bytes may unpack to very many.
         while stored and not self._state.eof:
             yield self._state.decompress(stored, block)
             stored = self._state.unconsumed_tail

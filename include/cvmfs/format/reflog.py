@@ -21,7 +21,7 @@ INSERT INTO properties VALUES ('schema', '1.0'), ('schema_revision', '0');
 
 
 class RefType(Enum):
-    """What a reference is; the value is what stands in the column ``type``."""
+    """What a reference is; the value is that of the column ``type``."""
 
     CATALOG = 0
     CERTIFICATE = 1
@@ -107,5 +107,5 @@ class Reflog(Database):
         return int(self._all("SELECT count(*) FROM refs")[0][0])
 
     def hash(self, algorithm: Algorithm = SHA1) -> ObjectHash:
-        """What the manifest says of this reflog (field Y): the hash of the raw file."""
+        """The manifest's field Y for this reflog: the hash of the raw file."""
         return hash_bytes(self.to_bytes(), algorithm)

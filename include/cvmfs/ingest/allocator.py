@@ -1,4 +1,4 @@
-"""Keeps freed memory in the process: half of the time of compressing a small file goes into getting pages anew.
+"""Keeps freed memory in the process: half of the time of compressing a small file goes into getting pages again.
 
 Each call of zlib takes a quarter of a megabyte and gives it back; by default the C library hands it on to the kernel.
 """

@@ -46,7 +46,7 @@ def balance(outline: Outline, markers: AbstractSet[bytes], automatic: AbstractSe
 
     ``automatic``: directories with the other marker, whose catalogs may go. Going through the directories from below,
     while one is heavier than half of what a catalog may hold, its heaviest directory becomes a catalog (of equal ones
-    the first by name). A catalog that goes is counted into the one above it, before that is looked at.
+    the first by name). A catalog that goes is counted into the one above it, before that one is considered.
     """
     split: list[bytes] = []
     merged: list[bytes] = []

@@ -1,6 +1,6 @@
 """A changeset: a tree prepared for one destination, as a small document that a later task can publish.
 
-It names a nested catalog that is stored with everything below it, and says all that hanging it needs to know.
+It names a nested catalog that is stored with everything below it, and holds all that hanging it needs to know.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Changeset:
 
     @property
     def reference(self) -> NestedRef:
-        """What a parent catalog must say about it."""
+        """What a parent catalog must state about it."""
         return NestedRef(self.destination, self.root, self.root_size)
 
     @property

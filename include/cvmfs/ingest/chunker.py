@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from include.cvmfs.errors import FormatError
 
 _WINDOW = 32  # bytes that the rolling value depends on
-_BLOCK = 32 * 1024  # positions looked at together: the integers stay in the processor's cache
+_BLOCK = 32 * 1024  # positions scanned together: the integers stay in the processor's cache
 _ALL_ONES = 0xFFFFFFFF
 _MIDDLE = 0x7FFFFFFF
 _FULL_BITS = 25  # bits 31 to 7 are made of whole bytes; the lower ones lack the bytes to come
@@ -139,7 +139,7 @@ class _Detector:
 
 
 def _all_ones(value: int, stream: int) -> int:
-    """The lanes whose rolling value is 0xffffffff, all 32 bits looked at."""
+    """The lanes whose rolling value is 0xffffffff in all 32 bits."""
     run = stream
     for shift in _AND_SHIFTS:
         run &= run >> shift

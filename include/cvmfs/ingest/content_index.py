@@ -22,7 +22,7 @@ ENTRIES = 2_000_000
 """At most twice as many are kept, at about 80 bytes each: those of the current generation and of the one before."""
 
 _log = logging.getLogger(__name__)
-# The last two come from cells and names of a database that somebody else has written, or a disk.
+# The last two come from cells and names of a database that another program has written, or a disk.
 _FAULTS = (OSError, sqlite3.Error, TypeError, ValueError)
 _BATCH = 2000
 _ASKED_AT_ONCE = 128
@@ -146,7 +146,7 @@ class ContentIndex:
             self._db.execute(statement)
 
     def _give_up(self, fault: Exception) -> None:
-        """Go on without; a file that is no sound database goes, since it would stand in the way for ever."""
+        """Go on without; a file that is no sound database goes, since it would be in the way for ever."""
         _log.warning("content index %s is not used: %s", self._path, fault)
         if self._db is not None:
             self._db.close()
@@ -170,5 +170,5 @@ def _write_ahead(db: sqlite3.Connection) -> None:
 
 
 def _check(key: bytes, digest: bytes) -> bytes:
-    """Tells an entry that was written whole for this key from one that a disk made of two."""
+    """A checksum by which an entry written whole for this key differs from one that a disk made of two."""
     return zlib.crc32(digest, zlib.crc32(key)).to_bytes(4, "big")

@@ -164,8 +164,8 @@ class Packer(Generic[T]):
     def _reused(self, keys: Sequence[bytes], suffix: str) -> dict[bytes, bytes]:
         """Digests of contents that were packed before and whose objects need not be sent, by key; each key counts.
 
-        The index says which object it is; whether the store has it, only the known set and what was sent by ourselves
-        can say.
+        The index names the object; whether the store has it is known only from the known set and from what we sent
+        ourselves.
         """
         found = self._index.find(keys) if self._index is not None else {}
         letter = suffix.encode()

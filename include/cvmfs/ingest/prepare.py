@@ -52,7 +52,7 @@ class PrepareOptions:
 
     ``algorithm`` and ``layout`` are those of the repository; ``mtime_ns``: keep nanoseconds, for which the layout must
     have a column; ``xattrs``: namespaces of the extended attributes to be kept, such as
-    ``("user.",)``; ``external``: store no file contents, only tell their hashes, since they are served from elsewhere,
+    ``("user.",)``; ``external``: store no file contents, only their hashes, since they are served from elsewhere,
     as they are and under their paths; ``cuts``: where catalogs begin, and how large they may be.
     ``connections``: uploads at once; ``memory_mb``: contents in flight, in MB, beside a fixed amount for the rest.
     ``index``: file of this machine's content index, which spares compressing what was compressed before.
@@ -113,7 +113,7 @@ def prepare(
     progress: Callable[[PrepareProgress], None] | None = None,
     dry_run: bool = False,
 ) -> Changeset:
-    """Store all of ``source`` as a nested catalog at ``destination`` of a repository (fqrn), and say what it is.
+    """Store all of ``source`` as a nested catalog at ``destination`` of a repository (fqrn), and return its changeset.
 
     ``known``: identities (``digests.identity``: the 20-byte digest of a file, digest and letter of others) of objects
     that the store is sure to hold; they are not sent. ``progress`` is called a few times a second, and may raise to

@@ -39,7 +39,7 @@ _F_SETPIPE_SZ = 1031
 _LENGTH = struct.Struct("<I")
 
 Deliver = Callable[[Any, bytes, int], bool]
-"""Told ticket, digest and stored size of a packed file, in the caller's thread; says whether it is to be written."""
+"""Gets ticket, digest and stored size of a packed file, in the caller's thread; returns whether it is to be written."""
 
 
 def useful() -> int:

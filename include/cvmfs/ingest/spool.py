@@ -324,7 +324,7 @@ class Spool:
         return None if row is None else Row._make(row)
 
     def _imply(self, key: bytes, below: bytes) -> None:
-        """Add a directory that no entry told of, and those above it."""
+        """Add a directory that no entry named, and those above it."""
         while True:
             found = self._find(key)
             if found is not None:
@@ -361,7 +361,7 @@ class Spool:
 
 
 def is_marker(path: str) -> bool:
-    """Whether a path is that of a file which says that its directory is a nested catalog."""
+    """Whether a path is that of a file that marks its directory as a nested catalog."""
     return path.rpartition("/")[2] in (MARKER, AUTO_MARKER)
 
 

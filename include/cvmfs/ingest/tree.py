@@ -23,7 +23,7 @@ from include.cvmfs.format.hashes import Algorithm, ObjectHash
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.ingest.spool import Row, Spool
 
-DIRECTORY_BYTES = 4096  # what a directory's row says, whatever the source's file system thinks
+DIRECTORY_BYTES = 4096  # a directory's size in its row, whatever it is in the source's file system
 _BATCH = 1000
 _PACKED_AT_ONCE = 2  # catalogs, by threads: compressing leaves the interpreter to the maker of the next one
 _GROUP_BITS = 32

@@ -1,4 +1,4 @@
-"""A look at a tree that can be told without being read: what cannot be published is refused before anything is sent."""
+"""Checks a tree that can be listed without being read: what cannot be published is refused before anything is sent."""
 
 from __future__ import annotations
 

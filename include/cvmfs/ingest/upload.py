@@ -37,7 +37,7 @@ class Budget:
             self._changed.notify()
 
     def fail(self, failure: BaseException) -> None:
-        """From now on, all who ask get this error. The first one stands."""
+        """From now on, all who ask get this error. The first one is kept."""
         with self._changed:
             self._failure = self._failure or failure
             self._changed.notify_all()
@@ -53,7 +53,7 @@ class Budget:
 
 
 class Destination(Protocol):
-    """Where objects are put: a store, or what stands before one."""
+    """Where objects are put: a store, or a layer before one."""
 
     @property
     def is_local(self) -> bool: ...

@@ -79,7 +79,7 @@ class UploadJournal:
                 self._file = None
 
     def remove(self) -> None:
-        """The preparation is done: its changeset says everything from now on."""
+        """Remove the journal of a preparation that is done: its changeset replaces it."""
         self.close()
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
@@ -157,7 +157,7 @@ def _begin(path: Path, generation: int, now: datetime) -> None:
     head = json.dumps({"format": FORMAT, "generation": generation, "started": now.astimezone(UTC).isoformat()})
     begun = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     begun.write_bytes(head.encode() + b"\n")
-    begun.replace(path)  # whoever still writes to the old file writes for nobody
+    begun.replace(path)  # what is still written to the old file is never read
 
 
 def _read(path: Path, generation: int, now: datetime) -> tuple[bytes, ...] | None:

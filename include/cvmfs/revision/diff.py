@@ -62,7 +62,7 @@ class DifferingEntry:
 def diff(before: Revision, after: Revision, path: str = "") -> Iterator[DifferingEntry]:
     """Every difference at ``path`` and below, parents first, in name order (bytes).
 
-    An entry that became another kind of thing is one change, and what stood or stands below it follows. Link counts
+    An entry that became another kind of thing is one change, and what was or is below it follows. Link counts
     and sizes of directories follow from what is in them and do not count. Raises CatalogError where neither revision
     has anything, and what reading a tree raises.
     """

@@ -46,7 +46,7 @@ class GetOptions:
 
 @dataclass(frozen=True, slots=True)
 class GetProgress:
-    """Regular files and bytes that are in place; the totals are 0 where the catalogs do not tell them at once."""
+    """Regular files and bytes that are in place; the totals are 0 where the catalogs do not hold them ready."""
 
     files: int
     bytes: int
@@ -80,7 +80,7 @@ def get(
     options: GetOptions = GetOptions(),
     progress: Callable[[GetProgress], None] = _ignore,
 ) -> Got:
-    """Write what stands at ``path`` to ``target``: a directory's content into it, a single file as it.
+    """Write what is at ``path`` to ``target``: a directory's content into it, a single file as it.
 
     What else is in ``target`` stays. Raises CvmfsError when something there is in the way, above all a symlink where
     a directory belongs; CatalogError for names that lead elsewhere; and what reading a tree raises.
@@ -296,7 +296,7 @@ class _Getting:
         there = _lstat(place)
         if there is None or not stat.S_ISREG(there.st_mode) or there.st_size != entry.size:
             return False
-        if there.st_nlink != entry.linkcount:  # links of somebody else's, or fewer than belong together
+        if there.st_nlink != entry.linkcount:  # links from elsewhere, or fewer than belong together
             return False
         if self.options.trust_times:
             return there.st_mtime_ns == _time_ns(entry)

@@ -1,8 +1,8 @@
 """Which roots have been revisions of a repository: a change may be derived from one of those and from nothing else.
 
-Each root catalog names the one before it. The way back from the current revision is walked as far as somebody asks and
-remembered, so that each revision is looked at once. Roots that publishers made on the way to a revision lie in the
-reflog too, but on nobody's way back.
+Each root catalog names the one before it. The way back from the current revision is walked as far as needed and
+remembered, so that each revision is read once. Roots that publishers made on the way to a revision lie in the
+reflog too, but not on that way back.
 """
 
 from __future__ import annotations

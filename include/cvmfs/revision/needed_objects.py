@@ -28,7 +28,7 @@ def known_objects(revision: Revision, paths: Iterable[str]) -> DigestSet:
             if revision.lookup(path) is not None:
                 add_identities(revision, path, found)
         except CvmfsError:
-            continue  # damage elsewhere is for the check to report; here it only costs a look at the store
+            continue  # damage elsewhere is for the check to report; here it only costs a request to the store
     return found
 
 

@@ -75,11 +75,11 @@ def fetch_trusted(
     min_revision: int = 0,
     min_timestamp: int = 0,
 ) -> Trusted:
-    """Read the manifest and all that vouches for it. ``now`` is aware; ``public_keys`` are PEM texts of master keys.
+    """Read the manifest and all that authenticates it. ``now`` is aware; ``public_keys`` are PEM texts of master keys.
 
     Without public keys a local store is read unverified, any other is refused. ``min_revision`` and ``min_timestamp``
     (Unix s) are what the caller has seen before: nothing older is accepted. Raises RepositoryError, FormatError,
-    SignatureError, WhitelistError, ObjectMissing, ObjectDamaged, StoreError; :func:`failure_of` tells the class.
+    SignatureError, WhitelistError, ObjectMissing, ObjectDamaged, StoreError; :func:`failure_of` gives the class.
     """
     name = fqrn or store.url.rstrip("/").rpartition("/")[2] or store.url
     if not public_keys and not store.is_local:

@@ -21,7 +21,7 @@ from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
 from include.cvmfs.sources.source import SourceLimits, printable
 
 _BLOCK = 1 << 20
-_ZSTD_INPUT = 1 << 10  # its decompressor cannot be told to stop; this much input gives at most 32 MiB
+_ZSTD_INPUT = 1 << 10  # its decompressor cannot be stopped; this much input gives at most 32 MiB
 _WINDOW_BYTES = 128 << 20
 _MAGIC_BYTES = 6
 _GZIP = b"\x1f\x8b"
@@ -31,7 +31,7 @@ _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # preceded by a byte 0x50 to 0x5f
 
 
 class ArchiveBytes:
-    """The unpacked bytes of one archive. Iterate once; afterwards :meth:`verify` tells whether it was the right one.
+    """The unpacked bytes of one archive. Iterate once; afterwards :meth:`verify` checks whether it was the right one.
 
     ``packed=False`` gives the bytes as they are.
     """
@@ -73,7 +73,7 @@ class ArchiveBytes:
     def close(self) -> None:
         """Nothing is read any more when this returns.
 
-        It joins no thread: entries that nobody took to their end are closed by the garbage collector, which runs
+        It joins no thread: entries that were not taken to their end are closed by the garbage collector, which runs
         anywhere, also in a thread that is just being started and holds the lock that a join takes.
         """
         self._reader.shutdown(wait=False, cancel_futures=True)

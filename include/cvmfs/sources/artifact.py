@@ -1,4 +1,4 @@
-"""An artifact as a source of a tree, whatever it is packed as: told by its first bytes, never by its name."""
+"""An artifact as a source of a tree, whatever it is packed as: recognized by its first bytes, never by its name."""
 
 from __future__ import annotations
 

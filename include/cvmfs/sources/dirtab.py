@@ -69,7 +69,7 @@ class Dirtab:
         return self._negative is not None and self._negative.fullmatch(path.encode()) is not None
 
 
-# An element's parts: a text stands for itself, None for "*", and "" for "?" (texts are never empty).
+# An element's parts: a text matches itself, None is "*", and "" is "?" (texts are never empty).
 _ANY_PART: None = None
 _ONE_PART = ""
 

@@ -41,7 +41,7 @@ class Entry:
     """One member of a tree. ``path`` is relative to the tree's root, which is ``""`` itself.
 
     ``mode``: permission bits only; ``mtime``: Unix s, and ``mtime_ns`` the ns that come to it (0 to 999,999,999);
-    ``size``: bytes of a regular file, else 0; ``hardlink_to``: path of an entry that came before, which then tells all
+    ``size``: bytes of a regular file, else 0; ``hardlink_to``: path of an entry that came before, which then has all
     the rest; ``device``: number of a device; ``xattr``: the blob of those extended attributes that are to be kept.
     """
 
@@ -92,7 +92,7 @@ class TreeSource(Protocol):
 
 @runtime_checkable
 class OutlinedSource(Protocol):
-    """A source that can tell what is in it without being read, as often as it is asked."""
+    """A source that can list what is in it without being read, as often as it is asked."""
 
     def outline(self, *, sizes: bool) -> Iterator[tuple[str, int]]:
         """Path and, with ``sizes``, the bytes of regular files, of all that ``entries`` would give but the root."""
@@ -102,7 +102,7 @@ class OutlinedSource(Protocol):
 class SourceLimits:
     """What a tree may hold at most; ``file_bytes`` in one file, 0 for as many as in all.
 
-    ``ratio``: bytes out per byte of archive, looked at above ``ratio_from`` bytes.
+    ``ratio``: bytes out per byte of archive, checked above ``ratio_from`` bytes.
     """
 
     members: int = 5_000_000
@@ -113,13 +113,13 @@ class SourceLimits:
 
 
 def printable(name: str | bytes) -> str:
-    """A name as it may stand in a message or log line: control characters and strange bytes escaped."""
+    """A name as it may appear in a message or log line: control characters and strange bytes escaped."""
     text = name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def refused(source: str, member: str | bytes, detail: str) -> SourceError:
-    """The error for one member of the artifact ``source``; ``detail`` says what is wrong and the cure."""
+    """The error for one member of the artifact ``source``; ``detail``: what is wrong, and the hint."""
     return SourceError(printable(member), f"{detail} (artifact {printable(source)})")
 
 

@@ -53,7 +53,7 @@ _SPARSE = b"S"
 
 @dataclass(slots=True)
 class _Extension:
-    """What the headers before a member's own say about it."""
+    """What the headers before a member's own hold about it."""
 
     name: bytes | None = None
     target: bytes | None = None
@@ -215,7 +215,7 @@ class TarSource:
             extension.target = _text(data)
         elif flag == _PAX_GLOBAL:
             self._read_pax(data, self._global)
-            # Whatever else it says, no two members can share a name, a target or a size.
+            # Whatever else it holds, no two members can share a name, a target or a size.
             self._global.name = self._global.target = self._global.size = None
             self._global.xattrs.clear()
             return before

@@ -1,6 +1,6 @@
 """Extended attributes: the blob that catalogs hold, and which of a tree's attributes come into it.
 
-Format: docs/formats.md, catalogs (extended attributes). One byte tells each length, so longer ones cannot be kept.
+Format: docs/formats.md, catalogs (extended attributes). One byte holds each length, so longer ones cannot be kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAMED_AT_MOST = 3
 
 
 def pack_xattrs(attributes: Mapping[bytes, bytes]) -> bytes | None:
-    """The blob of an entry's attributes; None if there are none. Raises FormatError for what it cannot tell."""
+    """The blob of an entry's attributes; None if there are none. Raises FormatError for what it cannot hold."""
     if not attributes:
         return None
     if len(attributes) > MOST:

@@ -1,6 +1,6 @@
 """A zip archive as a source of a tree: stored and deflated members, with zip64 and the Unix fields of Info-ZIP.
 
-A zip says at its end what is in it, so it is first kept in a temporary file, and its sum is right before it is read.
+A zip lists at its end what is in it, so it is first kept in a temporary file, and its sum is right before it is read.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class ZipSource:
         )
 
     def _kind(self, member: Member, mode: int, path: str) -> EntryKind:
-        """Told by the mode where there is one, and by a slash at the end of the name, which directories have."""
+        """Known by the mode where there is one, and by a slash at the end of the name, which directories have."""
         closed = member.raw.endswith(b"/")
         plain = EntryKind.DIRECTORY if closed else EntryKind.FILE
         kind = _KINDS.get(stat.S_IFMT(mode)) if stat.S_IFMT(mode) else plain

@@ -37,7 +37,7 @@ _GIVEN_AT_ONCE = 1 << 20
 
 
 class Member(NamedTuple):
-    """What the directory says of one member; sizes in bytes. ``attributes``: in the way of the system ``host``."""
+    """What the directory holds about one member; sizes in bytes. ``attributes``: in the way of the system ``host``."""
 
     raw: bytes
     flags: int
@@ -76,7 +76,7 @@ class ZipMembers:
             raise self._archive.damaged("is damaged: its directory holds other members than it counts")
 
     def content(self, member: Member) -> MemberContent:
-        """The bytes of a member, unpacked. Its own header must tell the same as the directory."""
+        """The bytes of a member, unpacked. Its own header must agree with the directory."""
         begin = member.offset + _LOCAL.size
         if begin <= self._start:
             header = _LOCAL.unpack(self.at(member.offset, _LOCAL.size))
@@ -102,7 +102,7 @@ class ZipMembers:
         return refused(self._archive.name, raw[:PATH_BYTES], detail)
 
     def _directory(self) -> tuple[int, int, int]:
-        """Where the directory begins and ends, and how many members it tells of."""
+        """Where the directory begins and ends, and how many members it announces."""
         length = self._archive.received
         tail_start = max(0, length - _END.size - _LARGEST_COMMENT)
         tail = self.at(tail_start, length - tail_start)
@@ -219,12 +219,12 @@ class MemberContent:
             raise self._damaged("does not have the length and checksum of the archive's directory")
 
     def _more(self) -> bool:
-        """Whether something comes after the last byte that was told of."""
+        """Whether something comes after the last byte that was announced."""
         inflater = self._inflater
         while inflater is not None and not inflater.eof:
             stored = self._buffer or self._stored(_READ_BYTES)
             try:
-                # Without input, too: the end of the stream may have been taken, but not been looked at.
+                # Without input, too: the end of the stream may have been taken, but not been examined.
                 if inflater.decompress(stored, 1) or not (stored or inflater.eof):
                     return True
             except zlib.error:
@@ -237,7 +237,7 @@ class MemberContent:
 
 
 class _Fields:
-    """What packers tell in fields of their own: times that are not local, and owners."""
+    """What packers store in fields of their own: times that are not local, and owners."""
 
     def __init__(self, dos_date: int, dos_time: int) -> None:
         self.mtime = _unix_time(dos_date, dos_time)
@@ -280,7 +280,7 @@ class _Fields:
 
 
 def _unix_time(date: int, time: int) -> int:
-    """As if in UTC, since the zone is not told; days that are none count as the first of all."""
+    """As if in UTC, since the zone is not stored; invalid days count as the first of all."""
     year, month, day = 1980 + (date >> 9), date >> 5 & 15, date & 31
     if not (1 <= month <= 12 and 1 <= day <= 31):
         return _EPOCH_1980

@@ -36,7 +36,7 @@ class Administration(ABC):
     def set_enabled(self, repository: str, *, enabled: bool) -> None:
         """Let a repository give out new leases, or not; those that are held stay as they are.
 
-        A stock gateway says ok also where it did not do it, so the repository is checked afterwards. It forgets it
+        A stock gateway replies ok also where it did not do it, so the repository is checked afterwards. It forgets it
         when it restarts: then every repository is enabled. Raises GatewayError.
         """
         what = f"{'enabling' if enabled else 'disabling'} {repository} with key {self.key_id}"

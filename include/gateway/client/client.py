@@ -1,7 +1,7 @@
 """The client of a gateway, stock or our own: take a lease, commit, drop it; any other outcome is an error of the tree.
 
-Protocol: docs/formats.md, gateway. Whoever takes a lease drops it, best by ``lease(...)``, which also renews it in time
-where the gateway does that. What became of each lease is told to the logger of ``audit``.
+Protocol: docs/formats.md, gateway. A caller drops its lease, best by ``lease(...)``, which also renews it in time
+where the gateway does that. The logger of ``audit`` records what became of each lease.
 """
 
 from __future__ import annotations
@@ -143,20 +143,20 @@ class GatewayClient(Administration):
         )
 
     def leases(self) -> list[LeaseInfo]:
-        """The leases that are held now, whoever holds them, by path."""
+        """The leases that are held now, of all holders, by path."""
         reply = self._call(Call("GET", protocol.LEASES, "list of leases", repeatable=True))
         return self._verdict.parsed(
             reply, "list of leases", lambda data: [LeaseInfo.parse(data[path]) for path in sorted(data)]
         )
 
     def holder(self, repository: str, path: str) -> LeaseInfo | None:
-        """The lease that stands in the way of ``path``, the one that lasts longest if there are several."""
+        """The lease that overlaps ``path``, the one that lasts longest if there are several."""
         wanted = checked_path(path)
         held = [lease for lease in self.leases() if lease.repository == repository and overlap(lease.path, wanted)]
         return max(held, key=lambda lease: lease.expires, default=None)
 
     def acquire(self, repository: str, path: str, *, hostname: str) -> Lease:
-        """Take a lease on ``path`` (``""`` or ``/`` for all). ``hostname`` tells others who holds it.
+        """Take a lease on ``path`` (``""`` or ``/`` for all). ``hostname`` shows others who holds it.
 
         Raises PathBusy with the time left and the holder. After ReplyLost the lease may have been granted: our own
         service gives it again to this client, at once or with the next attempt; of a stock gateway a new attempt gets
@@ -245,7 +245,7 @@ class GatewayClient(Administration):
         ``generation``: of collections, when the change was judged; our own gateway refuses it once that has moved.
 
         A reply that was lost is asked for again. Raises CommitUnclear if it cannot be had any more: our own service
-        remembers the outcome, a stock gateway does not. After any other error the lease stands and must be dropped.
+        remembers the outcome, a stock gateway does not. After any other error the lease is held and must be dropped.
         Nothing is sent, and LeaseLost raised, if the lease would end before the commit.
         """
         what = f"commit on {lease.full_path} with key {self.key_id}"
@@ -348,7 +348,7 @@ class GatewayClient(Administration):
         return Keeper(lease, self.renew, lambda: left_s(lease)[1], lambda: may(lease))
 
     def left_s(self, lease: Lease) -> float | None:
-        """Seconds until a lease ends, its renewals included; None if the gateway does not say."""
+        """Seconds until a lease ends, its renewals included; None if the gateway does not report it."""
         return self._holdings.left_s(lease)[0]
 
     def _body_signed(self, lease: Lease, body: bytes) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Leases at hand: how long each lasts yet, the thread that renews one in time, and the line that says how it ended.
+"""Leases at hand: how long each still lasts, the thread that renews one in time, and the log line of its end.
 
 Times are seconds on the monotonic clock, counted from before a request was sent, so that no deadline here is later than
 the gateway's own.
@@ -43,12 +43,12 @@ class Held:
 
     @property
     def lifetime_s(self) -> float | None:
-        """From the grant or the last renewal until it ends; None if the gateway did not say."""
+        """From the grant or the last renewal until it ends; None if the gateway did not report it."""
         ends = self.lease.expires_monotonic
         return None if ends is None else ends - self.since_renewal
 
     def left_s(self, now: float) -> float | None:
-        """How long it lasts yet; None if the gateway did not say."""
+        """How long it still lasts; None if the gateway did not report it."""
         ends = self.lease.expires_monotonic
         return None if ends is None else ends - now
 
@@ -68,7 +68,7 @@ class Holdings:
         audit.record(LeaseEvent.ACQUIRED, lease, held_s=0.0, outcome="granted", trace=trace)
 
     def adopted(self, lease: Lease) -> None:
-        """A lease that another process took, and has told of, is ours for a while."""
+        """Keep, for a while, a lease that another process took and handed over."""
         with self._lock:
             self._held[lease.token] = Held(lease, now := time.monotonic(), now)
 
@@ -99,7 +99,7 @@ class Holdings:
         return timed
 
     def left_s(self, lease: Lease) -> tuple[float | None, float | None]:
-        """What is left of a lease, and what it lasts; each None if nobody knows."""
+        """What is left of a lease, and its whole lifetime; each None if unknown."""
         held, now = self.known(lease), time.monotonic()
         if held is None:
             ends = lease.expires_monotonic
@@ -107,7 +107,7 @@ class Holdings:
         return held.left_s(now), held.lifetime_s
 
     def later(self, sent_at: float, wanted_s: int | None) -> float | None:
-        """A deadline after a renewal by a gateway that says only what its own clock will show then."""
+        """A deadline after a renewal by a gateway that reports it only by its own clock."""
         if self._lifetime_s is None:
             return None
         return sent_at + (self._lifetime_s if wanted_s is None else min(self._lifetime_s, wanted_s))
@@ -122,7 +122,7 @@ class Holdings:
         audit.record(LeaseEvent.RENEWED, lease, held_s=held_s, outcome=f"renewal {number}", trace=trace)
 
     def lost(self, lease: Lease, error: LeaseLost) -> None:
-        """A renewal was told that the lease is none any more."""
+        """Keep the error of a renewal that found the lease lost."""
         with self._lock:
             held = self._held.get(lease.token)
             if held is not None:
@@ -136,12 +136,12 @@ class Holdings:
                 held.committing = now
 
     def may_be_renewed(self, lease: Lease) -> bool:
-        """Not while a commit runs: nobody knows how long its reply takes, and a lease must not last as long as that."""
+        """Not while a commit runs: how long its reply takes is unknown, and a lease must not last that long."""
         held = self.known(lease)
         return held is not None and not held.committing
 
     def troubled(self, lease: Lease, why: str) -> None:
-        """A commit failed: its last line will say so."""
+        """Record that a commit failed: the lease's last log line will contain it."""
         with self._lock:
             held = self._held.get(lease.token)
             if held is not None:
@@ -166,7 +166,7 @@ class Holdings:
             return lease.token in self._ended
 
     def forget(self, lease: Lease) -> None:
-        """Nobody will ask for it again."""
+        """Drop what is known of a lease that will not be asked for again."""
         with self._lock:
             self._ended.pop(lease.token, None)
             self._held.pop(lease.token, None)
@@ -175,7 +175,7 @@ class Holdings:
 class Keeper:
     """Renews one lease in the background for the length of a block, as long as the gateway renews at all.
 
-    ``renew`` asks for it; ``lifetime_s`` tells how long the lease lasts, None if that is not known; ``may`` whether it
+    ``renew`` asks for it; ``lifetime_s`` gives how long the lease lasts, None if that is not known; ``may`` whether it
     should last longer at this moment.
     """
 
@@ -193,7 +193,7 @@ class Keeper:
         self._stop = threading.Event()
 
     def __enter__(self) -> Keeper:
-        """Does nothing for a lease of which nobody knows how long it lasts."""
+        """Does nothing for a lease of unknown lifetime."""
         if self._lifetime_s() is not None:
             name = f"lease {self._lease.full_path}"
             threading.Thread(target=self._keep, name=name, daemon=True).start()

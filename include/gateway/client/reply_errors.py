@@ -1,4 +1,4 @@
-"""What a reply means: nothing if it says ok, else the error that it stands for."""
+"""What a reply means: nothing if its status is ok, else an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ReplyVerdict:
         self._key_id = key_id
 
     def require_ok(self, reply: Reply, what: str, about: Lease | LeasePath | None = None) -> None:
-        """Raises the error that the reply stands for, unless it says ok."""
+        """Raises the error that the reply means, unless its status is ok."""
         members, fields = reply.members, self.about(about)
         if reply.status == 200 and members is not None:
             if members.get("status") == "ok":
@@ -88,7 +88,7 @@ def deadline_of(reply: Reply, sent_at: float) -> float | None:
 
 
 def queue_of(reply: Reply) -> str:
-    """Where we stand among those who wait, in words; nothing from a gateway that does not say."""
+    """Our place among those who wait, in words; nothing if the gateway does not report it."""
     members = reply.members or {}
     position, waiting, expected = (members.get(name) for name in ("position", "waiting", "expected_wait"))
     if not isinstance(position, int) or not isinstance(waiting, int) or not isinstance(expected, str):

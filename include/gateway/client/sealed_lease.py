@@ -25,7 +25,7 @@ _USE = b"nightshift sealed lease 1"
 
 
 def seal(lease: Lease, secret: str, *, now: datetime) -> dict[str, Any]:
-    """The lease as JSON. ``now`` (with zone) and the lease's own clock give when it ends, if the gateway said that."""
+    """The lease as JSON. ``now`` (with zone) and the lease's own clock give its end, if the gateway reported it."""
     left_s = None if lease.expires_monotonic is None else lease.expires_monotonic - time.monotonic()
     expires = None if left_s is None else (now + timedelta(seconds=left_s)).isoformat(timespec="seconds")
     body = json.dumps(asdict(replace(lease, expires_monotonic=None))).encode()

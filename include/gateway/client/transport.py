@@ -37,7 +37,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """``members``: the JSON object of the body, ``None`` if it is none; ``text``: its beginning, without tokens."""
+    """``members``: the JSON object of the body, ``None`` if it is not one; ``text``: its beginning, without tokens."""
 
     status: int
     headers: Mapping[str, str]
@@ -78,7 +78,7 @@ class Transport:
         self._session.close()
 
     def send(self, call: Call) -> Reply:
-        """The reply, whatever it says. Raises GatewayUnreachable if nothing was sent, else ReplyLost."""
+        """The reply, of any status. Raises GatewayUnreachable if nothing was sent, else ReplyLost."""
         outcome = repeated(
             lambda: self._once(call), repeatable=call.repeatable, retries=self._retries, pause=self._pause
         )

@@ -1,4 +1,4 @@
-"""What a gateway tells a client: repositories, the leases of everybody, and the lease at hand."""
+"""What a gateway reports to a client: repositories, the leases of all holders, and the lease at hand."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Lease:
     """The right to change ``path``. The token is the right itself: it is in no repr, and must get into no log.
 
     ``expires_monotonic``: seconds on ``time.monotonic`` until which it lasts, ``lifetime_s``: how long that was when it
-    was given, ``epoch``: the fence of its repository; each ``None`` if the gateway did not say.
+    was given, ``epoch``: the fence of its repository; each ``None`` if the gateway did not report it.
     """
 
     token: str = field(repr=False)

@@ -1,4 +1,4 @@
-"""What the gateway service is told: where to listen, where its state is, and which repositories and keys it serves."""
+"""The gateway service's configuration: where to listen, where its state is, which repositories and keys it serves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ConfigError(NightshiftError, ValueError):
-    """The configuration cannot be served; the message names the entry and the cure."""
+    """The configuration cannot be served; the message names the entry and has the hint."""
 
     code = "gateway-configuration-invalid"
 
@@ -56,7 +56,7 @@ class RepositoryConfig:
     quick_store: Callable[[], Store] | None = field(default=None, repr=False)
 
     def quick(self) -> Store:
-        """The store for a look at it, which rather fails than waits."""
+        """The store for a quick check: it fails rather than waits."""
         return (self.quick_store or self.store)()
 
 

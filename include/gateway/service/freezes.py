@@ -1,4 +1,4 @@
-"""Repositories that somebody froze give out no new lease (docs/decisions, "A freeze is an object of the store").
+"""Frozen repositories give out no new lease (docs/decisions, "A freeze is an object of the store").
 
 Leases that were granted before may be used: each lasts for moments, and what it protects is half done.
 """
@@ -24,7 +24,7 @@ FRESH_S = 1.0
 
 
 class Freezes:
-    """What each repository's store says. ``config``: the configuration in force."""
+    """The freezes that the repositories' stores hold. ``config``: the configuration in force."""
 
     def __init__(self, config: Callable[[], ServiceConfig], clock: Clock) -> None:
         self._config = config

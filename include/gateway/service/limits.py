@@ -1,4 +1,4 @@
-"""How much one caller may ask for: token buckets by key and by address, and an answer that says when to come again."""
+"""How much one caller may ask for: token buckets by key and by address, and an answer with the time to try again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from include.gateway.service.replies import Malformed
 
-_CALLERS = 10_000  # buckets that are remembered; whoever is forgotten begins with a full one
+_CALLERS = 10_000  # buckets that are remembered; a forgotten caller begins with a full one
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Buckets:
 
 
 class Limiter:
-    """Asked at every request. ``on_limit`` is told which limit refused."""
+    """Checked at every request. ``on_limit`` is called with the name of the limit that refused one."""
 
     def __init__(self, limits: RateLimits, now_s: Callable[[], float], on_limit: Callable[[str], None]) -> None:
         self._remotes = Buckets(limits.per_remote, now_s)

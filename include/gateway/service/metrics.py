@@ -43,7 +43,7 @@ class Metrics:
         self.clock_steps = Counter("clock_steps", "Steps of the wall clock over 5 s that were noticed", **within)
 
     def read_with(self, leases: Callable[[], float], waiting: Callable[[], float]) -> None:
-        """Where gauges that nobody pushes come from."""
+        """Read the gauges of leases and waiting publishers from these functions."""
         self.leases.set_function(leases)
         self.waiting.set_function(waiting)
 

@@ -38,7 +38,7 @@ class LeaseRequest:
 
     @classmethod
     def parse(cls, body: bytes, *, remote: str) -> LeaseRequest:
-        """Raises Malformed (HTTP 400) or Refused. ``remote`` stands in for an absent hostname."""
+        """Raises Malformed (HTTP 400) or Refused. ``remote`` replaces an absent hostname."""
         sent = _read(protocol.AcquireBody.parse, body)
         version, hostname = sent.api_version, sent.hostname
         if not _INTEGER.fullmatch(version):
@@ -57,7 +57,7 @@ class LeaseRequest:
 
 
 class CommitRequest(protocol.CommitBody):
-    """Body of ``POST /leases/<token>``. The hashes are looked at only once the lease is known: ``roots``."""
+    """Body of ``POST /leases/<token>``. The hashes are parsed only once the lease is known: ``roots``."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Looks at the stores of the repositories: a store that does not answer delays nobody but those who ask about it."""
+"""Checks the stores of the repositories: a store that does not answer delays only those who ask about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits into the repositories' stores by the one switch that everybody uses, ``include.cvmfs.commit.commit``."""
+"""Commits into the repositories' stores by the one switch that all writers use, ``include.cvmfs.commit.commit``."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ CONNECTIONS = 8
 class Intake:
     """Feed it the bytes of a pack, then ``finish`` it; or ``abort`` it. One thread at a time.
 
-    ``length``: bytes that the request announces after its message, None if it does not say.
+    ``length``: bytes that the request announces after its message, None if it announces none.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """One gateway per repository where the store keeps no conditional writes; any number of them where it does.
 
-Where it keeps them, whoever loses the switch merges again on the winner's revision, and nothing is to be owned. Where
-it does not, a document in the store says whose the repository is. Its holder renews it; another process that finds it
-renewed refuses to start, and one that finds it still takes it over. The holder looks at it again before every switch.
+Where it keeps them, a gateway that loses the switch merges again on the winner's revision; there are no owners. Where
+it does not, a document in the store names the repository's holder. The holder renews it; a process that finds it
+renewed refuses to start, and one that finds it unrenewed takes it over. The holder reads it again before every switch.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class GatewayOwner:
 
     @classmethod
     def parse(cls, data: bytes) -> GatewayOwner | None:
-        """None for what is no such document: then nobody renews it either."""
+        """None for what is no such document: then no process renews it either."""
         try:
             found = json.loads(data)
             if found.pop("format") != FORMAT:
@@ -116,7 +116,7 @@ class Ownership:
         self._thread.start()
 
     def require(self) -> None:
-        """Raises Owned if the repository is another's by now, StoreError if that cannot be told."""
+        """Raises Owned if the repository is another's by now, StoreError if that cannot be found out."""
         found = _read(self._store)
         if found is None or found.id != self._owner.id:
             raise Owned(
@@ -170,7 +170,7 @@ def claim(
         _require_dead(store, fqrn, holder, patience_s, sleep)
     owner = GatewayOwner.of_this_process()
     store.put(KEY, owner.format())
-    sleep(min(1.0, renewed_every_s))  # somebody else may have found it free at the same moment
+    sleep(min(1.0, renewed_every_s))  # another process may have found it free at the same moment
     found = _read(store)
     if found is None or found.id != owner.id:
         raise Owned(_refusal(fqrn, found))

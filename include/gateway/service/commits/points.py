@@ -1,4 +1,4 @@
-"""The points of a commit, by name, from the request to the reply: where a test may stop the service or look at it.
+"""The points of a commit, by name, from the request to the reply: where a test may stop or inspect the service.
 
 With ``NIGHTSHIFT_GATEWAY_DIE_AT=<point>`` in its environment a service kills itself when a commit reaches that point;
 ``<point>:<n>`` when it is reached for the n-th time.
@@ -39,7 +39,7 @@ OnPoint = Callable[[Point], None]
 
 
 def pass_by(_: Point) -> None:
-    """Nobody looks."""
+    """Do nothing at any point."""
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> OnPoint:

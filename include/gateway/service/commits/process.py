@@ -3,7 +3,7 @@
 The service keeps leases, fence, signing keys and everything that is written down; the process keeps repositories open
 and makes their revisions. It is a program, started by subprocess, and ends with the service: it asks before every
 switch, and stops at once when no one answers. When it dies alone it is started again, and the commits that
-were under way are made again, once: a change that stands already is found to stand.
+were under way are made again, once: a change that was already published is recognized.
 
 Messages are pickled tuples over a socket pair, a name first:
 
@@ -51,7 +51,7 @@ _END_S = 30.0
 
 
 class WorkerEnded(NightshiftError):
-    """The process ended in the middle of a commit, twice; whether the commit stands is found by repeating it."""
+    """The process ended in the middle of a commit, twice; whether the commit was made is found by repeating it."""
 
     code = "committer-ended"
 
@@ -220,7 +220,7 @@ class _Process:
             with self._sending:
                 self._connection.send(message)
         except OSError:
-            return  # whoever waits for an answer is told by the other thread
+            return  # the other thread informs those who wait for an answer
 
     def ask(self, what: str, *arguments: Any, timeout_s: float = _END_S) -> None:
         """Send, and wait until it is done. Raises what it was refused with."""
@@ -304,7 +304,7 @@ def _asked(fence: Fence, members: Sequence[int]) -> dict[int, Exception] | Excep
 
 
 def portable(error: Exception) -> Exception:
-    """The error, if it crosses the border of a process; else one that says the same."""
+    """The error if it can be pickled, else a RuntimeError with its text."""
     error.__cause__ = error.__context__ = None
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own

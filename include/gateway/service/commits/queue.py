@@ -86,7 +86,7 @@ _KNOWN = tuple(kind for kind, _ in REASONS)
 
 
 def refusal_of(error: Exception) -> Refused:
-    """How a commit's failure is told to the publisher."""
+    """The answer that a publisher gets for a commit's failure."""
     for kind, reason in REASONS:
         if isinstance(error, kind):
             return Refused(reason, str(error))
@@ -180,7 +180,7 @@ class CommitQueue:
             self._metrics.queue.labels(repository).set(len(line.waiting))
             try:
                 outcomes = await loop.run_in_executor(self._threads, self._run, group) if group else []
-            except Exception as error:  # noqa: BLE001 - nobody else is there to tell those who wait
+            except Exception as error:  # noqa: BLE001 - only this task can answer those who wait
                 outcomes = [error] * len(group)
             for one, outcome in zip(group, outcomes, strict=True):
                 self._answer(line, one, outcome)
@@ -239,7 +239,7 @@ class CommitQueue:
         return finished.revision
 
     def _run(self, group: Sequence[_Waiting]) -> list[int | Exception]:
-        """In a thread: make the revision, and write down what became of each before anybody is told."""
+        """In a thread: make the revision, and record the outcome of each before any publisher is answered."""
         TRACE.set(group[0].trace)
         repository = group[0].row.repository
         began = time.perf_counter()
@@ -251,7 +251,7 @@ class CommitQueue:
                 fence=lambda numbers: self._fence(group, numbers),
                 on_step=lambda step: self._on_point(Point(step.value)),
             )
-        except Exception as error:  # noqa: BLE001 - each of the group is told
+        except Exception as error:  # noqa: BLE001 - it is the outcome of each of the group
             outcomes = [error] * len(group)
         self._record(group, outcomes)
         self._on_point(Point.RECORDED)
@@ -276,7 +276,7 @@ class CommitQueue:
         return {numbers[place]: problem for place, problem in gone.result().items()}
 
     def _record(self, group: Sequence[_Waiting], outcomes: Sequence[int | Exception]) -> None:
-        """The outcome stands whether or not it can be written down; the lease then ends by expiry."""
+        """The outcome is valid whether or not it can be recorded; if it cannot, the lease ends by expiry."""
         spent, failed = [], []
         for one, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, int):

@@ -59,7 +59,7 @@ class _SigningService:
         self.certificate_pem: bytes = certificate
         self.reflog_checksum: Path | None = checksum
 
-    def sign(self, letter: bytes, algorithm: Algorithm) -> bytes:  # noqa: ARG002 - the letter says it, too
+    def sign(self, letter: bytes, algorithm: Algorithm) -> bytes:  # noqa: ARG002 - the letter contains it, too
         signed: bytes = self._worker.ask("sign", self._repository, letter)
         return signed
 
@@ -80,7 +80,7 @@ class _Worker:
             try:
                 what, *rest = self._connection.recv()
             except (EOFError, OSError):
-                os._exit(1)  # nobody is there to ask before a switch: whatever is under way stops here
+                os._exit(1)  # no service is left to ask before a switch: all work under way stops here
             if what == "commit":
                 number = rest[0]
                 self._answers[number] = queue.SimpleQueue()
@@ -106,7 +106,7 @@ class _Worker:
         problem: Exception | None = None
         try:
             getattr(self, f"_{what}")(*arguments)
-        except Exception as error:  # noqa: BLE001 - told to the service
+        except Exception as error:  # noqa: BLE001 - reported to the service
             problem = portable(
                 error if isinstance(error, ConfigError) else ConfigError(f"it cannot be served: {error}")
             )
@@ -149,7 +149,7 @@ class _Worker:
         try:
             assert self._committer is not None  # noqa: S101 - started before
             outcomes = self._committer.commit(orders, fence=fence, on_step=on_step)
-        except Exception as error:  # noqa: BLE001 - each of the group is told
+        except Exception as error:  # noqa: BLE001 - it is the outcome of each of the group
             outcomes = [error] * len(orders)
         del self._answers[number]
         told = [portable(one) if isinstance(one, Exception) else one for one in outcomes]
@@ -162,7 +162,7 @@ class _Worker:
 
 def main() -> None:
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # the service gets them too, and says when to end
+        signal.signal(name, signal.SIG_IGN)  # the service gets them too, and decides when to end
     if "log" in sys.argv[2:]:
         log.log_to()
     _Worker(Connection(int(sys.argv[1]))).run()

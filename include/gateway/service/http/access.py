@@ -32,7 +32,7 @@ class Access:
         return key_id
 
     def authenticate_admin(self, header: str | None, message: bytes, repository: str) -> str:
-        """The id of the admin key that signed ``message``. Raises Refused saying what is wrong."""
+        """The id of the admin key that signed ``message``. Raises Refused with the reason."""
         fields = split_authorization(header)
         if fields is None:
             raise Refused("invalid_authorization_header")

@@ -34,7 +34,7 @@ class AdminCalls:
         self._table = serving.table
 
     async def welcome(self, _: Request) -> Response:
-        """A greeting; what the service offers stands in a header."""
+        """A greeting; a header lists what the service offers."""
         return replies.answer({"welcome": WELCOME}, headers={OFFERS_HEADER: OFFERS})
 
     async def repositories(self, _: Request) -> Response:

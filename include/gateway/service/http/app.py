@@ -148,7 +148,7 @@ def _started(config: ServiceConfig, table: LeaseTable, *, looked_at: bool) -> Co
 
 
 async def _watch_clock(serving: Serving) -> None:
-    """A step of the wall clock is noticed when nobody calls, too."""
+    """Notice steps of the wall clock also while no calls come."""
     while True:
         await asyncio.sleep(CLOCK_S)
         with contextlib.suppress(StateError):

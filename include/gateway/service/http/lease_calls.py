@@ -1,4 +1,4 @@
-"""The calls on leases: take, list, look at, renew, commit, drop; and who waits for one."""
+"""The calls on leases: take, list, show, renew, commit, drop; and who waits for one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LeaseCalls:
         serving.access.check_lease(key_id, wanted.path)
         await self._freezes.require_thawed(wanted.path.repository)
         if await request.is_disconnected():
-            raise ClientDisconnect  # nobody would learn the token
+            raise ClientDisconnect  # no caller would get the token
         outcome = await asyncio.wrap_future(
             self._table.acquire(
                 wanted.path, key_id=key_id, hostname=wanted.hostname, version=wanted.version,
@@ -72,7 +72,7 @@ class LeaseCalls:
             remaining_s = outcome.remaining_ns / SECOND
             note(request, "lease refused: path busy", **fields, remaining_s=remaining_s, position=place.position)
             members = {"status": "path_busy", "time_remaining": format_duration(outcome.remaining_ns)}
-            # Byte for byte the stock gateway's, unless the caller says that he knows more.
+            # Byte for byte the stock gateway's, unless the caller's header asks for more.
             more = _place(place) if WAITING_HEADER in request.headers else {}
             return replies.answer({**members, **more}, headers=offers)
         serving.waiting.granted(wanted.path, key_id, wanted.hostname)
@@ -133,7 +133,7 @@ class LeaseCalls:
 
 
 def listed(row: LeaseRow) -> dict[str, str]:
-    """A lease as it is told, without its token."""
+    """A lease as it is listed, without its token."""
     return {
         "key_id": row.key_id,
         "path": row.full_path,
@@ -143,7 +143,7 @@ def listed(row: LeaseRow) -> dict[str, str]:
 
 
 def waiting_entry(place: QueuePlace) -> dict[str, object]:
-    """One who waits, as he is told."""
+    """An entry of the list of waiting publishers."""
     return {
         "path": str(place.waiter.path),
         "key_id": place.waiter.key_id,

@@ -1,6 +1,6 @@
 """The payload routes (docs/formats.md, object packs): what a stock publisher uploads, verified and stored as it comes.
 
-As the stock gateway answers them, but for damage: that gateway says ok to most damaged packs and never answers a body
+Answers are the stock gateway's, except for damage: that one replies ok to most damaged packs and never answers a body
 that is cut; here nothing counts as stored that was not verified, and every refusal names what is wrong.
 """
 
@@ -194,7 +194,7 @@ class _Body:
         text = request.headers.get("content-length", "")
         self._announced = int(text) if text.isascii() and text.isdigit() else None
         self.left_at_pack: int | None = None
-        """Bytes that were announced to follow the message; None if the request does not say."""
+        """Bytes that were announced to follow the message; None if the request announces none."""
 
     async def exactly(self, count: int) -> bytes:
         """The first bytes, fewer if the body ends before."""
@@ -247,7 +247,7 @@ def _message_size(request: Request) -> int:
 
 
 def _refusal(error: Exception) -> Refused:
-    """How a payload that was not taken is told; the words of the stock gateway where it has one."""
+    """The answer for a payload that was not taken; in the words of the stock gateway where it has some."""
     if code_of(error) == NAMED_OBJECT.code:
         return Refused("other_error", f"invalid payload: {error}")
     if code_of(error) == HEADER_TOO_BIG.code:

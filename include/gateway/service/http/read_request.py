@@ -38,7 +38,7 @@ def remote_of(request: Request) -> str:
 
 
 def is_utf8(raw_path: bytes) -> bool:
-    """Whether a path means what it says; the server replaces what is not UTF-8."""
+    """Whether a raw path is UTF-8; the server replaces what is not."""
     try:
         unquote_to_bytes(raw_path).decode("utf-8")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Runs the gateway service: one process, bound to loopback unless told otherwise, until it is told to stop."""
+"""Runs the gateway service: one process, bound to loopback unless configured otherwise, until it is stopped."""
 
 from __future__ import annotations
 

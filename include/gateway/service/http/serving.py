@@ -126,7 +126,7 @@ class Serving:
 
     @staticmethod
     def refuse_configuration(error: Exception) -> None:
-        """Say that the new configuration is none."""
+        """Log that the new configuration cannot be used."""
         log.error("configuration refused, the old one stays", extra={"fields": {"detail": str(error)}})
 
 

@@ -26,7 +26,7 @@ _REMEMBERED_S = 2.0  # a store is not asked more often, however many ask us
 
 
 class StatusCalls:
-    """None of them needs a signature, and none tells a secret."""
+    """None of them needs a signature, and none reveals a secret."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def note(request: Request, event: str, **fields: Any) -> None:
-    """What the request's log line says. Without a note a request is logged only if it ends in an HTTP error."""
+    """Set what the request's log line contains. Without a note a request is logged only if it ends in an HTTP error."""
     request.scope[_EVENT] = (event, fields)
 
 

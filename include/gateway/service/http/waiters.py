@@ -1,4 +1,4 @@
-"""Who waits for a busy path, in the order of arrival: told to whoever is refused, and to whoever asks.
+"""Who waits for a busy path, in the order of arrival: reported to callers that are refused, and to those that ask.
 
 A publisher counts as waiting while he comes again within a minute. Nothing is reserved: the place is a hint by which
 those who came first come again first.
@@ -56,7 +56,7 @@ class WaitingList:
         self._lock = threading.Lock()
 
     def refused(self, path: LeasePath, key_id: str, hostname: str, remaining_s: float) -> QueuePlace:
-        """Somebody found the path busy for at most ``remaining_s``; where he stands."""
+        """Record a caller that found the path busy for at most ``remaining_s``; its place among those who wait."""
         with self._lock:
             self._forget()
             now = self._now_s()
@@ -69,12 +69,12 @@ class WaitingList:
             return self._place(waiter, remaining_s, self._index.overlapping(path))
 
     def granted(self, path: LeasePath, key_id: str, hostname: str) -> None:
-        """He got it."""
+        """Forget a waiting caller: it got the lease."""
         with self._lock:
             self._remove((path, key_id, hostname))
 
     def places(self, remaining_s: Callable[[LeasePath], float]) -> list[QueuePlace]:
-        """Everybody who waits, first come first; ``remaining_s`` of the leases in the way of a path."""
+        """All who wait, first come first; ``remaining_s`` of the leases in the way of a path."""
         with self._lock:
             self._forget()
             waiters = list(self._waiters.values())

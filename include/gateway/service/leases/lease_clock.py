@@ -1,7 +1,7 @@
-"""Time for the leases: they end by the monotonic clock; the wall clock tells people, and what is left after a reboot.
+"""Time for the leases: they end by the monotonic clock; the wall clock is for people, and for what is left at a reboot.
 
 A step of the wall clock moves no deadline. It is noticed, logged, and the wall-clock ends of the leases are written
-anew from their deadlines, so that nothing lasts longer after a reboot either.
+again from their deadlines, so that nothing lasts longer after a reboot either.
 """
 
 from __future__ import annotations

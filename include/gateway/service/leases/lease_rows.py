@@ -107,7 +107,7 @@ def listed(connection: sqlite3.Connection, now_ns: int) -> list[LeaseRow]:
 
 
 def told(connection: sqlite3.Connection, now_ns: int) -> list[tuple[str, str, str, str, int]]:
-    """What everybody may know of the leases that have not expired, sorted."""
+    """The public fields of the leases that have not expired, sorted."""
     return connection.execute(
         "SELECT repository, path, key_id, hostname, expires_ms FROM lease WHERE deadline_ns > ?"
         " ORDER BY repository || CASE path WHEN '' THEN '/' ELSE path END",

@@ -1,4 +1,4 @@
-"""The leases of the gateway: taken, renewed, dropped, fenced, spent; every change is on disk before it is told.
+"""The leases of the gateway: taken, renewed, dropped, fenced, spent; every change is on disk before it is reported.
 
 A lease that is past ``begin_switch`` keeps blocking its path until its commit ends, even if it expires or is dropped
 meanwhile: otherwise the next holder could derive its change from a revision that is just being replaced.
@@ -175,7 +175,7 @@ class LeaseTable:
     ) -> Future[Granted | Busy]:
         """Take a lease; with every one that is granted, what has expired is cleared away. ``most``: of this key.
 
-        ``token`` by epoch, for a request that may be repeated: the lease that stands under it already is given again.
+        ``token`` by epoch, for a request that may be repeated: a lease that has this token already is granted again.
         """
 
         def operation(connection: sqlite3.Connection) -> Granted | Busy:
@@ -365,7 +365,7 @@ class LeaseTable:
             return _reading(lambda: lease_rows.held(self._reader, self.clock.monotonic_ns()))
 
     def notice_clock(self) -> Future[bool]:
-        """Look at the clocks; whether the wall clock was set by more than 5 s since the last look."""
+        """Read the clocks; whether the wall clock was set by more than 5 s since the last reading."""
         return self._writer.submit(lambda connection: lease_clock.notice_step(connection, self.clock))
 
     def _end(self, connection: sqlite3.Connection, row: LeaseRow) -> None:
@@ -424,7 +424,7 @@ def _lock(file: Path) -> int:
 
 
 def _make_private(file: Path) -> None:
-    """Nobody else reads the state, nor what SQLite keeps beside it, which gets the mode that the file has by then.
+    """Let no other user read the state, nor SQLite's files beside it, which get the mode that the file has by then.
 
     No umask does this: it would also hide what a commit writes into a store that is a folder.
     """

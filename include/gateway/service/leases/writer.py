@@ -89,7 +89,7 @@ class Writer:
             result = operation(self._connection)
         except sqlite3.Error:
             raise
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked, and must not end the writer
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller, and must not end the writer
             self._connection.execute("ROLLBACK TO one")
             self._connection.execute("RELEASE one")
             return None, error

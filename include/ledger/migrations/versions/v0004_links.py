@@ -1,4 +1,4 @@
-"""Links, tags and what was undone; what an index says of itself; what a partial build takes from another one."""
+"""Links, tags and what was undone; what an index states about itself; what a partial build takes from another one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def upgrade() -> None:
 
 
 def _add(table: str, column: sa.Column[object]) -> None:
-    # a migration that was killed half way is begun anew
+    # a migration that was killed half way is started again
     if column.name not in {one["name"] for one in sa.inspect(op.get_bind()).get_columns(table)}:
         op.add_column(table, column)
 

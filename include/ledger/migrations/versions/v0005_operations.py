@@ -80,7 +80,7 @@ def upgrade() -> None:
 
 
 def _table(name: str, *columns: sa.Column[object]) -> None:
-    # a migration that was killed half way is begun anew
+    # a migration that was killed half way is started again
     op.create_table(name, *columns, if_not_exists=True, **TABLE_OPTIONS)
 
 

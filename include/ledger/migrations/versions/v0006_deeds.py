@@ -23,6 +23,6 @@ def upgrade() -> None:
 
 
 def _add(table: str, column: sa.Column[object]) -> None:
-    # a migration that was killed half way is begun anew
+    # a migration that was killed half way is started again
     if column.name not in {one["name"] for one in sa.inspect(op.get_bind()).get_columns(table)}:
         op.add_column(table, column)

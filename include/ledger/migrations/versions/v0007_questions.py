@@ -1,4 +1,4 @@
-"""What somebody was asked to approve, and what the answer binds."""
+"""What a person was asked to approve, and what the answer binds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROW_ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
-    # a migration that was killed half way is begun anew
+    # a migration that was killed half way is started again
     if "approve_try" not in {one["name"] for one in sa.inspect(op.get_bind()).get_columns("publications")}:
         op.add_column("publications", sa.Column("approve_try", sa.Integer, nullable=False, server_default="0"))
     op.create_table(

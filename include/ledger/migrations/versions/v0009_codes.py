@@ -56,6 +56,6 @@ def upgrade() -> None:
 
 
 def _add(column: sa.Column[str]) -> None:
-    # a migration that was killed half way is begun anew
+    # a migration that was killed half way is started again
     if column.name not in {one["name"] for one in sa.inspect(op.get_bind()).get_columns("publications")}:
         op.add_column("publications", column)
