@@ -2,8 +2,8 @@
 
 NightlyError
 ├── BadIndex              a build's index as a whole cannot be used
-├── BadIndexKey           the key that indices are checked with is none
-├── BuildDateUnknown      nothing says which date's build is meant
+├── BadIndexKey           the key that indices are checked with cannot be used
+├── BuildDateUnknown      it is not known which date's build is meant
 ├── BuildMissing          there is no build for that slot and date (yet: may be tried again)
 ├── BuildMoved            a build id turned up again under another date
 ├── BuildOvertaken        another run recorded a build meanwhile (may be tried again)
@@ -11,8 +11,8 @@ NightlyError
 ├── BaseUnusable          a partial build names a build that nothing can be taken from
 ├── BuildIncomplete       a build lacks something that is required, so that no link may lead to it
 ├── UndoRefused           a build cannot be undone as asked
-├── NotApproved           nobody has said yes to this, and the repository asks for it
-├── QuestionSettled       a question that was answered, or asked anew, meanwhile
+├── NotApproved           the repository asks for approval, and this was not approved
+├── QuestionSettled       a question that was answered, or replaced by a newer one, meanwhile
 ├── UnknownChoice         a project or platform was asked for that the build does not have
 ├── DependencyCycle       projects of a build depend on each other in a circle
 └── RecordError
@@ -31,7 +31,7 @@ from include.errors import ErrorRow, NightshiftError
 
 
 class NightlyError(NightshiftError):
-    """Base of everything in this file; each message names the thing and the cure."""
+    """Base of everything in this file; each message names the thing and has a hint."""
 
     code = "night-error"
 
@@ -157,7 +157,7 @@ class BuildIncomplete(NightlyError):
 
 
 class UndoRefused(NightlyError):
-    """`reasons` are lines, each with its cure."""
+    """`reasons` are lines, each with its hint."""
 
     code = "undo-refused"
 
@@ -169,7 +169,7 @@ class UndoRefused(NightlyError):
 
 
 class NotApproved(NightlyError):
-    """`answer` is the last one about exactly this; None where nobody was asked."""
+    """`answer` is the last one about exactly this; None where there was no question."""
 
     code = "not-approved"
 

@@ -1,4 +1,4 @@
-"""What can be wrong with an intervention, besides what stores, gateways and settings say."""
+"""What can be wrong with an intervention, besides the errors of stores, gateways and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Freeze and thaw repositories of the site: the store says what holds, the ledger who did it, when and why."""
+"""Freeze and thaw repositories. The store has the current freeze, the ledger who changed it, when and why."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Intervention:
 
 @dataclass(frozen=True, slots=True)
 class FreezeState:
-    """How one repository stands: `frozen` or not; `unknown` says why that cannot be told."""
+    """Whether one repository is `frozen`; `unknown`: why that is not known."""
 
     repository: str
     frozen: Freeze | None = None
@@ -62,7 +62,7 @@ class FreezeState:
 def freeze(site: Site, fqrn: str, *, reason: str, who: str, until: datetime | None, now: datetime) -> Changed:
     """Freeze a repository, and have it in the ledger; nothing happens if it is frozen just so.
 
-    Raises BadFreeze, SettingsError, Conflict if somebody else did the same in this moment, and what stores raise.
+    Raises BadFreeze, SettingsError, Conflict if another process did the same in this moment, and what stores raise.
     """
     store = site.manifest_store(fqrn)
     try:
@@ -84,12 +84,12 @@ def thaw(site: Site, fqrn: str, *, who: str, now: datetime) -> Changed:
 
 
 def standings(site: Site, now: datetime) -> tuple[FreezeState, ...]:
-    """How every repository of the site stands; one whose store does not answer hides no other."""
+    """The state of every repository of the site; one whose store does not answer hides no other."""
     return tuple(standing(site, fqrn, now) for fqrn in sorted(site.settings.repositories))
 
 
 def open_leases(site: Site, fqrn: str) -> list[str] | None:
-    """Who still is at work under leases that were granted before; None if the gateway does not say."""
+    """Who is still at work under leases that were granted before; None if the gateway does not answer."""
     try:
         with site.gateway(fqrn) as client:
             held = [one for one in client.leases() if one.repository == fqrn]
@@ -108,7 +108,7 @@ def interventions_of(bind: Bind, fqrn: str | None = None, *, limit: int = 100) -
 
 
 def standing(site: Site, fqrn: str, now: datetime) -> FreezeState:
-    """How one repository stands; a store that does not answer is said in it. Raises SettingsError."""
+    """The state of one repository; a store that does not answer is reported in it. Raises SettingsError."""
     try:
         return FreezeState(fqrn, document.look(site.repository_store(fqrn), now))
     except (StoreError, FormatError) as error:

@@ -11,7 +11,7 @@ ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 interventions = Table(
     "interventions",
     metadata,
-    # who froze and thawed what, when and why, in order; what holds now says the repository's store
+    # who froze and thawed what, when and why, in order; the current freeze is in the repository's store
     Column("id", ROW_ID, primary_key=True, autoincrement=True),
     Column("repository", exact(128), nullable=False),
     Column("kind", exact(16), nullable=False),

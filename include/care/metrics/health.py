@@ -36,7 +36,7 @@ class Health:
 
 
 def look_at_health(site: Site, *, limit_s: float = LIMIT_S) -> Health:
-    """Look at all parts side by side. Changes nothing, and a part that is away hides no other.
+    """Check all parts side by side. Changes nothing, and a part that is away hides no other.
 
     Args:
         site: The deployment.

@@ -1,4 +1,4 @@
-"""One page of figures for Prometheus, made from the ledger and a look at the parts."""
+"""One page of figures for Prometheus, made from the ledger and a check of the parts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CachedAnswer(Generic[T]):
 
 
 class SiteFigures(Collector):
-    """Collects all figures of one moment. Without a ledger only the parts are told."""
+    """Collects all figures of one moment. Without a ledger only the parts are reported."""
 
     def __init__(self, site: Site, health: Health, now: datetime) -> None:
         self._site, self._health, self._now = site, health, now

@@ -1,4 +1,4 @@
-"""What can go wrong while people are told something. No message carries a secret, nor the URL of a webhook."""
+"""What can go wrong while people are notified. No message carries a secret, nor the URL of a webhook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told: one message for one cause, with its cure."""
+"""What people are notified of: one message for one cause, with its hint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NotifyEvent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`key` names the cause: the same cause has the same key, whatever is said of it. `severity`: error or warning.
+    """`key` names the cause: the same cause has the same key, however it is worded. `severity`: error or warning.
 
     `former_keys`: what earlier versions of the program called the same cause. `code`: of the error, if there is one.
     `links` maps names to URLs. `html`: the same text for those who read mail in colours.

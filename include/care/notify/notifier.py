@@ -1,4 +1,4 @@
-"""Tells people: each cause once within a window, by every way that is configured, and never at the caller's cost."""
+"""Notifies people: once of each cause within a window, by every configured way, and without failing the caller."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Said(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """`ways`: how people are told, by name; each raises NotifyError or SettingsError if it does not work."""
+    """`ways`: how people are notified, by name; each raises NotifyError or SettingsError if it does not work."""
 
     settings: Notify
     ledger: Engine
@@ -71,9 +71,9 @@ class Notifier:
         return cls(settings, site.ledger, ways)
 
     def tell(self, message: Message, *, now: datetime, window: timedelta | None = None) -> Said:
-        """Tell people of a cause, unless they were told of it within the window. Raises nothing.
+        """Notify people of a cause, unless they were notified of it within the window. Raises nothing.
 
-        What went wrong with one way stops no other; if all fail, the next who sees the cause tries again.
+        A way that fails stops no other; if all fail, the next process that sees the cause tries again.
         """
         window = timedelta(hours=self.settings.window_hours) if window is None else window
         try:

@@ -1,4 +1,4 @@
-"""What the ledger records of causes: when one was seen, and whether somebody was told of it lately."""
+"""What the ledger records of causes: when one was seen, and whether people were notified of it lately."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEEN = "seen"
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One cause. `told_at`: when people were told last; `fault`: why that did not work."""
+    """One cause. `told_at`: when people were last notified; `fault`: why that did not work."""
 
     key: str
     event: str
@@ -43,9 +43,9 @@ class Alert:
 
 
 def claim(bind: Bind, message: Message, *, now: datetime, window: timedelta) -> bool:
-    """Note that a cause was seen; whether it is on the caller to tell people, because nobody was within the window.
+    """Note that a cause was seen; whether the caller is to notify people: they were not notified within the window.
 
-    Of several who see it at once exactly one is told to.
+    If several processes see it at once, exactly one of them is to notify people.
     """
     cause = cause_of(message.key)
 
@@ -90,7 +90,7 @@ def _renamed(connection: Connection, message: Message) -> bool:
 
 
 def not_told(bind: Bind, message: Message, fault: str) -> None:
-    """Give a claim back: nobody could be told, so that the next who sees it tries again."""
+    """Give a claim back: people could not be notified, so that the next process that sees the cause tries again."""
 
     def work(connection: Connection) -> None:
         where = alerts.c.cause == cause_of(message.key)
@@ -116,7 +116,7 @@ def undelivered(bind: Bind, since: datetime, event: NotifyEvent) -> Sequence[Ale
 
 
 def append_note(bind: Bind, key: str, note: Mapping[str, Any], *, now: datetime, limit: int) -> None:
-    """Keep a note below a key until it is taken, at most `limit` of them; people are not told of it."""
+    """Keep a note below a key until it is taken, at most `limit` of them; people are not notified of it."""
     cause = cause_of(key)
 
     def work(connection: Connection) -> None:
@@ -177,7 +177,7 @@ def first_seen(bind: Bind, keys: Iterable[str]) -> Sequence[datetime]:
 
 
 def seen_since(bind: Bind, key: str, now: datetime, gap: timedelta) -> datetime:
-    """Since when something has been seen again and again, without a gap as long as this; people are not told of it."""
+    """Since when something has been seen again and again, without a gap as long as this; people are not notified."""
     cause = cause_of(key)
 
     def work(connection: Connection) -> datetime:

@@ -1,4 +1,4 @@
-"""The ledger's table of what people were told. A change needs a migration in `include/ledger/migrations/versions`."""
+"""The ledger's table of notifications. A change needs a migration in `include/ledger/migrations/versions`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, hexadecimal, 
 alerts = Table(
     "alerts",
     metadata,
-    # one row a cause; `times` counts how often it was seen, told or not
+    # one row a cause; `times` counts how often it was seen, with or without a notification
     Column("cause", hexadecimal(64), primary_key=True),
     Column("key", exact(512), nullable=False),
     Column("event", exact(32), nullable=False),

@@ -31,9 +31,9 @@ def post(
     now_s: int,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Send one message; again after a growing pause if the service is away or says 429 or 5xx. Raises NotifyError.
+    """Send one message; again after a growing pause if the service is away or answers 429 or 5xx. Raises NotifyError.
 
-    A redirect is not followed: the signature is for whom the connection names. ``now_s``: Unix time that is signed.
+    A redirect is not followed: it is signed for the host of the connection. ``now_s``: Unix time that is signed.
     """
     url = base_url(connection, scheme="https")
     host = urlsplit(url).hostname or "unknown"
@@ -66,7 +66,7 @@ def signature(secret: str, time_s: int, body: bytes) -> str:
 
 
 def cause_of(key: str) -> str:
-    """What stands for a cause in headers and in the ledger's index."""
+    """The hash that identifies a cause in headers and in the ledger's index."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 

@@ -1,1 +1,1 @@
-"""Whether a night could run now: everything that it needs, looked at beforehand."""
+"""Whether a night could run now: checks of everything that it needs."""

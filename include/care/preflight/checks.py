@@ -25,9 +25,9 @@ def checks_of(
     logs: Path | None = None,
     asked: Asked = airflow_has_all,
 ) -> list[Check]:
-    """The checks for a settings, or for one slot of it. Raises SettingsError for a slot that there is not.
+    """The checks for a deployment, or for one slot of it. Raises SettingsError for a slot that does not exist.
 
-    `logs`: where Airflow keeps the logs of tasks; by default what the environment says. `asked`: whether Airflow has
+    `logs`: where Airflow keeps the logs of tasks; by default as in the environment. `asked`: whether Airflow has
     a connection that the secrets do not have.
     """
     settings = site.settings

@@ -1,4 +1,4 @@
-"""What was looked at before a night: each thing with how it is, and how it is put right."""
+"""What was checked before a night: each thing with its state, and with the hint that puts it right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. What is not `ok` names its cure."""
+    """One thing that was checked. A finding that is not `ok` has a hint."""
 
     check: str
     subject: str
@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """Everything that was looked at, what is wrong first."""
+    """Everything that was checked, what is wrong first."""
 
     findings: tuple[Finding, ...]
 
@@ -62,7 +62,7 @@ class PreflightReport:
         return {"ready": self.ready, "counts": counts, "findings": [one.to_json() for one in self.findings]}
 
     def lines(self, *, all_of_them: bool = False) -> list[str]:
-        """What is wrong, a line each with its cure; with `all_of_them` what is right, too."""
+        """What is wrong, a line each with its hint; with `all_of_them` what is right, too."""
         shown = self.findings if all_of_them else [one for one in self.findings if one.severity is not Severity.OK]
         return [
             f"{one.severity.value}: {one.check} {one.subject}: {one.seen}{f'. {one.cure}' if one.cure else ''}"
@@ -71,7 +71,7 @@ class PreflightReport:
 
 
 class NotReady(NightshiftError):
-    """A night would fail: every error, each with its cure."""
+    """A night would fail: every error, each with its hint."""
 
     code = "preflight-failed"
 

@@ -1,4 +1,4 @@
-"""Gateways and publisher nodes before a night: they answer, take our keys, and nobody sits on a lease."""
+"""Gateways and publisher nodes before a night: they answer, take our keys, and no lease is held."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def look_at_gateway(site: Site, fqrn: str) -> Iterator[Finding]:
         key = site.secrets.get(settings.gateway_admin)
         with GatewayClient(url, key.login or "", key.password or "", timeout_s=TIMEOUT_S, retries=0) as admin:
             try:
-                admin.drop_by_path(fqrn, f"/{PROBE}")  # where nobody's lease is
+                admin.drop_by_path(fqrn, f"/{PROBE}")  # where no lease is held
             except AccessRefused as error:
                 cure = f"Correct login and password of connection {settings.gateway_admin!r}."
                 yield Finding("gateway", f"{fqrn} administrator", Severity.ERROR, str(error).rstrip("."), cure)
@@ -65,7 +65,7 @@ def leases(site: Site, fqrn: str) -> Iterator[Finding]:
 
 
 def judged_lease(lease: LeaseInfo, now: datetime, longest_s: float) -> Finding:
-    """Whose a lease is, and what that means. A lease is not told when it was taken, only how long it lasts yet."""
+    """Who holds a lease, and what that means. The gateway does not report when it was granted, only until when."""
     whose = "a task of ours" if TaskName.parse(lease.hostname) else "another user"
     left_s = (lease.expires - now).total_seconds()
     renewed_s = max(0.0, longest_s - left_s)

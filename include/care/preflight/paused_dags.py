@@ -42,7 +42,7 @@ def needed(settings: SiteSettings, slots: Iterable[str] | None = None) -> dict[s
 
 
 def look_at_paused(settings: SiteSettings, secrets: Secrets, slots: Iterable[str] | None = None) -> Iterator[Finding]:
-    """Compare what has to be unpaused with what Airflow says. Where it cannot be asked, the check of pools says so."""
+    """Compare what has to be unpaused with Airflow. Where it cannot be asked, the check of pools reports that."""
     if settings.airflow_connection is None:
         return
     reply = ask_airflow(settings, secrets, "dags", {"limit": 100, "exclude_stale": "true"})

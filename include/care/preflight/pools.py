@@ -1,4 +1,4 @@
-"""Airflow's pools before a night, by its REST API: a task whose pool is missing waits for ever, and says nothing."""
+"""Airflow's pools before a night, by its REST API: a task whose pool is missing waits for ever, without a message."""
 
 from __future__ import annotations
 

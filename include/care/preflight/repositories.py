@@ -1,4 +1,4 @@
-"""Repositories before a night: readable by everybody, the same everywhere, signed long enough, not frozen."""
+"""Repositories before a night: publicly readable, the same everywhere, signed long enough, not frozen."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def look_at_repository(site: Site, fqrn: str) -> Iterator[Finding]:
 
 
 def freeze(site: Site, fqrn: str) -> Iterator[Finding]:
-    """Whether somebody froze it: then a night waits."""
+    """Whether the repository is frozen: then a night waits."""
     found = look(opened(site, site.settings.repository(fqrn).store).child(fqrn), datetime.now(UTC))
     if found is None:
         yield Finding("freeze", fqrn, Severity.OK, "not frozen")

@@ -17,7 +17,7 @@ LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One look at one thing. `cure` is for a look that ends in an error of its own, or in none at all."""
+    """One check of one thing. `cure`: the hint if the check itself fails, or does not end in time."""
 
     name: str
     subject: str
@@ -35,12 +35,12 @@ def run(checks: Sequence[Check], *, limit_s: float = LIMIT_S, at_once: int = AT_
             begun[number] = time.monotonic()
             try:
                 found = list(check.look())
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with one thing, the others are looked at
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one thing, the others are checked
                 found = [Finding(check.name, check.subject, Severity.ERROR, f"{error}".rstrip("."), check.cure)]
         done.put((number, found))
 
     for number, check in enumerate(checks):
-        # not a pool: its threads would keep a command from ending that waits for nobody any more
+        # not a pool: its threads would keep a command from ending that does not wait for them any more
         threading.Thread(target=work, args=(number, check), daemon=True, name=f"check-{check.name}").start()
     left, findings = dict(enumerate(checks)), list[Finding]()
     while left:
@@ -50,7 +50,7 @@ def run(checks: Sequence[Check], *, limit_s: float = LIMIT_S, at_once: int = AT_
             now = time.monotonic()
             for number in [number for number in left if now - begun.get(number, now) >= limit_s]:
                 check = left.pop(number)
-                slots.release()  # its place: whoever waits behind it has a turn of his own
+                slots.release()  # its place is free for the next check that waits
                 what = f"no answer within {limit_s:g} s"
                 findings.append(Finding(check.name, check.subject, Severity.ERROR, what, check.cure))
         else:

@@ -27,7 +27,7 @@ RECORD_PROBE = ".nightshift/preflight"  # a collector stores nothing elsewhere
 
 
 def opened(site: Site, name: str, role: Role = Role.PUBLISHER) -> Store:
-    """A store that is asked once and not for long, without what the ledger says of it."""
+    """A store that is asked once and not for long, without what the ledger has of it."""
     settings = site.settings.store(name)
     bounded = settings.model_copy(update={"retries": 1, "timeout_s": min(settings.timeout_s, TIMEOUT_S)})
     credentials = credentials_of(settings, site.secrets, role)
@@ -99,7 +99,7 @@ def skew(what: str, subject: str, url: str) -> Iterator[Finding]:
 
 
 def judged_skew(name: str, seconds: float) -> Finding:
-    """What a difference means; a `Date` has whole seconds, so that less than 2 s says nothing."""
+    """The finding about a difference; a `Date` has whole seconds, so that less than 2 s counts as none."""
     apart = "agrees with ours" if abs(seconds) < 2 else f"is {seconds:+.0f} s off ours"
     severity = Severity.OK
     if abs(seconds) >= SKEW_WARNING_S:

@@ -1,6 +1,6 @@
 """The provenance record: one change of a path, by whom, of what and how (docs/formats.md).
 
-Its document is signed twice (docs/decisions, "Who published what"). The gateway key's signature says that a publisher
+Its document is signed twice (docs/decisions, "Who published what"). The gateway key's signature shows that a publisher
 wrote it: every holder of that key can check it, and could have written it. The signature by the repository's own key
 can be checked by all who have the certificate; it exists only where the publisher's machine has that key.
 """
@@ -43,9 +43,9 @@ class ProvenanceRecord:
     """Who published what, or took it away. `holder`: who held the lease; `publisher`: the way; `key_id`: of the
     gateway's key.
 
-    `came_from`: where a tree stood that was inherited, moved, or put in the place of another one, `from_build` the
-    build that was named for it. `leads_to`: where a link leads, or what was taken away stands now. `before`: the nested
-    hash, or of a link the path it led to, until then. `reason`: why, where somebody or something said so.
+    `came_from`: where a tree was that was inherited, moved, or put in the place of another one, `from_build` the
+    build that was named for it. `leads_to`: where a link leads, or where what was taken away is now. `before`: the
+    nested hash, or of a link the path it led to, until then. `reason`: why, where a person or a program gave one.
     """
 
     repository: str
@@ -181,9 +181,9 @@ class Sealed:
             raise FormatError(_WHAT, f"cannot be read: {fault}") from None
 
     def is_by_gateway_key(self, secret: str) -> bool:
-        """Whether somebody with that gateway key wrote it."""
+        """Whether a holder of that gateway key wrote it."""
         given = self.signatures.get(BY_GATEWAY_KEY, "")
-        # an empty key is nobody's
+        # an empty key belongs to no publisher
         return bool(secret) and hmac.compare_digest(given.encode(), _mac(secret, self.document).encode())
 
     def is_by_repository_key(self, public_key: rsa.RSAPublicKey) -> bool | None:

@@ -1,4 +1,4 @@
-"""Who published a path: what the ledger and the signed documents know of it, and whether that is what stands there."""
+"""Who published a path: what the ledger and the signed documents have of it, and whether the path still has that."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PathRecord:
 
 @dataclass(frozen=True, slots=True)
 class PathProvenance:
-    """All that is known of a path in a repository; `stands`: whether anything is there, None if that is not known."""
+    """All that is known of a path in a repository; `stands`: whether the path exists, None if that is not known."""
 
     repository: str
     path: str
@@ -58,8 +58,8 @@ class PathProvenance:
 def ask(site: Site, fqrn: str, path: str, *, limit: int = 1) -> PathProvenance:
     """Who published a path or the nearest tree above it, and what links on the way lead to; the newest first for each.
 
-    Documents that the ledger does not have come last. A repository that cannot be read is no reason to say nothing:
-    then `now` says why. Raises SettingsError and LedgerError.
+    Documents that the ledger does not have come last. If the repository cannot be read, the records are returned all
+    the same, and `now` has the reason. Raises SettingsError and LedgerError.
     """
     head: Repository | None
     try:
@@ -84,7 +84,7 @@ def ask(site: Site, fqrn: str, path: str, *, limit: int = 1) -> PathProvenance:
 
 
 def _ways(head: Repository, path: str) -> tuple[list[str], bool]:
-    """The path, and where it leads by the links on its way; and whether anything stands at its end."""
+    """The path, and where it leads by the links on its way; and whether anything exists at its end."""
     found = [path]
     for _ in range(MOST_LINKS):
         here, gone = found[-1], False
@@ -120,7 +120,7 @@ def _origin(site: Site, record: ProvenanceRecord, asked: str) -> ProvenanceRecor
 
 
 def _now(head: Repository, record: ProvenanceRecord) -> str:
-    """What stands there now."""
+    """What the path of a record has now."""
     try:
         entry, there = head.revision.lookup(record.path), head.revision.nested_at(record.path)
     except (CvmfsError, StoreError) as error:

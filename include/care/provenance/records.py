@@ -35,8 +35,8 @@ class CheckedRecord:
 def note(site: Site, record: ProvenanceRecord) -> bool:
     """Keep a record in the ledger, and its signed document in the store; the same record twice is one. Raises nothing.
 
-    The publication stands whatever becomes of this: what could not be written is logged, and the ledger's row without
-    a document says so. Returns whether both were written, or there before.
+    The publication stays, whatever becomes of this: what could not be written is logged, and the ledger's row has no
+    document then. Returns whether both were written, or there before.
     """
     try:
         row = _row_of(site.ledger, record)
@@ -79,7 +79,7 @@ def nearest(
 ) -> Sequence[tuple[ProvenanceRecord, str | None]]:
     """The newest records at the path and at those above it, each with its document's key; none is ().
 
-    What is done above concerns all below: a tree replaces what stood there, and what is taken away goes with all that
+    What is done above concerns all below: a tree replaces what was there, and what is taken away goes with all that
     it holds. `until`: none of a later revision.
     """
     query = (

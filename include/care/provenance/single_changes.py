@@ -27,7 +27,7 @@ def note_by_hand(
     """Have a publication in the ledger and signed in the store, if it changed anything. Raises nothing.
 
     ``run``: the run of a DAG that made it; None: it was made by hand. ``again``: an earlier try of the run may have
-    published what this one found, and have died before it could say so.
+    published what this one found, and have died before it was recorded.
     """
     published, changeset = done.published, done.changeset
     if published is None or (published.unchanged and not again):
@@ -86,13 +86,13 @@ def note_renamed(
     try:
         there = site.head(fqrn).revision.nested_at(new)
     except (CvmfsError, StoreError, OSError):
-        there = None  # told without its catalog's hash
+        there = None  # recorded without its catalog's hash
     nested = str(there.hash) if there is not None else None
     note(site, replace(common, path=new, kind=ChangeKind.MOVED, came_from=old, nested_hash=nested))
 
 
 def note_linked(site: Site, fqrn: str, path: str, target: str, done: Published, *, holder: str, now: datetime) -> None:
-    """Have it known who set a link, and what it says, word for word. Raises nothing."""
+    """Record who set a link, and its target, word for word. Raises nothing."""
     if not done.unchanged:
         common = _begun(site, fqrn, done, holder, now)
         note(site, replace(common, path=_clean(path), kind=ChangeKind.LINK, leads_to=target))

@@ -1,4 +1,4 @@
-"""Look at the replicas of a repository, and have it in the ledger how far each is."""
+"""Read the replicas of a repository, and record in the ledger how far each is."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def looks_of(bind: Bind, fqrn: str) -> list[ReplicaLook]:
 
 
 def before_collection(site: Site, fqrn: str, now: datetime) -> CollectionDecision:
-    """Look at all replicas, note it, and decide whether a collection may begin. Raises as `look_at_replicas`."""
+    """Read all replicas, record the looks, and decide whether a collection may begin. Raises as `look_at_replicas`."""
     looks = look_at_replicas(site, fqrn, now)
     record(site.ledger, looks)
     return wait_for_replicas(looks, rules_of(site, fqrn), now)

@@ -39,7 +39,7 @@ class ReplicaStore(HttpStore):
 
 
 def see(name: str, url: str, *, fqrn: str, public_keys: Sequence[bytes], now: datetime) -> SeenReplica:
-    """Look at a replica; what is wrong with it comes back as its fault. `public_keys`: PEM texts of master keys."""
+    """Read a replica; what is wrong with it is returned as its fault. `public_keys`: PEM texts of master keys."""
     store = ReplicaStore.open(url, StoreOptions(timeout_s=DOCUMENT_S, retries=1, connections=4))
     manifest, fault, reason = None, ReplicaState.UNREACHABLE, ""
     try:
@@ -73,7 +73,7 @@ def _snapshot_since(store: ReplicaStore, now: datetime) -> datetime | None:
         return None  # S3 denies what is not there to readers that may not list
     if found is None:
         return None
-    # its content is the local time of that machine; a server that states no time says 1970
+    # its content is the local time of that machine; from a server that states no time, `modified` is in 1970
     return min(found.modified, now) if found.modified > _EARLIEST else now
 
 

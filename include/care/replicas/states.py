@@ -32,7 +32,7 @@ class ReplicaState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenReplica:
-    """What a replica shows. Either its verified `manifest`, or the `fault` that stands for it, with its reason.
+    """What a replica shows: either its verified `manifest`, or a `fault` instead of it, with its reason.
 
     `snapshot_since`: when the marker of a running snapshot was made, None without a marker.
     """
@@ -114,7 +114,7 @@ _TIMES = ("looked_at", "state_since", "behind_since", "snapshot_since", "last_sn
 def judge(seen: SeenReplica, head: Manifest, before: ReplicaLook | None, now: datetime) -> ReplicaLook:
     """The state of a replica. `head`: stratum 0's manifest, read after the replica's.
 
-    `before`: the look before this one; one at another URL tells nothing of this one.
+    `before`: the look before this one; one of another URL is ignored.
     """
     if before is not None and before.url != seen.url:
         before = None

@@ -9,7 +9,7 @@ from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, long_text, me
 replicas = Table(
     "replicas",
     metadata,
-    # the last look at each, and since when it is as it is
+    # the last look at each, and since when it is in its state
     Column("repository", exact(128), primary_key=True),
     Column("replica", exact(128), primary_key=True),
     Column("url", exact(2048), nullable=False),

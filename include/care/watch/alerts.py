@@ -1,4 +1,4 @@
-"""What people have to be told of a slot's night, from its schedule and its summary. Pure."""
+"""The alerts about a slot's night, from its schedule and its summary. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What Airflow says of the runs of a night; None where it cannot be asked.
+    """What Airflow reports of the runs of a night; None where it cannot be asked.
 
     `waiting`: there is a run, and none of its tasks was begun yet. `failed`: the ids of those that failed, of all
     passes.
@@ -60,11 +60,11 @@ class Airflow(Protocol):
     def runs_of(self, night: Tick) -> Runs: ...
 
     def has_ended(self, run: str) -> bool | None:
-        """Whether a run, by its name in the ledger, is over; None if that cannot be told."""
+        """Whether a run, by its name in the ledger, is over; None if that is not known."""
 
 
 class Unasked:
-    """Nobody can be asked."""
+    """Used where Airflow cannot be asked: knows nothing of any run."""
 
     def runs_of(self, night: Tick) -> Runs:  # noqa: ARG002
         return Runs()
@@ -90,7 +90,7 @@ def ticks(slot: Slot, now: datetime, look_back: timedelta = LOOK_BACK) -> list[T
 
 
 def begun_by_artifact(slot: Slot, begun: Mapping[date, datetime], known: Iterable[Tick]) -> list[Tick]:
-    """The nights that no tick stands for yet, since their first artifact began them: by date, when it was seen."""
+    """The nights of `begun` that `known` does not have; `begun`: when their first artifact was seen, by date."""
     there = {one.date for one in known}
     return [
         Tick(slot.name, at, day, cutoff(slot.cutoff, tick_of(slot, day) or at, timezone=slot.timezone))
@@ -114,7 +114,7 @@ def has_left(line: Line, ended: bool | None, now: datetime) -> bool:
 def alerts_of(tick: Tick, seen: Summary, runs: Runs, now: datetime, *, late: timedelta) -> Iterator[Message]:
     """A night that did not begin, that missed its deadline, whose runs failed: one message for each cause.
 
-    What became of single artifacts is told by `failures`, and not again as the failure of their run.
+    Failures of single artifacts are reported by `failures`, and not again as the failure of their run.
     """
     night = f"night of {tick.slot}, {tick.date}"
     where = f"`{tick.dag_id}` at {tick.at:%Y-%m-%d %H:%M} UTC"

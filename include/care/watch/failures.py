@@ -1,4 +1,4 @@
-"""What of a night failed and stays so for now, by its cause: each is told as soon as a pass has left it. Pure."""
+"""Failures of a night that remain for now, by cause; people are notified as soon as a pass is done with one. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from include.storage import errors as storage
 SHOWN = 20
 """Artifacts that a message names; the summary has them all."""
 REJECTED = "artifact-rejected"
-"""What stands for the code of an artifact that its own index spoilt."""
+"""Used as the code of an artifact that its own index made unusable."""
 _FORMER_REJECTED = "Rejected"
 
 SUBJECTS = (cvmfs, fts, gateway, ledger, node, settings, stageout, storage)
@@ -42,8 +42,8 @@ _CURES: Mapping[Concern, str] = {
 class Cause:
     """Artifacts of a night that failed in the same way, and what was skipped because of them.
 
-    `site_cure`: what helps, where it is nothing of the artifacts themselves; such a cause stays the same one, whatever
-    it hits later.
+    `site_cure`: the hint, if the error is the site's and not the artifacts'; such a cause stays the same one, whatever
+    it affects later.
     """
 
     slot: str
@@ -54,7 +54,7 @@ class Cause:
     site_cure: str | None = None
 
     def key_of(self, line: Line) -> str:
-        """What stands for this failure of an artifact; the same if a later pass fails with it in the same way."""
+        """The key of this failure of an artifact; the same if a later pass fails with it in the same way."""
         return self.keys_of(line)[0]
 
     def keys_of(self, line: Line) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class Cause:
         return replace(self, lines=tuple(lines))
 
     def message(self, *, until: datetime | None, now: datetime) -> Message:
-        """What people are told of it. `until`: when the night ends."""
+        """The message to people about it. `until`: when the night ends."""
         first, night = self.lines[0], f"night of {self.slot}, {self.date}"
         what = f"{first.name} failed" if len(self.lines) == 1 else f"{len(self.lines)} artifacts failed"
         named = ",".join(sorted(one.name for one in self.lines)) if self.site_cure is None else ""
@@ -118,19 +118,19 @@ def causes(seen: Summary, has_left: Callable[[Line], bool]) -> Iterator[Cause]:
 
 
 def untold(cause: Cause, told: Collection[str]) -> Cause | None:
-    """What of a cause nobody was told yet, by the keys of what they were; None if that is nothing."""
+    """The cause with only the artifacts whose keys are not in `told`; None if it has no others."""
     left = [one for one in cause.lines if not any(key in told for key in cause.keys_of(one))]
     return cause.of(left) if left else None
 
 
 def site_cure(code: str) -> str | None:
-    """What helps against an error that is the site's, not an artifact's; None for all others."""
+    """The hint for an error that is the site's, not an artifact's; None for all others."""
     concern = _CONCERNS.get(code)
     return None if concern is None else _CURES.get(concern)
 
 
 def former_names(code: str) -> tuple[str, ...]:
-    """What stood for a code in the keys of earlier versions."""
+    """The names of a code in the keys of earlier versions."""
     return (_FORMER_REJECTED,) if code == REJECTED else names_of_code(code)
 
 

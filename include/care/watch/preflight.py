@@ -1,4 +1,4 @@
-"""Tells who is to be told what the look before the night has found."""
+"""Notifies people of what the preflight found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EVENTS = {"whitelist": NotifyEvent.WHITELIST, "leases": NotifyEvent.STUCK_LEASE
 
 
 def tell(site: Site, report: PreflightReport) -> None:
-    """One message for each error; of warnings only what nobody sees otherwise: whitelists that end."""
+    """One message for each error; of warnings only those that are shown nowhere else: whitelists that end."""
     notifier = Notifier.of(site)
     for one in report.findings:
         if one.severity is Severity.ERROR or (one.severity is Severity.WARNING and one.check == "whitelist"):
@@ -21,7 +21,7 @@ def tell(site: Site, report: PreflightReport) -> None:
 
 
 def message(finding: Finding) -> Message:
-    """The finding as people are told it; the same thing is the same cause whatever is said of it."""
+    """The message about a finding; the same thing is the same cause, whatever was found."""
     event = _EVENTS.get(finding.check, NotifyEvent.PREFLIGHT)
     return Message(
         key=f"{event.value}:{finding.check}:{finding.subject}",

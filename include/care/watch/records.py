@@ -66,14 +66,14 @@ def store_summary(folder: Path, one: Summary) -> Path:
 
 
 def is_made(bind: Bind, slot: str, day: date) -> bool:
-    """Whether a night's summary was sent, or there was nobody to send it to."""
+    """Whether a night's summary was sent, or no way to send it is configured."""
     where = (summaries.c.slot == slot, summaries.c.build_date == day, summaries.c.told_at.is_not(None))
     with reading(bind) as connection:
         return connection.scalar(select(summaries.c.slot).where(*where)) is not None
 
 
 def note_made(bind: Bind, one: Summary, file: Path, *, now: datetime, fault: str | None) -> None:
-    """Have it in the ledger that a summary was made; with a `fault` it was not sent, and will be tried again."""
+    """Record that a summary was made; with a `fault` it was not sent, and will be tried again."""
     key = {"slot": one.slot, "build_date": one.date}
     told = now if fault is None else None
     values = {"file": str(file), "headline": one.headline, "made_at": now, "told_at": told, "fault": fault}

@@ -52,7 +52,7 @@ _environment = Environment(autoescape=True, undefined=StrictUndefined, trim_bloc
 
 
 def to_html(one: Summary) -> str:
-    """A page of its own; whatever an index or an error said is escaped, and nothing is loaded from elsewhere."""
+    """A page of its own; text from an index or an error is escaped, and nothing is loaded from elsewhere."""
     return _environment.from_string(_HTML).render(
         one=one,
         fates=list(Fate),

@@ -68,7 +68,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A run that Airflow calls failed. `by_itself`: nobody waits for its result, since a schedule or asset began it.
+    """A run that Airflow reports as failed. `by_itself`: a schedule or asset began it, so no person awaits its result.
 
     `reason`: Airflow's word for it; `task`: the last task that failed, if one did.
     """
@@ -97,7 +97,7 @@ def tell_failed_run(
     now: datetime,
     log_of: Callable[[str], str | None] = no_log,
 ) -> list[tuple[Message, Said]]:
-    """Send a message for each cause of a failed run that nobody was told of yet.
+    """Send a message for each cause of a failed run of which people were not notified yet.
 
     Args:
         log_of: Where a run's page is.
@@ -129,7 +129,7 @@ def _messages(
     log_of: Callable[[str], str | None],
     tell: Callable[[Message], Said],
 ) -> list[Message]:
-    """What to say of the run itself, after its artifacts' failures were told."""
+    """The messages about the run itself, after those about its artifacts' failures were sent."""
     ledger = site.ledger
     faults = [Fault.from_json(one) for one in take_notes(ledger, _notes(run.name))]
     own = [one for one in faults if one.code not in OF_THE_GATE | TOLD_BY_THEMSELVES]
@@ -158,7 +158,7 @@ def _night_is_told(
     *,
     alone: bool,
 ) -> bool:
-    """Tell what the watch would tell of the run's night; whether nothing is left to say.
+    """Send what the watch would send about the run's night; whether nothing is left to send.
 
     Args:
         alone: No task failed but those that repeat what is missing.
@@ -227,7 +227,7 @@ def _message(key: str, run: FailedRun, faults: Sequence[Fault], cure: str = "", 
 
 
 def _was_refused(site: Site, run: FailedRun) -> bool:
-    """Whether people answered no, or not in time; both are told as the answer."""
+    """Whether people rejected the question, or did not answer in time; the message about the answer covers both."""
     asked = questions.of_run(site.ledger, run.name)
     return bool(asked) and asked[-1].answer in {Answer.REJECTED, Answer.EXPIRED}
 

@@ -1,6 +1,6 @@
 """What became of a night, from the rows of the ledger alone: every artifact that was expected, with its fate and why.
 
-Pure, so that the summary says what the ledger says: nothing is counted anywhere else.
+Pure, so that the summary agrees with the ledger: nothing is counted anywhere else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from include.settings.model import Slot
 
 
 class Fate(Enum):
-    """How it stands with one artifact of a night."""
+    """What became of one artifact of a night."""
 
     PUBLISHED = "published"
     UNCHANGED = "unchanged"
@@ -46,11 +46,11 @@ _FATES = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One artifact. Sizes in bytes; `seconds`: of work, all phases; `log`: where its run is looked at.
+    """One artifact. Sizes in bytes; `seconds`: of work, all phases; `log`: the URL of its run's page.
 
     `mended`: for one that is there, how an earlier pass failed with it. `code`: of the error of one that failed, and
     `error_class`, what people knew it by. `blocked_by`: the artifact that it depends on and that is not there.
-    `artifact`, `publication`: the rows of the ledger that say so, where there are any.
+    `artifact`, `publication`: the rows of the ledger that it was made from, where there are any.
     """
 
     project: str
@@ -101,7 +101,7 @@ class Line:
             "error_class": self.error_class,
             "mended": self.mended,
         }
-        # members that came later are left out where there is nothing to say
+        # members that were added later are left out where they have no value
         later = {"code": self.code, "blocked_by": self.blocked_by}
         return values | {name: value for name, value in later.items() if value is not None}
 
@@ -130,7 +130,7 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A slot's night. `builds`: their ids, the newest first; `complete`: whether the newest one's index says so.
+    """A slot's night. `builds`: their ids, the newest first; `complete`: whether the newest one's index is complete.
 
     `troubled`: the runs that failed with an artifact or skipped one, whatever became of it later.
     """
@@ -155,7 +155,7 @@ class Summary:
 
     @property
     def runs(self) -> Mapping[str, str | None]:
-        """The runs that did it, in the order of their first work, with where each is looked at."""
+        """The runs that did it, in the order of their first work, each with the URL of its page."""
         known = sorted((one for one in self.lines if one.run and one.began_at), key=lambda one: str(one.began_at))
         return {str(one.run): one.log for one in known}
 
@@ -196,7 +196,7 @@ class Summary:
         }
 
 
-def no_log(run: str) -> str | None:  # noqa: ARG001 - whoever can say where logs are is asked instead
+def no_log(run: str) -> str | None:  # noqa: ARG001 - callers that know where logs are pass their own
     """The URL of no run."""
     return None
 
@@ -248,9 +248,9 @@ def summary(
 
 
 def decisive(found: Sequence[Publication], sha256: str) -> Publication | None:
-    """Of what runs did for an artifact, the newest first, that which says how it stands.
+    """The publication that decides what became of an artifact, of those that runs made of it, the newest first.
 
-    A dry run says nothing, and a later look that found what an earlier one had published says no more than that one.
+    A dry run decides nothing. A run that found the artifact unchanged does not replace the one that published it.
     """
     real = [one for one in found if one.skip_reason is not Skip.DRY_RUN]
     if not real:

@@ -1,4 +1,4 @@
-"""Looks over all nights of a site: tells people what goes wrong, and sends each night's summary at its hour."""
+"""Watches all nights of a site: notifies people of what goes wrong, and sends each night's summary at its hour."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from include.storage.errors import StoreError
 log = logging.getLogger(__name__)
 
 GAP = timedelta(minutes=30)
-"""Looks that are further apart do not tell whether a lease was held in between."""
+"""If two looks are further apart, it is not known whether a lease was held in between."""
 
 
 @dataclass(slots=True)
 class Watched:
-    """What one look came to: messages by what became of them, summaries that were made, and what could not be seen."""
+    """The result of one look: messages by what became of them, summaries that were made, and what could not be seen."""
 
     told: list[tuple[Message, Said]] = field(default_factory=list)
     summaries: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ def watch(
 ) -> Watched:
     """Look once. What cannot be seen of one slot or repository is a fault of its own and hides no other.
 
-    ``logs``: where Airflow keeps the logs of tasks. A task that cannot write its log says nothing at all, so people are
+    ``logs``: where Airflow keeps the logs of tasks. A task that cannot write its log reports nothing, so people are
     notified while there is still room.
     """
     settings, done = site.settings, Watched()
@@ -126,7 +126,7 @@ def tell_failures(
     now: datetime,
     tell: Callable[[Message], Said],
 ) -> None:
-    """Tell of what a pass has left failed: each cause once, and of an artifact's own failures each artifact once."""
+    """Notify of what a pass has left failed: once for each cause, and for an artifact's own failures once for each."""
     window = timedelta(hours=site.settings.notify.window_hours)
     for cause in causes(seen, left):
         keys = [key for one in cause.lines for key in cause.keys_of(one)]
@@ -161,7 +161,7 @@ def _send(
 
 
 def whitelist_alerts(site: Site, fqrn: str | None, now: datetime) -> list[Message]:
-    """What there is to say of a repository's whitelist; nothing while it lasts for long enough."""
+    """The alerts about a repository's whitelist; none while it lasts for long enough."""
     if fqrn is None:
         return []
     cure = f"Where the master key is: nightshift repo resign {fqrn}"

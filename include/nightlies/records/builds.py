@@ -61,9 +61,9 @@ def record_build(
     inherited: Sequence[Artifact] = (),
     seen: frozenset[tuple[int, datetime]] | None = None,
 ) -> BuildRecord:
-    """Have the build and its artifacts in the ledger as the index says; what an index no longer lists stays.
+    """Record the build and its artifacts as the index lists them; what an index no longer lists stays.
 
-    `inherited`: what a partial build takes from its base. `seen`: what `seen_of` said before the index was read. Raises
+    `inherited`: what a partial build takes from its base. `seen`: what `seen_of` gave before the index was read. Raises
     BuildMoved when the ledger has that build id for another date, BuildOvertaken when it was recorded since `seen`.
     """
 
@@ -138,7 +138,7 @@ def preceding_build(bind: Bind, slot: str, before: BuildKey) -> BuildRecord | No
 
 
 def partial_builds(bind: Bind, slot: str) -> tuple[BuildRecord, ...]:
-    """The builds of a slot that stand on another one."""
+    """The builds of a slot that have a parent build."""
     with reading(bind) as connection:
         query = select(builds).where(builds.c.slot == slot, builds.c.base_build.is_not(None))
         return tuple(_build(connection, row) for row in connection.execute(query).mappings().all())
@@ -168,7 +168,7 @@ def seen_of(bind: Bind, slot: str, build_date: date) -> frozenset[tuple[int, dat
 
 
 def key_of_directory(bind: Bind, slot: Slot, path: str) -> BuildKey | None:
-    """The build whose directory a path is, by the slot's rule and the ledger; None if it is none that is known."""
+    """The build whose directory a path is, by the slot's rule and the ledger; None if no such build is known."""
     said = build_of_directory(slot, path)
     if said is None:
         return None

@@ -1,4 +1,4 @@
-"""Directories that a run created above its destinations: they go again with the last destination that came to nothing.
+"""Directories that a run created above its destinations: removed with the last destination that is not published.
 
 Noted before they are committed, so that a run that dies right after it knows them too.
 """
@@ -40,7 +40,7 @@ def of_run(bind: Bind, run: str, fqrn: str) -> tuple[str, ...]:
 
 
 def forget(bind: Bind, run: str, fqrn: str) -> None:
-    """What stands now, stays."""
+    """Forget what the run created, so that what exists now stays."""
     where = (created.c.run_id == run, created.c.repository == fqrn)
 
     def work(connection: Connection) -> None:

@@ -1,6 +1,6 @@
 """Objects that a repository needs and its store has not, or not whole: they leave the known set until they are back.
 
-Written by whoever finds them (a check, the reading back after a night, a publication), read by every preparation.
+Written where they are found (by a check, the reading back after a night, a publication), read by every preparation.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def forget(bind: Bind, fqrn: str, keys: Iterable[str]) -> None:
 def look_again(bind: Bind, fqrn: str, store: Store, among: Iterable[Damage]) -> tuple[Damage, ...]:
     """Take off the list what was sent again and is whole; what is left of them.
 
-    An object in the size in which it was found damaged is read, since its bytes may have rotted; another size tells.
+    If the size is still the one that was found damaged, the object is read, since its bytes may have rotted; an object
+    of another size need not be read.
     """
     back: list[Damage] = []
     left: list[Damage] = []

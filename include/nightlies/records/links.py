@@ -41,7 +41,7 @@ class LinkRecord:
 
 
 def record(bind: Bind, decided: Iterable[LinkRecord]) -> None:
-    """Keep these; one that says what the one before said of the same run is left out."""
+    """Record these; one that repeats the one before of the same run is left out."""
 
     def work(connection: Connection) -> None:
         for one in decided:

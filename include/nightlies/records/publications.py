@@ -40,7 +40,7 @@ LOOKED_AT = 8 * NEIGHBOURS
 
 
 def place(fqrn: str, destination: str) -> str:
-    """What stands for a destination of a repository in the ledger's indices."""
+    """The digest that identifies a destination of a repository in the ledger's indices."""
     return hashlib.sha256(f"{fqrn}\0{destination}".encode()).hexdigest()
 
 
@@ -329,7 +329,7 @@ def _set(connection: Connection, key: PublicationKey, values: Mapping[str, Any])
 
 
 def _note_installed(connection: Connection, key: PublicationKey, now: datetime) -> None:
-    # kept apart from the publication's row, which a run that is cleared begins anew
+    # kept apart from the publication's row, which begins again when its run is cleared
     row = connection.execute(select(publications).where(*_is(key))).mappings().one()
     if row["nested_hash"] is None or row["artifact_sha256"] is None:
         return

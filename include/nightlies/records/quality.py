@@ -23,7 +23,7 @@ LOOKED_AT = 60
 
 
 class QualityVerdict(Enum):
-    """What a suite said of a build. Only `BLOCKED` stops a run."""
+    """The verdict of a suite on a build. Only `BLOCKED` stops a run."""
 
     PASSED = "passed"
     WARNED = "warned"
@@ -34,9 +34,9 @@ class QualityVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QualityRecord:
-    """One suite in one run. `reason`: its first fault, or why there is nothing to say; `faults`: how many there are.
+    """One suite in one run. `reason`: its first fault, or why there is nothing to report; `faults`: how many there are.
 
-    `accepted`: why a person accepted the faults, "" if nobody did.
+    `accepted`: why a person accepted the faults, "" if they were not accepted.
     """
 
     run_id: str
@@ -80,7 +80,7 @@ class NightFigures:
 
 
 def record(bind: Bind, found: QualityRecord) -> None:
-    """Keep what a suite said in a run; the same suite of the same run again replaces it."""
+    """Record the result of a suite in a run; the same suite of the same run again replaces it."""
     values = asdict(found) | {
         "suite": found.suite.value, "verdict": found.verdict.value, "reason": found.reason[:_REASON_LENGTH],
     }  # fmt: skip
@@ -96,12 +96,12 @@ def record(bind: Bind, found: QualityRecord) -> None:
 
 
 def of_run(bind: Bind, run: str) -> dict[Suite, QualityRecord]:
-    """What each suite said in a run."""
+    """The result of each suite in a run."""
     return {one.suite: one for one in _records(bind, quality.c.run_id == run)}
 
 
 def blocked(bind: Bind, slot: str, build_id: str, settings: QualitySettings | None) -> list[QualityRecord]:
-    """Which suites that block the slot's builds said no to this one, in the newest run that asked them."""
+    """Which suites that block the slot's builds rejected this one, in the newest run that asked them."""
     if settings is None:
         return []
     newest = {one.suite: one for one in _records(bind, quality.c.slot == slot, quality.c.build_id == build_id)}

@@ -76,7 +76,7 @@ class Prepared:
 def ask(
     bind: Bind, run: str, wanted: WantedApproval, *, now: datetime, deadline: datetime, answered: Question | None = None
 ) -> Question:
-    """Record a question of a run; one of it about the same repository that nobody has answered yet is replaced.
+    """Record a question of a run; an open question of the same run about the same repository is replaced.
 
     `answered`: a question of an earlier pass of the night whose answer is taken over.
     """
@@ -182,7 +182,7 @@ def bound_of(bind: Bind, question_id: int) -> tuple[Bound, ...]:
 
 
 def newest(bind: Bind, runs: Sequence[str], digests: Iterable[str]) -> dict[str, Question]:
-    """The last question of these runs about each digest; those that nobody was asked about are left out."""
+    """The last question of these runs about each digest; digests that no question was about are left out."""
     wanted, last = list(digests), dict[str, int]()
     with reading(bind) as connection:
         for at in range(0, len(wanted), _AT_ONCE):

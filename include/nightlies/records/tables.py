@@ -34,7 +34,7 @@ builds = Table(
     Column("rejected", JSON, nullable=False),
     Column("first_seen_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
-    # what the newest index said of itself, and the build that a partial one takes the others from
+    # what the newest index states of itself, and the build that a partial one takes the others from
     Column("serial", BigInteger),
     Column("written_at", UtcTime),
     Column("base_build", NAME),
@@ -85,7 +85,7 @@ publications = Table(
     "publications",
     metadata,
     Column("id", ROW_ID, primary_key=True, autoincrement=True),
-    # a run plans each destination once; `place` stands for (repository, destination), which is too long to index
+    # a run plans each destination once; `place` is a hash of (repository, destination), too long to index
     Column("run_id", exact(512), nullable=False),
     Column("place", hexadecimal(64), nullable=False),
     Column("repository", NAME, nullable=False),
@@ -242,7 +242,7 @@ undone = Table(
 questions = Table(
     "questions",
     metadata,
-    # what somebody was asked to approve, and the answer; see include/nightlies/records/questions.py
+    # what people were asked to approve, and the answer; see include/nightlies/records/questions.py
     Column("id", ROW_ID, primary_key=True, autoincrement=True),
     Column("run_id", exact(512), nullable=False),
     Column("number", Integer, nullable=False),
@@ -266,7 +266,7 @@ questions = Table(
 bound = Table(
     "bound",
     metadata,
-    # what the answer to a question binds: each digest stands for one destination and what is to stand there
+    # what the answer to a question binds: each digest is of one destination and of what it is to have
     Column("question", ROW_ID, ForeignKey("questions.id", ondelete="CASCADE"), primary_key=True),
     Column("digest", hexadecimal(64), primary_key=True),
     Column("name", exact(1024), nullable=False),

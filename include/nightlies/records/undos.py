@@ -65,7 +65,7 @@ def of_build(bind: Bind, build: int) -> dict[tuple[int, str], Undone]:
 
 
 def of_artifact(bind: Bind, artifact: int, sha256: str | None) -> Undone | None:
-    """Who took an artifact (its row in the ledger, of that sum) back; None: nobody did, or it may come again."""
+    """Who took an artifact (its row in the ledger, of that sum) back; None: it was not, or it may come again."""
     query = select(undone).where(
         undone.c.artifact == artifact, undone.c.artifact_sha256 == sha256, undone.c.lifted_at.is_(None)
     )
@@ -88,7 +88,7 @@ def lift_back(bind: Bind, back: Iterable[tuple[int, str]], *, now: datetime) -> 
 
 
 def lift(bind: Bind, ids: Iterable[int], *, now: datetime) -> int:
-    """Let these artifacts be installed again by whoever installs their build next; how many there were."""
+    """Let these artifacts be installed again by the next run that installs their build; how many there were."""
     wanted = list(ids)
 
     def work(connection: Connection) -> int:

@@ -105,9 +105,9 @@ class BuildReader:
         return tuple(found), tuple(notes)
 
     def with_publications(self, tree: Revision, build: HeldBuild, *, since: datetime) -> HeldBuild:
-        """The build with what the records in the store say: whether it is one, and who published it since then.
+        """The build with what the records in the store have of it: whether it is one, and who published it since then.
 
-        What they do not say counts as published by hand. Raises StoreError, CvmfsError.
+        What they do not have counts as published by hand. Raises StoreError, CvmfsError.
         """
         ours, rebuilt = False, list[datetime]()
         recent = build.changed_at > since

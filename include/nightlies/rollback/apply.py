@@ -1,4 +1,4 @@
-"""Go back to an earlier revision by a new one, and put right what the ledger says of builds, links and tags.
+"""Go back to an earlier revision by a new one, and correct what the ledger has of builds, links and tags.
 
 Both halves can be run again: a rollback that was made is found by the line of revisions, and recorded once.
 """
@@ -79,7 +79,7 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRollback:
-    """What the ledger was told: artifacts that count as undone, those that no longer do, links and tags."""
+    """What was recorded in the ledger: artifacts that count as undone, those that no longer do, links and tags."""
 
     undone: int
     back: int
@@ -161,7 +161,7 @@ def roll_back(
 def unrecorded(site: Site, preview: RollbackPreview) -> RolledBack | None:
     """The rollback that made the current revision, for a preview that finds nothing to do; None if none did.
 
-    By hand: a command may have died before it told the ledger. Only after a rollback there is no ``trunk-previous``.
+    By hand: a command may have died before it updated the ledger. Only after a rollback there is no ``trunk-previous``.
     """
     head = site.head(preview.wish.repository)
     before = head.revision.root.previous_revision
@@ -172,7 +172,7 @@ def unrecorded(site: Site, preview: RollbackPreview) -> RolledBack | None:
 
 
 def record_rollback(site: Site, attempt: Attempt, done: RolledBack, reason: str) -> RecordedRollback:
-    """Tell the ledger what a rollback took away and brought back; the same again changes nothing.
+    """Record in the ledger what a rollback took away and brought back; the same again changes nothing.
 
     A night does not install again what went; ``redo`` lets it. What was undone before and is back is forgotten as
     undone. What was published again since the rollback is left as it is.

@@ -231,7 +231,7 @@ def preview_rollback(site: Site, wish: RollbackWish) -> RollbackPreview:
 
 
 def require_whole(preview: RollbackPreview) -> None:
-    """Raises ROLLBACK_REFUSED for a preview that says why it must not be done."""
+    """Raises ROLLBACK_REFUSED for a preview with reasons why it must not be done."""
     if preview.refused:
         what = f"{preview.wish.repository} is not rolled back to {preview.plan.goal}; nothing was changed"
         raise ROLLBACK_REFUSED(f"{what}: {'; '.join(preview.refused)}. Choose another tag or revision.")

@@ -18,13 +18,13 @@ from include.cvmfs.coordination.generation import CHANGESET_LIFE
 MARGIN = timedelta(hours=1)
 """What a changeset has left of its life at least, when the last moment for an answer has passed: it is to be hung."""
 SHORTEST = timedelta(minutes=1)
-"""Less time than this for an answer is none."""
+"""A time for an answer that is shorter than this counts as no time."""
 SHOWN = 500
 """Destinations that a question lists; the task's log has all."""
 
 
 class QuestionKind(Enum):
-    """What somebody is asked about."""
+    """What a question is about."""
 
     PUBLICATION = "publication"
     UNDO = "undo"
@@ -33,7 +33,7 @@ class QuestionKind(Enum):
 
 
 class Answer(Enum):
-    """What became of a question. REPLACED: asked anew before anybody answered."""
+    """What became of a question. REPLACED: a newer question took its place before an answer."""
 
     OPEN = "open"
     APPROVED = "approved"
@@ -44,7 +44,7 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One thing that an answer is for. `digest`: of what is to stand at `destination`; `said`: what a person reads."""
+    """One thing that an answer is for. `digest`: of what `destination` is to have; `said`: what a person reads."""
 
     name: str
     destination: str
@@ -59,9 +59,9 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class WantedApproval:
-    """What somebody is to be asked.
+    """An approval that is to be asked for.
 
-    `lines`: what is said before the table of a publication's `bound`, or all that undoing or going back does.
+    `lines`: the text before the table of a publication's `bound`, or all that undoing or going back does.
     `minutes`: how long an answer is waited for; `expires`: the last moment at which one is of any use.
     """
 
@@ -95,17 +95,17 @@ class WantedApproval:
 
 
 def tree_digest(fqrn: str, destination: str, *, source_sha256: str, root: str) -> str:
-    """SHA-256 of what is to stand at a destination: the tree of this root catalog, made of this source."""
+    """SHA-256 of what a destination is to have: the tree of this root catalog, made of this source."""
     return _digest("tree", fqrn, destination, source_sha256, root)
 
 
 def link_digest(fqrn: str, destination: str, *, target: str, root: str) -> str:
-    """SHA-256 of a link that is to stand at a destination, and of the tree that it leads to."""
+    """SHA-256 of a link that is to be at a destination, and of the tree that it leads to."""
     return _digest("link", fqrn, destination, target, root)
 
 
 def undo_digest(fqrn: str, build: str, lines: Iterable[Sequence[str]]) -> str:
-    """SHA-256 of what undoing a build does: each line names a place, what stands there, and what comes instead."""
+    """SHA-256 of what undoing a build does: each line names a place, what it has, and what comes instead."""
     return _digest("undo", fqrn, build, *(json.dumps(list(line)) for line in sorted(map(tuple, lines))))
 
 

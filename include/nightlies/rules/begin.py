@@ -1,6 +1,6 @@
 """How a slot's night begins with its first artifact instead of by its schedule, or with whichever comes first. Pure.
 
-docs/decisions/0020-events-of-an-index.md says why it is done in this way.
+Why it is done in this way: docs/decisions/0020-events-of-an-index.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def by_artifact(slot: Slot) -> bool:
 
 
 def first_run_id(day: date) -> str:
-    """The id of the run that the first artifact of a date begins; the same whoever saw it, and how often."""
+    """The id of the run that the first artifact of a date begins; the same for all that see it, and however often."""
     return f"night__{day.isoformat()}__first"
 
 

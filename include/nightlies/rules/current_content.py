@@ -1,4 +1,4 @@
-"""What stands at a destination: a tree of its own, or a symbolic link of a partial build to the tree of another one."""
+"""What is at a destination: a tree of its own, or a symbolic link of a partial build to the tree of another one."""
 
 from __future__ import annotations
 

@@ -40,12 +40,12 @@ def build_directory(slot: Slot, build_id: str, *, build_date: date | None = None
 
 
 def build_of_directory(slot: Slot, path: str) -> Mapping[str, str] | None:
-    """What a path says as a build's directory of the slot: its `build_id`, its `date`, or both; None if it is none."""
+    """The `build_id`, the `date`, or both, in the path of a build's directory of the slot; None for another path."""
     return _read(_shared(slot), slot, path)
 
 
 def build_of_tag(slot: Slot, name: str) -> Mapping[str, str] | None:
-    """What a tag's name says by the slot's template, as `build_of_directory`; None for a tag of another kind."""
+    """What a tag's name contains by the slot's template, as `build_of_directory`; None for a tag of another kind."""
     return None if slot.tag is None else _read(slot.tag, slot, name)
 
 

@@ -65,7 +65,7 @@ class Artifact:
 class RejectedArtifact:
     """An artifact that cannot be installed, and why; the other artifacts go on.
 
-    `project` and `platform` are None where the index does not say them in a usable form.
+    `project` and `platform` are None where the index does not have them in a usable form.
     """
 
     name: str
@@ -200,7 +200,7 @@ class _Fields:
             raise self._fault(name, f"{_brief(value)} is not a date", "Write YYYY-MM-DD.") from None
 
     def base(self, build_id: str) -> ParentBuild | None:
-        """What a partial build stands on; `build_id` is its own."""
+        """The parent build of a partial build; `build_id` is its own."""
         partial = self.get("partial", bool) if "partial" in self._document else False
         if not partial:
             if "base" in self._document:

@@ -22,7 +22,7 @@ def compared(index: BuildIndex, before: BuildRecord | None) -> Compared:
     """What to go by, given what the ledger has of the build.
 
     An index that is older than one that was seen (`serial`, else `created`) counts for nothing: the artifacts are those
-    that were listed before. One that says neither is taken, and what was said before still holds for the next. One
+    that were listed before. One that has neither is taken, and the earlier values still hold for the next. One
     that no longer is complete, or lists less, is reported, and nothing is taken back.
     Raises BuildMoved for a build id that was used on another day.
     """

@@ -27,7 +27,7 @@ class LinkState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What stands where a link is to be. `target`: the path that a symbolic link leads to, None for anything else.
+    """What is where a link is to be. `target`: the path that a symbolic link leads to, None for anything else.
 
     `key`: the build that it leads to, or of a link that is gone the one that it led to last; None: not known.
     """
@@ -95,7 +95,7 @@ def decide(path: str, wanted: BuildKey, target: str, present: Present) -> LinkDe
 
 
 def relative(path: str, target: str) -> str:
-    """What a symbolic link at `path` says so that it leads to `target`, wherever the repository is mounted."""
+    """The text of a symbolic link at `path` that leads to `target`, wherever the repository is mounted."""
     return posixpath.relpath(target, posixpath.dirname(path))
 
 

@@ -1,4 +1,4 @@
-"""Which artifacts of an index no pass of a night has taken yet, by what the ledger says of them. Pure."""
+"""Which artifacts of an index no pass of a night has taken yet, by what the ledger has of them. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def arrivals(
     now: datetime,
     expected: Callable[[str, str], bool] = _never,
 ) -> Arrivals:
-    """Sort what an index lists by what became of these very artifacts, told by their sums.
+    """Sort what an index lists by what became of these very artifacts, identified by their sums.
 
     `run`: the name of the run that asks; `earlier`: of the passes of its night before it. Of other sums only counts
     that they were published later: a rebuilt artifact is fresh again, and so is one that is rebuilt back to what it

@@ -9,12 +9,12 @@ LONGEST_PAUSE_S = 300.0
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether an error says that a service cannot be reached, which nothing but waiting helps against."""
+    """Whether an error means that a service cannot be reached, so that only waiting helps."""
     return isinstance(error, NightshiftError) and error.outage
 
 
 def pauses(budget_s: float) -> tuple[float, ...]:
-    """Seconds between the looks at a service that is away: each twice the one before, together at least the budget."""
+    """Seconds between the checks of a service that is away: each twice the one before, together at least the budget."""
     planned: list[float] = []
     pause_s = FIRST_PAUSE_S
     while sum(planned) < budget_s:

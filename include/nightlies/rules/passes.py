@@ -1,6 +1,6 @@
 """When a night goes on and when it ends: one pass after the other over an index that still grows. Pure.
 
-Each pass is a run of the slot's DAG; why, says docs/decisions/0016-a-run-for-each-pass.md.
+Each pass is a run of the slot's DAG; the reasons are in docs/decisions/0016-a-run-for-each-pass.md.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Turn(Enum):
 class Pass:
     """One run of a night: its `number` from 1 on, and the id of the run that began the night.
 
-    `until`: when the night ends, whatever the index says; None: at once. `after`: when this pass begins to look, where
-    the one before came to nothing.
+    `until`: when the night ends, whatever the index lists; None: at once. `after`: when this pass begins to look, where
+    the one before could not be planned.
     """
 
     first: str
@@ -63,7 +63,7 @@ class Pass:
         }
 
     def run_id(self, build_date: date, number: int | None = None) -> str:
-        """The id of the run of this pass, or of another of the same night; the same whoever asks, and how often."""
+        """The id of the run of this pass, or of another of the same night; the same for all that ask."""
         number = number or self.number
         if number == 1:
             return self.first
@@ -86,9 +86,9 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class SeenBuild:
-    """What a look at a build's index and at the ledger showed. Counts are of artifacts that the slot takes.
+    """What a build's index and the ledger showed. Counts are of artifacts that the slot takes.
 
-    `problem`: why the index cannot be gone by at the moment; then the others say nothing.
+    `problem`: why the index cannot be used at the moment; then the others mean nothing.
     """
 
     complete: bool = False

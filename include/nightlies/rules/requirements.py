@@ -9,7 +9,7 @@ from include.settings.model import Slot
 Pair = tuple[str, str]
 """Project and platform."""
 ALL = "*"
-"""Stands for every project, or every platform, where the slot names only the other."""
+"""Means every project, or every platform, where the slot names only the other."""
 
 
 def is_taken(slot: Slot, project: str, platform: str) -> bool:
@@ -47,7 +47,7 @@ def never_listed(slot: Slot, listed: Iterable[Pair]) -> tuple[str, ...]:
 def absent(slot: Slot, listed: Iterable[Pair]) -> tuple[Pair, ...]:
     """Required projects and platforms that nothing has which is listed, each with ALL for what the slot does not name.
 
-    Where the slot names both, `required_pairs` says it of each pair; where it names one of them only, there is no pair.
+    Where the slot names both, `required_pairs` has each pair; where it names one of them only, there is no pair.
     """
     wanted = [pair for pair in listed if is_required(slot, *pair)]
     named = (

@@ -21,7 +21,7 @@ IndexKey = Ed25519PublicKey | RSAPublicKey
 
 
 def public_key(path: Path) -> IndexKey:
-    """The key in a PEM file; raises BadIndexKey if there is none that signatures are checked with."""
+    """The key in a PEM file; raises BadIndexKey if it has no key that can check signatures."""
     try:
         key = load_pem_public_key(path.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm) as error:

@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """Where a publication stands."""
+    """The state of a publication."""
 
     PLANNED = "planned"
     PREPARING = "preparing"
@@ -56,7 +56,7 @@ class Phase(Enum):
     PLAN = "plan"
     PREPARE = "prepare"
     APPROVE = "approve"
-    """Where somebody is asked; its tries are the times that somebody was."""
+    """Where people are asked; its tries are the times that they were."""
     PUBLISH = "publish"
 
 
@@ -96,7 +96,7 @@ MOVES: dict[tuple[State, State], dict[Phase, Who]] = {
     (_S.PUBLISHING, _S.FAILED): {_P.PUBLISH: _ANY},
     (_S.PUBLISHING, _S.PREPARING): {_P.PREPARE: _LATER},
     (_S.PUBLISHING, _S.PLANNED): {_P.PLAN: _LATER},
-    # what has ended moves again only for a later try; what is published only when the whole is planned anew
+    # what has ended moves again only for a later try; what is published only when the whole is planned again
     (_S.FAILED, _S.PLANNED): {_P.PLAN: _LATER},
     (_S.FAILED, _S.PREPARING): {_P.PREPARE: _LATER},
     (_S.FAILED, _S.PREPARED): {_P.APPROVE: _LATER},
@@ -116,7 +116,7 @@ MOVES: dict[tuple[State, State], dict[Phase, Who]] = {
 
 
 class MoveVerdict(Enum):
-    """What becomes of a move that somebody wants to make."""
+    """What becomes of a move that is asked for."""
 
     MOVE = "move"
     REPEAT = "repeat"

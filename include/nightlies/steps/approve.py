@@ -48,7 +48,7 @@ def ask_run(site: Site, attempt: Attempt, batches: Sequence[Batch], *, earlier: 
     """Record the question of a run, if its repository asks for approval and anything of it is prepared.
 
     `earlier`: the runs of the passes of this night before it: what was approved or rejected there is not asked again,
-    unless this run asks for a second time. What was skipped for want of an approval is asked about again. Raises
+    unless this run asks for a second time. What was skipped because it was not approved is asked about again. Raises
     PreparedTooLongAgo.
     """
     if not batches:
@@ -83,7 +83,7 @@ def ask_run(site: Site, attempt: Attempt, batches: Sequence[Batch], *, earlier: 
 def open_question(site: Site, attempt: Attempt, question_id: int) -> Question:
     """Begin to wait for the answer to a question; one that was answered before is open again.
 
-    Raises QuestionSettled for one that was asked anew, PreparedTooLongAgo if there is no time left for an answer.
+    Raises QuestionSettled for one that was replaced, PreparedTooLongAgo if there is no time left for an answer.
     """
     found, now = questions.question(site.ledger, question_id), attempt.clock()
     minutes = settings_of(site, found.repository).deadline_minutes
@@ -133,12 +133,12 @@ def require_no_approval(site: Site, fqrn: str) -> None:
 
 
 def settings_of(site: Site, fqrn: str) -> Approval:
-    """How a repository asks for approval; by default where somebody asks for one without it."""
+    """How a repository asks for approval; the defaults where a run asks for one without it."""
     return site.settings.repository(fqrn).approval or Approval()
 
 
 def tell_asked(site: Site, question: Question, *, url: str | None, now: datetime) -> None:
-    """Tell people that they are asked. Raises nothing."""
+    """Notify people that they are asked. Raises nothing."""
     message = Message(
         f"approval:{question.run_id}:{question.number}:{question.turn}", NotifyEvent.APPROVAL, "warning",
         question.subject, question.body,
@@ -149,7 +149,7 @@ def tell_asked(site: Site, question: Question, *, url: str | None, now: datetime
 
 
 def tell_refused(site: Site, question: Question, *, url: str | None, now: datetime) -> None:
-    """Tell people that a question had no answer in time, or a no. Raises nothing."""
+    """Notify people that a question was not answered in time, or rejected. Raises nothing."""
     missed = question.answer is Answer.EXPIRED
     message = Message(
         f"approval-{question.answer.value}:{question.run_id}:{question.number}:{question.turn}", NotifyEvent.APPROVAL,
@@ -185,7 +185,7 @@ def _waiting(ledger: Bind, batches: Sequence[Batch]) -> list[tuple[Item, Publica
 
 
 def _awaits(one: Publication) -> bool:
-    """Prepared; or it came to nothing after that, which a cleared run tries again."""
+    """Prepared; or skipped or failed after that, which a cleared run tries again."""
     if one.state in (State.PREPARED, State.PUBLISHING):
         return True
     after = {State.SKIPPED: Phase.APPROVE, State.FAILED: Phase.PUBLISH}
@@ -242,7 +242,7 @@ def _skip(ledger: Bind, attempt: Attempt, question: Question) -> None:
 
 
 def _revive(ledger: Bind, attempt: Attempt, question: Question) -> None:
-    """What came to nothing after it was prepared is about to be tried again."""
+    """Set to prepared what was skipped or failed after it was prepared, since it is about to be tried again."""
     if question.kind is QuestionKind.PUBLICATION:
         why = f"question {question.number} was asked"
         _move_all(ledger, attempt, question, {State.SKIPPED, State.FAILED}, State.PREPARED, why)

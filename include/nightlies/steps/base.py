@@ -86,7 +86,7 @@ def _offered(
 
 def _never_had(ledger: Bind, slot: Slot, base: BuildRecord) -> dict[tuple[str, str], str]:
     """What the base itself should have and has no artifact of, and why: what its index refused, and what a base that is
-    partial did not take yet from those that it stands on."""
+    partial did not take yet from its parent builds."""
     has = {(one.artifact.project, one.artifact.platform) for one in base.artifacts}
     found = {
         (one.project, one.platform): f"rejected: {one.reason}"

@@ -1,4 +1,4 @@
-"""Look at a build's index and at the ledger: what is new to a night, and what it waits for."""
+"""Read a build's index and the ledger: what is new to a night, and what it waits for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from include.site.site import Site
 from include.storage.errors import Forbidden, Unavailable
 
 LASTING = (BuildMissing, BadIndex, BadIndexKey, BuildMoved, Unavailable, Forbidden)
-"""What may be otherwise at the next look: the night goes on, and says what it is."""
+"""Errors that may be gone at the next look: the night goes on, and reports them."""
 SHOWN = 3
 """Notes on an index in the reason why a night waits."""
 
@@ -36,7 +36,7 @@ def fresh_artifacts(
     """What of an index this pass of the night is to take."""
     taken = [one for one in index.artifacts if is_taken(slot, one.project, one.platform)]
     known = () if build is None else records.publications_of_build(ledger, build.id)
-    # a partial build lists what changed: what it depends on besides that is in the build that it stands on
+    # a partial build lists what changed: what else it depends on is in its parent build
     awaited = () if index.complete or index.base is not None else {*slot.projects, *slot.required.projects}
 
     def expected(project: str, platform: str) -> bool:
@@ -72,7 +72,7 @@ class Watch:
             self._fresh_since = None
         elif self._fresh_since is None:
             self._fresh_since = now
-        # a run of some artifacts, or one that only says what would be, is no part of a night that goes on
+        # a run of some artifacts, or a dry run, is no part of a night that goes on
         whole = not (self.night.projects or self.night.platforms or self.night.dry_run)
         gather = timedelta(seconds=slot.gather_s) if whole else None
         return decide(seen, now=now, until=self.turn.until, fresh_since=self._fresh_since, gather=gather)
@@ -117,7 +117,7 @@ class FirstArtifacts:
     def look(self, now: datetime) -> list[date]:
         """The dates whose index lists an artifact now, and did not at any look before.
 
-        An index that did not change is not read again, one that cannot be read is looked at again once it did. Raises
+        An index that did not change is not read again, one that cannot be read is read again once it did. Raises
         SettingsError once the slot is not configured any more, StoreError.
         """
         site = self.connect()

@@ -1,4 +1,4 @@
-"""What a repository needs now and then: its whitelist looked at, its tags pruned by rule, its catalogs checked."""
+"""What a repository needs now and then: its whitelist checked, its tags pruned by rule, its catalogs checked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What became of a repository's tags; ``decisions`` say why. ``done``: false in a dry run, and without a rule."""
+    """What became of a repository's tags, with the reasons. ``done``: false in a dry run or without a rule."""
 
     decisions: tuple[TagDecision, ...]
     done: bool
@@ -58,7 +58,7 @@ def look_at_whitelist(site: Site, attempt: Attempt, fqrn: str) -> float:
 
 
 def prune_rule(care: Care) -> PruneRule | None:
-    """The rule for a repository's tags; None if it has none. What retention says of tags goes by it, too."""
+    """The rule for a repository's tags; None if it has none. Retention judges tags by it, too."""
     if care.tags is None:
         return None
     days = care.tags.older_than_days
@@ -69,7 +69,7 @@ def prune_rule(care: Care) -> PruneRule | None:
 def prune_tags(site: Site, attempt: Attempt, fqrn: str, *, dry_run: bool | None) -> Pruned | None:
     """Take away the tags that the repository's rule does not keep; None if it has no rule.
 
-    ``dry_run``: None does as the rule says. Raises KeyFileError where the signing key is not, TagError, StoreError.
+    ``dry_run``: None follows the rule. Raises KeyFileError where the signing key is not, TagError, StoreError.
     """
     care, now = site.settings.repository(fqrn).care, attempt.clock()
     rule = prune_rule(care)

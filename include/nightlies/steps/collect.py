@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CollectionWish:
-    """How a task is to collect. `grace_days`, `audited`: None does as the settings say; `accept`: the reason to go on
+    """How a task is to collect. `grace_days`, `audited`: None follows the settings; `accept`: the reason to go on
     in spite of the brakes."""
 
     grace_days: float | None = None
@@ -122,7 +122,7 @@ def reports_of(site: Site, fqrn: str) -> Path:
 
 
 def file_name(run: str) -> str:
-    """A run's name as that of a file; the end of a long one, which is what tells runs apart."""
+    """A run's name as that of a file; the end of a long one, in which runs differ."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", run)[-_NAME_LENGTH:].lstrip(".")
 
 

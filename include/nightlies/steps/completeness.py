@@ -1,4 +1,4 @@
-"""Whether a build is whole: all that its slot requires stands in the repository as it was published and read back."""
+"""Whether a build is whole: all that its slot requires is in the repository as it was published and read back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from include.settings.model import Slot
 
 
 class Completeness:
-    """Judges one build against one revision after the other. What the ledger says is read once."""
+    """Judges one build against one revision after the other. The ledger is read once."""
 
     def __init__(self, ledger: Bind, slot: Slot, build: BuildRecord) -> None:
         self.build = build
@@ -67,7 +67,7 @@ class Completeness:
         self._faults += map(str, quality.blocked(self._bind, slot.name, build.build_id, slot.quality))
 
     def _recorded(self, record: ArtifactRecord) -> tuple[str, str]:
-        """Where an artifact is to stand, and the nested catalog that it became there; "" if it never was published."""
+        """Where an artifact is to be, and the nested catalog that it became there; "" if it never was published."""
         artifact = record.artifact
         where = destination_of(self._slot, self.build, artifact)
         return where, records.recorded_nested_hash(self._bind, self._slot.repository, where, artifact.sha256) or ""

@@ -2,13 +2,13 @@
 
 StepError
 ├── ArtifactMissing       an artifact that its store does not have (yet: may be tried again)
-├── ArtifactSize          the file has another size than the index says
+├── ArtifactSize          the file has another size than the index lists
 ├── ArtifactDirectory     a directory where a file of known size or sum was announced
 ├── SourceNotAllowed      a source that lies in no store from which it may be read
-├── DependencyFailed      what an artifact depends on failed so far; its retry may cure both
+├── DependencyFailed      what an artifact depends on failed so far; its retry may mend both
 ├── DependencyPending     what an artifact depends on is not published yet: waited for, like a busy path
 ├── FailedBefore          an earlier step of the run gave the artifact up
-├── PreparedTooLongAgo    what was prepared may not live until somebody has answered for it
+├── PreparedTooLongAgo    what was prepared may expire before an answer comes
 ├── BatchFailed           several artifacts of one batch failed; retryable if one of them is
 ├── ReserveFailed         destinations that cannot be reserved; the others were
 ├── NotWell               something is wrong with a repository, or is going to be
@@ -174,7 +174,7 @@ class NotVerified(StepError):
 
 
 class NotWell(StepError):
-    """`problems` are lines, each with its cure where there is one; `count` where they are not all of them."""
+    """`problems` are lines, each with its hint where there is one; `count` where they are not all of them."""
 
     code = "repository-problems"
 

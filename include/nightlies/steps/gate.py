@@ -1,4 +1,4 @@
-"""Whether a run did what it had to: the ledger says what is there, and whatever is required and missing fails it."""
+"""Whether a run did what it had to: whatever is required and missing in the ledger fails it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _is_optional(slot: Slot, one: Publication | RejectedArtifact) -> bool:
 
 
 def missing_line(publication: Publication, *, dry_run: bool) -> list[str]:
-    """Nothing if the publication is where it has to be, else one line that says what is missing and why."""
+    """Nothing if the publication is where it has to be, else one line with what is missing and why."""
     name = f"{publication.project}/{publication.platform}" if publication.project else publication.destination
     if publication.state.good:
         return [] if publication.verified_at or dry_run else [f"{name}: published, but not read back; see verify"]
@@ -122,7 +122,7 @@ def missing_line(publication: Publication, *, dry_run: bool) -> list[str]:
 def missing_of_build(
     slot: Slot, night: Night, build: BuildRecord | None, publications: Sequence[Publication]
 ) -> list[str]:
-    """What the slot or the build's index wants and no publication stands for."""
+    """What the slot or the build's index wants and no publication is for."""
     if build is None:
         return [f"slot {slot.name}: no build for {night.date} was planned; see why the plan failed"]
     planned = {(one.project, one.platform) for one in publications}

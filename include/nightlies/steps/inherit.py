@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def prepare_inherited(site: Site, attempt: Attempt, batch: Batch) -> BatchOutcome:
-    """What there is to do before somebody can be asked for approval: trees become changesets; links wait as they are.
+    """What there is to do before approval can be asked for: trees become changesets; links wait as they are.
 
     One that fails is recorded with its reason and stops no other; an outage that the attempt outlasts is raised.
     """
@@ -52,7 +52,7 @@ def prepare_inherited(site: Site, attempt: Attempt, batch: Batch) -> BatchOutcom
 def inherit_batch(site: Site, attempt: Attempt, batch: Batch, *, prepared: bool = False) -> PublishOutcome:
     """Take everything of the batch; neither a busy path nor a failure stops the others.
 
-    `prepared`: `prepare_inherited` did its part, and somebody may have been asked since. A tree's catalogs are written
+    `prepared`: `prepare_inherited` did its part, and approval may be asked for since. A tree's catalogs are written
     before any lease, and it goes in like any other. Links are set in one revision where that is possible. Raises
     PathBusy and CollectionRunning if the places cannot be reserved yet, and an outage that the attempt outlasts.
     """
@@ -158,7 +158,7 @@ def _move(ledger: Bind, attempt: Attempt, batch: Batch, item: Item, steps: Seque
 
 
 def _not_approved(site: Site, batch: Batch, item: Item, root: str) -> NotApproved | None:
-    """Why this link must not be set to the tree that stands there now; None if it may be."""
+    """Why this link must not be set to the tree that is there now; None if it may be."""
     if batch.dry_run:
         return None
     digest = link_digest(batch.repository, item.destination, target=item.inherits or "", root=root)

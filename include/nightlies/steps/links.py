@@ -130,7 +130,7 @@ def _set(site: Site, attempt: Attempt, fqrn: str, change: LinkChange) -> tuple[P
 
 
 def _revision_of(done: Sequence[Published], path: str, seen: int) -> int:
-    """The revision in which a link was set, all of them at once or one by one; of one that stood already that seen."""
+    """The revision in which a link was set, with the others or alone; `seen` for one that was there already."""
     return max((one.revision for one in done if not one.unchanged and is_below(path, one.path)), default=seen)
 
 

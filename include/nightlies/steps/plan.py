@@ -41,7 +41,7 @@ from include.site.site import Site
 MAX_MAPPED = 200
 """Mapped tasks of one run: more cost the scheduler more than they bring."""
 OVERTAKEN = 10
-"""How often a plan reads its index anew because another run of the date planned meanwhile."""
+"""How often a plan reads its index again because another run of the date planned meanwhile."""
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,7 @@ log = logging.getLogger(__name__)
 def plan_night(site: Site, attempt: Attempt, night: Night, *, max_mapped: int = MAX_MAPPED) -> Plan:
     """Read the index, record the build, and have a publication in the ledger for every artifact that the run takes.
 
-    The last pass of a night takes all; one before it only what is new, and nothing of the build that a partial one
-    stands on.
+    The last pass of a night takes all; one before it only what is new, and nothing of a partial build's parent build.
     What the repository's current revision, checked by its signature, holds already is settled as `unchanged` without
     being read again. Raises SettingsError, BuildMissing, BadIndex, UnknownChoice, BuildMoved, BaseUnusable,
     BuildOvertaken, or what a store raises; nothing is recorded then.
@@ -185,7 +184,7 @@ class _LookedAt:
 
 
 def _looked_at(site: Site, attempt: Attempt, slot: Slot, night: Night) -> _LookedAt:
-    """Read the index and record its build; anew if another run recorded one meanwhile, whose index may be later."""
+    """Read the index and record its build; again if another run recorded one meanwhile, whose index may be later."""
     for _ in range(OVERTAKEN - 1):
         try:
             return _look_once(site, attempt, slot, night)

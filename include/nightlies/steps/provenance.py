@@ -32,12 +32,12 @@ class SetLink:
 
 
 def vouch(site: Site, attempt: Attempt, batch: Batch, item: Item, done: Publication) -> None:
-    """Have it in the ledger and signed in the store, if this run published it. Raises nothing: what stands stands."""
+    """Have it in the ledger and signed in the store, if this run published it. Raises nothing: it stays published."""
     if done.state is not State.PUBLISHED or done.revision_after is None:
         return
     at, base = done.ended_at or attempt.clock(), None
     if item.inherits is not None and done.artifact is not None:
-        with suppress(LedgerError):  # which `note` tells
+        with suppress(LedgerError):  # which `note` logs
             base = builds.taken_from(site.ledger, done.artifact)
     record = begun(site, batch.repository, revision=done.revision_after, run_id=batch.run, holder=attempt.holder, at=at)
     note(
@@ -63,9 +63,9 @@ def vouch(site: Site, attempt: Attempt, batch: Batch, item: Item, done: Publicat
 
 
 def vouch_links(site: Site, attempt: Attempt, slot: Slot, links: Iterable[SetLink]) -> None:
-    """Have it known who moved links of a slot. Raises LedgerUnavailable.
+    """Record who moved links of a slot. Raises LedgerUnavailable.
 
-    One that an earlier try moved before it could say so is told as found.
+    One that an earlier try moved, and died before it was recorded, is recorded as found.
     """
     fqrn, now = slot.repository, attempt.clock()
     for one in links:

@@ -199,7 +199,7 @@ def _publish_one(
     except Exception as error:
         if attempt.outlasts(error):
             raise
-        # what somebody is asked about next is what was prepared last
+        # the next question is about what was prepared last
         newer = again is not None and isinstance(error, NotApproved)
         figures = figures_of(again.changeset, seconds=again.seconds) if again is not None and newer else None
         attempt.move(ledger, key, Move.failed(Phase.PUBLISH, error, figures))
@@ -215,7 +215,7 @@ def _publish_one(
 
 def _is_for_us(stale: Exception, publication: Publication) -> bool:
     """Whether this try prepares the tree again: at once if objects are gone; if another publication came in between,
-    only a later try than the one that was told so, and then what it derives from is what stands there now."""
+    only a later try than the one that failed because of that, and it derives from what is there now."""
     return isinstance(stale, PrepareAgain) or publication.code in {BaseChanged.code, BaseMoved.code}
 
 

@@ -1,4 +1,4 @@
-"""Set symbolic links in a repository: all in one revision where nobody is at work beside them, else one by one."""
+"""Set symbolic links in a repository: all in one revision where no lease below is held, else one by one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LinkChange:
-    """Links to set: what ``decide`` says of each place.
+    """Links to set: what ``decide`` returns for the places.
 
     Directories above are made, those in ``nested`` as nested catalogs. ``tag`` names the last revision; without a link
     to set its lease is on ``beside``.
@@ -44,7 +44,7 @@ class LinkChange:
 def set_links(site: Site, attempt: Attempt, fqrn: str, change: LinkChange) -> tuple[Published, ...]:
     """Set the links; under each lease ``decide`` is asked again, of what is there then.
 
-    One lease on the directory above all of them and one revision; if somebody holds a lease below it, one lease on each
+    One lease on the directory above all of them and one revision; if a lease below it is held, one lease on each
     link's own path. Nothing to do takes no lease. Raises PathBusy, DestinationError, what ``decide`` raises, and what a
     commit raises.
     """

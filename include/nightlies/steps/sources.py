@@ -67,7 +67,7 @@ def opened_at(store: Store, key: str, item: Item, limits: ArtifactLimits) -> Tre
         return DirectorySource(folder, item.name)
     meta = store.head(key)
     if meta is None:
-        # an index always tells the size; who publishes by hand has none
+        # an index always has the size; a publication by hand has none
         raise ArtifactMissing(item.name, where, listed=item.size is not None)
     if item.size is not None and meta.size != item.size:
         raise ArtifactSize(item.name, where, meta.size, item.size)
@@ -127,7 +127,7 @@ def read_index(site: Site, slot: Slot, wanted: date) -> tuple[BuildIndex, str]:
 def read_again(
     site: Site, slot: Slot, wanted: date, *, pause: Callable[[float], object] = time.sleep
 ) -> tuple[BuildIndex, str]:
-    """As `read_index`, but one that cannot be used is looked at again: it may be written in this very moment."""
+    """As `read_index`, but one that cannot be used is read again: it may be written in this very moment."""
     for _ in range(LOOKS - 1):
         try:
             return read_index(site, slot, wanted)
@@ -137,7 +137,7 @@ def read_again(
 
 
 def index_version(site: Site, slot: Slot, wanted: date) -> object:
-    """What changes whenever the index or its signature is written anew; None while there is no index."""
+    """What changes whenever the index or its signature is written again; None while there is no index."""
     store, key = site.store(slot.store), index_place(slot, wanted)
     keys = [key] if slot.index_signature is None else [key, key + slot.index_signature.suffix]
     found = [store.head(one) for one in keys]
@@ -145,7 +145,7 @@ def index_version(site: Site, slot: Slot, wanted: date) -> object:
 
 
 def _bounded(store: Store, key: str, limit: int) -> bytes:
-    """The object, or just more than `limit` bytes of it, which whoever parses them refuses by their number."""
+    """The object, or just more than `limit` bytes of it, which the parser refuses by their number."""
     data = bytearray()
     for block in store.stream(key):
         data += block

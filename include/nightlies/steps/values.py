@@ -12,7 +12,7 @@ from include.nightlies.rules.publication import Publication, PublicationKey
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """Which build a run installs. `run` names the run in the ledger, `reason` says where the date came from.
+    """Which build a run installs. `run` names the run in the ledger, `reason` where the date came from.
 
     `number`: which pass of its night the run is; `earlier`: the names of the passes before it. Only the `last` one
     takes all that the index lists, and ends the night. `without`: the artifacts that may be missing in this run.
@@ -58,7 +58,7 @@ class Night:
             "number": self.number,
             "earlier": list(self.earlier),
             "last": self.last,
-            # what came later is left out where there is nothing to say
+            # what was added later is left out while it is empty
             **({"without": list(self.without)} if self.without else {}),
         }
 
@@ -68,7 +68,7 @@ class Item:
     """One tree to publish: where it comes from and where it goes. `size` in bytes; sum and size None where unknown.
 
     `store`: name of the only store from which `source` may be read; None for any store of the configuration.
-    `needs`: names of the items that go in before it. `inherits`: where the tree stands that a partial build takes from
+    `needs`: names of the items that go in before it. `inherits`: where the tree is that a partial build takes from
     another one, instead of reading `source`; `linked`: as a link to it, not as a tree of its own.
     """
 
@@ -192,7 +192,7 @@ class BatchOutcome:
     failures: dict[str, Exception] = field(default_factory=dict)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """What a task leaves behind for whoever looks at it; names, states, digests and figures only."""
+        """What a task returns for people to read; names, states, digests and figures only."""
         return [summary(publication) for publication in self.done]
 
 

@@ -101,7 +101,7 @@ def verify_run(site: Site, attempt: Attempt, *, sample: int = SAMPLE_FILES) -> t
 
 
 def tidy_run(site: Site, attempt: Attempt, batches: Sequence[Batch]) -> tuple[str, ...]:
-    """Take away what was reserved for artifacts that came to nothing, so that nothing of them stays to be seen.
+    """Take away what was reserved for artifacts that were not published, so that nothing of them stays visible.
 
     Directories above go with the last of them, if this run created them or they are the build's own. What another run
     still has to publish stays reserved for it, and that run tidies in its turn. One lease and one commit for all. If a

@@ -1,4 +1,4 @@
-"""Ask whether a build may be undone, and see that nothing else is than what somebody said yes to."""
+"""Ask whether a build may be undone, and check that nothing else is undone than what was approved."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def ask_undo(site: Site, attempt: Attempt, plan: UndoPlan, *, wished: bool) -> A
 
 
 def require_undo_approved(site: Site, plan: UndoPlan, run: str, *, wished: bool) -> None:
-    """Raises NotApproved unless exactly this was approved in this run, or nobody wants an approval."""
+    """Raises NotApproved unless exactly this was approved in this run, or no approval is required."""
     if site.settings.repository(plan.repository).approval is not None or wished:
         require_answer(site.ledger, run, str(plan.build.key), digest_of(plan))
 
 
 def digest_of(plan: UndoPlan) -> str:
-    """What an approval binds of undoing: each place, what stands there, and what comes instead; not the revision."""
+    """The digest of what an approval of undoing binds: each place, what it has, and what comes instead; no revision."""
     taken = [
         (one.destination, one.held, one.instead.path, str(one.instead.reference.hash)) if one.instead
         else (one.destination, one.held)

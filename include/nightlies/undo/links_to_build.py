@@ -65,7 +65,7 @@ def leading_to(slot: Slot, tree: Revision, top: str) -> list[str]:
 
 
 def leading_into(ledger: Bind, slot: Slot, build: BuildRecord, tree: Revision, gone: Collection[str]) -> list[str]:
-    """Links of partial builds, and links that somebody set by hand, that would lead nowhere."""
+    """Links of partial builds, and links that were set by hand, that would lead nowhere."""
     refused, seen = [], set(all_links_of(slot))
     for other in builds.partial_builds(ledger, slot.name):
         for record in other.artifacts:

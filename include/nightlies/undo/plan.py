@@ -13,7 +13,7 @@ from include.nightlies.undo.links_to_build import MovedLink
 
 
 class Instead(Enum):
-    """What stands at a destination afterwards."""
+    """What a destination has afterwards."""
 
     NOTHING = "nothing"
     PREDECESSOR = "predecessor"
@@ -52,7 +52,7 @@ class Predecessor:
 
 @dataclass(frozen=True, slots=True)
 class UndoneDestination:
-    """One destination that is undone. ``held``: the nested catalog that stands there, "" for a link."""
+    """One destination that is undone. ``held``: the nested catalog that is there, "" for a link."""
 
     artifact: ArtifactRecord
     destination: str
@@ -69,7 +69,7 @@ class UndoneDestination:
 
 @dataclass(frozen=True, slots=True)
 class UndoPlan:
-    """What would happen, in which revision it was looked at, and why it must not; ``notes``: what is done already."""
+    """What would happen to which revision, and why it must not; ``notes``: what is done already."""
 
     wish: Wish
     repository: str
@@ -82,7 +82,7 @@ class UndoPlan:
     absent: tuple[tuple[ArtifactRecord, Predecessor | None], ...] = field(default=(), repr=False)
 
     def lines(self) -> Iterator[str]:
-        """The whole of it, for whoever decides."""
+        """The whole plan as text, for the person who decides."""
         yield f"{self.repository}, revision {self.revision}: {self.build.key} of slot {self.wish.slot}"
         yield from (str(one) for one in self.taken)
         yield from (str(one) for one in self.links)

@@ -28,10 +28,10 @@ def vouch_undone(
     revision: int | None,
     now: datetime,
 ) -> None:
-    """Have it known who took back what, and why. Raises LedgerUnavailable.
+    """Record who took back what, and why. Raises LedgerUnavailable.
 
-    `found`: what a try had taken back that died before it could say so, each with what stands there instead; of these
-    only what is not told yet.
+    `found`: what an earlier try took back and died before it was recorded, each with what is there instead; of these
+    only what is not recorded yet.
     """
     slot, build = site.settings.slot(plan.wish.slot), plan.build
     revision, holder = revision or plan.revision, attempt.holder

@@ -1,6 +1,6 @@
 """Take one build back, or some of it: away, or with what its predecessor has in its place; in one revision.
 
-`plan_undo` looks and says what would happen; `undo` does it. What others published since is not touched: under the
+`plan_undo` reports what would happen; `undo` does it. What others published since is not touched: under the
 lease each destination must still hold what was planned for.
 """
 
@@ -43,7 +43,7 @@ from include.settings.model import Slot
 from include.site.single_changes import contents_of
 from include.site.site import Site
 
-_TAGS = 5  # of those that may have what stood before a rebuild
+_TAGS = 5  # that are searched for what was there before a rebuild
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def plan_undo(site: Site, wish: Wish) -> UndoPlan:
     if wish.instead is Instead.PREDECESSOR:
         notes += shown_by_links(site.ledger, slot, head.revision, places)
     elif taken or head.revision.lookup(build_directory(slot, build.build_id, build_date=build.date)) is None:
-        # a link to what is gone entirely is put right, too, whoever took that away
+        # a link to what is gone entirely is put right, too, no matter who took that away
         links, more = links_of_slot(site.ledger, slot, build, head.revision, earlier, move=wish.move_links)
         refused += more + leading_into(site.ledger, slot, build, head.revision, places)
     return UndoPlan(
@@ -95,7 +95,7 @@ def undo(
 ) -> tuple[UndoPlan, int | None]:
     """Do it in one revision, and keep it in the ledger; the plan, and the revision, None where nothing was to be done.
 
-    ``require`` raises if what would be changed must not be, such as for want of an approval. A night does not install
+    ``require`` raises if the change is not allowed, for example because it is not approved. A night does not install
     again what is undone; ``redo`` lets it. Raises UndoRefused before anything is changed, DestinationError for what was
     published meanwhile, PathBusy, and what a commit raises.
     """
@@ -127,7 +127,7 @@ def redo(site: Site, wish: Wish, *, now: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """Why a destination is not touched. ``absent``: nothing of the artifact stands there; ``before``: what does."""
+    """Why a destination is not touched. ``absent``: nothing of the artifact is there; ``before``: what is instead."""
 
     why: str
     refused: bool = False
@@ -176,9 +176,9 @@ def _look(
 def earlier_bytes(
     ledger: Bind, build: BuildRecord, record: ArtifactRecord, where: str, head: Repository
 ) -> Predecessor | None:
-    """What stood there before the artifact was rebuilt, if a tag names a revision that has it.
+    """What was there before the artifact was rebuilt, if a tag names a revision that has it.
 
-    Without a tag a collection may have taken some of it, and nobody could tell which. Nothing that was itself undone.
+    Without a tag a collection may have deleted parts of it unnoticed. Content that was itself undone does not count.
     """
     spurned = {sha256 for one, sha256 in undone.of_build(ledger, build.id) if one == record.id}
     spurned.add(record.artifact.sha256)
@@ -224,7 +224,7 @@ def _change(site: Site, attempt: Attempt, plan: UndoPlan) -> Published:
             tree = made[one.destination] = rebase(
                 head.catalogs, one.instead.reference, one.destination, keep, layout=head.revision.root.layout
             )
-            # known before it stands there, so that a death right after the commit leaves nothing that looks strange
+            # recorded before the commit, so that a death right after it leaves no tree that the ledger does not know
             records.note_installed(
                 site.ledger, plan.repository, one.destination, one.instead.sha256, str(tree.reference.hash),
                 now=now,
@@ -259,7 +259,7 @@ def _change(site: Site, attempt: Attempt, plan: UndoPlan) -> Published:
 
 
 def _require_unneeded(ledger: Bind, slot: Slot, plan: UndoPlan, edit: Edit, top: str) -> None:
-    """Nothing came to lead to what goes since it was looked at. Raises DestinationError."""
+    """Check that nothing has come to depend on what goes since the plan was made. Raises DestinationError."""
     gone = {one.destination for one in plan.taken}
     for path in leading_to(slot, edit, top):
         raise DestinationError(path, f"was moved to {top} meanwhile; undo the build again")
@@ -292,7 +292,7 @@ def _record(site: Site, attempt: Attempt, plan: UndoPlan, revision: int | None) 
     slot = site.settings.slot(plan.wish.slot)
     before = undone.of_build(site.ledger, plan.build.id)
     gone = [(one.artifact, one.held, one.instead.build_id if one.instead else None) for one in plan.taken]
-    # what stood there no more was undone by a try that died before it could say so, or is to stay away all the same
+    # what was gone already was undone by a try that died before it was recorded, or is to stay away all the same
     found = [(one, it) for one, it in plan.absent if (one.id, one.artifact.sha256) not in before]
     gone += [(one, "", it.build_id if it else None) for one, it in found]
     undone.record(

@@ -24,7 +24,7 @@ class HeldBuild:
     `dated`: whether the date of `key` is known; otherwise it is the day of the last change. `changed_at`: when
     something below the directory was changed last. `links`, `tags`: what leads to it from outside of builds, and names
     it. `refers_to`: directories of other builds that links within it lead to. `rebuilt_at`: when a backfill or a person
-    published it, if that was so. `protected`: why it stays whatever the rules say, "" if nothing speaks for that.
+    published it, if that was so. `protected`: why it stays in spite of the rules, "" if there is no such reason.
     """
 
     directory: str
