@@ -210,7 +210,7 @@ def configuration(supervisor: Supervisor, programs: Iterable[Program]) -> str:
 
 
 def marked_processes(place: LabFolders) -> list[int]:
-    """All processes that carry the mark of this lab, whoever their parent is, but for the caller and its ancestors."""
+    """All processes that carry the mark of this lab, whatever their parent is, but for the caller and its ancestors."""
     wanted = f"{MARK}={place.var}".encode()
     own = _ancestry(os.getpid())
     found = []
