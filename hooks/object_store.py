@@ -37,7 +37,7 @@ class ObjectStoreHook(BaseHook):
         return connected_store(AirflowSecrets(), self.store_conn_id, url)
 
     def options(self) -> StoreOptions:
-        """How the connection says that its store is spoken to."""
+        """How the store is spoken to, by its connection."""
         from include.site.stores import connected_options
 
         return connected_options(AirflowSecrets().get(self.store_conn_id))

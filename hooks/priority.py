@@ -22,6 +22,6 @@ class NightFirst(PriorityWeightStrategy):
     """
 
     def get_weight(self, ti: TaskInstance) -> int:
-        """Airflow's scheduler asks this when it makes or looks at a task."""
+        """Airflow's scheduler asks this when it creates or examines a task."""
         own = int(ti.task.priority_weight) if ti.task is not None else 1
         return own if is_backfill(ti.run_id) else TONIGHT + own

@@ -1,4 +1,4 @@
-"""Retries by what went wrong: every error of the library says whether the same call may succeed later."""
+"""Retries by what went wrong: `retryable` of a library error is whether the same call may succeed later."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class RetryByKind(RetryPolicy):
-    """An error with `retryable = False` fails the task at once; with `True` it is tried again as the task says.
+    """An error with `retryable = False` fails the task at once; with `True` it is retried as the task is configured.
 
-    Others, of which nothing is known, are tried again too. What the policy decides it says in the log.
+    Others, of which nothing is known, are tried again too. The policy logs what it decides.
     """
 
     def evaluate(

@@ -111,7 +111,7 @@ class AwaitApprovalOperator(NightshiftOperator, HITLOperator):
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Airflow hands over the answer, or says that there was none by the deadline."""
+        """Airflow hands over the answer, or reports that there was none by the deadline."""
         from include.nightlies.rules.approval import Answer
         from include.nightlies.steps.approve import settle_question, tell_refused
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def index_asset(slot: Slot) -> Asset:
-    """What a slot's indices are called among Airflow's assets: whoever writes one may tell so (docs/formats.md)."""
+    """A slot's indices as an asset of Airflow; a program that writes one may report so (docs/formats.md)."""
     from include.nightlies.rules.begin import by_artifact
     from triggers.begin import FirstArtifactTrigger
 
@@ -37,7 +37,7 @@ class ReadIndexEventsOperator(NightshiftOperator):
     """Hands on the build dates whose night the run's events begin; none where the slot begins by its schedule.
 
     An event names its build date in `extra`, as `{"date": "2026-11-21"}`; without one this day's is meant. The passes
-    of a night that wait already have seen this run, and look at the index in this moment.
+    of a night that wait already have seen this run, and check the index in this moment.
 
     :param slot: the slot.
     """

@@ -62,7 +62,7 @@ class CheckWhitelistOperator(_CareOperator):
 
 
 class PruneTagsOperator(WritingOperator, _CareOperator):
-    """Takes tags away by the repository's rule, or says which would go; skipped where there is no rule.
+    """Takes tags away by the repository's rule, or reports which would go; skipped where there is no rule.
 
     Waits in the triggerer while the repository is frozen.
 
@@ -300,7 +300,7 @@ class _ReplicaJobOperator(NightshiftOperator):
 
     Args:
         limit_minutes: How long the job is watched; it then goes on without us, and the next try joins it.
-        poll_interval: Seconds between two looks at most.
+        poll_interval: Seconds between two looks, at most.
         deferrable: Whether to watch in the triggerer; otherwise the task does it.
     """
 
@@ -418,7 +418,7 @@ class SnapshotReplicaOperator(_ReplicaJobOperator):
 
 
 class CollectReplicaOperator(_ReplicaJobOperator):
-    """Lets a stratum 1 collect its own garbage: `cvmfs_server gc -f`; watched for 12 hours unless told otherwise."""
+    """Lets a stratum 1 collect its own garbage: `cvmfs_server gc -f`; watched for 12 hours unless set otherwise."""
 
     ui_color = "#fee2e2"
     verb = "gc"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PrepareInheritedOperator(NightshiftOperator):
-    """What is done of a partial build's inheritance before somebody is asked: catalogs for the new places are stored.
+    """What is done of a partial build's inheritance before a person is asked: catalogs for the new places are stored.
 
     Skipped for builds that list all they have. One that fails is recorded with its reason and stops no other.
 

@@ -141,7 +141,7 @@ class LeaseTaskOperator(WritingOperator):
         raise Killed(f"{self.task_id} was killed; its lease, if it held one, is given back")
 
     def on_lease(self, drop: Callable[[], object]) -> None:
-        """Told by the publisher how the lease at hand is given back."""
+        """Called by the publisher with a function that gives the lease at hand back."""
         self._drop = drop
 
     def _work(self, context: Context, since: datetime | None) -> Any:
@@ -178,14 +178,14 @@ class LeaseTaskOperator(WritingOperator):
         self.log.info(
             "%s: %s; waiting in the triggerer until %s at most", name, error, deadline.isoformat("T", "seconds")
         )
-        # the trigger ends by itself at the deadline, and then says who holds the path; the time-out is for its loss
+        # the trigger ends by itself at the deadline, and then reports who holds the path; the time-out is for its loss
         timeout = deadline - datetime.now(UTC) + timedelta(seconds=MARGIN_S)
         kept = {"kept": self.kept} if self.kept else {}
         self.defer(trigger=waiting.trigger(since, deadline), method_name="resume", kwargs=kept, timeout=timeout)
 
 
 def lease_lifetime_s(site: Site, repository: str | None) -> float:
-    """The longest that a lease lasts at a repository's gateway: what its connection says, else the embedded one's."""
+    """The longest that a lease lasts at a repository's gateway: that of its connection, else the embedded one's."""
     settings = site.settings
     if repository is not None and repository in settings.repositories:
         from hooks.secrets import AirflowSecrets

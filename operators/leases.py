@@ -1,4 +1,4 @@
-"""Look after leases that somebody left behind: whose they are, and the end of those of our own dead tasks."""
+"""Look after leases that were left behind: whose they are, and the end of those of our own dead tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ListLeasesOperator(NightshiftOperator):
-    """Lists the leases of every repository's gateway and says whose each is. A gateway that is away hides no other."""
+    """Lists the leases of all repositories' gateways, and whose each is. A gateway that is away hides no other."""
 
     ui_color = "#e0e7ff"
 
@@ -33,10 +33,10 @@ class ListLeasesOperator(NightshiftOperator):
 
 
 class EndLeasesOperator(NightshiftOperator):
-    """Ends the leases whose task is dead, and nobody else's; each is looked at again right before.
+    """Ends the leases whose task is dead, and no others; each is checked again right before.
 
-    With the parameter `dry_run` it only says which. It is skipped if there is nothing to end, and fails if a gateway
-    was away or a dead task's lease could not be ended. What was ended is told to its outlets.
+    With the parameter `dry_run` it only reports which. It is skipped if there is nothing to end, and fails if a gateway
+    was away or a dead task's lease could not be ended. What was ended is sent to its outlets.
 
     :param looked: what `ListLeasesOperator` found.
     """

@@ -1,4 +1,4 @@
-"""The first and the last steps of a run: what there is to publish, whether all of it was, and who is told."""
+"""The first and the last steps of a run: what there is to publish, whether all of it was, and who is notified."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class PlanPublicationOperator(NightshiftOperator):
 class CheckCompletenessOperator(NightshiftOperator):
     """Fails the run if the ledger misses anything that the run had to publish; whatever came before.
 
-    Of a night that goes on it only looks at what this very pass took.
+    Of a night that goes on only what this very pass took is checked.
 
     :param night: the night of the run, if it was one; then what its slot requires counts too, and the reason why the
         slot's links stay is recorded. A dry run is skipped here, so that nothing after it happens.
@@ -221,7 +221,7 @@ class SetLinksOperator(LeaseTaskOperator):
 
 
 class AnnounceBuildOperator(NightshiftOperator):
-    """Tells who waits for the slot's builds, as an event of its asset; the last task, after the links.
+    """Notifies those that wait for the slot's builds, as an event of its asset; the last task, after the links.
 
     :param night: the night of the run.
     :param passed: what the gate let pass.
@@ -259,7 +259,7 @@ class AnnounceBuildOperator(NightshiftOperator):
 
 
 def reason_given(context: Context) -> str:
-    """Why a person accepts what suites find in this run; "" if nobody does."""
+    """Why a person accepts what suites find in this run; "" if none is given."""
     return str(context["params"].get("accept_quality") or "").strip()
 
 

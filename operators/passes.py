@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class StartNextPassOperator(NightshiftOperator):
     """Starts the run of the next pass of the night, unless this was the last one, or that run is there already.
 
-    The next run's id follows from the night alone, so that a retry or a cleared task starts it once. It is told until
-    when the night is open, and rests for some minutes if this run's plan came to nothing. Skipped where the night ends.
+    The next run's id follows from the night alone, so that a retry or a cleared task starts it once. It gets the time
+    when the night ends, and waits for some minutes first if this run made no plan. Skipped where the night ends.
 
     :param night: the night that `BuildSensor` found.
     :param plan: the id of the task that planned this pass.
@@ -61,7 +61,7 @@ class StartNextPassOperator(NightshiftOperator):
 def start_once(dag_id: str, run_id: str, *, conf: Mapping[str, Any], note: str) -> NoReturn:
     """End the task that calls this by having Airflow start the run; skipped if a run of that id is there already.
 
-    Nobody waits for the run. `note`: what people read on its page.
+    No task waits for the run. `note`: what people read on its page.
     """
     raise DagRunTriggerException(
         trigger_dag_id=dag_id,

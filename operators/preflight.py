@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class RunPreflightOperator(NightshiftOperator):
-    """Looks at everything that the slots need; fails with every error at once, each with its cure. Warnings are logged.
+    """Checks everything that the slots need; fails with every error at once, each with its hint. Warnings are logged.
 
-    Who is to be told (`notify:` of the configuration) is told. Returns how many findings there are of each kind.
+    Notifies the recipients under `notify:` of the configuration. Returns how many findings there are of each kind.
     """
 
     ui_color = "#e0e7ff"

@@ -104,9 +104,9 @@ def _each(group_id: str, prepare_timeout: timedelta) -> Any:
 def _with_approval(
     batches: Any, group_id: str, prepare_timeout: timedelta, inherited: Any, night: Any
 ) -> tuple[ReserveDestinationsOperator, Any]:
-    """All is prepared, then somebody is asked, once, and only then anything of it is in the repository.
+    """All is prepared, then a person is asked, once, and only then anything of it is in the repository.
 
-    What to publish says the ledger, so that a batch that fails keeps no other from being published here either.
+    What to publish comes from the ledger, so that a batch that fails keeps no other from being published here either.
     """
     tooltip = "Prepare all, ask once, publish all that was approved."
     with TaskGroup(group_id, prefix_group_id=False, group_display_name=_GROUP, tooltip=tooltip):

@@ -26,7 +26,7 @@ PLAN = "plan"
 
 
 class PlanUndoOperator(NightshiftOperator):
-    """Says what undoing would take away or replace, which links lead there, and what speaks against it.
+    """Reports what undoing would take away or replace, which links lead there, and what speaks against it.
 
     Hands on the run's questions, as `AskApprovalOperator` does: the question is about what it saw.
     """
@@ -227,7 +227,7 @@ class RollBackOperator(LeaseTaskOperator):
 
 
 class RecordRollbackOperator(NightshiftOperator):
-    """Tells the ledger what a rollback took away and brought back; run again, it changes nothing.
+    """Records in the ledger what a rollback took away and brought back; run again, it changes nothing.
 
     :param done: what `RollBackOperator` returned.
     """
@@ -249,7 +249,7 @@ class RecordRollbackOperator(NightshiftOperator):
 
 
 class ReportRollbackOperator(NightshiftOperator):
-    """Says what was done, and which revision readers get at the public URL.
+    """Reports what was done, and which revision readers get at the public URL.
 
     :param done: what `RollBackOperator` returned.
     :param told: what `RecordRollbackOperator` returned.

@@ -17,7 +17,7 @@ class VerifyArtifactsOperator(WritingOperator):
 
     Taking away waits in the triggerer while the repository is frozen; reading does not.
 
-    :param batches: all batches of the run's plan, for the destinations to tidy; what to verify says the ledger.
+    :param batches: all batches of the run's plan, for the destinations to tidy; what to verify comes from the ledger.
     """
 
     template_fields = ("batches",)

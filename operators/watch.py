@@ -20,9 +20,9 @@ AT_ONCE = 40
 
 
 class WatchNightsOperator(NightshiftOperator):
-    """One look over all slots and repositories. Returns what was told, and which summaries were made.
+    """One look over all slots and repositories. Returns which messages were sent, and which summaries were made.
 
-    What should have begun says the schedule; what did, the ledger, and Airflow's interface for tasks.
+    What should have begun comes from the schedule; what did, from the ledger and Airflow's interface for tasks.
     """
 
     ui_color = "#e0e7ff"

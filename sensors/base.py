@@ -51,8 +51,8 @@ class WaitSensor(NightshiftSensor):
 
     Args:
         timeout: Seconds to wait before the task fails, with what the last look saw.
-        poke_interval: Seconds between two looks at most; by default as the check's row says.
-        deferrable: Whether the triggerer waits; otherwise the task does, as its `mode` says. By default
+        poke_interval: Seconds between two looks, at most; by default that of the check's row.
+        deferrable: Whether the triggerer waits; otherwise the task does, by its `mode`. By default
             `default_deferrable` of Airflow's section `[operators]`.
         **kwargs: Those of every sensor.
     """
@@ -78,7 +78,7 @@ class WaitSensor(NightshiftSensor):
             return seen.result
         deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
         self.log.info("%s; waiting until %s", seen.reason, deadline.isoformat("T", "seconds"))
-        # the trigger ends by itself at the deadline, and then says what it saw; the time-out is for its loss
+        # the trigger ends by itself at the deadline, and then reports what it saw; the time-out is for its loss
         return self.defer(
             trigger=PollTrigger(self.check, self.arguments(), deadline.isoformat(), self.poke_interval),
             method_name="found",

@@ -49,10 +49,10 @@ class BuildSensor(NightshiftSensor):
 
     A scheduled night is open until its index is complete, until the slot's cutoff at most: what is new in the index
     meanwhile is taken by one pass after the other, each a run of its own, and the last takes all that is there. Other
-    runs wait as long as their parameter `wait_minutes` says, by default not at all: without an index they fail at once.
+    runs wait as long as their parameter `wait_minutes` asks, by default not at all: without an index they fail at once.
 
     :param slot: the slot; by default the run's parameter `slot`.
-    :param poke_interval: how often at least the index is looked at, in seconds; by default the slot's `poll_s`.
+    :param poke_interval: how often at least the index is checked, in seconds; by default the slot's `poll_s`.
     """
 
     template_fields = ("slot",)
@@ -202,12 +202,12 @@ def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
 
 
 def wait_until(context: Context, slot: Slot, now: datetime) -> datetime | None:
-    """When the night ends that this run begins, whatever its index says then; None: it waits for nothing."""
+    """When the night ends that this run begins, whatever the state of its index; None: it waits for nothing."""
     from include.nightlies.rules.passes import cutoff
 
     minutes, run = context["params"].get("wait_minutes"), context["dag_run"]
     if minutes is not None:
-        # from the run's start on, so that a retry does not begin to wait anew
+        # from the run's start on, so that a retry does not begin to wait again
         began = getattr(run, "start_date", None) or now
         return began + timedelta(minutes=minutes) if minutes else None
     if run.run_type != "scheduled":

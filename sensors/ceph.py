@@ -11,7 +11,7 @@ __all__ = ["CephHealthSensor"]
 
 
 class CephHealthSensor(WaitSensor):
-    """Succeeds when all OSDs of a cluster are up, all placement groups active and clean, and no check says otherwise.
+    """Succeeds when all OSDs of a cluster are up, all placement groups active and clean, and no check disagrees.
 
     Those checks are about slow operations, full OSDs, and data that cannot be read. Warnings about other things do not
     count. A target whose cluster the configuration does not name is not waited for. Returns how the cluster is, as a

@@ -1,4 +1,4 @@
-"""Wait until nobody holds a lease on a path; the waiting is done by the triggerer."""
+"""Wait until no lease is held on a path; the waiting is done by the triggerer."""
 
 from __future__ import annotations
 

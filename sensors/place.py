@@ -11,7 +11,7 @@ __all__ = ["PlaceSensor"]
 
 
 class PlaceSensor(WaitSensor):
-    """Succeeds when `path` of a configured repository is reserved, or free, and nobody holds a lease on it.
+    """Succeeds when `path` of a configured repository is reserved, or free, and no lease is held on it.
 
     It takes nothing: publishing there takes a lease and looks again. A tree that is there already, or a file in the
     way, ends the wait at once, before anything is built in vain. Returns repository, path, revision and reason.

@@ -57,7 +57,8 @@ class ReplicaQuietSensor(WaitSensor):
     """Waits before a collection for replicas in the middle of a snapshot, and for those that lag or are away too long.
 
     Each is waited for as long as its longest snapshot takes. After that, and after the timeout, it goes on without
-    them, and says so. Their looks are recorded in the ledger. Returns `turn`, `reason` and the replicas left `without`.
+    them and reports it. Their looks are recorded in the ledger. Returns `turn`, `reason` and the replicas left
+    `without`.
 
     Args:
         repository: Skipped if the run's parameter `repositories` names others only.

@@ -15,7 +15,7 @@ from triggers.configured import configured
 class FirstArtifactTrigger(BaseEventTrigger):
     """One event with the `date` for each build date whose index lists something; it never ends.
 
-    After a restart of the triggerer it tells again what it sees: a night that has begun is begun once.
+    After a restart of the triggerer it reports again what it sees: a night that has begun is begun once.
 
     :param slot: the slot.
     :param poll_s: seconds between two looks.
@@ -38,7 +38,7 @@ class FirstArtifactTrigger(BaseEventTrigger):
             try:
                 looks = looks or FirstArtifacts(configured(self.slot), self.slot)
                 found = await asyncio.to_thread(looks.look, datetime.now(UTC))
-            except Exception as error:  # noqa: BLE001 - a store, a configuration that is just edited: looked at again
+            except Exception as error:  # noqa: BLE001 - a store, a configuration that is just edited: checked again
                 found = []
                 if str(error) != said:
                     self.log.warning("%s", error)

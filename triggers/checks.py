@@ -64,7 +64,7 @@ def place_ready(connect: Connect, repository: str, path: str, wanted: str, repla
 
 
 def path_published(connect: Connect, fqrn: str, path: str, absent: bool = False) -> Observation:
-    """Readers of a repository find something at `path`, or nothing any more; the result tells the revision."""
+    """Readers of a repository find something at `path`, or nothing any more; the result has the revision."""
     from include.cvmfs.sources.source import checked_destination
 
     repository, path = connect().repository(fqrn), checked_destination(path)
@@ -74,7 +74,7 @@ def path_published(connect: Connect, fqrn: str, path: str, absent: bool = False)
 
 
 def revision_published(connect: Connect, fqrn: str, revision: int | None, tag: str | None) -> Observation:
-    """Readers of a repository get at least this revision, and find this tag; the result tells which revision."""
+    """Readers of a repository get at least this revision, and find this tag; the result has the revision."""
     repository = connect().repository(fqrn)
     head = repository.manifest.revision
     named = next((one.revision for one in repository.tags() if one.name == tag), None) if tag is not None else head
@@ -165,7 +165,7 @@ def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str]) -> Ob
 
 
 def ceph_clean(connect: Connect, target: str) -> Observation:
-    """The cluster of a benchmark's target is well, and nothing is left to recover; the result says how it is."""
+    """The cluster of a benchmark's target is well, and nothing is left to recover; the result is its state."""
     from include.benchmarks.campaigns import cluster_of
 
     cluster = cluster_of(connect(), target)

@@ -23,7 +23,7 @@ EVENT_S = 2.0
 class NightTrigger(BaseTrigger):
     """Fires when a pass of the night has something to publish, or when the night ends.
 
-    Looks ever more seldom while nothing changes, every `poll_s` seconds at least, and says in the task's log what it
+    Looks ever more seldom while nothing changes, every `poll_s` seconds at least, and logs to the task what it
     waits for whenever that changes. What is wrong with the index is waited out until the night ends; a slot that is
     not configured any more ends it.
 
@@ -90,14 +90,14 @@ class NightTrigger(BaseTrigger):
                 return False
 
     async def _events(self) -> int | None:
-        """How many events there have been; None where nobody can be asked, and then the pauses are whole."""
+        """How many events there have been; None where they cannot be asked for, and then the pauses are whole."""
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
         if self.listen is None:
             return None
         try:
             return await asyncio.to_thread(RuntimeTaskInstance.get_dr_count, dag_id=self.listen)
-        except Exception as error:  # noqa: BLE001 - events only spare time: without them the index is looked at as well
+        except Exception as error:  # noqa: BLE001 - events only spare time: without them the index is checked as well
             self.log.debug("events of the index are not received: %s", error)
             return None
 

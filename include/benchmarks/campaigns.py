@@ -123,7 +123,7 @@ def conclude(site: Site, folder: CampaignFolder) -> ConcludedCampaign:
 
 
 def clean_up_forgotten(site: Site, target: str, *, now: datetime) -> list[str]:
-    """Remove the data of campaigns on a target that nobody went on with for a day; which they were.
+    """Remove the data of campaigns on a target that were not continued for a day; returns which they were.
 
     Raises:
         BenchmarkError: TARGET_BUSY while a campaign measures the target.

@@ -23,7 +23,7 @@ def bucket_of(nanoseconds: int) -> int:
 
 
 def middle_of(bucket: int) -> float:
-    """The latency in nanoseconds that stands for a bucket."""
+    """The latency in nanoseconds that represents a bucket."""
     if bucket < 2 * _PER_POWER:
         return float(bucket)
     shift = (bucket >> _BITS) - 1

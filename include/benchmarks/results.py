@@ -10,7 +10,7 @@ from include.benchmarks.loads import LoadAccess
 
 @dataclass(frozen=True, slots=True)
 class SeriesPoint:
-    """One second of a load; `p95_ms` is None where the runner reports no latencies over time."""
+    """One second of a load; `p95_ms`: None where the runner reports no latencies over time."""
 
     second: int
     bytes_per_s: float

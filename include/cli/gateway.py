@@ -1,4 +1,4 @@
-"""`nightshift gateway`: serve the lease protocol for the site's repositories, and look at the leases."""
+"""`nightshift gateway`: serve the lease protocol for the site's repositories, and list the leases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOCAL = {"127.0.0.1", "::1", "localhost"}
 def serve(
     port: Annotated[int | None, typer.Option(help="Another port than the configuration's; 0 takes any.")] = None,
 ) -> None:
-    """Serve until told to stop. Keys: <fqrn>.gw of the keys folder, and the repository's gateway connection.
+    """Serve until stopped. Keys: <fqrn>.gw of the keys folder, and the repository's gateway connection.
 
     SIGHUP reads keys and repositories again; what cannot be served is refused, and the old ones stay.
     """
@@ -131,7 +131,7 @@ def service_config(settings: SiteSettings, secrets: Secrets, *, port: int | None
 
 
 def _public_keys(*files: Path) -> list[bytes]:
-    """The master keys that may vouch for a manifest which another certificate signed, as far as they are here."""
+    """The master keys that may confirm a manifest which another certificate signed, as far as they are here."""
     return [file.read_bytes() for file in dict.fromkeys(files) if file.exists()]
 
 

@@ -1,4 +1,4 @@
-"""`nightshift freeze` and `nightshift thaw`: nobody changes a repository for a while; what waits goes on by itself."""
+"""`nightshift freeze` and `nightshift thaw`: stop changes of a repository for a while; what waits goes on by itself."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def freeze(
     history: Annotated[bool, typer.Option("--history", help="List who froze and thawed, the newest first.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let nobody change a repository: no publication, reservation, link, tag, undo or collection begins.
+    """Stop all changes of a repository: no publication, reservation, link, tag, undo or collection begins.
 
     Runs that are under way wait without holding a worker, and go on by themselves when it ends. Leases that were
-    granted before may be used to their end; the command says which there are. Run again, it changes nothing.
+    granted before may be used to their end; the command lists them. Run again, it changes nothing.
     """
     if listed or history:
         _show(fqrn, as_json=as_json, history=history)

@@ -20,7 +20,7 @@ def preflight(
     limit_s: Annotated[float, typer.Option("--limit", min=1, help="Seconds that one check may take.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Look at everything that a night needs, and change nothing but probes. Exit code 1 if a night would fail.
+    """Check everything that a night needs, and change nothing but probes. Exit code 1 if a night would fail.
 
     A probe object is put and deleted in each repository's store, a probe lease taken and given back at its gateway.
     """

@@ -78,7 +78,7 @@ def check(
 
 @app.command()
 def info(target: Target, key: Keys = None, fqrn: Fqrn = None, as_json: AsJson = False) -> None:
-    """Show what the manifest says, who vouches for it, and how much the catalogs count."""
+    """Show the manifest, which keys confirm it, and how much the catalogs count."""
     from include.cvmfs.commit.resign import expiry_warning
 
     with refusing():

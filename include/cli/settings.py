@@ -38,7 +38,7 @@ _UNFOLDED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class CheckedSetting:
-    """One thing that was looked at: `problem` is None when it is right. `notes` say what follows from what was seen."""
+    """One thing that was checked; `problem`: None when it is right; `notes`: what follows from what was seen."""
 
     kind: str
     name: str
@@ -58,7 +58,7 @@ class CheckedSetting:
 
 @dataclass(slots=True)
 class SettingsReport:
-    """Everything that a check looked at."""
+    """Everything that was checked."""
 
     file: str
     checked: list[CheckedSetting] = field(default_factory=list)
@@ -119,7 +119,7 @@ def pools(
 
 
 def check_site(secrets: Secrets, *, try_stores: bool = True) -> SettingsReport:
-    """Look at everything the configuration names; nothing is raised for what is wrong with it."""
+    """Check everything that the configuration names; nothing is raised for what is wrong with it."""
     report = SettingsReport(str(settings_path()))
     try:
         settings = load()

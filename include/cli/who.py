@@ -1,4 +1,4 @@
-"""`nightshift who`: who and what published a path, and whether that is what stands there."""
+"""`nightshift who`: who and what published a path, and whether that is what the path has now."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def who(
 
     A link on the way is followed, and what was inherited or moved is traced to where it was published first. The
     signed document in the store is compared with the ledger and checked with the keys that are at hand. Exit code 1
-    if nobody is known, 2 if that cannot be found out.
+    if no publisher is known, 2 if that cannot be found out.
     """
     from include.care.provenance.query import ask, lines
 

@@ -10,7 +10,7 @@ FtsError
 ├── JobUnknown             404: no job of that id; it may be in the archive
 └── JobExists              409: a job of that id exists
 
-``retryable`` says whether the same call may succeed later. A failed file is no error of a call: `include.fts.states`.
+``retryable``: whether the same call may succeed later. A failed file is no error of a call: `include.fts.states`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ UPLOADERS = 4
 
 @dataclass(frozen=True, slots=True)
 class PackedBuild:
-    """A build in its store; `files` is None for one that was there already."""
+    """A build in its store; `files`: None if it was there already."""
 
     index: BuildIndex
     index_key: str
@@ -54,7 +54,7 @@ def pack_build(
         index_key: the index's key in that store.
         cache: a folder for compiled code and archives under way.
         projects: packages of the environment, or "python" for the interpreter; by default a choice of both.
-        platforms: names whose last part says how modules are compiled: opt or dbg.
+        platforms: names whose last part is how modules are compiled: opt or dbg.
         change_seed: another seed changes other files on each day.
         rebuild: pack it even if it is there.
         progress: called as each archive is stored.

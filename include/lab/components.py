@@ -16,7 +16,7 @@ class Component:
 
 
 API_SERVER = Component("api-server", ("airflow", "api-server"))
-# Log servers listen on every interface, whatever one says; on one disk, logs are read from their files.
+# Log servers listen on every interface, whatever is configured; on one disk, logs are read from their files.
 SCHEDULER = Component("scheduler", ("airflow", "scheduler"), on_one_disk=("--skip-serve-logs",))
 DAG_PROCESSOR = Component("dag-processor", ("airflow", "dag-processor"))
 TRIGGERER = Component("triggerer", ("airflow", "triggerer"), on_one_disk=("--skip-serve-logs",))

@@ -19,7 +19,7 @@ from include.settings.secrets import connection_variable
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "NIGHTSHIFT_LAB"  # carried by every process of a lab: its state folder
 ADMIN = "admin"
-VIEWER = "viewer"  # whom `nightshift preflight` asks as: it may look at everything, and change nothing
+VIEWER = "viewer"  # whom `nightshift preflight` asks as: it may see everything, and change nothing
 AIRFLOW_CONNECTION = "airflow_api"
 METRICS_CONNECTION = "metrics"
 KEEPER = "keeper"  # deletes old runs of the DAGs that run every minute
@@ -204,7 +204,7 @@ class Lab:
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.airflow_url}/execution/",
             "AIRFLOW__API__SECRET_KEY": secrets.api_secret_key,
             "AIRFLOW__API_AUTH__JWT_SECRET": secrets.jwt_secret,
-            # Nobody serves logs here; the default ports may be those of another Airflow.
+            # No component serves logs here; the default ports may be those of another Airflow.
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(NOBODY),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(NOBODY),
         }

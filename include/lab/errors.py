@@ -8,7 +8,7 @@ from include.errors import ErrorRow, NightshiftError
 
 
 class LabError(NightshiftError):
-    """Base of all; the message names the thing and the cure."""
+    """Base of all; the message names the thing and has a hint."""
 
     code = "lab-error"
 

@@ -1,4 +1,4 @@
-"""Brings the embedded services up and down, and says how they are.
+"""Brings the embedded services up and down, and reports how they are.
 
 `up` may be called at any time: what runs is left alone, what a crash left behind is cleared away first, and what does
 not depend on each other starts at the same time.

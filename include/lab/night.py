@@ -35,7 +35,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who is told what goes on."""
+    """Callbacks that report the progress of a night."""
 
     say: Callable[[str], None]
     packed: Callable[[str], None]

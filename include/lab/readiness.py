@@ -32,7 +32,7 @@ class Wrong(str):
 
 
 class ServiceNotReady(NightshiftError):
-    """A service did not become ready; the message says why. `services`: as in `Wrong`."""
+    """A service did not become ready; the message has the reason. `services`: as in `Wrong`."""
 
     code = "lab-service-not-ready"
 
@@ -42,10 +42,10 @@ class ServiceNotReady(NightshiftError):
 
 
 def wait(question: Question, *, alive: Question, timeout_s: float) -> float:
-    """Asks until the answer is None; returns the seconds that took.
+    """Ask until the answer becomes None; return the seconds that took.
 
     Raises:
-        ServiceNotReady: the process is gone for good (`alive` says why), or the time is over.
+        ServiceNotReady: the process is gone for good (`alive` returns why), or the time is over.
     """
     began = time.monotonic()
     while True:
@@ -57,7 +57,7 @@ def wait(question: Question, *, alive: Question, timeout_s: float) -> float:
             raise ServiceNotReady(dead, dead)
         if now - began > timeout_s:
             raise ServiceNotReady(f"not ready after {timeout_s:.0f} s: {why}", why)
-        # No event tells that another program answers.
+        # There is no event for the answer of another program.
         time.sleep(POLL_S)
 
 
@@ -98,7 +98,7 @@ def gateway_answers(url: str) -> str | None:
 
 
 def fts_answers(url: str) -> str | None:
-    """The embedded FTS says who it is."""
+    """Why the embedded FTS does not answer; None if it does."""
     answer = _get(f"{url}/")
     if isinstance(answer, str):
         return answer

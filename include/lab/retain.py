@@ -23,7 +23,7 @@ LIMIT_S = 3600.0
 DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 _RUN = table("dag_run", *map(column, ("dag_id", "run_id", "state", "start_date", "queued_at", "run_after")))
 _TASK = table("task_instance", *map(column, ("dag_id", "run_id", "start_date")))
-# a run that was cleared starts anew, and its tasks that were not keep their old starts
+# a run that was cleared starts again, and its tasks that were not keep their old starts
 _START = func.coalesce(_RUN.c.start_date, _RUN.c.queued_at, _RUN.c.run_after)
 _SINCE = func.least(_START, func.coalesce(func.min(_TASK.c.start_date), _START)).label("since")
 _UNENDED = (
@@ -93,7 +93,7 @@ def clean_database(environment: Mapping[str, str], before: datetime, *, dry_run:
 
 
 def remove_logs(folder: Path, before: datetime, *, dry_run: bool) -> RemovedLogs:
-    """Remove the log files below a folder that nobody wrote to since, and the folders that are empty then.
+    """Remove the log files below a folder that were not written to since, and the folders that are empty then.
 
     Symbolic links are neither followed nor counted.
     """
@@ -108,7 +108,7 @@ def remove_logs(folder: Path, before: datetime, *, dry_run: bool) -> RemovedLogs
                 if not dry_run:
                     path.unlink()
             except FileNotFoundError:
-                continue  # whoever rotates logs was faster
+                continue  # log rotation was faster
             files, total = files + 1, total + seen.st_size
         if dry_run:
             continue

@@ -34,7 +34,7 @@ def _lease(lease: LeaseInfo, now: datetime, length: float) -> dict[str, Any]:
         "holder": lease.hostname,
         "key": lease.key_id,
         "task": task_of(lease.hostname, f"{task.dag_id}/{task.run_id}") if task else None,
-        # a gateway says when a lease ends, not when it was granted
+        # a gateway reports when a lease ends, not when it was granted
         "age_s": max(0.0, length - left),
         "left_s": left,
     }

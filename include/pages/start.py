@@ -30,7 +30,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a button of a page does: which DAG it starts, with which parameters. `fixed`: those that nobody changes."""
+    """What a button of a page does: which DAG it starts, with which parameters. `fixed`: those not editable."""
 
     dag_id: str
     title: str

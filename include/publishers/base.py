@@ -1,4 +1,4 @@
-"""What every way to publish offers, and what it tells about what it did."""
+"""What every way to publish offers, and what it reports of what it did."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What each way to publish can do: one table, which the publishers ask and docs/publishers.md shows.
 
-A way is a publisher and what stands between it and the repository. An outcome carries its reason and, unless it is
-supported, the cure.
+A way is a publisher and what is between it and the repository. An outcome carries its reason and, unless it is
+supported, a hint.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def cell(way: Way, operation: Operation) -> Cell:
 
 
 def require(way: Way, operation: Operation, *, fqrn: str, path: str, allow_lossy: Collection[Loss] = ()) -> Cell:
-    """Raises NotSupported, or Lossy for a loss that is not allowed; both name ``path`` and the cure."""
+    """Raises NotSupported, or Lossy for a loss that is not allowed; both name ``path`` and have a hint."""
     found = cell(way, operation)
     what = f"{path or '/'}: {operation.value}: {way.value}"
     if found.outcome is OperationOutcome.REFUSED:

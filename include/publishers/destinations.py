@@ -1,6 +1,6 @@
-"""What stands where something is to be published: what is missing above it, what is in its way, what is reserved.
+"""Destinations before they are published to: what is missing above them, what is in their way, what is reserved.
 
-Nothing here writes, so that a dry run says what the real one would.
+Nothing here writes, so that a dry run reports the same as a real one.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def missing_directories(view: Revision, destinations: Sequence[str]) -> list[str
 
 
 def is_reserved(view: Revision, path: str) -> bool:
-    """Whether an empty nested catalog stands there."""
+    """Whether an empty nested catalog is at the path."""
     return view.nested_at(path) is not None and view.inside(path).statistics.total == _RESERVED
 
 
 def is_tree(there: NestedRef | None, root: ObjectHash) -> bool:
-    """Whether what stands somewhere is this very tree."""
+    """Whether a nested catalog is that of the tree ``root``."""
     return there is not None and there.hash.digest == root.digest
 
 

@@ -1,11 +1,11 @@
-"""What can go wrong with a publisher, but for what gateways, stores and repositories say themselves.
+"""The errors of publishers; those of gateways, stores and repositories are defined with these.
 
 PublisherError
 ├── NotSupported(fqrn, detail)            an operation that this way to publish does not have
 ├── Lossy(fqrn, detail, loss)             it would lose something on the way, and the settings do not allow that
 └── WorkReverted(fqrn, detail, revision)  a revision changed what was not leased: others' work may be lost
 
-LeasesLeft(faults)                        leases that nobody ends, over several repositories
+LeasesLeft(faults)                        leases that were not ended, over several repositories
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class PublisherError(NightshiftError):
 
 
 class NotSupported(PublisherError):
-    """The table of capabilities refuses it; the message names the path and the cure."""
+    """The table of capabilities refuses the operation; the message names the path and what to do instead."""
 
     code = "operation-not-supported"
 
 
 class Lossy(PublisherError):
-    """Something of the tree would not arrive; the message names the path, the cure and the setting that allows it.
+    """Part of the tree would be lost; the message names the path, what to do, and the setting that allows it.
 
     ``loss`` is what `allow_lossy` would have to name.
     """
@@ -49,7 +49,7 @@ class Lossy(PublisherError):
 
 
 class WorkReverted(PublisherError):
-    """A stock gateway made a ``revision`` that undid the work of others; ours stands."""
+    """A stock gateway made a ``revision`` that undid the work of others; ours is kept."""
 
     code = "changes-reverted"
 
@@ -59,7 +59,7 @@ class WorkReverted(PublisherError):
 
 
 class LeasesLeft(NightshiftError):
-    """Leases of dead tasks that stand, or gateways that did not tell theirs; ``faults`` names each with its cure."""
+    """Dead tasks' leases that were not ended, or gateways that did not list theirs; ``faults`` has each with a hint."""
 
     code = "leases-left"
 

@@ -186,7 +186,7 @@ class StockGateway(RepositoryGateway):
         return named and stands(wanted, self.repository.view(after.root), lease_path)
 
     def _revision_that_holds(self, after: Manifest, wanted: Revision, lease_path: str, older_than: int) -> int:
-        """The first revision after ours was derived in which the change stands."""
+        """The first revision after ours was derived that contains the change."""
         view = self.repository.view(after.root)
         while (previous := view.root.previous_revision) is not None:
             earlier = self.repository.view(previous)

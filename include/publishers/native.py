@@ -2,7 +2,7 @@
 
 Two steps keep leases short whatever the size of a tree (docs/decisions, reserve then swap): ``reserve`` creates a
 build's skeleton with an empty nested catalog at every destination, and ``publish`` swaps exactly that catalog. Both
-read the manifest under the lease and derive the new root from what it says.
+read the manifest under the lease and derive the new root from its content.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ class NativePublisher:
     ) -> Reserved:
         """Create the destinations that are absent, as empty nested catalogs, and all directories above them.
 
-        ``nested``: which of the directories above become nested catalogs too. ``on_create`` is told, under the lease,
-        what is going to be created. One lease, one commit; none at all when everything is there; one for each first
-        directory where no lease may be on the whole repository. Raises PathBusy, DestinationError (a file in the way,
-        or one destination inside another), and what a commit raises.
+        ``nested``: which of the directories above become nested catalogs too. ``on_create`` is called, under the
+        lease, with what is going to be created. One lease, one commit; none at all when everything is there; one for
+        each first directory where no lease may be on the whole repository. Raises PathBusy, DestinationError (a file
+        in the way, or one destination inside another), and what a commit raises.
         """
         done = [self._reserve(part, nested, holder, now, on_create) for part in self._parts(destinations)]
         created = tuple(path for reserved in done for path in reserved.created)
@@ -184,12 +184,13 @@ class NativePublisher:
     ) -> Published:
         """Swap the destination's catalog for the prepared one, under a lease on the destination alone.
 
-        ``replace=False`` refuses a destination that holds anything. ``on_lease`` is told how to give the lease back,
-        for whoever must do so from outside. A destination that holds this very tree already is left as it is.
-        Raises PathBusy, DestinationError (NotReserved where it was not reserved), BaseChanged (the destination is not
-        what the change was derived from), NotSupported (a tree with nanoseconds, through a stock gateway),
-        PrepareAgain and CollectionRunning for a changeset whose objects are not all sure to be there (docs/decisions,
-        collections), other CvmfsErrors for one that is damaged or of another repository, and what a commit raises.
+        ``replace=False`` refuses a destination that holds anything. ``on_lease`` is called with a function that gives
+        the lease back, for callers that must do so from outside. A destination that holds this very tree already is
+        left as it is. Raises PathBusy, DestinationError (NotReserved where it was not reserved), BaseChanged (the
+        destination is not what the change was derived from), NotSupported (a tree with nanoseconds, through a stock
+        gateway), PrepareAgain and CollectionRunning for a changeset whose objects are not all sure to be there
+        (docs/decisions, collections), other CvmfsErrors for one that is damaged or of another repository, and what a
+        commit raises.
         """
         if changeset.root_entry.mtime_ns is not None:
             require(self.gateway().way, Operation.TREE_MTIME_NS, fqrn=self.fqrn, path=changeset.destination)
@@ -358,7 +359,7 @@ class NativePublisher:
         return manifest, new
 
     def _confirmed(self, changeset: Changeset, revision: int) -> Manifest:
-        """The current manifest; if somebody replaced the tree by now, what the manifest of our revision said."""
+        """The current manifest; if the tree was replaced meanwhile, a manifest of our revision."""
         path, after = changeset.destination, self._read_manifest()
         if is_tree(self._view(after.root).nested_at(path), changeset.root):
             return after

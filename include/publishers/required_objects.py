@@ -38,7 +38,7 @@ class Clearance:
         self._hashes: DigestSet | None = None
 
     def fault(self, look: Look, now: datetime) -> CommitError | None:
-        """Why the changeset must not be published at the generation that was looked at; None if it may be.
+        """Why the changeset must not be published at the generation that was read; None if it may be.
 
         Its age and, only if a collection ran or runs since it was begun, its objects: those on the list of a collection
         that has ended were deleted, those on the list of one that runs were or will be, shard by shard. Where an

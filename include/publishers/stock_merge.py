@@ -1,4 +1,4 @@
-"""What a stock receiver makes of a commit, told beforehand and looked at afterwards; pure but for reading catalogs.
+"""What a stock receiver makes of a commit, predicted before it and checked after it; pure but for reading catalogs.
 
 It merges entry by entry: what it compares and what it leaves out is in docs/formats.md, merge of a stock gateway.
 """
@@ -43,7 +43,7 @@ def concerns(old: Revision, new: Revision, lease: str) -> Iterator[LossyEntry]:
 def stands(new: Revision, after: Revision, lease: str) -> bool:
     """Whether a revision holds at the leased path what a change wanted there.
 
-    What the receiver made anew has other hashes and the same entries, so nested catalogs are compared by hash first,
+    What the receiver rebuilt has other hashes and the same entries, so nested catalogs are compared by hash first,
     then by their counters and entries.
     """
     if not lease:

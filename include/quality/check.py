@@ -37,13 +37,13 @@ log = logging.getLogger(__name__)
 
 
 def check_index(site: Site, attempt: Attempt, night: Night, *, accepted: str = "") -> tuple[QualityRecord, ...]:
-    """Judge the index of a night's build by the suite `index`; what it says is in the ledger and in the Data Docs.
+    """Judge the index of a night's build by the suite `index`; its result is stored in the ledger and in the Data Docs.
 
     Args:
         site: The deployment.
         attempt: The try of the task.
         night: The night of the run.
-        accepted: Why a person accepts what is found; "" if nobody does.
+        accepted: Why a person accepts what is found; "" if it is not accepted.
 
     Raises:
         QualityBlocked: the suite blocks and found something.

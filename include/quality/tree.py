@@ -18,8 +18,8 @@ _ANY_EXECUTE = 0o111
 class TreeFacts:
     """Regular files and their bytes, and paths below the tree's top: empty libraries, executables, broken links.
 
-    `content`: the regular files that are not markers of nested catalogs. `plain`: those that nobody may execute, of the
-    executables of the build before.
+    `content`: the regular files that are not markers of nested catalogs. `plain`: of the executables of the build
+    before, those that no account may execute now.
     """
 
     files: int
@@ -34,10 +34,10 @@ class TreeFacts:
 def tree_facts(
     revision: Revision, fqrn: str, destination: str, executables: frozenset[str] = frozenset()
 ) -> TreeFacts | None:
-    """What stands at a destination, the links of partial builds followed; None if nothing does.
+    """The facts of what is at a destination, the links of partial builds followed; None if nothing is there.
 
     Args:
-        revision: The revision to look at.
+        revision: The revision to read.
         fqrn: Name of its repository: absolute links below `/cvmfs/<fqrn>` are inside it.
         destination: Path of the tree.
         executables: Paths below the tree's top that could be executed in the build before.
@@ -94,7 +94,7 @@ def resolves(revision: Revision, fqrn: str, path: str) -> bool:
 
 def _inside(path: str, text: str, fqrn: str) -> str | None:
     """The path in the repository that a link leads to; None where that depends on the machine that follows it."""
-    if "$(" in text:  # a variant symbolic link: the client's environment says where
+    if "$(" in text:  # a variant symbolic link: the client's environment decides where
         return None
     mounted = f"/cvmfs/{fqrn}/"
     if text.startswith(mounted):

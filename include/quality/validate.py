@@ -1,6 +1,6 @@
 """Great Expectations applied to a suite's table: one expectation for each rule, and its own page of the results.
 
-Imported by tasks that judge only: the import costs seconds. Great Expectations writes no file, and asks nobody.
+Imported by tasks that judge only: the import costs seconds. Great Expectations writes no file, and contacts no server.
 """
 
 from __future__ import annotations

@@ -149,10 +149,10 @@ def _gateway_key(site: Site, repository: RepositorySettings, folder: Path) -> Ga
 
 
 def _publish_rules(site: Site, repository: RepositorySettings) -> None:
-    """Let everybody read the repository, and nothing beside it."""
+    """Make the repository, and nothing beside it, publicly readable."""
     store = site.settings.store(repository.store)
     if store.gateway_connection is not None:
-        return  # the bucket's owner has set the policy by roles, and nobody else may
+        return  # the bucket's owner has set the policy by roles, and only the owner may
     credentials = credentials_of(store, site.secrets)
     if credentials and kind_of(store.url) is S3:
         prefix = "/".join(filter(None, (split_s3_url(store.url)[1], repository.fqrn)))

@@ -17,10 +17,10 @@ from include.storage.store import Store
 def switching(
     site: Site, fqrn: str, operation: Operation, *, holder: str, leased: bool | None = None
 ) -> Iterator[tuple[Store, Signer]]:
-    """The store and signing key of a repository, for who replaces its manifest beside the gateway.
+    """The store and signing key of a repository, for callers that replace its manifest beside the gateway.
 
-    Where the store does not keep conditions on a replacement, everything is leased meanwhile, as ``holder``: then
-    nobody commits; ``leased`` decides it, whatever the store keeps. Raises RepositoryFrozen, KeyFileError where the key
+    Where the store does not keep conditions on a replacement, everything is leased meanwhile, as ``holder``: then no
+    commit is made; ``leased`` decides it, whatever the store keeps. Raises RepositoryFrozen, KeyFileError where the key
     is not, NotSupported behind a gateway that does not bear it, GatewayError where that cannot be found out, and what
     leasing raises.
     """

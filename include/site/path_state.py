@@ -1,4 +1,4 @@
-"""A place for something that is yet to be built: whether it is there, free or taken, and nobody is at work on it."""
+"""Whether a path is ready for something that is yet to be built: reserved or free, and without a lease."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class WantedPlace(Enum):
     """What a builder waits for."""
 
     FREE = "free"
-    """Nothing stands there, or a reservation does."""
+    """The path does not exist, or is reserved."""
     RESERVED = "reserved"
-    """A reservation stands there: publishing to it is one short commit."""
+    """The path is reserved: publishing to it is one short commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class SeenPlace:
 
 
 def look_at(site: Site, fqrn: str, path: str, wanted: WantedPlace, *, replaces: bool = False) -> SeenPlace:
-    """See whether a builder may count on a place; nothing is taken, and nothing written.
+    """Check whether a builder may count on a place; nothing is taken, and nothing written.
 
-    ``replaces``: what stands there is going to be replaced, so that any tree is as good as a reservation. Raises
-    DestinationError, which no waiting cures: for a tree that stands there, a file in the way, a path that is none.
+    ``replaces``: what is at the path is going to be replaced, so that any tree is as good as a reservation. Raises
+    DestinationError, which waiting does not resolve: for a tree at the path, a file in the way, or an invalid path.
     """
     path = checked_destination(path.rstrip("/") or "/")
     with site.gateway(fqrn) as client:

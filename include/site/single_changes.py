@@ -147,7 +147,7 @@ def tag_revision(site: Site, fqrn: str, tag: NewTag, *, lease: str = "", holder:
 
 @dataclass(frozen=True, slots=True)
 class HandChange:
-    """A change that can be looked at before it is made: what it does, and where its lease is (``""``: everywhere)."""
+    """A change that can be shown before it is made: what it does, and where its lease is (``""``: everywhere)."""
 
     lease: str
     apply: Callable[[Edit], None]
@@ -201,7 +201,7 @@ def linking(path: str, target: str, *, now: datetime, owner: tuple[int, int] = (
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What stands at a path, in figures: entries by kind (below it, itself included), bytes of its files."""
+    """What a path has, in figures: entries by kind (below it, itself included), bytes of its files."""
 
     entry: Dirent
     files: int

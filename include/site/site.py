@@ -1,4 +1,4 @@
-"""From names of the site configuration to open clients; secrets come from whoever calls: Airflow or the environment."""
+"""From names of the site configuration to open clients; the caller hands in the secrets: Airflow or the environment."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _is_stock(settings: RepositorySettings, gateway: Callable[[], GatewayClient]
 
 
 class Site:
-    """Opens each store, gateway and ledger of a site at most once. Every error names the setting and its cure."""
+    """Opens each store, gateway and ledger of a site at most once. Every error names the setting and has a hint."""
 
     def __init__(self, settings: SiteSettings, secrets: Secrets) -> None:
         self.settings = settings
@@ -142,7 +142,7 @@ class Site:
         return GatewayClient(base_url(address, port=self.settings.gateway.port), key.login or "", key.password or "")
 
     def require_thawed(self, fqrn: str) -> None:
-        """Whoever is about to change the repository asks this first. Raises RepositoryFrozen."""
+        """Call this before any change of the repository. Raises RepositoryFrozen."""
         require_thawed(self.repository_store(fqrn), fqrn, datetime.now(UTC))
 
     def way_of_switching(self, fqrn: str) -> Way:
@@ -192,7 +192,7 @@ class Site:
         return open_site_ledger(self.settings, self.secrets)
 
     def _opened(self, name: str, role: Role, *, single_writer: bool = False, quick: bool = False) -> Store:
-        """``single_writer``: nobody else writes mutable objects there, so that replacing needs no help of the store."""
+        """``single_writer``: no other process writes mutable objects there, so replacing needs no help of the store."""
         key = (name, role, single_writer, quick)
         if key not in self._stores:
             settings = self.settings.store(name)

@@ -76,7 +76,7 @@ def _by_another_gateway(site: Site, settings: RepositorySettings, store: Store) 
         with site.gateway(settings.fqrn) as client:
             if not client.judges_bases():
                 yield f"{client.url} is a stock gateway, in spite of `gateway_kind`"
-    except NightshiftError as fault:  # one that does not answer lets nobody publish
+    except NightshiftError as fault:  # behind a gateway that does not answer, nothing is published
         log.info("%s: the gateway was not asked for its kind: %s", settings.fqrn, fault)
     there = store.head(ownership.KEY)
     if there is None or datetime.now(UTC) - there.modified > _RENEWED:
@@ -94,7 +94,7 @@ def _by_another_key(side: SwitchingSide, signer: Signer) -> Iterator[str]:
     try:
         named = side.read()
     except ReflogError:
-        return  # the collection rebuilds it, and says so
+        return  # the collection rebuilds it, and reports it
     last = read_record(store)[0].last
     suspects = {named.manifest.certificate}
     if last is not None:

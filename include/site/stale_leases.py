@@ -1,6 +1,6 @@
-"""Leases that somebody left behind: whose each lease is, and the ending of those of our own tasks that are dead.
+"""Leases that were left behind: whose each is, and the ending of those of our own tasks that are dead.
 
-A gateway ends leases by path, with an administrator's key, whoever holds them; so a lease is ended only if nothing else
+A gateway ends leases by path, with an administrator's key, of any holder; so a lease is ended only if nothing else
 would end with it, and only if it still is the one that was judged.
 """
 
@@ -74,7 +74,7 @@ class LeaseFinding:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFindings:
-    """What was found on all gateways, and the repositories whose gateway did not tell, with the error."""
+    """What was found on all gateways, and the repositories whose gateway did not list them, with the error."""
 
     findings: tuple[LeaseFinding, ...]
     silent: tuple[tuple[str, str], ...]
@@ -82,7 +82,7 @@ class LeaseFindings:
 
 @dataclass(frozen=True, slots=True)
 class EndedLease:
-    """What became of one dead lease. ``fault``: it stands, and somebody has to do something about that."""
+    """What became of one dead lease. ``fault``: it was not ended, and a person has to see to it."""
 
     finding: LeaseFinding
     ended: bool

@@ -311,7 +311,7 @@ class _Run:
         return None
 
     def _await_end(self, lease: Lease | None, before: int, begun: float) -> None:
-        """Wait until the status file tells of another collection; before the lease ends, disable the repository."""
+        """Wait until the status file shows another collection; before the lease ends, disable the repository."""
         while not self._has_ended(before):
             waited_s = time.monotonic() - begun
             if waited_s >= self._limit_s:
@@ -333,7 +333,7 @@ class _Run:
     # -- orphans
 
     def _delete(self, found: Shards, root: ObjectHash, lease: Lease) -> None:
-        """Before the gateway collects: then the time of its collection tells publishers to look for their objects.
+        """Delete before the gateway collects: the time of its collection then makes publishers check their objects.
 
         ``root``: of the revision when they were found.
         """
@@ -383,7 +383,7 @@ def _list(report: CollectionReport, found: Shards) -> None:
 
 
 def _require_seen(site: Site, fqrn: str) -> None:
-    """Publishers look at the time of stock collections only where none of ours has left its document."""
+    """Publishers check the time of stock collections only where none of ours has left its document."""
     if look(site.repository_store(fqrn)).generation is not None:
         what = "Nightshift collected it before, and its publishers do not see collections of others"
         raise CollectionRefused(fqrn, what, hint="delete its .nightshift/generation while no publisher runs")

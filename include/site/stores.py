@@ -72,7 +72,7 @@ def connected_store(secrets: Secrets, connection_id: str, url: str = "") -> stor
 
 
 def connected_options(connection: ConnectionSecrets) -> StoreOptions:
-    """How a connection says that its store is spoken to. Raises BadConnection."""
+    """How a store is spoken to, by its connection. Raises BadConnection."""
     return StoreOptions(
         endpoint=base_url(connection) if connection.host else None,
         region=str(connection.extra.get("region") or "us-east-1"),

@@ -211,7 +211,7 @@ class TokenIssuer:
 
 
 def _private_file(folder: Path, owner: str, user: str, suffix: str) -> tuple[Path, tuple[int, int]]:
-    """The file of a user, which nobody else can read or replace, and its version."""
+    """The file of a user, which no other account can read or replace, and its version."""
     wrong = name_fault(user)
     if wrong:
         raise _missing(f"credential of {owner}", f"the user's name {wrong}")

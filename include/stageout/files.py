@@ -58,7 +58,7 @@ class FileToTransfer:
 
     @property
     def place(self) -> str:
-        """What stands for the destination in the ledger's index."""
+        """The digest that represents the destination in the ledger's index."""
         return digest_of(self.destination, self.destination_name)
 
 
@@ -86,7 +86,7 @@ class StageoutRequest:
 
 
 def digest_of(*texts: str) -> str:
-    """What stands in an index for texts that are too long for it."""
+    """The digest that represents, in an index, texts that are too long for it."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
 """Whether and when a failed transfer is tried again: the class of its failure, and a rule for each class; pure.
 
-The class comes from what FTS says of a file, `SCOPE [errno] text`, by one table. A retry algorithm is a function from
-failure, spent retries and chance to a decision; `exponential` is the one that is used where no other is given.
+The class comes from what FTS reports of a file, `SCOPE [errno] text`, by one table. A retry algorithm is a function
+from failure, spent retries and chance to a decision; `exponential` is the one that is used where no other is given.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def failure_class(failure: FailureReason) -> TransferFailureClass:
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """A row of the table; what is None or empty may be anything."""
+    """A row of the table; fields with None or an empty value match anything."""
 
     failure_class: TransferFailureClass
     scope: FailureScope | None = None
@@ -151,10 +151,10 @@ RetryAlgorithm = Callable[[FailureReason, int, float], RetryDecision]
 
 
 def exponential(failure: FailureReason, spent: int, chance: float) -> RetryDecision:
-    """The rule of the failure's class, with jitter: a wait is between half of what the rule says and all of it.
+    """The rule of the failure's class, with jitter: a wait is between half of the rule's and all of it.
 
     Args:
-        failure: What FTS says.
+        failure: What FTS reported.
         spent: Retries before this failure, 0 for a first attempt.
         chance: From 0 to 1; it spreads transfers that failed together.
     """

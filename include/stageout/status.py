@@ -36,7 +36,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class TransferFilter:
-    """Which transfers; what is None or empty may be anything.
+    """Which transfers; fields with None or an empty value match anything.
 
     Attributes:
         owner: The user whom they belong to.

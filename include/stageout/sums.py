@@ -42,7 +42,7 @@ class SumKey:
 
     @property
     def digest(self) -> str:
-        """What stands for it in the ledger's index."""
+        """The digest that represents the sum in the ledger's index."""
         rest = (self.owner, self.workflow, self.source, self.destination, self.state, self.failure or "")
         return digest_of(self.day.date().isoformat(), *rest)
 

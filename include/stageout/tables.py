@@ -38,7 +38,7 @@ stageout_requests = Table(
 stageout_queues = Table(
     "stageout_queues",
     metadata,
-    # what an FTS job is made of; `digest` stands for the other columns, which are too long to index
+    # what an FTS job is made of; `digest` represents the other columns, which are too long to index
     Column("id", ROW_ID, primary_key=True, autoincrement=True),
     Column("digest", hexadecimal(64), nullable=False),
     Column("owner", NAME, nullable=False),
@@ -78,7 +78,7 @@ stageout_jobs = Table(
 stageout_blocks = Table(
     "stageout_blocks",
     metadata,
-    # files of one data set that are registered together; `digest` stands for owner, workflow and data set
+    # files of one data set that are registered together; `digest` represents owner, workflow and data set
     Column("id", ROW_ID, primary_key=True, autoincrement=True),
     Column("digest", hexadecimal(64), nullable=False),
     Column("owner", NAME, nullable=False),
@@ -107,7 +107,7 @@ stageout_transfers = Table(
     Column("id", ROW_ID, primary_key=True, autoincrement=True),
     Column("request", ROW_ID, ForeignKey("stageout_requests.id"), nullable=False),
     Column("queue", ROW_ID, ForeignKey("stageout_queues.id"), nullable=False),
-    # stands for destination site and name, which are too long to index
+    # represents destination site and name, which are too long to index
     Column("place", hexadecimal(64), nullable=False),
     Column("source_name", LOGICAL_NAME, nullable=False),
     Column("destination_name", LOGICAL_NAME, nullable=False),
@@ -194,7 +194,7 @@ stageout_archive = Table(
 stageout_workflows = Table(
     "stageout_workflows",
     metadata,
-    # what was done to a workflow as a whole; `digest` stands for owner and name
+    # what was done to a workflow as a whole; `digest` represents owner and name
     Column("id", ROW_ID, primary_key=True, autoincrement=True),
     Column("digest", hexadecimal(64), nullable=False),
     Column("owner", NAME, nullable=False),
@@ -209,7 +209,7 @@ stageout_workflows = Table(
 stageout_catalogue = Table(
     "stageout_catalogue",
     metadata,
-    # files of data sets; `digest` stands for data set and name
+    # files of data sets; `digest` represents data set and name
     Column("id", ROW_ID, primary_key=True, autoincrement=True),
     Column("digest", hexadecimal(64), nullable=False),
     Column("dataset", exact(512), nullable=False),
@@ -228,7 +228,7 @@ stageout_catalogue = Table(
 stageout_analytics = Table(
     "stageout_analytics",
     metadata,
-    # what ended on a day, summed; `digest` stands for the columns up to `failure`
+    # what ended on a day, summed; `digest` represents the columns up to `failure`
     Column("id", ROW_ID, primary_key=True, autoincrement=True),
     Column("digest", hexadecimal(64), nullable=False),
     Column("day", UtcTime, nullable=False),

@@ -105,7 +105,7 @@ class ApproveBenchmarkOperator(NightshiftOperator, HITLOperator):
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
-        """Airflow hands over the answer, or says that there was none by the deadline."""
+        """Airflow hands over the answer, or reports that there was none by the deadline."""
         refused = None
         if "error" in event:
             if event["error_type"] != "timeout":

@@ -49,7 +49,7 @@ class MachineNoise:
 
     @classmethod
     def between(cls, before: CpuTicks, after: CpuTicks, load_before: float) -> MachineNoise:
-        """What happened between two looks at the counters."""
+        """What happened between two readings of the counters."""
         total = after.total - before.total
         if total <= 0:
             return cls(0.0, 0.0, load_before)

@@ -114,7 +114,7 @@ class CampaignOutage:
                 raise OUTAGE_FAILED(self.folder.id, what)
             if not up:
                 self.renew()
-            # no event tells it
+            # there is no event for it
             time.sleep(LOOK_S)
 
 

@@ -95,7 +95,7 @@ class ClusterClient:
             if waited > limit_s:
                 what = f"{health.unclean} placement groups not clean, {health.osds_down} OSDs down"
                 raise TARGET_UNUSABLE(self.subject, f"the cluster did not recover within {limit_s:.0f} s: {what}")
-            # no event tells it
+            # there is no event for it
             time.sleep(LOOK_S)
 
     def production_ms(self) -> float | None:

@@ -60,7 +60,7 @@ exit $code"""
 
 
 class OsdServer:
-    """One server, as its login says. Every call raises BenchmarkError (HOST_UNREACHABLE, OUTAGE_FAILED)."""
+    """One server, reached by its login. Every call raises BenchmarkError (HOST_UNREACHABLE, OUTAGE_FAILED)."""
 
     def __init__(self, settings: CephServer, host: BenchmarkHost) -> None:
         self.settings = settings

@@ -1,4 +1,4 @@
-"""Looks at the cluster while a step runs: renews timers, and ends the step when the cluster or production suffers."""
+"""Watches the cluster while a step runs: renews timers, and ends the step when the cluster or production suffers."""
 
 from __future__ import annotations
 

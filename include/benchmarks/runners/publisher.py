@@ -180,7 +180,7 @@ def _gateway(subject: str, store: Store, signer: Signer) -> Iterator[GatewayClie
         def work() -> None:
             try:
                 serve(config, ready=answers.put, stop=stop)
-            except BaseException as error:  # noqa: BLE001 - told by the thread that waits
+            except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
                 answers.put(error)
 
         thread = threading.Thread(target=work, daemon=True, name="benchmark-gateway")

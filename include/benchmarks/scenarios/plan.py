@@ -24,7 +24,7 @@ FILL_S = 300
 AGE_PERCENT = 20
 """Of a target: what is written over its level and deleted, each time that it ages."""
 LEAST_AGED = 10
-"""Percent of a target: less than that, written again, says nothing about it."""
+"""Percent of a target: less than that, written again, proves nothing about it."""
 MOST_ROUNDS = 50
 KILO = 1000
 SHORTEST_S = 1

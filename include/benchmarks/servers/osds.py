@@ -1,6 +1,6 @@
 """What OSDs and their cluster report: latencies by OSD between two looks, and recovery. Pure.
 
-An OSD counts its operations by latency and size (`perf histogram dump`). Its axis says microseconds and has
+An OSD counts its operations by latency and size (`perf histogram dump`). The axis is named for microseconds and has
 nanoseconds. Buckets double: a percentile is right within a factor of two.
 """
 
@@ -102,7 +102,7 @@ def merged_latencies(latencies: Iterable[OsdLatency]) -> tuple[OsdLatency, ...]:
 
 
 def parse_commits(text: str, subject: str) -> Mapping[int, float]:
-    """The reply to `ceph osd perf --format json`: how long each OSD takes to commit, in ms, as it says itself.
+    """The reply to `ceph osd perf --format json`: how long each OSD takes to commit, in ms, as it reports itself.
 
     Raises:
         BenchmarkError: RESULT_UNREADABLE about the subject.

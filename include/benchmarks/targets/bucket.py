@@ -64,7 +64,7 @@ class ObjectArea(RunArea):
 
 
 def _keys_of(store: Store, name: str) -> list[str]:
-    """What a name of a plan stands for: an object, or all objects of a repository, whose names no plan knows."""
+    """What a name of a plan means: an object, or all objects of a repository, whose names no plan knows."""
     if not name.endswith("/"):
         return [name]
     return [f"{name}{found.key}" for found in store.child(name[:-1]).list()]

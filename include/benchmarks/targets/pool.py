@@ -70,7 +70,7 @@ class PoolBenchmarkTarget(BenchmarkTarget):
             raise TARGET_UNUSABLE(self.name, f"there is no pool {self.settings.pool}")
 
     def space(self) -> TargetSpace | None:
-        """Its cluster says it."""
+        """The space that its cluster reports."""
         cluster = ClusterClient.of(self.settings)
         return cluster.space() if cluster else None
 

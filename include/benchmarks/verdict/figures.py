@@ -95,7 +95,7 @@ def missing_parts(record: CampaignRecord, steps: Sequence[StepRecord]) -> tuple[
 
 
 def plan_digest(plan: CampaignPlan) -> str:
-    """Stands for what is measured: only campaigns with the same are compared."""
+    """Identifies what is measured: only campaigns with the same digest are compared."""
     loads = {step.load.name: step.load for step in plan.steps if step.counted}
     return hashlib.sha256(_STEPS.dump_json(tuple(loads.values()))).hexdigest()
 

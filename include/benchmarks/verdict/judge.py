@@ -27,7 +27,7 @@ class JudgedFigure:
 
 @dataclass(frozen=True, slots=True)
 class RequirementCheck:
-    """A requirement beside what was measured; `measured` is None where the part is missing."""
+    """A requirement beside what was measured; `measured`: None where the part is missing."""
 
     step: str
     text: str
@@ -37,7 +37,7 @@ class RequirementCheck:
 
 @dataclass(frozen=True, slots=True)
 class TargetCost:
-    """What the target holds and costs; None where nobody has said."""
+    """What the target holds and costs; None where it is not known."""
 
     raw_bytes: int | None
     usable_bytes: int | None

@@ -135,7 +135,7 @@ def accepted_baseline(bind: Bind, target: str, digest: str) -> JudgedCampaign | 
 def baseline_of(bind: Bind, record: CampaignRecord) -> JudgedCampaign | None:
     """The campaign that this one is compared with; None as long as no other was accepted."""
     baseline = accepted_baseline(bind, record.plan.wish.target, plan_digest(record.plan))
-    # a campaign passes beside itself, which says nothing
+    # a campaign compared with itself passes, which proves nothing
     return None if baseline is None or baseline.id == record.id else baseline
 
 
@@ -171,5 +171,5 @@ def accepted_campaigns(bind: Bind, target: str) -> frozenset[str]:
 
 
 def fails(judged: JudgedCampaign) -> bool:
-    """Whether people have to look at it: it regressed, or misses a requirement."""
+    """Whether people have to see to it: it regressed, or misses a requirement."""
     return judged.verdict is BenchmarkVerdict.REGRESSED or not judged.requirements_met

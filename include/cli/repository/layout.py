@@ -89,7 +89,7 @@ def _invalidated(site: Site, fqrn: str, layout: Layout) -> list[Publication]:
         try:
             catalog = catalogs.open(ObjectHash.parse(one.nested_hash or "", suffix=CATALOG))
         except CvmfsError:
-            continue  # no catalog of ours, or lost: publishing it says so
+            continue  # no catalog of ours, or lost: publishing it reports that
         if catalog.layout is not layout:
             found.append(one)
         catalog.close()

@@ -182,7 +182,7 @@ def _tag(name: str | None, message: str) -> NewTag | None:
 def _made(
     site: Site, fqrn: str, change: HandChange, tag: NewTag | None, noted: Noted, *, dry_run: bool
 ) -> dict[str, Any]:
-    """Make a change and have it noted who did, or only rehearse it; what to tell of it."""
+    """Make a change and have it noted who did, or only rehearse it; returns what to report of it."""
     if dry_run:
         catalogs = change.rehearse(site, fqrn)
         return {"dry_run": True, "lease": change.lease or "/", "catalogs": catalogs, "unchanged": catalogs == 0}

@@ -48,7 +48,7 @@ def serve(
     threads: Annotated[int, typer.Option(min=1, help="Real copies at a time.")] = 16,
     faults: Annotated[bool, typer.Option(help="Accept POST /simulated/faults.")] = False,
 ) -> None:
-    """Serve until told to stop, on loopback. Simulated copies are between `mock://` URLs.
+    """Serve until stopped, on loopback. Simulated copies are between `mock://` URLs.
 
     S3's keys come from NIGHTSHIFT_S3_ACCESS_KEY and NIGHTSHIFT_S3_SECRET_KEY; without them, S3 is not served.
     """

@@ -54,7 +54,7 @@ class BanOf(Enum):
 class FtsClient:
     """A client of one server. It may be used by several threads; close it, or use it in a ``with`` block.
 
-    Every call raises FtsError: FtsUnreachable, FtsReplyLost, or what the server's reply stands for. All but `submit`
+    Every call raises FtsError: FtsUnreachable, FtsReplyLost, or the error for the server's reply. All but `submit`
     end in the same state when they are sent twice, and are repeated after a lost reply.
 
     Args:
@@ -292,7 +292,7 @@ class FtsClient:
 def _states(file_ids: Sequence[int], value: Any) -> dict[int, FileState | None]:
     """The states of canceled files. Raises ValueError for another number of them than of files."""
     told = map(FileState, value if isinstance(value, list) else [value])
-    # a text that is no state says that the file is not of the job
+    # a text that is no state means that the file is not of the job
     pairs = zip(file_ids, told, strict=True)
     return {file_id: None if state is FileState.OTHER else state for file_id, state in pairs}
 
@@ -334,7 +334,7 @@ def _entries(reply: FtsReply) -> dict[str, Mapping[str, Any]] | None:
 
 
 def _answer(job_id: str, part: Mapping[str, Any] | None, verb: str, *, files: bool) -> JobStatus | FtsError:
-    """What the server says of one job: its state, or why it gives no state. ``files``: they were asked for."""
+    """The server's answer for one job: its state, or why it gives no state. ``files``: they were asked for."""
     what = f"{verb} of FTS job {job_id}"
     status = _status_of(part.get("http_status")) if part else 0
     if part is None:
@@ -356,6 +356,6 @@ def _answer(job_id: str, part: Mapping[str, Any] | None, verb: str, *, files: bo
 
 
 def _status_of(text: object) -> int:
-    """The number of `404 Not Found`; 200 for a part that says none."""
+    """The number of `404 Not Found`; 200 for a part that has none."""
     number = text.partition(" ")[0] if isinstance(text, str) else ""
     return int(number) if number.isascii() and number.isdigit() and len(number) == 3 else 200

@@ -26,7 +26,7 @@ class BearerToken:
 
 @dataclass(frozen=True, slots=True)
 class X509Files:
-    """Paths of a certificate and its key. A proxy has its key in the same file: ``key`` is None."""
+    """Paths of a certificate and its key; ``key``: None for a proxy, which has its key in the same file."""
 
     certificate: str
     key: str | None = None

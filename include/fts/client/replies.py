@@ -144,7 +144,7 @@ class Submitted(_Reply):
 
 @dataclass(frozen=True, slots=True)
 class JobAnswers:
-    """What the server says of each job that it was asked about; every id is in one of the two."""
+    """The server's answer for each job that it was asked about; every id is in one of the two."""
 
     jobs: Mapping[str, JobStatus] = field(default_factory=dict)
     errors: Mapping[str, FtsError] = field(default_factory=dict)

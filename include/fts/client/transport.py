@@ -57,7 +57,7 @@ class FtsCall:
 
 @dataclass(frozen=True, slots=True)
 class FtsReply:
-    """A reply as it came. ``body`` is None for one that is larger than it may be."""
+    """A reply as it came. ``body``: None if it is larger than it may be."""
 
     status: int
     body: bytes | None = field(repr=False)
@@ -117,7 +117,7 @@ class FtsTransport:
         self._session.close()
 
     def send(self, call: FtsCall) -> FtsReply:
-        """The reply, whatever it says.
+        """The reply, whatever its status.
 
         Raises:
             FtsUnreachable: Nothing was sent.
@@ -146,7 +146,7 @@ class FtsTransport:
             raise self.unexpected(call, reply) from None
 
     def checked(self, call: FtsCall) -> FtsReply:
-        """The reply to a request that was done. Raises as `send` does, and the error that a refusal stands for."""
+        """The reply to a request that was done. Raises as `send` does, and the error for a refusal."""
         reply = self.send(call)
         if 200 <= reply.status < 300:
             return reply
@@ -156,7 +156,7 @@ class FtsTransport:
         raise self.refused(call, reply)
 
     def refused(self, call: FtsCall, reply: FtsReply) -> FtsError:
-        """The error that a reply stands for."""
+        """The error for a reply."""
         reason = reply.message()
         if reason is None:
             kind, said = kind_of_foreign(reply.status, with_token=self.with_token), _beginning(reply)
@@ -165,7 +165,7 @@ class FtsTransport:
         return self._error(kind, call, said, reply.status, reason)
 
     def unexpected(self, call: FtsCall, reply: FtsReply) -> FtsError:
-        """The error for a reply that says it was done, in a form that FTS does not use."""
+        """The error for a reply of success in a form that FTS does not use."""
         kind = SubmitUnclear if call.submits else FTS_REPLY_UNEXPECTED
         return self._error(kind, call, _beginning(reply), reply.status)
 

@@ -47,7 +47,7 @@ class Caller:
         return self.method == "certificate"
 
     def document(self) -> dict[str, Any]:
-        """What `GET /whoami` says."""
+        """The reply to `GET /whoami`."""
         known = self.method != "unauthenticated"
         level = {"transfer": "vo", "datamanagement": "all"} | ({"config": "all"} if self.admin else {})
         return {
@@ -84,7 +84,7 @@ class Callers:
             scheme, _, token = authorization.partition(" ")
             digest = _digest(token)
             found = None
-            # every one is compared, so that the time says nothing
+            # every one is compared, so that the time reveals nothing
             for known, user in self.tokens.items():
                 if hmac.compare_digest(known, digest):
                     found = user

@@ -20,7 +20,7 @@ class FtsServiceConfig:
         certificate, key, authorities: PEM files for mutual TLS; callers are then known by their certificates.
         admins: Users who may ban, beside those of the token file.
         active_per_link: How many files of a link are copied at the same time.
-        tick_s: Seconds between two looks at what has ended and what can start.
+        tick_s: Seconds between two checks of what has ended and what can start.
         archive_after_s: When a job that has ended leaves the memory.
         model: Of simulated copies.
         folder: Files below it can be copied as `file://localhost/<path>`; None: none can.

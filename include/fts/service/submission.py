@@ -1,4 +1,4 @@
-"""A submission as FTS reads it (`POST /jobs`): its defaults, its limits and what it says of a bad document."""
+"""A submission as FTS reads it (`POST /jobs`): its defaults, its limits and its errors for a bad document."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Transfers:
         return True
 
     def cancel_files(self, job: JobRecord, file_ids: Sequence[int], now: float) -> list[str]:
-        """Cancel some files of a job; what FTS says of each. Raises FtsRequestRefused."""
+        """Cancel some files of a job; FTS's answer for each. Raises FtsRequestRefused."""
         if job.options.job_type != "N":
             raise bad_request("Multihop or reuse jobs must be cancelled at once (/jobs/id)")
         files = {file.file_id: file for file in job.files}

@@ -108,7 +108,7 @@ class CephCluster:
     def start_daemon(
         self, name: str, program: str, *arguments: str, ready_timeout_s: float = 60, wait: bool = True
     ) -> ServerProcess:
-        """Start a daemon in the foreground; unless `wait` is False it then says that it is active."""
+        """Start a daemon in the foreground; unless `wait` is False, wait until it reports that it is active."""
         ready = (lambda: self.active(name)) if wait else (lambda: True)
         daemon = ServerProcess(
             name,
@@ -203,7 +203,7 @@ class CephCluster:
         self.start_daemon("mds.a", "ceph-mds", "-i", "a")
 
     def active(self, name: str) -> bool:
-        """Whether a daemon says of itself that it does its work."""
+        """Whether a daemon reports that it does its work."""
         if name.startswith("mgr."):
             return bool(json.loads(self.ceph("mgr", "stat", "-f", "json")).get("available"))
         if name.startswith("mon."):

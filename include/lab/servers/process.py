@@ -34,7 +34,7 @@ class ServerStartError(NightshiftError):
 class ServerProcess:
     """One server program. A context manager: ready inside, gone with all its children outside.
 
-    ``ready`` is asked until it says True; it must see that *this* server answers, not some other one on the port.
+    ``ready`` is called until it returns True; it must see that *this* server answers, not some other one on the port.
     Should the thread that called ``start`` end without stopping it, the kernel sends the program SIGTERM.
     """
 
@@ -154,7 +154,7 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A TCP port of loopback that nobody listens on; not handed out twice by this process.
+    """A TCP port of loopback that no process listens on; not handed out twice by this process.
 
     From below the range that the kernel uses for outgoing connections, which could take it before the server does.
     """
@@ -181,7 +181,7 @@ _ports_given: set[int] = set()
 _ports_lock = threading.Lock()
 
 # Run by a fresh interpreter, which then becomes the program: running Python between fork and exec is not safe in a
-# process with threads. The parent may be gone before the leash is on, hence the look at getppid.
+# process with threads. The parent may be gone before the leash is on, hence the check of getppid.
 _LEASH = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1

@@ -97,7 +97,7 @@ class RadosgwServer(S3Server):
         return [program, "-n", NAME, "-f", "--conf", str(self.cluster.conf)]
 
     def answers(self) -> bool:
-        """Whether it says that there is no such bucket: it has read its own pools by then."""
+        """Whether it replies that there is no such bucket: it has read its own pools by then."""
         store = open_store("s3://nightshift-ready", options=self.options(retries=0, timeout_s=10))
         try:
             store.head("anything")

@@ -29,7 +29,7 @@ class StageoutAccount:
         links: Files by link and state.
         copied_s: Seconds from the request to the end of the copy: median, and 95 % of the files.
         ended_s: The same to the last state.
-        problems: Files that are not as their state says.
+        problems: Files that do not match their state.
         wall_s: Seconds from the request until all had ended.
     """
 

@@ -58,7 +58,7 @@ class ArtifactCell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Projects by platforms of one build; a cell is None where the build has no such artifact."""
+    """Projects by platforms of one build; a cell: None where the build has no such artifact."""
 
     build_id: str | None
     platforms: tuple[str, ...]

@@ -25,7 +25,7 @@ _REPLICA_KINDS = {
 
 @dataclass(slots=True)
 class PublishedSum:
-    """Figures of published artifacts together; what nobody counted adds nothing."""
+    """Figures of published artifacts together; what was not counted adds nothing."""
 
     artifacts: int = 0
     files: int = 0

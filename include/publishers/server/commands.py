@@ -15,9 +15,9 @@ from include.cvmfs.errors import FormatError
 from include.publishers.server.errors import INPUT_REFUSED
 
 HELD = 75
-"""Exit code of a lock that somebody else has (EX_TEMPFAIL)."""
+"""Exit code of a lock that another process holds (EX_TEMPFAIL)."""
 MISPLACED = 91
-"""Exit code for a place that is not where its path says."""
+"""Exit code for a place whose parent directory is not really at its path, as behind a symbolic link."""
 KILL_AFTER_S = 30
 
 # The lock lives as long as its channel: when our end goes, `cat` reads the end of its input.
@@ -74,7 +74,7 @@ _FEED = 'file=$1; shift; exec "$@" <"$file"'
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What stands on the node beside a transaction that Nightshift opened: whose it is, and since when."""
+    """The note on the node beside a transaction that Nightshift opened: whose it is, and since when."""
 
     token: str
     holder: str
@@ -214,7 +214,7 @@ class Commands:
     # -- places below the mount
 
     def clear(self, path: str) -> list[str]:
-        """Remove a place; its parent directory has to be where its path says, or the code is ``MISPLACED``."""
+        """Remove a place; its parent directory has to be really at its path, or the code is ``MISPLACED``."""
         above, _, name = path.rpartition("/")
         return self._working(self._limited(_shell(_CLEAR, self.mount, above, name)))
 

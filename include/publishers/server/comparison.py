@@ -1,4 +1,4 @@
-"""Whether what stands at a destination is a packed tree: counted first, then entry by entry, contents if asked to."""
+"""Whether a destination has a packed tree: counted first, then entry by entry, contents if asked to."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class CommandResult:
 
 
 class SshConnection:
-    """One connection, which several threads may use. A context manager. Every error names the node and the cure."""
+    """One connection, which several threads may use. A context manager. Every error names the node and has a hint."""
 
     def __init__(self, address: NodeAddress) -> None:
         self.address = address
@@ -192,7 +192,7 @@ class Running:
         self._reader.start()
 
     def first_line(self, *, timeout_s: float) -> str | None:
-        """What it says first; None if it ends, or says nothing for so long."""
+        """The first line of its output; None if it ends, or prints nothing for so long."""
         self._began.wait(timeout_s)
         return self._output.lines[0] if self._output.lines else None
 
@@ -228,7 +228,7 @@ class Running:
                 except TimeoutError:
                     raise
                 except OSError:
-                    return  # it reads no more: its exit code says why
+                    return  # it reads no more: the reason is in its exit code
 
     def _read(self) -> None:
         self._channel.settimeout(None)
@@ -238,7 +238,7 @@ class Running:
                 if self._output.lines:
                     self._began.set()
         except OSError:
-            pass  # the exit code, or its absence, says what happened
+            pass  # what happened is in the exit code, or in its absence
         finally:
             self._began.set()
 
@@ -271,7 +271,7 @@ class _Output:
                 self._line(line)
 
     def done(self) -> tuple[str, ...]:
-        """All that was kept; what comes later is not looked at."""
+        """All lines that were kept; later ones are ignored."""
         with self._lock:
             if self._left:
                 self._line(self._left)
@@ -292,17 +292,17 @@ def _load(where: NodeAddress, key: Path) -> paramiko.PKey:
     """The key in a file, opened with its passphrase. Raises an error, which never quotes the passphrase."""
     phrase = where.passphrase()
     try:
-        # it says that it takes text, and hands what it is given to a library that takes bytes
+        # it is annotated to take text, and hands its argument to a library that takes bytes
         return paramiko.PKey.from_path(key, phrase.encode() if phrase else None)  # type: ignore[arg-type]
     except FileNotFoundError:
         raise KEY_UNUSABLE(where.fqrn, f"there is no key file {key}") from None
     except (OSError, ValueError, TypeError, paramiko.SSHException) as fault:
-        # of the library that reads it; a key that is locked and a passphrase that is wrong are told so by it
+        # errors of the library that reads it; its message covers a locked key and a wrong passphrase
         raise KEY_UNUSABLE(where.fqrn, f"key file {key} cannot be used ({fault})") from None
 
 
 class _Refuse(paramiko.MissingHostKeyPolicy):
-    """A node whose key is not known is refused, and its fingerprint told; nothing is ever added by itself."""
+    """Refuse a node whose key is not known, and report its fingerprint; no key is ever added automatically."""
 
     def __init__(self, address: NodeAddress) -> None:
         self._address = address

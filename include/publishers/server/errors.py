@@ -3,7 +3,7 @@
 PublisherError
 └── NodeError(fqrn, detail)
     └── NodeConnectionError
-        ├── NodeUnreachable       nobody answers there                                          retryable
+        ├── NodeUnreachable       no answer from the node                                       retryable
         └── NodeLost              the connection ended in the middle of a command               retryable
 
 PathBusy (include/gateway/errors.py)
@@ -20,7 +20,7 @@ from include.publishers.errors import PublisherError
 
 
 class NodeError(PublisherError):
-    """Base of what a node does or says; ``hint`` replaces what the class or row says of what helps."""
+    """Base of the errors of a node; ``hint`` replaces the hint of the class or row."""
 
     code = "node-error"
     hint = "see the node's last words above"
@@ -58,7 +58,7 @@ class NodeBusy(PathBusy):
 
 
 class TransactionOpen(NodeBusy):
-    """Somebody who is not Nightshift has a transaction open there; it is never aborted from here."""
+    """A transaction that Nightshift did not open is open on the node; Nightshift never aborts it."""
 
     code = "node-transaction-open"
     hint = "wait until its owner publishes or aborts it, or abort it on the node by hand"

@@ -1,6 +1,6 @@
 """What a node can do beside publishing: tags, collections, checks; and how anything there is done again.
 
-Every attempt begins with a look at what stands.
+Every attempt begins with a check of what is there.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ class NodeUpkeep:
         with self._session("checking") as session:
             return session.run(Verb.CHECK, session.commands.check()).lines
 
-    # -- for whoever publishes there, too
+    # -- used by the publisher on the node, too
 
     def require(self, operation: Operation, path: str) -> None:
-        """What the table says of it. Raises NotSupported, Lossy."""
+        """Check the operation against the table of capabilities. Raises NotSupported, Lossy."""
         require(self.way, operation, fqrn=self.fqrn, path=path, allow_lossy=self.allow_lossy)
 
     def repeated(self, attempt: Callable[[], T]) -> T:
-        """Once more after a connection was lost; every attempt begins with a look at what stands."""
+        """Run the attempt again after a lost connection; every attempt begins with a check of what is there."""
         for number in range(1, _ATTEMPTS):
             try:
                 return attempt()

@@ -2,7 +2,7 @@
 
 Two locks on the node. `nightshift.lock` is held by a command that lasts as long as our connection: one task of ours is
 at work. `nightshift.work` is held by each command that changes something, until it really ends: after a connection was
-cut, the next task waits for what still runs before it looks at what was done.
+cut, the next task waits for what still runs before it checks what was done.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Node:
     def work(self, path: str, *, holder: str, on_lease: OnLease | None = None) -> Iterator[Session]:
         """Be the only one of ours on the node, with no transaction open that we once began.
 
-        ``on_lease`` is told how to give up from outside. Raises NodeBusy and what connecting raises; TransactionOpen
-        only where a transaction is begun.
+        ``on_lease`` is called with a function that gives up from outside. Raises NodeBusy and what connecting raises;
+        TransactionOpen only where a transaction is begun.
         """
         record = Record(secrets.token_hex(8), holder, path, datetime.now(UTC))
         with SshConnection(self.address) as connection:
@@ -149,7 +149,7 @@ class Session:
             log.warning("%s: our transaction stays open for now: %s", self.node.fqrn, error)
 
     def give_up(self) -> None:
-        """Abort what we began over a connection of its own, for whoever must do so from outside."""
+        """Abort what we began, over a separate connection; for callers that must do so from outside."""
         try:
             with SshConnection(self.node.address) as connection:
                 self._abort(connection)

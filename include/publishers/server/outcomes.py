@@ -101,7 +101,7 @@ _SPOKEN = frozenset(Verb) - {Verb.LOCK, Verb.LOOK, Verb.PLACE, Verb.UNPACK, Verb
 def failure(
     fqrn: str, verb: Verb, code: int, lines: Sequence[str], *, path: str = "", limit_s: int = 0
 ) -> PublisherError | PathBusy:
-    """The error that an exit code other than 0 stands for; it ends with the node's last words."""
+    """The error for an exit code other than 0; it ends with the node's last words."""
     said = _last_words(lines)
     detail = f"{path or '/'}: {verb.value} ended with code {code} on the node{said}"
     if code == HELD:

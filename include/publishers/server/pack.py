@@ -1,7 +1,7 @@
 """Prepare for a node: read a tree, refuse what cannot be taken, and keep it as one plain archive on this machine.
 
-The changeset is that of the same tree prepared without a store: its root tells one tree from another, its counters say
-what has to stand at the destination in the end. It names no stored objects.
+The changeset is that of the same tree prepared without a store: its root identifies the tree, its counters are those
+that the destination must have in the end. It names no stored objects.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TYPES = {
     EntryKind.BLOCK_DEVICE: tarfile.BLKTYPE,
 }
 Lossless = Callable[[Operation, str], None]
-"""Told an operation of the table and the path that needs it; raises if that would be lost on the way."""
+"""Called with an operation of the table and the path that needs it; raises if that would be lost on the way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Publication by `cvmfs_server` on a node, behind the same interface as the native one (docs/publishers.md).
 
-What is to be done is always looked at first, under the lock of the node: a tree that stands already is not published
-again, whoever did it and whatever became of the connection. What was begun is published or aborted.
+The repository is always checked first, under the lock of the node: a tree that is already there is not published again,
+whichever client published it and however the connection ended. A transaction that was begun is published or aborted.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class ServerPublisher(NodeUpkeep):
     ) -> Reserved:
         """Create the destinations that are absent, as empty nested catalogs, and all directories above them.
 
-        ``nested``: which of the directories above become nested catalogs too; ``on_create`` is told, on the node, what
-        is going to be created. One transaction; none at all when everything is there. Raises DestinationError,
-        PathBusy, NodeError.
+        ``nested``: which of the directories above become nested catalogs too; ``on_create`` is called with what is
+        going to be created, while the node is held. One transaction; none at all when everything is there. Raises
+        DestinationError, PathBusy, NodeError.
         """
         self.require(Operation.RESERVE, destinations[0] if destinations else "")
 
@@ -126,9 +126,9 @@ class ServerPublisher(NodeUpkeep):
     ) -> Published:
         """Send the packed tree to the node and publish it there, in a transaction on the destination.
 
-        ``replace=False`` refuses a destination that holds anything. ``on_lease`` is told how to give up from outside. A
-        destination that holds this very tree is left as it is. Raises PathBusy, DestinationError, BaseChanged,
-        PrepareAgain, NotSupported and Lossy, and NodeError.
+        ``replace=False`` refuses a destination that holds anything. ``on_lease`` is called with a function that gives
+        up from outside. A destination that holds this very tree is left as it is. Raises PathBusy, DestinationError,
+        BaseChanged, PrepareAgain, NotSupported and Lossy, and NodeError.
         """
         path = changeset.destination
         if changeset.repository != self.fqrn:
@@ -283,7 +283,7 @@ class ServerPublisher(NodeUpkeep):
     def _require_place(
         self, head: Repository, packed: NodeArchive, found: FirstDifference | None, *, replace: bool, sent: bool
     ) -> None:
-        """Whether the tree may be put where it is to go, given what stands there."""
+        """Raise unless the tree may be put at its destination, given what is there now."""
         changeset, view = packed.changeset, head.revision
         path = changeset.destination
         there = view.nested_at(path)
@@ -301,7 +301,7 @@ class ServerPublisher(NodeUpkeep):
         if found.what in SLIGHT:
             self.require(Operation.TREE_OWNERS if found.what == OWNER else Operation.TREE_XATTRS, found.path)
         if sent:
-            return  # it was looked at before the connection was lost
+            return  # this was checked before the connection was lost
         if not is_derived_from(head.catalogs, changeset, there):
             raise BaseChanged(path, "another publication put something there since this tree was packed")
 
@@ -338,7 +338,7 @@ class ServerPublisher(NodeUpkeep):
             pause_s = min(pause_s * 2, _POLL_S[1])
 
     def _tagged(self, head: Repository, tag: NewTag, path: str) -> bool:
-        """Whether the tag names a revision that holds what stands at the path now."""
+        """Whether the tag names a revision that holds what is at the path now."""
         found = next((one for one in head.tags() if one.name == tag.name), None)
         there = head.revision.nested_at(path)
         return (

@@ -1,4 +1,4 @@
-"""What FTS says of one file of a job, and what becomes of its transfer; pure."""
+"""What FTS reports of one file of a job, and what becomes of its transfer; pure."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class FileJudgement:
 
     Attributes:
         move: Of its transfer, if it moves.
-        settled: The transfer is not in the job any more: whatever FTS says of the file later does not matter.
+        settled: The transfer is not in the job any more: whatever FTS reports of the file later does not matter.
         cancel: FTS is asked to cancel the file.
     """
 

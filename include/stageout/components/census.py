@@ -201,7 +201,7 @@ def _jobs_at_fts(stageout: Stageout, limits: CensusLimits, now: datetime) -> Ite
 
 
 def _asked(stageout: Stageout, client: FtsClient, rows: Sequence[Row[Any]], now: datetime) -> Iterator[CensusFinding]:
-    """What FTS says of jobs that have not changed in the ledger for some time."""
+    """What FTS reports of jobs that have not changed in the ledger for some time."""
     answers = client.status([row.fts_id for row in rows], files=False)
     for row in rows:
         ended, status = _J(row.state) in JOB_ENDED, answers.jobs.get(row.fts_id)

@@ -145,7 +145,7 @@ def _needed(stageout: Stageout, site: str, names: Sequence[str]) -> Mapping[str,
 
 
 def _seen(row: Row[Any], answer: FileAnswer) -> _Outcome | None:
-    """What a look at the source decides; None: it is to be removed."""
+    """The outcome that the state of the source decides; None: it is to be removed."""
     if answer is None:
         return _Outcome(_T.CLEANED, "the source does not exist")
     if not isinstance(answer, FileFacts):

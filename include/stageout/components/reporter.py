@@ -200,7 +200,7 @@ def _move(stageout: Stageout, row: Row[Any], decision: CopyDecision) -> Transfer
         return TransferMove(row.id, _T.COPIED, _T.DONE, reason, size=decision.size, checksum=decision.checksum)
     failure = decision.reason
     if decision.verdict is CopyVerdict.DIFFERS and not row.may_overwrite:
-        # it existed before any attempt: it is never replaced, whatever the algorithm says
+        # it existed before any attempt: it is never replaced, whatever the retry algorithm would decide
         reason = f"the destination exists, and is another file: {failure.text}"
         return TransferMove(row.id, _T.COPIED, _T.FAILED, reason, failure=TransferFailureClass.DESTINATION_EXISTS)
     chance = random.random()  # noqa: S311 - jitter

@@ -20,7 +20,7 @@ READ_IN_PASS = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class CopiedFile:
-    """A copy that is judged: the row of its transfer, both logical names, and what the request says of it."""
+    """A copy that is judged: the row of its transfer, both logical names, and size and checksum as requested."""
 
     id: int
     source_name: str

@@ -48,7 +48,7 @@ _FAILURES: Mapping[int, int] = {
     429: errno.EAGAIN, 501: errno.EOPNOTSUPP, 502: errno.EAGAIN, 503: errno.EAGAIN, 504: errno.ETIMEDOUT,
     507: errno.ENOSPC,
 }  # fmt: skip
-"""What a status stands for; others are EIO."""
+"""The errno for each status; others are EIO."""
 _ABSENT, _MOVED = frozenset({404, 410}), frozenset({301, 302, 303, 307, 308})
 _CONNECT_S, _RETRIES, _REDIRECTIONS = 10.0, 1, 4
 _BYTES_A_SECOND = 500_000

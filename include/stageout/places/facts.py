@@ -32,7 +32,7 @@ _NO_CHECKSUM = "00000000"
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What a storage says about a file: its bytes, and `adler32:0a1b2c3d` or crc32c; None: it reports no checksum."""
+    """What a storage reports of a file: its bytes, and `adler32:0a1b2c3d` or crc32c; None: it reports no checksum."""
 
     size: int
     checksum: str | None
@@ -123,7 +123,7 @@ def read_back(blocks: Iterable[bytes], size: int | None) -> FileFacts | FailureR
 
 
 def checksum_of(algorithm: str, text: str) -> str | None:
-    """A checksum in our form, from hexadecimal digits; None for what is none. Servers leave out leading zeros."""
+    """A checksum in our form, from hexadecimal digits; None if it is not one. Servers leave out leading zeros."""
     digits = text.lower().zfill(8)
     if not _HEX.fullmatch(text) or (algorithm == "adler32" and digits == _NO_CHECKSUM):
         return None

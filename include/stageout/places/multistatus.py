@@ -21,7 +21,7 @@ _SIZE, _TIME, _PATH = "DAV: getcontentlength", "DAV: getlastmodified", "DAV: hre
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """A file or folder. What the server does not report, or not in the standard's form, is None."""
+    """A file or folder. An attribute that the server does not report in the standard's form has the value None."""
 
     href: str
     size: int | None

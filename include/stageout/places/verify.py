@@ -1,4 +1,4 @@
-"""Whether a copy is what it has to be: from what the request says and both sites report, a decision; pure.
+"""Decides whether a copy is what it has to be, from the request and from what both sites report; pure.
 
 Where two sums are of different algorithms, or a site reports none, the decision names what has to be asked first:
 what a site reports comes before what has to be read.
@@ -23,7 +23,7 @@ class CopyVerdict(Enum):
     DIFFERS = "differs"
     MISSING = "missing"
     LOOK = "look"
-    """Not decided: `CopyDecision.look` says what is asked next."""
+    """Not decided: `CopyDecision.look` names what is asked next."""
     CANNOT_TELL = "cannot-tell"
     """A storage could not be asked, or nothing can be compared; later it may be."""
 

@@ -36,7 +36,7 @@ _FAILURES: Mapping[int, int] = {
     3009: errno.ENOSPC, 3010: errno.EACCES, 3013: errno.EOPNOTSUPP, 3015: errno.EISDIR, 3016: errno.EISDIR,
     3021: errno.EDQUOT, 3024: errno.EAGAIN, 3030: errno.EACCES,
 }  # fmt: skip
-"""What a number stands for; others are EIO."""
+"""The errno for each error number; others are EIO."""
 _NOT_FOUND = 3011
 _SIZE, _FLAGS = re.compile(r"^Size:\s+(\d{1,19})$", re.MULTILINE), re.compile(r"^Flags:.*\bIsDir\b", re.MULTILINE)
 _CHECKSUM = re.compile(r"^(adler32|crc32c) ([0-9a-fA-F]{1,8})\s*$", re.MULTILINE)
@@ -158,7 +158,7 @@ def _limits(timeout_s: float) -> dict[str, str]:
     return {
         "XRD_REQUESTTIMEOUT": seconds, "XRD_STREAMTIMEOUT": seconds, "XRD_CONNECTIONWINDOW": window,
         "XRD_CONNECTIONRETRY": "1", "TZ": "UTC", "LC_ALL": "C",
-        # computed in software, it makes reading several times slower; the Adler-32 says the same
+        # computed in software, it makes reading several times slower; the Adler-32 proves the same
         "XRD_CPUSEPGWRTRD": "0",
     }  # fmt: skip
 

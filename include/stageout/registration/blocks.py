@@ -87,7 +87,7 @@ class PlacedFiles:
 
 @dataclass(slots=True)
 class _Filled:
-    """A block while files are put into it. `id` is None until it is in the ledger."""
+    """A block while files are put into it. `id` stays None until it is in the ledger."""
 
     id: int | None
     digest: str

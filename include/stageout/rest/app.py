@@ -229,7 +229,7 @@ class _Routes:
 
 
 def _body(model: type[SentDocument]) -> dict[str, Any]:
-    """What OpenAPI says of a body that we read ourselves, within a limit."""
+    """The OpenAPI description of a body that we read ourselves, within a limit."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"openapi_extra": {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}}
 

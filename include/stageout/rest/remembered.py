@@ -35,7 +35,7 @@ class RememberedCounts:
         """The answer to a question: what `work` returned lately, or returns now.
 
         Args:
-            question: What stands for the work.
+            question: Identifies the work.
             work: Reads the ledger.
             kept_s: For how long its answer is kept at least.
         """

@@ -119,7 +119,7 @@ def parse_files(given: Any, sites: Mapping[str, RemoteSite]) -> tuple[FtsFile, .
 
 
 def look(client: FtsClient, transfer: DirectTransfer) -> DirectProgress:
-    """What FTS says of all tries of the task. Changes nothing.
+    """What FTS reports of all tries of the task. Changes nothing.
 
     Raises:
         FtsError: As `FtsClient.status`, and for a job that is not ours to see.

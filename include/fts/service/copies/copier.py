@@ -134,6 +134,6 @@ def destination_differs(order: CopyOrder, found: str, source: str | None) -> Fai
 
 
 def destination_report(size: int, algorithm: str, digits: str) -> dict[str, Any]:
-    """The part of a file's metadata that says what is at the destination."""
+    """The part of a file's metadata about what is at the destination."""
     found = {"file_size": size, "checksum_type": algorithm.upper(), "checksum_value": digits}
     return {"dst_file": {**found, "file_on_disk": True, "file_on_tape": False}}

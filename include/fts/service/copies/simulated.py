@@ -73,7 +73,7 @@ Content = tuple[int, int]
 class Namespace:
     """The files of all simulated storages: their size and checksum, by URL without query.
 
-    None as a value says that a source, which would otherwise exist, was removed. `changed` has what the state file
+    None as a value means that a source, which would otherwise exist, was removed. `changed` has what the state file
     does not have yet.
     """
 

@@ -159,7 +159,7 @@ class SimulatedCalls(FtsCalls):
         return reply({"files": [_content(url, find(url, source=as_source)) for url in urls]})
 
     def remove(self, request: FtsRequest) -> Response:
-        """Remove files; it says of each whether it existed."""
+        """Remove files; the reply has for each whether it existed."""
         remove = self.transfers.namespace.remove
         return reply({"files": [{"url": url, "removed": remove(url)} for url in _urls(request.object())]})
 
