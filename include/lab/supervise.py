@@ -221,15 +221,9 @@ def wait_for_end(pid: int, *, timeout_s: float) -> bool:
 
 
 def marked_processes(place: LabFolders) -> list[int]:
-<<<<<<< HEAD
-    """All processes that carry the mark of this lab, whoever their parent is, but for the caller and its ancestors."""
+    """All processes that carry the mark of this lab, whatever their parent is, but for the caller and its ancestors."""
     me = psutil.Process()
     own = {me.pid, *(parent.pid for parent in me.parents())}
-=======
-    """All processes that carry the mark of this lab, whatever their parent is, but for the caller and its ancestors."""
-    wanted = f"{MARK}={place.var}".encode()
-    own = _ancestry(os.getpid())
->>>>>>> w3
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):  # ended, or another user's

@@ -33,7 +33,7 @@ class Freezes:
         self._looks: Looks[None] = Looks()
 
     async def require_thawed(self, name: str) -> None:
-        """Raises Refused for a repository that is frozen; who asks says afterwards what he wants of it.
+        """Raises Refused for a repository that is frozen.
 
         While the store does not answer, what was known last holds: a commit could not pass then anyhow, and
         publishers look for themselves.

@@ -20,25 +20,18 @@ ALLOWED = {
     "0001": 1, "0009": 1, "0011": 1, "0012": 1, "0013": 1, "0014": 4, "0015": 2, "0016": 1, "0017": 1, "0018": 2,
     "0019": 1, "0020": 5, "0021": 6,
 }  # fmt: skip
-# Of docstrings, by package. It may only shrink.
-ALLOWED_IN_DOCSTRINGS = {
-}  # fmt: skip
 
 
 def avoided(text: str) -> int:
     return len(AVOIDED.findall(" ".join(text.split())))
 
 
-def texts(*, of_docstrings: bool) -> Iterator[tuple[str, int, str]]:
-    """Package, line and text of the docstrings, or of all other texts, of the code."""
+def texts() -> Iterator[tuple[str, int, str]]:
+    """File, line and text of all that the code writes and of its docstrings."""
     for file in (file for folder in CODE for file in sorted((ROOT / folder).rglob("*.py"))):
-        parts = file.relative_to(ROOT).with_suffix("").parts
-        package = ".".join(parts[: 2 if parts[0] == "include" else 1])
-        tree = ast.parse(file.read_bytes())
-        alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and (id(node) in alone) is of_docstrings:
-                yield package, node.lineno, node.value
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield str(file.relative_to(ROOT)), node.lineno, node.value
 
 
 def test_a_word_to_avoid_is_found_across_lines() -> None:
@@ -55,12 +48,5 @@ def test_the_decisions_have_no_more_of_them_than_before() -> None:
     assert {number: count for number, count in sorted(found.items()) if count} == ALLOWED
 
 
-def test_messages_forms_and_pages_have_no_word_to_avoid() -> None:
-    assert [(package, line, text) for package, line, text in texts(of_docstrings=False) if avoided(text)] == []
-
-
-def test_docstrings_have_no_more_of_them_than_before() -> None:
-    found = Counter[str]()
-    for package, _, text in texts(of_docstrings=True):
-        found[package] += avoided(text)
-    assert {package: count for package, count in sorted(found.items()) if count} == ALLOWED_IN_DOCSTRINGS
+def test_messages_forms_pages_and_docstrings_have_no_word_to_avoid() -> None:
+    assert [(file, line, text) for file, line, text in texts() if avoided(text)] == []
