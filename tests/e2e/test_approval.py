@@ -203,5 +203,5 @@ def test_without_an_answer_by_its_deadline_a_tree_is_skipped_and_people_are_told
     assert asking.site.head(FQRN).revision.lookup("/asked/late") is None
     alerts = alerts_since(asking.site.ledger, late.begun)
     told = {one.title for one in alerts if one.event == NotifyEvent.APPROVAL.value}
-    assert f"nobody answered: Publish /asked/late to {FQRN}?" in told
+    assert f"no answer: Publish /asked/late to {FQRN}?" in told
     assert asking.leases() == []
