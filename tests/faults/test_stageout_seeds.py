@@ -70,7 +70,7 @@ def unclear_is_refused(patch: Patch) -> None:
 def nothing_is_compared(patch: Patch) -> None:
     """What FTS calls finished counts as verified."""
     verified = CopyDecision(CopyVerdict.VERIFIED, FailureReason(None, None, "finished"))
-    patch.setattr(reporter, "_decisions", lambda _, __, rows: {row.id: verified for row in rows})
+    patch.setattr(reporter, "_decisions", lambda _, __, rows, ___: {row.id: verified for row in rows})
 
 
 def only_sizes_are_compared(patch: Patch) -> None:
