@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -58,6 +59,7 @@ SHAPES = {
 
 def main() -> int:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # what is started here ends with us
     wanted = [name for name in PRESETS if name.startswith("hlt2-") and (not options.only or name in options.only)]
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir(parents=True)
@@ -66,6 +68,9 @@ def main() -> int:
         lab = CephLab(Path(place) / "ceph")
         try:
             lab.up(osd_gib=options.osd_gib, say=print)
+            if not lab.mountpoint.is_mount():
+                # without the mount a folder of this machine would be measured in place of CephFS
+                sys.exit("CephFS is not mounted: apt-get install ceph-fuse, give access to /dev/fuse, and run it again")
             site = lab_site(lab, Path(place))
             rows = [campaign(site, name, SHAPES.get(name, USUAL)) for name in wanted]
             clean = lab.status().clean

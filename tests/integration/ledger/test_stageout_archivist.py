@@ -159,7 +159,7 @@ def test_jobs_blocks_requests_and_workflows_go_after_their_transfers(stageout, l
         connection.execute(update(stageout_transfers).values(values))
 
     writing(ledger, work)
-    # looked at once a day until the transfer is archived, and not by every pass
+    # checked once a day until the transfer is archived, and not by every pass
     for looked_at in (1, 0):
         early = archive(stageout, now=lambda: END + DAYS - HOURS, limit=10)
         assert (early, rows(ledger, stageout_jobs)) == (ArchiveReport(jobs=looked_at), 1)

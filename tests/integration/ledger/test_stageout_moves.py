@@ -147,7 +147,7 @@ def test_a_job_is_deleted_after_all_its_transfers_are_archived(ledger):
     _, job = failed(ledger)
     archive_transfers(ledger, T.FAILED, before=minutes(10), limit=10)
     kept = select(stageout_jobs.c.id).where(stageout_jobs.c.id == job)
-    # looked at, and again a day later
+    # checked, and again a day later
     assert [forget_jobs(ledger, J.FAILED, before=minutes(60), limit=10) for _ in range(2)] == [1, 0]
     with reading(ledger) as connection:
         assert connection.scalars(kept).all() == [job]
