@@ -91,6 +91,7 @@ def _scheduled(scene: Scene, plan: LoadPlan) -> AbstractContextManager[BenchLab]
     def change(document: dict[str, Any]) -> None:
         for slot in document["slots"].values():
             slot["retention"] = {"keep_days": KEEP_DAYS, "minimum": 1, "rebuild_days": 0}
+            slot["links"] = {"weekdays": False}  # one of them would keep the expired build
         for repository in document["repositories"].values():
             # what is removed can be deleted at once, and without a second collection
             repository["collection"] = {"grace_days": 0, "careful": False}
@@ -156,7 +157,7 @@ def _beside(scene: Scene, lab: BenchLab, plan: LoadPlan, day: date, options: arg
     measures = Measures.of(scene.ledger, mark, start)
     cycles = max(1, math.floor((ended - began) / CYCLE_S)) * CYCLE_S
     last = ended - start.timestamp()
-    rate = measures.rate(last - min(cycles, ended - began), last)
+    rate = measures.rate(last - cycles, last)
     return TogetherNight("B", ended - began, whole, rate, _deleted(lab, run_id, ended))
 
 
