@@ -66,7 +66,9 @@ def _messages(checks: dict[str, Any], names: frozenset[str]) -> tuple[str, ...]:
 
 
 def pool_space(tree: str, usage: str, pool: str, subject: str) -> TargetSpace:
-    """How full a pool is by its fullest OSD, as if one host were lost and its data were on the others.
+    """How full a pool is by its fullest OSD, as if its largest host were lost and its data were on the others.
+
+    Level and total are both those of the hosts that remain: what is written raises the level by its share of the total.
 
     Args:
         tree: The reply to `ceph osd df tree --format json`.
@@ -80,15 +82,17 @@ def pool_space(tree: str, usage: str, pool: str, subject: str) -> TargetSpace:
     try:
         nodes: list[dict[str, Any]] = json.loads(tree)["nodes"]
         osds = [float(node["utilization"]) for node in nodes if node["type"] == "osd" and int(node["kb"]) > 0]
-        hosts = sum(1 for node in nodes if node["type"] == "host" and node.get("children"))
+        hosts = [int(node["kb"]) for node in nodes if node["type"] == "host" and int(node["kb"]) > 0]
         document = json.loads(usage)
         raw, available = int(document["stats"]["total_bytes"]), int(document["stats"]["total_avail_bytes"])
         overhead = _overhead(document["pools"], pool, available)
         fullest = max(osds)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TARGET_UNUSABLE(subject, f"`ceph df` cannot be read ({type(error).__name__})") from None
-    level = min(1.0, fullest / 100 * (hosts / (hosts - 1) if hosts > 1 else 1.0))
-    total = raw / overhead
+    # a single host leaves nothing that its data could move to
+    remaining = 1 - max(hosts) / sum(hosts) if len(hosts) > 1 else 1.0
+    level = min(1.0, fullest / 100 / remaining)
+    total = raw * remaining / overhead
     return TargetSpace(int(total), int(total * (1 - level)))
 
 

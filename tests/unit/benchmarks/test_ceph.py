@@ -27,9 +27,10 @@ def status(*checks, groups=(("active+clean", 8),), up=3):
     return json.dumps({"health": {"status": "HEALTH_WARN", "checks": found}, "pgmap": pgmap, "osdmap": osdmap})
 
 
-def tree(*levels, hosts=1):
+def tree(*levels, hosts=(1,)):
+    """`hosts`: their sizes."""
     osds = [{"type": "osd", "kb": 1 << 20, "utilization": level} for level in levels]
-    return json.dumps({"nodes": [*osds, *({"type": "host", "children": [1]} for _ in range(hosts))]})
+    return json.dumps({"nodes": [*osds, *({"type": "host", "kb": size << 20, "children": [1]} for size in hosts)]})
 
 
 def usage(max_avail=None, raw=300 * GIB, available=300 * GIB):
@@ -61,8 +62,23 @@ def test_a_pool_is_as_full_as_its_fullest_osd_in_usable_bytes():
 
 
 def test_there_is_room_for_the_data_of_one_lost_host():
-    assert round(pool_space(tree(40, hosts=4), usage(100 * GIB), "bench", "t").used_percent) == 53
-    assert pool_space(tree(60, hosts=2), usage(100 * GIB), "bench", "t").free == 0
+    space = pool_space(tree(30, hosts=(1,) * 4), usage(100 * GIB), "bench", "t")
+    assert (round(space.total / GIB), round(space.used_percent)) == (75, 40)
+    assert pool_space(tree(60, hosts=(1, 1)), usage(100 * GIB), "bench", "t").free == 0
+
+
+def test_the_host_that_is_lost_is_the_largest():
+    space = pool_space(tree(30, hosts=(2, 1, 1, 0)), usage(100 * GIB), "bench", "t")
+    assert (round(space.total / GIB), round(space.used_percent)) == (50, 60)
+
+
+@pytest.mark.parametrize("hosts", [(1,), (1, 1), (1,) * 4, (3, 2, 1)])
+def test_a_fill_by_what_is_missing_ends_at_its_level(hosts):
+    before = pool_space(tree(10, hosts=hosts), usage(100 * GIB), "bench", "t")
+    written = before.total * 0.5 - (before.total - before.free)
+    # 100 GiB of data are all of the raw space
+    after = pool_space(tree(10 + 100 * written / (100 * GIB), hosts=hosts), usage(100 * GIB), "bench", "t")
+    assert after.used_percent == pytest.approx(50, abs=0.01)
 
 
 def test_a_pool_without_figures_counts_as_three_replicas():
