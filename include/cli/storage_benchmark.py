@@ -273,7 +273,7 @@ def _print(concluded: ConcludedCampaign) -> None:
 
 
 def _lines(made: CampaignPlan) -> list[str]:
-    from include.benchmarks.scenarios.plan import shown_bytes
+    from include.benchmarks.scenarios.plan import shown_bytes, shown_time
 
     lines = []
     for step in made.steps:
@@ -284,7 +284,7 @@ def _lines(made: CampaignPlan) -> list[str]:
         turn = f"round {step.round}" if step.counted else "preparation"
         lines.append(f"{step.number}. {step.load.name} ({turn}): {loads}; at most {step.load.seconds} s")
     total = f"{shown_bytes(made.bytes)} written, {shown_bytes(made.peak_bytes)} at the same time"
-    return [*lines, f"at most {total}, {made.seconds / 60:.1f} minutes"]
+    return [*lines, f"at most {total}, {shown_time(made)}"]
 
 
 def _document(made: CampaignPlan) -> dict[str, Any]:

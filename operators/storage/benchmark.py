@@ -40,7 +40,7 @@ class PlanBenchmarkOperator(NightshiftOperator):
     def execute(self, context: Context) -> str:
         from include.benchmarks.campaigns import begin_campaign, clean_up_forgotten
         from include.benchmarks.errors import PLAN_REFUSED, TARGET_BUSY, BenchmarkError
-        from include.benchmarks.scenarios.plan import CampaignWish, find_preset, shown_bytes
+        from include.benchmarks.scenarios.plan import CampaignWish, find_preset, shown_bytes, shown_time
 
         params, site = context["params"], self.site()
         run_type = context["dag_run"].run_type
@@ -68,7 +68,7 @@ class PlanBenchmarkOperator(NightshiftOperator):
         plan = folder.record().plan
         for step in plan.steps:
             self.log.info("step %d: %s, round %d", step.number, step.load.name, step.round)
-        self.log.info("writes %s at most, takes %d s at most", shown_bytes(plan.bytes), plan.seconds)
+        self.log.info("at most: %s written, %s", shown_bytes(plan.bytes), shown_time(plan))
         return folder.id
 
 
@@ -91,7 +91,7 @@ class ApproveBenchmarkOperator(NightshiftOperator, HITLOperator):
 
     def execute(self, context: Context) -> Any:
         from include.benchmarks.campaigns import find_campaign
-        from include.benchmarks.scenarios.plan import find_preset, shown_bytes
+        from include.benchmarks.scenarios.plan import find_preset, shown_bytes, shown_time
 
         plan = find_campaign(self.site(), self.campaign).record().plan
         preset = find_preset(plan.wish.preset)
@@ -99,8 +99,8 @@ class ApproveBenchmarkOperator(NightshiftOperator, HITLOperator):
             return None
         self.subject = f"Run {preset.name} on {plan.wish.target}?"
         self.body = (
-            f"{preset.title}. It needs the marks {', '.join(preset.marks)}, writes {shown_bytes(plan.bytes)} at most "
-            f"and takes {plan.seconds / 60:.0f} minutes at most."
+            f"{preset.title}. It needs the marks {', '.join(preset.marks)}. At most it writes "
+            f"{shown_bytes(plan.bytes)} and takes {shown_time(plan)}."
         )
         return super().execute(context)
 

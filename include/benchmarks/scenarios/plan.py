@@ -76,6 +76,11 @@ class PlannedStep:
         """What it writes at most."""
         return sum(load.bytes for load in self.load.loads if load.writes)
 
+    @property
+    def seconds(self) -> int:
+        """What it takes at most."""
+        return self.load.seconds + self.load.ramp_s
+
 
 @dataclass(frozen=True, slots=True)
 class CampaignPlan:
@@ -121,8 +126,8 @@ class CampaignPlan:
 
     @property
     def seconds(self) -> int:
-        """What all steps take together, at most."""
-        return sum(step.load.seconds + step.load.ramp_s for step in self.steps)
+        """What the rounds that were asked for take together, at most; further ones have what is left of the minutes."""
+        return sum(step.seconds for step in self.steps if step.round <= self.wish.rounds)
 
 
 def find_preset(name: str) -> Preset:
@@ -158,7 +163,9 @@ def make_plan(
 def plan_preset(
     preset: Preset, wish: CampaignWish, settings: TargetSettings, kind: TargetKind, space: TargetSpace | None
 ) -> CampaignPlan:
-    """What a campaign of a preset will do; of the rounds that are not asked for, only those within the limits.
+    """What a campaign of a preset will do; of the rounds that are not asked for, only those within the limits of bytes.
+
+    How many of them there is time for, the campaign finds out.
 
     Raises BenchmarkError (PLAN_REFUSED).
     """
@@ -223,9 +230,10 @@ def _planned(
     asked = sum(
         (0 if phase.fill_percent is None else FILL_S * (1 + phase.ageing))
         + sum(step.seconds for step in phase.prepare)
-        + rounds * sum(step.seconds for step in phase.steps)
+        + wish.rounds * sum(step.seconds for step in phase.steps)
         for phase in preset.phases
     )
+    # further rounds do not count: a campaign with them is compared with one that has none
     # a ramp comes on top of each step, and files are opened, flushed and removed between them
     pace = min(1.0, LOAD_SHARE * minutes * 60 / asked)
     fill_s = max(SHORTEST_S, int(FILL_S * pace))
@@ -327,6 +335,12 @@ def _wrong_steps(plan: CampaignPlan) -> Iterator[str]:
                 yield f"{load_step.name}: no step before writes all of {load.dataset}"
             if load.creates:
                 written[load.dataset] = load
+
+
+def shown_time(plan: CampaignPlan) -> str:
+    """How long a campaign takes at most, for people."""
+    further = "; further rounds have what is left of its time" if len(plan.looks) > 1 else ""
+    return f"{plan.seconds / 60:.1f} minutes{further}"
 
 
 def shown_bytes(size: float) -> str:

@@ -18,6 +18,7 @@ from include.benchmarks.errors import PLAN_REFUSED, RUNNER_FAILED
 from include.benchmarks.loads import RunnerKind
 from include.benchmarks.runners.choose import RUNNERS
 from include.benchmarks.verdict.compare import BenchmarkVerdict
+from include.benchmarks.verdict.figures import plan_digest
 from include.benchmarks.verdict.judge import JudgedCampaign
 from include.benchmarks.verdict.record import accept_baseline, judge_campaign
 from include.site.site import Site
@@ -138,8 +139,10 @@ def test_no_round_is_begun_that_would_not_end_in_time(site: Site, monkeypatch: p
     monkeypatch.setattr(execute.time, "monotonic", lambda: float(next(seconds)))
     run_campaign(folder, open_target(site, "scratch"), clock=ticking())
     steps = list(folder.steps())
-    assert rounds_of(folder) == 6
-    assert sum(ended.seconds for ended in steps) == 60
+    # a round is planned with 23 s, and may take them
+    assert folder.record().plan.seconds == 2 * 23
+    assert rounds_of(folder) == 4
+    assert sum(ended.seconds for ended in steps) == 40
     assert judge_campaign(site.ledger, folder, site.settings.benchmarks).missing == ()
 
 
@@ -167,6 +170,33 @@ def test_each_phase_has_its_own_rounds(tmp_path, monkeypatch: pytest.MonkeyPatch
     both.create(record)
     run_campaign(both, open_target(site, "scratch"), clock=ticking(), more=lambda steps: steps[0].step.phase == 0)
     assert {phase: max(e.step.round for e in both.steps() if e.step.phase == phase) for phase in (0, 1)} == {0: 3, 1: 1}
+
+
+def test_further_rounds_leave_the_time_of_later_phases(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = benchmark_site(tmp_path)
+    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
+    folder = begin_campaign(site, rounds=1, most_rounds=20, minutes=2)
+    plan = folder.record().plan
+    # two phases in the time of one
+    halved = [replace(step, load=replace(step.load, seconds=step.load.seconds // 2, ramp_s=0)) for step in plan.steps]
+    second = [replace(step, number=step.number + 100, phase=1) for step in halved]
+    both = CampaignFolder(folder.path.parent, "both")
+    both.create(replace(folder.record(), plan=replace(plan, steps=(*halved, *second))))
+    seconds = iter(range(0, 100_000, 20))
+    # each step takes 20 s
+    monkeypatch.setattr(execute.time, "monotonic", lambda: float(next(seconds)))
+    run_campaign(both, open_target(site, "scratch"), clock=ticking())
+    found = [(ended.step.phase, ended.step.round, ended.error) for ended in both.steps()]
+    assert found == [(0, 1, None)] * 2 + [(1, 1, None)] * 2
+
+
+@pytest.mark.parametrize("preset", ["hlt2-uncontrolled", "hlt2-controlled"])
+def test_further_rounds_change_nothing_about_what_is_compared(site: Site, preset: str) -> None:
+    alone = begin_campaign(site, preset, rounds=5, minutes=2).record().plan
+    further = begin_campaign(site, preset, rounds=5, most_rounds=12, minutes=2).record().plan
+    assert further.looks[-1] > alone.looks[-1]
+    assert plan_digest(further) == plan_digest(alone)
 
 
 def test_campaigns_with_different_numbers_of_rounds_are_compared(site: Site, measured: Measure) -> None:
