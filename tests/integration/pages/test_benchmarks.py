@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,11 +11,13 @@ from fastapi.testclient import TestClient
 
 from include.benchmarks.campaign import execute
 from include.benchmarks.campaign.execute import run_campaign
-from include.benchmarks.campaigns import conclude, open_target
+from include.benchmarks.campaigns import campaign_root, conclude, find_campaign, open_target
 from include.benchmarks.loads import RunnerKind
 from include.benchmarks.runners.choose import RUNNERS
 from include.benchmarks.verdict.judge import JudgedCampaign
 from include.benchmarks.verdict.record import accept_baseline
+from include.benchmarks.verdict.suite import DATA_DOCS, check_figures
+from include.pages.benchmarks import drift_figure
 from include.site.site import Site
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, ticking
 
@@ -66,3 +69,39 @@ def test_a_report_is_served_in_a_sandbox_and_nothing_else_is(
         assert client.get(f"/benchmarks/{name}/report").status_code == 404
     del anybody.headers["authorization"]
     assert anybody.get(f"/benchmarks/{judged.id}/report").status_code == 401
+
+
+def test_the_data_docs_of_a_campaign_are_served_without_scripts_and_nothing_else_is(
+    site: Site, client: TestClient, anybody: TestClient, measure: Callable[..., JudgedCampaign]
+) -> None:
+    judged = measure()
+    url = f"/benchmarks/{judged.id}/data-docs"
+    assert client.get(url).status_code == 404, "no task has judged it yet"
+    folder = find_campaign(site, judged.id)
+    check_figures(site.ledger, folder, judged, site.settings.benchmarks)
+    answer = client.get(url)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert answer.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'"
+    assert "no baseline with the same plan is accepted" in answer.text
+    (folder.path / DATA_DOCS).rename(campaign_root(site) / DATA_DOCS)
+    (folder.path / DATA_DOCS).symlink_to(campaign_root(site) / DATA_DOCS)
+    (campaign_root(site) / "linked").symlink_to(folder.path)
+    for name in (judged.id, "linked", "other", "..", "%2e%2e", f"{judged.id}%2f..", ".locks"):
+        assert client.get(f"/benchmarks/{name}/data-docs").status_code == 404
+    del anybody.headers["authorization"]
+    assert anybody.get(url).status_code == 401
+
+
+def test_the_drift_is_drawn_against_the_baseline_with_gaps_where_there_is_nothing_to_compare(
+    site: Site, measure: Callable[..., JudgedCampaign]
+) -> None:
+    first = measure()
+    assert drift_figure([first]) is None
+    accept_baseline(site.ledger, first.id, by="shift", now=START)
+    slow, fast = measure(0.8, hours=1), measure(1.25, hours=2)
+    half = replace(slow, figures=tuple(one for one in slow.figures if one.figure.step == "read"))
+    figure = drift_figure([fast, half, first])
+    assert figure is not None
+    shares = {trace["name"]: trace["y"] for trace in figure["data"]}
+    assert shares == {"write write": [None, pytest.approx(1.25)], "read read": pytest.approx([0.8, 1.25])}
+    assert {len(trace["x"]) for trace in figure["data"]} == {2}, "the baseline has no share of itself"

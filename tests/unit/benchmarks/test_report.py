@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -11,14 +12,15 @@ import pytest
 from include.benchmarks.campaign import execute
 from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.campaigns import open_target
-from include.benchmarks.loads import RunnerKind
+from include.benchmarks.loads import RunnerKind, ServerState
 from include.benchmarks.report.charts import BenchmarkChart, ChartLine, charts_of
 from include.benchmarks.report.draw import plotly_figure, png
 from include.benchmarks.report.write import write_report
+from include.benchmarks.results import ClusterSample
 from include.benchmarks.runners.choose import RUNNERS
 from include.benchmarks.targets.base import TargetSpace
 from include.benchmarks.verdict.record import accept_baseline, judge_campaign, judged_campaigns
-from tests.fakes.benchmarking import START, MeasuringRunner, begin_campaign, benchmark_site, ticking
+from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, benchmark_site, ticking
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -30,8 +32,8 @@ def site(tmp_path, monkeypatch):
     return benchmark_site(tmp_path, usable_bytes="8.8PB", raw_bytes="11PB", price=396_000)
 
 
-def measured(site, preset="hlt2-uncontrolled", hours=0):
-    folder = begin_campaign(site, preset, now=START + timedelta(hours=hours))
+def measured(site, preset="hlt2-uncontrolled", hours=0, **wish):
+    folder = begin_campaign(site, preset, now=START + timedelta(hours=hours), **wish)
     run_campaign(folder, open_target(site, "scratch"), clock=ticking())
     return folder, judge_campaign(site.ledger, folder, site.settings.benchmarks)
 
@@ -92,6 +94,63 @@ def test_the_history_has_all_campaigns_of_the_plan_and_marks_baselines(site):
     assert chart.days
     assert chart.lines[0].text == ("baseline", "inconclusive"), "two rounds are too few"
     assert plotly_figure(chart)["data"][0]["x"][0] == "2026-11-23T03:00:00"
+
+
+def test_the_drift_is_drawn_as_shares_of_the_baseline_with_their_verdicts(site, monkeypatch):
+    _, judged = measured(site, rounds=5)
+    accept_baseline(site.ledger, judged.id, by="shift", now=START)
+    assert "drift" not in names(charts_of([], judged_campaigns(site.ledger))), "nothing was compared yet"
+    for hours, share in ((1, 0.8), (2, 1.25)):
+        monkeypatch.setitem(
+            RUNNERS, RunnerKind.FIO, MeasuringRunner(lambda _step, _turn, share=share: share * 100 * MIB)
+        )
+        measured(site, hours=hours, rounds=5)
+    drift = {chart.name: chart for chart in charts_of([], judged_campaigns(site.ledger))}["drift"]
+    assert [line.name for line in drift.lines] == ["write write throughput", "read read throughput"]
+    days = [(START + timedelta(hours=hours)).timestamp() for hours in (1, 2)]
+    for line in drift.lines:
+        assert [x for x, _ in line.points] == days, "the baseline itself was compared with none"
+        assert [y for _, y in line.points] == pytest.approx([0.8, 1.25])
+        assert line.text == ("regressed", "improved")
+
+
+def test_throughput_is_drawn_over_the_packet_size(site):
+    folder, _ = measured(site)
+    packets = {1: 4096, 2: 65536}
+    steps = [
+        replace(ended, step=replace(ended.step, packet_bytes=packets[ended.step.round])) for ended in folder.steps()
+    ]
+    chart = {chart.name: chart for chart in charts_of(steps, [])}["packets"]
+    assert chart.log_x
+    assert {line.name: [x for x, _ in line.points] for line in chart.lines} == {"write": [4, 64], "read": [4, 64]}
+    assert "packets" not in names(charts_of(list(folder.steps()), []))
+
+
+@pytest.mark.parametrize("outage", [ServerState.OSD_DOWN, ServerState.HOST_DOWN])
+def test_an_outage_is_drawn_as_one_line_of_time_with_gaps_between_its_steps(site, outage):
+    folder, _ = measured(site, "hlt2-streams", rounds=2)
+    states = (ServerState.HEALTHY, outage, ServerState.RECOVERING, ServerState.HEALTHY)
+    writes = [ended for ended in folder.steps() if ended.step.load.name.startswith("write")]
+    steps = []
+    for turn in (1, 2):
+        of_round = [ended for ended in writes if ended.step.round == turn][: len(states)]
+        for number, (ended, state) in enumerate(zip(of_round, states, strict=True)):
+            down = int(state is outage)
+            looks = tuple(ClusterSample(second, down, 4 * down, 30.0 * down, 0.0) for second in (0.0, 2.0))
+            began = START + timedelta(seconds=1000 * turn + 10 * number)
+            steps.append(replace(ended, step=replace(ended.step, servers=state), began_at=began, cluster=looks))
+    charts = {chart.name: chart for chart in charts_of(steps, [])}
+    (line,) = charts["outage"].lines
+    assert [x for x, y in line.points if not math.isnan(y)] == [
+        begin + s for begin in (0, 10, 20, 30) for s in (0, 1, 2)
+    ]
+    assert sum(math.isnan(y) for _, y in line.points) == 4, "nothing was measured between steps"
+    assert [text for text in line.text if text] == [ended.step.load.name for ended in steps[4:]], "the last round"
+    recovery = {line.name: [y for _, y in line.points if y > 0] for line in charts["recovery"].lines}
+    assert recovery == {"degraded objects (%)": [30, 30], "OSDs down": [1, 1], "placement groups not clean": [4, 4]}
+    assert png(charts["outage"]).startswith(PNG)
+    assert None in plotly_figure(charts["outage"])["data"][0]["y"], "JSON has no other word for a gap"
+    assert "occupancy" not in charts
 
 
 def test_texts_with_dollar_signs_are_no_formulas():
