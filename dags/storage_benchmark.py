@@ -9,6 +9,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule
 
 from include.benchmarks.scenarios.presets import PRESETS
 from include.settings.load import load
+from include.settings.pools import CAMPAIGN
 from include.settings.storage_benchmark.blocks import BenchmarkSettings
 from operators.alerts import alert_failed_run
 from operators.base import NightshiftOperator
@@ -145,7 +146,7 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
             "Run the steps",
             "Runs the steps that have no result yet.",
             pool="benchmark",
-            execution_timeout=timedelta(hours=25),
+            execution_timeout=CAMPAIGN,
         )
         recovered = CephHealthSensor(
             task_id="recovered",

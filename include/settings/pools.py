@@ -1,10 +1,11 @@
-"""The Airflow pools of a deployment: one place for their names, sizes and reasons."""
+"""The Airflow pools of a deployment, with names, sizes and reasons; and how long a broker waits for their tasks."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ BACKFILL = "backfill"
 STAGEOUT = "stageout"
 DATA_SETS = 16
 """Tasks with transfers of their own that one FTS server has at the same time."""
+CAMPAIGN = timedelta(hours=25)
+"""What the steps of one storage benchmark may take: the longest task whose limit is not in the configuration."""
+_MARGIN = timedelta(hours=1)  # to start the task, to end it after its time-out, and to acknowledge it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,14 @@ def pools(settings: SiteSettings, *, cores: int | None = None) -> tuple[PoolSett
         PoolSettings(BACKFILL, max(1, cores // 2), "All that backfills do: what they never take from the nights."),
         *stageout,
     )
+
+
+def consumer_timeout(settings: SiteSettings) -> timedelta:
+    """RabbitMQ's `consumer_timeout`: a Celery worker acknowledges a task only when it has ended.
+
+    A task that takes longer is handed to a second worker.
+    """
+    return max(CAMPAIGN, timedelta(hours=settings.stageout.read_back_hours)) + _MARGIN
 
 
 def _transfers(settings: SiteSettings) -> tuple[PoolSettings, ...]:

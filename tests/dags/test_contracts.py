@@ -16,7 +16,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from docs.generate_dags import PAGE, example_dags, render
 from hooks.retry import RetryByKind
 from include.settings.load import load
-from include.settings.pools import pools
+from include.settings.pools import consumer_timeout, pools
 from operators.alerts import alert_failed_run, note_failure
 from operators.night import CheckCompletenessOperator
 from tests.fakes import airflowhome
@@ -90,6 +90,12 @@ def test_every_task_has_retries_pool_owner_time_out_documentation_and_retries_by
         assert isinstance(task.execution_timeout, timedelta), task.task_id
         assert task.doc_md, task.task_id
         assert isinstance(task.retry_policy, RetryByKind), task.task_id
+
+
+def test_no_task_may_take_longer_than_the_broker_waits_for_it(dag: DAG) -> None:
+    limit = consumer_timeout(load(airflowhome.ROOT / "config" / "site.yaml"))
+    for task in dag.tasks:
+        assert task.execution_timeout < limit, task.task_id
 
 
 def test_every_failed_run_sends_an_alert_with_what_its_tasks_noted(dag: DAG) -> None:

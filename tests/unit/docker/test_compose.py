@@ -6,6 +6,7 @@ import re
 import shutil
 import sysconfig
 import tomllib
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from include.lab.servers.weed_command import EVERYWHERE, weed_command
 from include.lab.services import resolved, weed_ports
 from include.settings.load import load
 from include.settings.model import SiteSettings
+from include.settings.pools import consumer_timeout
 from include.settings.secrets import EnvSecrets, ledger_address
 from tests.fakes import compose
 
@@ -138,6 +140,12 @@ def test_database_and_broker_know_the_passwords_that_airflow_uses() -> None:
         assert environment["AIRFLOW__CELERY__RESULT_BACKEND"] == "db+postgresql" + database
         broker = CONTAINERS["rabbitmq"]["environment"]["RABBITMQ_DEFAULT_PASS"]
         assert environment["AIRFLOW__CELERY__BROKER_URL"] == f"amqp://nightshift:{broker}@rabbitmq//"
+
+
+def test_rabbitmq_waits_for_the_longest_task() -> None:
+    milliseconds = consumer_timeout(site("worker")) // timedelta(milliseconds=1)
+    arguments = SERVICES["rabbitmq"]["environment"]["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"]
+    assert arguments == f"-rabbit consumer_timeout {milliseconds}"
 
 
 def test_logs_are_served_where_tasks_and_triggers_run() -> None:

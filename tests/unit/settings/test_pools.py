@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from include.cli.settings import app
 from include.settings.load import load
-from include.settings.pools import pools
+from include.settings.pools import CAMPAIGN, consumer_timeout, pools
 
 CONFIG = Path(__file__).parents[3] / "config/site.yaml"
 
@@ -62,3 +63,11 @@ def test_a_message_or_a_census_takes_no_slot_of_a_pass() -> None:
     settings = load(CONFIG, environ={})
     slots = {pool.name: pool.slots for pool in pools(settings)}
     assert slots["stageout"] > len(("submit", "follow", "finish")) * settings.stageout.shards
+
+
+def test_the_broker_waits_longer_than_campaigns_and_read_backs_take() -> None:
+    settings = load(CONFIG, environ={})
+    assert consumer_timeout(settings) > CAMPAIGN
+    stageout = settings.stageout.model_copy(update={"read_back_hours": 168})
+    longer = settings.model_copy(update={"stageout": stageout})
+    assert consumer_timeout(longer) > timedelta(hours=168)
