@@ -164,8 +164,10 @@ def test_each_phase_has_its_own_rounds(tmp_path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
     folder = begin_campaign(site, rounds=1, most_rounds=3)
     plan = folder.record().plan
-    second = tuple(replace(step, number=step.number + 100, phase=1) for step in plan.steps)
-    record = replace(folder.record(), plan=replace(plan, steps=(*plan.steps, *second)))
+    # there is time for all rounds of both
+    first = [replace(step, load=replace(step.load, seconds=1, ramp_s=0)) for step in plan.steps]
+    second = [replace(step, number=step.number + 100, phase=1) for step in first]
+    record = replace(folder.record(), plan=replace(plan, steps=(*first, *second)))
     both = CampaignFolder(folder.path.parent, "both")
     both.create(record)
     run_campaign(both, open_target(site, "scratch"), clock=ticking(), more=lambda steps: steps[0].step.phase == 0)
