@@ -1,32 +1,53 @@
-"""A campaign on a real Ceph cluster is killed while an OSD is stopped: nothing of it stays."""
+"""What has begun a campaign on a real Ceph cluster is killed while an OSD is stopped: nothing of it stays."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
+import yaml
 
-from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord
+from include.benchmarks.campaign.folder import FOLDER, CampaignFolder, CampaignRecord, campaigns_in
 from include.benchmarks.campaigns import campaign_root, clean_up, measure
+from include.benchmarks.cluster.servers import FOLDER as TIMER
 from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, ServerState, StreamLoad
 from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, PlannedStep
+from include.lab import lifecycle
+from include.lab.airflow_api import AirflowApi
+from include.lab.environment import ADMIN, LabFolders
+from include.lab.follow import follow
+from include.lab.ports import Ports
+from include.lab.secrets import load_or_create
 from include.lab.servers.ceph_lab import FILES, CephLab
+from include.lab.supervise import Supervisor, end_marked, marked_processes
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.settings.storage_benchmark.blocks import TargetKind
 from include.site.site import Site
+from tests.e2e.deployment import ROOT, TestLab
 from tests.fakes.benchmarking import START
 
-TIMER_S = 20
-RUN = """\
+pytestmark = [
+    pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(1800), pytest.mark.server("radosgw"),
+    pytest.mark.server("fio"),
+]  # fmt: skip
+TIMER_S = 30
+UNTIL_S = 600.0
+DAG, RUN = "storage_benchmark", "outage"
+# no longer steps: what they write would make the OSDs nearly full
+WISH = {"target": "cephfs", "preset": "hlt2-degraded-osd", "scale": 0.003, "rounds": 1, "minutes": 3}
+MEASURE = """\
 import sys
 from include.benchmarks.campaigns import find_campaign, measure
 from include.settings.model import SiteSettings
@@ -38,12 +59,99 @@ measure(site, find_campaign(site, sys.argv[2]))
 """
 
 
-def settings_of(lab: CephLab, folder: Path) -> str:
+@pytest.fixture
+def ceph(tmp_path: Path) -> Iterator[CephLab]:
+    """A cluster with CephFS mounted, and an empty folder in it."""
+    lab = CephLab(tmp_path / "ceph")
+    try:
+        lab.up(osd_gib=3, say=print)
+        if not lab.mountpoint.is_mount():
+            pytest.skip("ceph-fuse or /dev/fuse is missing")
+        folder_of(lab).mkdir()
+        yield lab
+    finally:
+        lab.down(purge=True, say=print)
+
+
+@pytest.fixture
+def airflow(ceph: CephLab, need: Callable[[str], str], tmp_path: Path) -> Iterator[TestLab]:
+    """All services of a lab and Airflow, with the settings of the project and CephFS as their target."""
+    need("weed")
+    settings = yaml.safe_load((ROOT / "config" / "site.yaml").read_text())
+    file = tmp_path / "site.yaml"
+    file.write_text(json.dumps({**settings, "benchmarks": benchmarks_on(ceph)}))
+    place = LabFolders((tmp_path / "airflow").resolve())
+    place.make()
+    base = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "NIGHTSHIFT"))}
+    base |= {"NIGHTSHIFT_CONFIG": str(file), "NIGHTSHIFT_VAR": str(place.var)}
+    lab = TestLab(place, Ports.unused(), load_or_create(place.secrets), base, ROOT / "plugins")
+    try:
+        lifecycle.up(lab, airflow=True, say=print)
+        yield lab
+    finally:
+        try:
+            lifecycle.down(lab, say=print)
+        finally:
+            end_marked(place)
+
+
+def test_a_campaign_that_is_killed_in_an_outage_leaves_no_stopped_osd_and_no_data(
+    ceph: CephLab, tmp_path: Path
+) -> None:
+    blocks = {"ledger": f"sqlite:///{tmp_path}/ledger.db", "paths": {"var": f"{tmp_path}/var"}}
+    settings = json.dumps({**blocks, "benchmarks": benchmarks_on(ceph)})
+    site = Site(SiteSettings.model_validate_json(settings), EnvSecrets({}))
+    folder = planned(campaign_root(site))
+    command = [sys.executable, "-c", MEASURE, settings, folder.id]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        until(lambda: in_outage(ceph, folder), alive=lambda: process.poll() is None)
+        os.killpg(process.pid, signal.SIGKILL)
+    the_timer_restores(ceph, folder)
+    assert [ended.step.number for ended in folder.steps()] == [1, 2]
+    measure(site, folder)
+    assert clean_up(site, folder).left == ()
+    nothing_is_left(ceph, folder)
+
+
+def test_a_run_goes_on_when_all_of_airflow_was_killed_in_an_outage_and_leaves_nothing(
+    ceph: CephLab, airflow: TestLab
+) -> None:
+    api = AirflowApi(airflow.airflow_url, ADMIN, airflow.secrets.admin_password)
+    api.wait_for_dag(DAG, timeout_s=UNTIL_S)
+    api.unpause(DAG)
+    api.trigger(DAG, RUN, WISH)
+    approve(api)
+    root = airflow.place.var / FOLDER
+    until(lambda: bool(campaigns_in(root)))
+    folder = CampaignFolder(root, *campaigns_in(root))
+    until(lambda: in_outage(ceph, folder), alive=lambda: api.run_state(DAG, RUN) == "running")
+    kill_all_of(airflow)
+    the_timer_restores(ceph, folder)
+    assert marked_processes(airflow.place) == [], "nothing of Airflow has helped"
+    kept = list(folder.steps())
+
+    lifecycle.up(airflow, airflow=True, say=print)
+    again = AirflowApi(airflow.airflow_url, ADMIN, airflow.secrets.admin_password)
+    ended = follow(again, DAG, RUN, show=lambda _: None, timeout_s=UNTIL_S)
+    assert [str(kind) for kind in ended.kinds if kind.failed and kind.task_id in {"measure", "remove_data"}] == []
+    assert list(folder.steps())[: len(kept)] == kept, "what was measured before the kill is kept"
+    nothing_is_left(ceph, folder)
+
+
+# -- the campaign
+
+
+def folder_of(lab: CephLab) -> Path:
+    return lab.mountpoint / "benchmarks"
+
+
+def benchmarks_on(lab: CephLab) -> dict[str, Any]:
+    """The block of the settings."""
     marks = dict.fromkeys(("benchmark", "fill", "degrade"), "allowed")
     cluster = {**lab.cluster_block(), "pool": FILES, "timer_s": TIMER_S}
-    target = {"kind": "path", "path": str(lab.mountpoint), "cluster": cluster, **marks}
-    site = {"ledger": f"sqlite:///{folder}/ledger.db", "paths": {"var": f"{folder}/var"}}
-    return json.dumps({**site, "benchmarks": {"targets": {"cephfs": target}}})
+    limits = {"bytes": "20GiB", "fill_percent": 90}
+    target = {"kind": "path", "path": str(folder_of(lab)), "cluster": cluster, "limits": limits, **marks}
+    return {"targets": {"cephfs": target}}
 
 
 def planned(root: Path) -> CampaignFolder:
@@ -57,56 +165,86 @@ def planned(root: Path) -> CampaignFolder:
         for number, state in enumerate(states, start=2)
     ]
     folder = CampaignFolder(root, "cephfs-1")
-    plan = CampaignPlan(CampaignWish("cephfs", "hlt2-degraded-osd"), TargetKind.PATH, tuple(steps))
+    plan = CampaignPlan(CampaignWish("cephfs", "hlt2-degraded-osd", rounds=1), TargetKind.PATH, tuple(steps))
     folder.create(CampaignRecord(folder.id, plan, START, "here", None))
     return folder
 
 
-def until(true: Callable[[], bool]) -> None:
-    """No event tells what another process did."""
-    deadline = time.monotonic() + 300
+def approve(api: AirflowApi) -> None:
+    """As a person does. Airflow asks once more if the answer comes in the moment in which the task pauses."""
+    question = f"/dags/{DAG}/dagRuns/{RUN}/taskInstances/approve/-1/hitlDetails"
+
+    def approved() -> bool:
+        state = {task["task_id"]: task["state"] for task in api.task_instances(DAG, RUN)}.get("approve")
+        if state == "awaiting_input" and not api.ask("GET", question)["response_received"]:
+            api.ask("PATCH", question, json={"chosen_options": ["Approve"], "params_input": {}})
+        return state == "success"
+
+    until(approved, alive=lambda: api.run_state(DAG, RUN) in {"queued", "running"})
+
+
+def kill_all_of(lab: TestLab) -> None:
+    """kill -9 of the process manager and of all below it: Airflow, its tasks, its database and the stores."""
+    manager = psutil.Process(int(Supervisor(lab.place).pid_file.read_text()))
+    tree = [manager, *manager.children(recursive=True)]
+    for process in tree:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(tree)
+    # what was started meanwhile
+    while left := marked_processes(lab.place):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+# -- what is seen of it
+
+
+def in_outage(lab: CephLab, folder: CampaignFolder) -> bool:
+    """Whether an OSD is down for the step that is running."""
+    step = next(step for step in folder.record().plan.steps if step.servers is ServerState.OSD_DOWN)
+    return folder.outage() is not None and not folder.has(step) and not all(lab.status().osds.values())
+
+
+def the_timer_restores(lab: CephLab, folder: CampaignFolder) -> None:
+    """Just after the kill an OSD is down; it is started, and its noout unset, with nobody left to do so."""
+    assert in_outage(lab, folder), "killed too late"
+    assert "noout" in flags(lab)
+    assert len(timers(lab)) == 1
+    until(lambda: timers(lab) == [] and lab.status().clean)
+    assert all(lab.status().osds.values())
+    assert "noout" not in flags(lab)
+    assert folder.outage() is not None, "only the timer has done it"
+
+
+def nothing_is_left(lab: CephLab, folder: CampaignFolder) -> None:
+    """Every step was measured, and neither cluster nor target show that there was a campaign."""
+    steps = list(folder.steps())
+    assert [ended.step.number for ended in steps] == [step.number for step in folder.record().plan.steps]
+    assert [ended.error for ended in steps] == [None] * len(steps)
+    assert all(load.operations and not load.failed for ended in steps if ended.result for load in ended.result.loads)
+    (outage,) = (ended for ended in steps if ended.step.servers is ServerState.OSD_DOWN)
+    assert max(look.osds_down for look in outage.cluster) == 1, "data were read and written meanwhile"
+    assert (folder.closed, folder.outage(), list(folder.path.rglob("*.part"))) == (True, None, [])
+    assert list(folder_of(lab).iterdir()) == []
+    assert all(lab.status().osds.values())
+    assert "noout" not in flags(lab)
+    assert timers(lab) == []
+
+
+def flags(lab: CephLab) -> str:
+    return subprocess.check_output(["ceph", "--conf", str(lab.conf), "osd", "dump"], text=True)
+
+
+def timers(lab: CephLab) -> list[Path]:
+    return list(lab.place.var.glob(f"{TIMER}*"))
+
+
+def until(true: Callable[[], bool], alive: Callable[[], bool] = lambda: True) -> None:
+    """No event tells what another process did; `alive`: whether it may still do it."""
+    deadline = time.monotonic() + UNTIL_S
     while not true():
         assert time.monotonic() < deadline
+        assert alive()
         time.sleep(0.5)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.server("radosgw")
-@pytest.mark.server("fio")
-def test_a_campaign_that_is_killed_in_an_outage_leaves_no_stopped_osd_and_no_data(tmp_path: Path) -> None:
-    lab = CephLab(tmp_path / "ceph")
-    try:
-        lab.up(osd_gib=2, say=print)
-        if not lab.mountpoint.is_mount():
-            pytest.skip("ceph-fuse or /dev/fuse is missing")
-        settings = settings_of(lab, tmp_path)
-        site = Site(SiteSettings.model_validate_json(settings), EnvSecrets({}))
-        folder = planned(campaign_root(site))
-
-        def flags() -> str:
-            return subprocess.check_output(["ceph", "--conf", str(lab.conf), "osd", "dump"], text=True)
-
-        with subprocess.Popen([sys.executable, "-c", RUN, settings, folder.id], start_new_session=True) as process:
-            until(lambda: not all(lab.status().osds.values()) and not folder.has(folder.record().plan.steps[2]))
-            os.killpg(process.pid, signal.SIGKILL)
-        assert "noout" in flags()
-        until(lambda: all(lab.status().osds.values()) and "noout" not in flags())
-        assert folder.outage() is not None, "only the timer has done it"
-        before = [ended.step.number for ended in folder.steps()]
-        assert before == [1, 2]
-        measure(site, folder)
-        assert folder.outage() is None
-        steps = list(folder.steps())
-        assert [ended.error for ended in steps] == [None] * 5
-        assert all(
-            load.operations and not load.failed for ended in steps if ended.result for load in ended.result.loads
-        )
-        assert max(look.osds_down for look in steps[2].cluster) == 1, "data were read and written meanwhile"
-        assert clean_up(site, folder).left == ()
-        assert list(lab.mountpoint.iterdir()) == []
-        assert list(folder.path.rglob("*.part")) == []
-        assert all(lab.status().osds.values())
-        assert "noout" not in flags()
-    finally:
-        lab.down(purge=True, say=print)
