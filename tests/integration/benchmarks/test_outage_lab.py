@@ -48,13 +48,14 @@ DAG, RUN = "storage_benchmark", "outage"
 # no longer steps: what they write would make the OSDs nearly full
 WISH = {"target": "cephfs", "preset": "hlt2-degraded-osd", "scale": 0.003, "rounds": 1, "minutes": 3}
 MEASURE = """\
+import json
 import sys
 from include.benchmarks.campaigns import find_campaign, measure
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 
-site = Site(SiteSettings.model_validate_json(sys.argv[1]), EnvSecrets({}))
+site = Site(SiteSettings.model_validate(json.loads(sys.argv[1])), EnvSecrets({}))
 measure(site, find_campaign(site, sys.argv[2]))
 """
 
@@ -99,10 +100,10 @@ def test_a_campaign_that_is_killed_in_an_outage_leaves_no_stopped_osd_and_no_dat
     ceph: CephLab, tmp_path: Path
 ) -> None:
     blocks = {"ledger": f"sqlite:///{tmp_path}/ledger.db", "paths": {"var": f"{tmp_path}/var"}}
-    settings = json.dumps({**blocks, "benchmarks": benchmarks_on(ceph)})
-    site = Site(SiteSettings.model_validate_json(settings), EnvSecrets({}))
+    settings = {**blocks, "benchmarks": benchmarks_on(ceph)}
+    site = Site(SiteSettings.model_validate(settings), EnvSecrets({}))
     folder = planned(campaign_root(site))
-    command = [sys.executable, "-c", MEASURE, settings, folder.id]
+    command = [sys.executable, "-c", MEASURE, json.dumps(settings), folder.id]
     with subprocess.Popen(command, start_new_session=True) as process:
         until(lambda: in_outage(ceph, folder), alive=lambda: process.poll() is None)
         os.killpg(process.pid, signal.SIGKILL)
