@@ -1,9 +1,10 @@
 """A night alone, and beside stage-out and a collection, under one real Airflow: how much longer it takes.
 
 One lab with its ledger on a MariaDB. Before a night of kind B a build of GARBAGE files is published that has expired,
-users inject RATE files a second, and the DAGs of stage-out run until they verify as many. A collection is begun with
-the night: it removes that build and deletes its objects. In a night of kind A the DAGs are paused. The first night
-warms up and is not counted.
+a collection removes it, and a small build is published, so that no tag of the last revisions names it any more; users
+inject RATE files a second, and the DAGs of stage-out run until they verify as many. A second collection is begun with
+the night and deletes these objects. In a night of kind A the DAGs are paused. The first night warms up and is not
+counted.
 
 Ends in one line of JSON, which is also written to bench/results/together.json; code 1 if the ratio of the means is
 above the target, an artifact was not published, a collection deleted less than its garbage or did not do so within its
@@ -28,6 +29,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import psutil
 from nights.lab import BenchLab, say
 from nights.times import seconds
 from publishing.machine import description
@@ -52,6 +54,8 @@ KEEP_DAYS, EXPIRED_DAYS = 30, 60
 AT_WORK_S = 300.0
 INJECTED, INJECTED_MINUTES = 1.07, 30.0
 """Of the rate: a twentieth of the copies fails, and is tried again much later."""
+SHARDS = 1
+"""Tasks of each pass: one keeps up with the rate, and each costs its start once a minute."""
 COLLECTION = "nightly_gc"
 CYCLE_S = 60.0
 """The passes of stage-out begin once in it: rates are of whole cycles."""
@@ -64,6 +68,8 @@ class TogetherNight:
     kind: str
     night_s: float
     whole: bool
+    busy: float = 0.0
+    """Of the machine's processor time."""
     files_per_s: float = 0.0
     deleted: int = 0
 
@@ -89,6 +95,7 @@ def main() -> int:
 
 def _scheduled(scene: Scene, plan: LoadPlan) -> AbstractContextManager[BenchLab]:
     def change(document: dict[str, Any]) -> None:
+        document["stageout"]["shards"] = SHARDS
         for slot in document["slots"].values():
             slot["retention"] = {"keep_days": KEEP_DAYS, "minimum": 1, "rebuild_days": 0}
             slot["links"] = {"weekdays": False}  # one of them would keep the expired build
@@ -122,11 +129,14 @@ def _rounds(scene: Scene, lab: BenchLab, plan: LoadPlan, options: argparse.Names
         "rate": options.rate,
         "alone_s": [round(one, 1) for one in alone],
         "beside_s": [round(night.night_s, 1) for night in beside],
+        "alone_busy": [night.busy for night in nights if night.kind == "A"],
+        "beside_busy": [night.busy for night in beside],
         "ratio": round(mean(night.night_s for night in beside) / mean(alone), 3),
         "target": TARGET,
         "files_per_s": [round(night.files_per_s, 1) for night in beside],
         "deleted": [night.deleted for night in beside],
         "garbage": GARBAGE,
+        "shards": SHARDS,
         "pools": {name: lab.api.ask("GET", f"/pools/{name}")["slots"] for name in ("prepare", "publish", "stageout")},
         "good": good,
         "machine": machine,
@@ -134,12 +144,17 @@ def _rounds(scene: Scene, lab: BenchLab, plan: LoadPlan, options: argparse.Names
 
 
 def _alone(lab: BenchLab, day: date, options: argparse.Namespace) -> TogetherNight:
+    before = _processor()
     began, ended, whole = _night(lab, day, options.artifacts, options.files, options.seconds)
-    return TogetherNight("A", ended - began, whole)
+    return TogetherNight("A", ended - began, whole, _busy(before))
 
 
 def _beside(scene: Scene, lab: BenchLab, plan: LoadPlan, day: date, options: argparse.Namespace) -> TogetherNight:
-    _night(lab, day - timedelta(days=EXPIRED_DAYS), WARM_UP, GARBAGE, options.seconds)
+    expired = day - timedelta(days=EXPIRED_DAYS)
+    _night(lab, expired, WARM_UP, GARBAGE, options.seconds)
+    lab.api.trigger(COLLECTION, f"removal__{day}", {}, logical_date=None)
+    _until_ended(lab, f"removal__{day}")
+    _night(lab, expired + timedelta(days=1), WARM_UP, options.files, options.seconds)
     run_id = f"together__{day}"
 
     def collect() -> None:
@@ -149,7 +164,9 @@ def _beside(scene: Scene, lab: BenchLab, plan: LoadPlan, day: date, options: arg
     with scene.injecting(plan):
         _pause(lab, paused=False)
         _until_at_work(scene, mark, start, options.rate)
+        before = _processor()
         began, ended, whole = _night(lab, day, options.artifacts, options.files, options.seconds, collect)
+        busy = _busy(before)
         _pause(lab, paused=True)
     _until_ended(lab, run_id)
     for name in DAGS:
@@ -158,7 +175,18 @@ def _beside(scene: Scene, lab: BenchLab, plan: LoadPlan, day: date, options: arg
     cycles = max(1, math.floor((ended - began) / CYCLE_S)) * CYCLE_S
     last = ended - start.timestamp()
     rate = measures.rate(last - cycles, last)
-    return TogetherNight("B", ended - began, whole, rate, _deleted(lab, run_id, ended))
+    return TogetherNight("B", ended - began, whole, busy, rate, _deleted(lab, run_id, ended))
+
+
+def _processor() -> tuple[float, float]:
+    """Seconds that the machine's processors were idle, and all of them, since it was started."""
+    times = psutil.cpu_times()
+    return times.idle + times.iowait, sum(times[:8])  # the others are counted in these
+
+
+def _busy(before: tuple[float, float]) -> float:
+    idle, every = (now - then for now, then in zip(_processor(), before, strict=True))
+    return round(1 - idle / every, 3)
 
 
 def _until_at_work(scene: Scene, mark: Mark, start: datetime, rate: float) -> None:
