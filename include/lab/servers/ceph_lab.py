@@ -112,7 +112,7 @@ class CephLab:
                 supervisor.start_program(name)
             for name in part:
                 self._await(supervisor, name)
-        self._await_sizes()
+        self._await_pools()
         if self.mountpoint.is_mount():
             # the first data pool of a file system is its default, and is replicated
             os.setxattr(self.mountpoint, "ceph.dir.layout.pool", FILES.encode())
@@ -164,12 +164,17 @@ class CephLab:
         endpoint = self._server().endpoint
         if not Supervisor(self.place).running():
             return CephLabStatus(None, dict.fromkeys(range(OSDS), False), False, endpoint, mount)
-        status: dict[str, Any] = json.loads(self._cluster().ceph("status", "-f", "json"))
+        health = json.loads(self._cluster().ceph("health", "-f", "json"))["status"]
         dump = json.loads(self._cluster().ceph("osd", "dump", "-f", "json"))
         osds = {int(osd["osd"]): bool(osd["up"]) for osd in dump["osds"]}
-        groups = status["pgmap"].get("pgs_by_state", [])
-        clean = all(group["state_name"].startswith("active+clean") for group in groups)
-        return CephLabStatus(status["health"]["status"], osds, clean, endpoint, mount)
+        clean = all(group["state_name"].startswith("active+clean") for group in self._groups())
+        return CephLabStatus(health, osds, clean, endpoint, mount)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """The placement groups by state, each with its `state_name` and `count`."""
+        status = json.loads(self._cluster().ceph("status", "-f", "json"))
+        groups: list[dict[str, Any]] = status["pgmap"].get("pgs_by_state", [])
+        return groups
 
     def _make(self, osd_gib: int, say: Say) -> None:
         if self._directory.exists():
@@ -227,16 +232,19 @@ class CephLab:
         except ServiceNotReady as why:
             raise ServiceFailed(name, str(why), str(self.place.log / f"{name}.log")) from None
 
-    def _await_sizes(self) -> None:
-        """Until the manager knows how large each OSD is: how full a pool is follows from it."""
+    def _await_pools(self) -> None:
+        """Until the manager knows the size of each OSD, from which follows how full a pool is, and all groups serve."""
 
-        def unknown() -> str | None:
+        def fault() -> str | None:
             nodes = json.loads(self._cluster().ceph("osd", "df", "-f", "json"))["nodes"]
             sizes = [int(node["kb"]) for node in nodes if node["status"] == "up"]
-            return None if sizes and all(sizes) else "OSDs have not reported their sizes"
+            if not sizes or not all(sizes):
+                return "OSDs have not reported their sizes"
+            idle = sum(int(group["count"]) for group in self._groups() if not group["state_name"].startswith("active"))
+            return f"{idle} placement groups are not active" if idle else None
 
         try:
-            wait(unknown, alive=lambda: None, timeout_s=READY_S)
+            wait(fault, alive=lambda: None, timeout_s=READY_S)
         except ServiceNotReady as why:
             raise ServiceFailed("mgr.a", str(why), str(self.place.log / "mgr.a.log")) from None
 
