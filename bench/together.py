@@ -54,8 +54,6 @@ KEEP_DAYS, EXPIRED_DAYS = 30, 60
 AT_WORK_S = 300.0
 INJECTED, INJECTED_MINUTES = 1.07, 30.0
 """Of the rate: a twentieth of the copies fails, and is tried again much later."""
-SHARDS = 1
-"""Tasks of each pass: one keeps up with the rate, and each costs its start once a minute."""
 COLLECTION = "nightly_gc"
 CYCLE_S = 60.0
 """The passes of stage-out begin once in it: rates are of whole cycles."""
@@ -95,7 +93,6 @@ def main() -> int:
 
 def _scheduled(scene: Scene, plan: LoadPlan) -> AbstractContextManager[BenchLab]:
     def change(document: dict[str, Any]) -> None:
-        document["stageout"]["shards"] = SHARDS
         for slot in document["slots"].values():
             slot["retention"] = {"keep_days": KEEP_DAYS, "minimum": 1, "rebuild_days": 0}
             slot["links"] = {"weekdays": False}  # one of them would keep the expired build
@@ -136,7 +133,6 @@ def _rounds(scene: Scene, lab: BenchLab, plan: LoadPlan, options: argparse.Names
         "files_per_s": [round(night.files_per_s, 1) for night in beside],
         "deleted": [night.deleted for night in beside],
         "garbage": GARBAGE,
-        "shards": SHARDS,
         "pools": {name: lab.api.ask("GET", f"/pools/{name}")["slots"] for name in ("prepare", "publish", "stageout")},
         "good": good,
         "machine": machine,
@@ -156,9 +152,10 @@ def _beside(scene: Scene, lab: BenchLab, plan: LoadPlan, day: date, options: arg
     _until_ended(lab, f"removal__{day}")
     _night(lab, expired + timedelta(days=1), WARM_UP, options.files, options.seconds)
     run_id = f"together__{day}"
+    accepted = {"repositories": [lab.slot.repository], "accept": "the garbage is most of the repository"}
 
     def collect() -> None:
-        lab.api.trigger(COLLECTION, run_id, {}, logical_date=None)
+        lab.api.trigger(COLLECTION, run_id, accepted, logical_date=None)
 
     mark, start = Mark.of(scene.ledger), datetime.now(UTC)
     with scene.injecting(plan):
