@@ -50,10 +50,16 @@ class BenchPreset:
 
 
 USUAL = BenchPreset()
+# for about 6 GB at 30 MB/s; a fill ends as soon as it is written, long before its time is over
 SHAPES = {
-    "hlt2-occupancy": BenchPreset(4),
-    "hlt2-degraded-osd": BenchPreset(3, 0.003),
-    "hlt2-degraded-host": BenchPreset(3, 0.003),
+    "hlt2-controlled": BenchPreset(1, 0.001),
+    "hlt2-streams": BenchPreset(2, 0.001),
+    "hlt2-blocks": BenchPreset(2),
+    "hlt2-occupancy": BenchPreset(8),
+    "hlt2-ageing": BenchPreset(30),
+    "hlt2-degraded-osd": BenchPreset(6, 0.003),
+    "hlt2-degraded-host": BenchPreset(6, 0.003),
+    "hlt2-packet-size": BenchPreset(2),
 }
 
 

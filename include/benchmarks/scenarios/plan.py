@@ -20,7 +20,8 @@ FILL_BLOCK, SMALL_FILL_BLOCK = 4 * MIB, MIB // 4
 FILL_BLOCKS = 50
 """Of each stream at least, where large blocks are written."""
 FILL_STREAMS = 8
-FILL_S = 300
+FILL_S = 900
+"""Against the seconds of the presets' steps: a fill writes a part of the whole target."""
 AGE_PERCENT = 20
 """Of a target: what is written over its level and deleted, each time that it ages."""
 LEAST_AGED = 10
@@ -227,16 +228,18 @@ def _planned(
     rounds: int,
 ) -> Iterator[PlannedStep]:
     minutes = min(wish.minutes or settings.limits.minutes, settings.limits.minutes)
-    asked = sum(
-        (0 if phase.fill_percent is None else FILL_S * (1 + phase.ageing))
-        + sum(step.seconds for step in phase.prepare)
-        + wish.rounds * sum(step.seconds for step in phase.steps)
+    # an ageing is two steps
+    fills = sum(1 + 2 * phase.ageing for phase in preset.phases if phase.fill_percent is not None)
+    measured = sum(
+        sum(step.seconds for step in phase.prepare) + wish.rounds * sum(step.seconds for step in phase.steps)
         for phase in preset.phases
     )
     # further rounds do not count: a campaign with them is compared with one that has none
     # a ramp comes on top of each step, and files are opened, flushed and removed between them
-    pace = min(1.0, LOAD_SHARE * minutes * 60 / asked)
-    fill_s = max(SHORTEST_S, int(FILL_S * pace))
+    allowed = LOAD_SHARE * minutes * 60
+    pace = min(1.0, allowed / (fills * FILL_S + measured))
+    # a large target takes hours: a fill has all the time that the steps leave
+    fill_s = max(SHORTEST_S, int((allowed - pace * measured) / max(fills, 1)))
     numbers = count(1)
     filled: list[StreamLoad] = []
     for part, phase in enumerate(preset.phases):
