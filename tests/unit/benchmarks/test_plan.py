@@ -99,7 +99,7 @@ def test_an_occupancy_preset_fills_what_is_missing_to_each_level():
 
 
 def test_a_fill_has_all_the_time_that_the_measured_steps_leave():
-    wish = CampaignWish("t", "hlt2-occupancy", 0.1, 1, 1000)
+    wish = CampaignWish("t", "hlt2-occupancy", 0.01, 1, 1000)
     made = plan(wish, fill="allowed", limits={"bytes": "2TB", "fill_percent": 85, "minutes": 1000})
     steps = [[step.load.seconds for step in made.steps if step.fills is fills] for fills in (False, True)]
     assert steps == [[300] * 4, [(0.75 * 60_000 - 4 * 300) / 4] * 4]
