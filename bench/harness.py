@@ -136,6 +136,10 @@ def _objects(timed: TimedServer, scratch: Path, options: argparse.Namespace) -> 
             access.value: round(statistics.median(found[access].server_ms for found in latencies), 2)
             for access in ACCESSES
         },
+        "driver_ms": {
+            access.value: round(statistics.median(found[access].driver_ms for found in latencies), 2)
+            for access in ACCESSES
+        },
         "latencies_of": timed.source,
     }, max(spreads)
 

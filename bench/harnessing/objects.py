@@ -28,8 +28,8 @@ BUCKET = "bench"
 FILES = 100_000
 """Of a stream that writes: more than it has time for."""
 READ_FILES = 50
-LATENCY_FILES = 100
-LATENCY_BYTES = 1 << 20
+LATENCY_FILES = 20
+LATENCY_BYTES = 8 << 20
 """Large enough for the server's part to be most of it."""
 METHODS = {LoadAccess.WRITE: "PUT", LoadAccess.READ: "GET"}
 
