@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 _WIDTH, _HEIGHT = 720, 420
-_LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 50, 60
+_RIGHT, _TOP, _BOTTOM = 20, 50, 60
 _PARTS = ("#1f6fb4", "#2e8b57", "#c0392b", "#e0a030", "#8e44ad", "#5f9ea0", "#999999", "#444444")
 _COLOURS = ("#1f6fb4", "#999999", "#c0392b", "#2e8b57", "#8e44ad")
 
@@ -37,10 +37,11 @@ def line_plot(
     places = sorted({x for one in series for x, _ in one.points})
     low, high = (math.log2(value) if log_x else value for value in (places[0], places[-1]))
     top = _round_up(max(y for one in series for _, y in one.points))
+    left = 45 + 8 * len(f"{top:,.0f}")  # the label of the axis beside the longest number
 
     def across(x: float) -> float:
         share = ((math.log2(x) if log_x else x) - low) / ((high - low) or 1)
-        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+        return left + share * (_WIDTH - left - _RIGHT)
 
     def up(y: float) -> float:
         return _HEIGHT - _BOTTOM - y / top * (_HEIGHT - _TOP - _BOTTOM)
@@ -52,8 +53,8 @@ def line_plot(
     for step in range(6):
         y = top * step / 5
         parts.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{up(y):.1f}" y2="{up(y):.1f}" stroke="#dddddd"/>'
-            + _text(_LEFT - 8, up(y) + 4, f"{y:,.0f}", anchor="end")
+            f'<line x1="{left}" x2="{_WIDTH - _RIGHT}" y1="{up(y):.1f}" y2="{up(y):.1f}" stroke="#dddddd"/>'
+            + _text(left - 8, up(y) + 4, f"{y:,.0f}", anchor="end")
         )
     parts += [_text(across(x), _HEIGHT - _BOTTOM + 20, f"{x:g}") for x in (places if ticks is None else ticks)]
     for number, one in enumerate(series):
@@ -62,7 +63,7 @@ def line_plot(
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
         marks = one.points if ticks is None else ()
         parts += [f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="3.5" fill="{colour}"/>' for x, y in marks]
-        at = _LEFT + 12 + number * 200
+        at = left + 12 + number * 200
         parts.append(f'<rect x="{at}" y="{_TOP - 18}" width="14" height="4" fill="{colour}"/>')
         parts.append(_text(at + 20, _TOP - 12, one.name, anchor="start"))
     return "\n".join([*parts, "</svg>", ""])
