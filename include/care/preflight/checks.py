@@ -11,7 +11,7 @@ from include.care.preflight.airflow import Asked
 from include.care.preflight.connections import airflow_has_all, look_at_connections, named
 from include.care.preflight.findings import Finding, Severity
 from include.care.preflight.paused_dags import look_at_paused
-from include.care.preflight.pools import look_at_pools
+from include.care.preflight.pools import look_at_bounds, look_at_pools
 from include.care.preflight.run import Check
 from include.ledger.engine import shown
 from include.ledger.migrate import version
@@ -48,6 +48,7 @@ def checks_of(
         Check("paused", "", partial(look_at_paused, settings, site.secrets, [slot] if slot else None),
               "Start Airflow's API server."),
     ]  # fmt: skip
+    found += [Check("bounds", one.name, partial(look_at_bounds, site, one.name), "Start its server.") for one in chosen]
     for name in sorted(used):
         cure = "Check its URL, endpoint and connection, and that it runs."
         found.append(Check("store", name, partial(stores.look_at_store, site, name, source=name in sources), cure))

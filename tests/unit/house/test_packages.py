@@ -16,7 +16,6 @@ SMALL = {
     "include.care.watch.tables": TABLES,
     "include.care.replicas.client_config": "a document of another program, and nothing of ours",
     "include.care.preflight.clockchange": "a check of the preflight is one module",
-    "include.care.preflight.pools": "a check of the preflight is one module",
     "include.care.preflight.schedule": "a DAG file imports it, and nothing heavier",
     "include.cvmfs.commit.derivation": "read and tested without the merge that asks it",
     "include.gateway.service.http.routing": "what the stock gateway's router does, and nothing of ours",
