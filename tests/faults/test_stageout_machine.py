@@ -323,3 +323,17 @@ StageoutBesideTrouble.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 test_stageout_beside_trouble = StageoutBesideTrouble.TestCase
+
+
+def test_a_workflow_is_unknown_when_its_files_are_archived_and_its_requests_deleted() -> None:
+    machine = StageoutBesideTrouble()
+    owner, workflow = OWNERS[0], WORKFLOWS[0]
+    machine.begin([LINKS[0], LINKS[1]], declared=True)
+    machine.every_file_ends()
+    for _ in range(4):
+        machine.wait("week")
+        machine.work()
+    machine.close(owner, workflow)
+    assert machine.world.closed == set()
+    machine.nothing_is_lost_or_doubled()
+    machine.teardown()
