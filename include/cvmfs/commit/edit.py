@@ -78,14 +78,17 @@ class Edit(EditableRevision):
     @contextmanager
     def attempt(self) -> Iterator[Savepoint]:
         """All or nothing: if the block raises, the edit is as if it had never begun. Not to be nested."""
+        # Only the table of open catalogs is copied. A catalog marks itself before its first change and is rolled back
+        # to that mark, so an attempt costs what it changes, and not what the edit has opened before.
         attempt = self._attempt = Savepoint(dict(self._nodes), dict(self._objects))
         try:
             yield attempt
-        except BaseException:
+        except BaseException:  # a kill as well: the changes before this one are still to be committed
             self._attempt = None
             for node, before, mark in attempt.marked.values():
                 node.catalog.settle(mark, undo=True)
                 node.parent, node.known, node.dirty = before.parent, before.known, before.dirty
+            # What the attempt opened goes. What it forgot is open still, just for this: it comes back with the table.
             kept = {id(node) for node in attempt.nodes.values()}
             for node in [*self._nodes.values(), *attempt.forgotten]:
                 if id(node) not in kept:

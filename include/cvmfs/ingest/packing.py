@@ -59,11 +59,14 @@ class Packer(Generic[T]):
         self._compression = compression
         self._deliver = deliver
         self._index = index
+        # A hit in the index spares nothing unless the store is known to have the object.
         self._look_up = index is not None and bool(known)
         self._asked: list[tuple[T, bytes, bytes]] = []
         self._asked_bytes = 0
         self._store = store
         self._processes: processes.Processes | None = None
+        # Counted down to 0, where processes are started; from -1 that never comes. A process writes its objects itself,
+        # which pays for folders: into other stores the threads of the uploader send, and wait for the network anyway.
         self._files_until_processes = PROCESSES_AFTER_FILES if store is not None and store.kind is FILE else -1
         self._sent = DigestSet()
         self._lock = threading.Lock()
@@ -139,6 +142,8 @@ class Packer(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Threads of the pool may be waiting for room in the budget, which is never given back after a fault: it fails
+        # first. The store is flushed last of all: a changeset names the objects as soon as this returns.
         if fault is not None:
             self._budget.fail(fault)
         try:
@@ -229,6 +234,7 @@ class Packer(Generic[T]):
 
     def _claim(self, one: bytes, size: int) -> bool:
         """Whether the object of this identity is ours to send; counts it either way."""
+        # One step: two threads with the same content must not both find it absent, and send it twice.
         with self._lock:
             if one in self._known or not self._sent.add(one):
                 self.objects_reused += 1
