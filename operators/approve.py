@@ -38,8 +38,10 @@ class AskApprovalOperator(NightshiftOperator):
     Hands on a list for `AwaitApprovalOperator`, which is mapped over it: as many as the run has asked so far, of which
     the last one is alive. Skipped if there is nothing to go on with.
 
-    :param batches: all batches of a plan; what a partial build takes from another one is with them in the plan.
-    :param night: the night of the run, whose earlier passes may have asked already.
+    Args:
+        batches: All batches of the plan, as its task returned them; what a partial build inherits is read beside them.
+        night: What `BuildSensor` returned; earlier passes of that night may have asked already. None: no night.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("batches", "night")
@@ -71,7 +73,9 @@ class AwaitApprovalOperator(NightshiftOperator, HITLOperator):
 
     Its subject and its list are in the ledger, where `AskApprovalOperator` put them.
 
-    :param question: one of the list that it handed on.
+    Args:
+        question: One element of the list that `AskApprovalOperator` returned.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("question",)
@@ -155,7 +159,17 @@ def questions_to_map(
 ) -> list[dict[str, Any]]:
     """One element for each question of the run so far; only the one that was asked just now is open.
 
-    `repository`: of the questions about this one, in a run that asks about several.
+    Args:
+        site: The site, for its ledger.
+        run: The run's name in the ledger (`hooks.site.run_name`).
+        asked: What asking came to.
+        repository: Only the questions about this repository, in a run that asks about several; None: all.
+
+    Returns:
+        Mappings with `id`, `number`, `open` and `why`, for `AwaitApprovalOperator` to be mapped over.
+
+    Raises:
+        AirflowSkipException: There is nothing to go on with.
     """
     from include.nightlies.records import questions
 

@@ -39,7 +39,9 @@ class ReadIndexEventsOperator(NightshiftOperator):
     An event names its build date in `extra`, as `{"date": "2026-11-21"}`; without one this day's is meant. The passes
     of a night that wait already have seen this run, and check the index in this moment.
 
-    :param slot: the slot.
+    Args:
+        slot: The slot's name in the site configuration.
+        **kwargs: Those of every operator.
     """
 
     ui_color = "#e6f1f2"
@@ -86,8 +88,10 @@ class ReadIndexEventsOperator(NightshiftOperator):
 class BeginNightOperator(NightshiftOperator):
     """Starts the first run of a night, with the cut-off that it has; skipped if that run is there already.
 
-    :param slot: the slot.
-    :param day: the build date.
+    Args:
+        slot: The slot's name in the site configuration.
+        day: The build date, as `YYYY-MM-DD`; empty: the task is skipped.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("day",)

@@ -37,7 +37,12 @@ SKIPPED, COLLECTED = "skipped", "collected"
 
 
 class _CareOperator(NightshiftOperator):
-    """:param repository: whose turn it is; skipped if the run's parameter `repositories` names others only."""
+    """Base of operators that look after one repository.
+
+    Args:
+        repository: Its name in the site configuration. Skipped if the run's parameter `repositories` names others only.
+        **kwargs: Those of every operator.
+    """
 
     template_fields: Sequence[str] = ("repository",)
 
@@ -68,7 +73,9 @@ class PruneTagsOperator(WritingOperator, _CareOperator):
 
     The run's parameter `dry_run` may say otherwise than the rule. Returns the names.
 
-    :param only_by_rule: whether `dry_run` *false* leaves it to the rule whether tags go.
+    Args:
+        only_by_rule: Whether `dry_run` *false* leaves it to the repository's rule whether tags are removed.
+        **kwargs: `repository`, `deferrable`, and those of every operator.
     """
 
     ui_color = "#fee2e2"
@@ -148,13 +155,17 @@ class CvmfsCollectOperator(WritingOperator, _CareOperator):
     ends it: before its sweep the claim is given back, a sweep is finished by the next collection.
 
     Args:
-        repository: Also skipped if the run's parameter `repositories` names others only.
-        grace_days: How long a revision stays after it was superseded; None: as the settings say.
+        grace_days: Days that a revision stays after it was superseded; None: as the settings say.
         all_orphans: Whether to look for orphans in the whole store, not in a seventh of it.
-        accept: The reason to go on in spite of the brakes.
-        audited: Preserved objects that are read back; None: as the settings say.
-        dry_run: Only report what would be deleted.
-        wait_limit_s: Seconds to wait for other collections in all.
+        accept: The reason to go on in spite of the brakes; empty: they stop the collection.
+        audited: How many preserved objects are read back; None: as the settings say.
+        dry_run: Report what would be deleted; delete nothing.
+        wait_limit_s: Seconds to wait for other collections in total.
+        **kwargs: `repository`, `deferrable`, and those of every operator.
+
+    Raises:
+        CollectionBusy: Another collection was at work for longer than `wait_limit_s`.
+        NightshiftError: A brake stopped the collection, or objects are lost or could not be deleted.
     """
 
     template_fields = ("repository", "grace_days", "all_orphans", "accept", "audited", "dry_run")
@@ -248,7 +259,9 @@ class CvmfsCollectOperator(WritingOperator, _CareOperator):
 class BeginCollectionsOperator(NightshiftOperator):
     """Refuses what no run of collections can be: one of a backfill. Returns the repositories of this run.
 
-    :param repositories: all that are collected.
+    Args:
+        repositories: The names of all repositories that are collected.
+        **kwargs: Those of every operator.
     """
 
     ui_color = "#e6f1f2"
@@ -272,7 +285,9 @@ class BeginCollectionsOperator(NightshiftOperator):
 class ReportCollectionOperator(_CareOperator):
     """Puts together what became of a repository in a run of collections, in the log and as the returned mapping.
 
-    :param tasks: the ids of the tasks, by what they did: *replicas*, *tags*, *builds*, *collection*, *check*.
+    Args:
+        tasks: The ids of the tasks, by what they did: *replicas*, *tags*, *builds*, *collection*, *check*.
+        **kwargs: `repository`, and those of every operator.
     """
 
     ui_color = "#e6f1f2"
@@ -299,9 +314,12 @@ class _ReplicaJobOperator(NightshiftOperator):
     stops the task, a job that it started is ended. Returns the last lines of the job's output.
 
     Args:
-        limit_minutes: How long the job is watched; it then goes on without us, and the next try joins it.
-        poll_interval: Seconds between two looks, at most.
+        repository: The repository's name in the site configuration.
+        replica: The replica's name there.
+        limit_minutes: Minutes that the job is watched; it then goes on without us, and the next try joins it.
+        poll_interval: Most seconds between two checks of the job.
         deferrable: Whether to watch in the triggerer; otherwise the task does it.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("repository", "replica")
@@ -345,7 +363,19 @@ class _ReplicaJobOperator(NightshiftOperator):
         return self.ended(context, trigger.event(self._watch(site, trigger, end)))
 
     def ended(self, context: Context, event: dict[str, Any]) -> list[str]:  # noqa: ARG002
-        """Judge what the watch saw last. Raises NodeError for a job that failed, WaitedTooLong for one that runs."""
+        """Judge what the watch saw last.
+
+        Args:
+            context: The context of the task.
+            event: What the trigger saw.
+
+        Returns:
+            The last lines of the job's output.
+
+        Raises:
+            NodeError: The job failed.
+            WaitedTooLong: It still runs.
+        """
         from include.care.replicas.jobs import job_on
         from include.publishers.server.jobs import JobLook
 

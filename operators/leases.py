@@ -38,7 +38,9 @@ class EndLeasesOperator(NightshiftOperator):
     With the parameter `dry_run` it only reports which. It is skipped if there is nothing to end, and fails if a gateway
     was away or a dead task's lease could not be ended. What was ended is sent to its outlets.
 
-    :param looked: what `ListLeasesOperator` found.
+    Args:
+        looked: What `ListLeasesOperator` returned: a mapping with `leases` and `silent`.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("looked",)

@@ -17,7 +17,9 @@ class VerifyArtifactsOperator(WritingOperator):
 
     Taking away waits in the triggerer while the repository is frozen; reading does not.
 
-    :param batches: all batches of the run's plan, for the destinations to tidy; what to verify comes from the ledger.
+    Args:
+        batches: All batches of the run's plan, for the destinations to tidy; what to verify comes from the ledger.
+        **kwargs: `deferrable`, and those of every operator.
     """
 
     template_fields = ("batches",)

@@ -27,9 +27,11 @@ class NightTrigger(BaseTrigger):
     waits for whenever that changes. What is wrong with the index is waited out until the night ends; a slot that is
     not configured any more ends it.
 
-    :param night: `Night` as JSON.
-    :param turn: `Pass` as JSON.
-    :param listen: the DAG that has a run for every event of the index: a new one of these ends a pause.
+    Args:
+        night: `Night` as JSON.
+        turn: `Pass` as JSON.
+        poll_s: Most seconds between two checks of the index.
+        listen: The DAG that has a run for every event of the index: a new one of these ends a pause.
     """
 
     def __init__(self, night: dict[str, Any], turn: dict[str, Any], poll_s: float, listen: str | None = None) -> None:

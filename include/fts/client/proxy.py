@@ -28,11 +28,14 @@ def signed_proxy(request_pem: bytes, credential: X509Credential, *, lifetime: ti
         request_pem: The server's certificate request.
         credential: Our proxy or certificate.
         lifetime: How long the proxy lasts; never longer than the credential.
-        now: UTC.
+        now: The time, UTC.
+
+    Returns:
+        The chain in PEM.
 
     Raises:
-        FTS_REPLY_UNEXPECTED: The request is malformed, not signed by its own key, or of a weak key.
-        PROXY_EXPIRED: The credential has ended.
+        FtsError: `FTS_REPLY_UNEXPECTED`: the request is malformed, not signed by its own key, or of a weak key;
+            `PROXY_EXPIRED`: the credential has ended.
     """
     key = _key_of(request_pem)
     if credential.expires <= now:

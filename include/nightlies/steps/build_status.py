@@ -49,7 +49,8 @@ def fresh_artifacts(
 class Watch:
     """What one process saw of an index, look by look; an index that did not change is not read again.
 
-    :param connect: gives the site as it is configured at that moment.
+    Attributes:
+        connect: Gives the site as it is configured at that moment.
     """
 
     connect: Callable[[], Site]
@@ -106,7 +107,8 @@ log = logging.getLogger(__name__)
 class FirstArtifacts:
     """What one process saw of the indices of a slot's dates, look by look.
 
-    :param connect: gives the site as it is configured at that moment.
+    Attributes:
+        connect: Gives the site as it is configured at that moment.
     """
 
     connect: Callable[[], Site]

@@ -54,10 +54,13 @@ class _Progress(PhaseTimes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPublisher(NodeUpkeep):
-    """Publishes to one repository.
+    """Publishes to one repository. For arguments, results and errors see `Publisher`; each method may raise NodeError.
 
-    ``ingest``: publish new trees by ``cvmfs_server ingest`` and not by a transaction. ``compared``: what of a tree is
-    kept on the node.
+    Attributes:
+        packing: Packs a tree for the node.
+        compared: What of a tree is kept on the node.
+        ingest: Publish new trees by ``cvmfs_server ingest``, not by a transaction.
+        confirm_s: Seconds to wait for readers to see a publication.
     """
 
     packing: Packing
@@ -78,9 +81,7 @@ class ServerPublisher(NodeUpkeep):
     ) -> Reserved:
         """Create the destinations that are absent, as empty nested catalogs, and all directories above them.
 
-        ``nested``: which of the directories above become nested catalogs too; ``on_create`` is called with what is
-        going to be created, while the node is held. One transaction; none at all when everything is there. Raises
-        DestinationError, PathBusy, NodeError.
+        One transaction; none at all when everything is there. ``on_create`` is called while the node is held.
         """
         self.require(Operation.RESERVE, destinations[0] if destinations else "")
 
@@ -126,9 +127,8 @@ class ServerPublisher(NodeUpkeep):
     ) -> Published:
         """Send the packed tree to the node and publish it there, in a transaction on the destination.
 
-        ``replace=False`` refuses a destination that holds anything. ``on_lease`` is called with a function that gives
-        up from outside. A destination that holds this very tree is left as it is. Raises PathBusy, DestinationError,
-        BaseChanged, PrepareAgain, NotSupported and Lossy, and NodeError.
+        A destination that holds this very tree is left as it is. Raises NotSupported and Lossy for entries that
+        `cvmfs_server` cannot publish, or would lose.
         """
         path = changeset.destination
         if changeset.repository != self.fqrn:
@@ -164,7 +164,7 @@ class ServerPublisher(NodeUpkeep):
         return done
 
     def remove(self, path: str, *, holder: str, now: datetime) -> Published:  # noqa: ARG002 - the node's own clock counts
-        """Remove the tree or file at ``path``. Raises PathBusy, DestinationError, NodeError."""
+        """Remove the tree or file at ``path``."""
         self.require(Operation.REMOVE, checked_destination(path))
         progress = _Progress()
 
@@ -201,8 +201,7 @@ class ServerPublisher(NodeUpkeep):
     ) -> Released:
         """Take away those of ``paths`` that are reserved and still empty, and what is empty without them.
 
-        Only directories below ``floor`` or among ``created`` go with their last child. One transaction; none when there
-        is nothing to take away. Raises PathBusy, NodeError.
+        One transaction; none when there is nothing to take away.
         """
         self.require(Operation.RELEASE, next(iter(paths), ""))
 
