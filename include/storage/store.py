@@ -189,7 +189,14 @@ class Store(ABC):
         """
 
     def exists(self, key: str) -> bool:
-        """Whether there is such an object."""
+        """Whether there is an object.
+
+        Args:
+            key: Its key.
+
+        Returns:
+            False only if the store says that there is none.
+        """
         return self.head(key) is not None
 
     @abstractmethod

@@ -190,13 +190,10 @@ class FtsClient:
 
         Args:
             job_ids: Their ids.
-            priority: 1 to 5; FTS serves the highest first.
+            priority: 1 to 5, of which FTS serves the highest first; another one is refused before anything is sent.
 
         Returns:
             The state of each job after it, or the server's error for it.
-
-        Raises:
-            FtsError: `FTS_JOB_INVALID`: another priority; nothing was sent.
         """
         if priority not in PRIORITIES:
             raise FTS_JOB_INVALID(f"priority {priority!r} is not one of 1 to 5; {FTS_JOB_INVALID.hint}")

@@ -32,7 +32,6 @@ SMALL = {
     "sensors.ceph": STORED,
     "triggers.begin": STORED,
     "triggers.fts": STORED,
-    "triggers.replicas": STORED,
 }
 
 
