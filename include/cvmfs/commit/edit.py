@@ -323,7 +323,7 @@ class Edit(EditableRevision):
     def _remove(self, path: str, entry: Dirent) -> None:
         node = self._writable(self._holder(path))
         if entry.is_directory:
-            for reference in [one for one in node.catalog.nested() if is_below(one.path, path)]:
+            for reference in [nested for nested in node.catalog.nested() if is_below(nested.path, path)]:
                 node.catalog.remove_nested(reference.path, self._totals(reference.path))
             self._forget(path)
         node.catalog.remove_tree(path)
@@ -333,12 +333,14 @@ class Edit(EditableRevision):
     def _nodes_below(self, path: str, entry: Dirent) -> list[OpenCatalog]:
         """All catalogs mounted at a path or below it, opened, to be changed."""
         around = self.holder(path)
-        pending = [one.path for one in around.nested() if is_below(one.path, path)] if entry.is_directory else []
+        pending = (
+            [nested.path for nested in around.nested() if is_below(nested.path, path)] if entry.is_directory else []
+        )
         found = []
         while pending:
             node = self._writable(self._node_inside(pending.pop()))
             found.append(node)
-            pending += [one.path for one in node.catalog.nested()]
+            pending += [nested.path for nested in node.catalog.nested()]
         return found
 
     def _carry(self, old: Catalog, new: Catalog, source: str, target: str) -> None:

@@ -192,10 +192,10 @@ class Packer(Generic[T]):
             )  # fmt: skip
 
     def _packed_elsewhere(self, ticket: tuple[T, bytes], digest: bytes, size: int) -> bool:
-        one, key = ticket
+        callers, key = ticket
         if self._index is not None:
             self._index.remember(key, digest)
-        self._deliver(one, digest)
+        self._deliver(callers, digest)
         return self._claim(digest, size)
 
     def _end_processes(self, *, failed: bool) -> None:
@@ -232,11 +232,11 @@ class Packer(Generic[T]):
             self._budget.give(len(content))
         return hash_.digest
 
-    def _claim(self, one: bytes, size: int) -> bool:
+    def _claim(self, object_id: bytes, size: int) -> bool:
         """Whether the object of this identity is ours to send; counts it either way."""
         # One step: two threads with the same content must not both find it absent, and send it twice.
         with self._lock:
-            if one in self._known or not self._sent.add(one):
+            if object_id in self._known or not self._sent.add(object_id):
                 self.objects_reused += 1
                 return False
             self.objects_new += 1
