@@ -109,8 +109,8 @@ class AwaitApprovalOperator(NightshiftOperator, HITLOperator):
         self.subject, self.body = asked.subject, f"{asked.body}\n\n[Run and its logs]({log_of(asked.run_id)})"
         self.response_timeout = asked.deadline - datetime.now(UTC)
         approvers = settings_of(site, asked.repository).approvers
-        self.assigned_users = [{"id": one, "name": one} for one in approvers] or None
-        self.log.info("%s; digest %s", asked.said, asked.digest)
+        self.assigned_users = [{"id": approver, "name": approver} for approver in approvers] or None
+        self.log.info("%s; digest %s", asked.outcome, asked.digest)
         tell_asked(site, asked, url=self._url(context), now=clock())
         return super().execute(context)
 
@@ -133,7 +133,7 @@ class AwaitApprovalOperator(NightshiftOperator, HITLOperator):
         )  # fmt: skip
         if answer is not Answer.APPROVED:
             tell_refused(site, settled, url=self._url(context), now=clock())
-            raise AirflowSkipException(settled.said)
+            raise AirflowSkipException(settled.outcome)
         return {"digest": settled.digest, "answer": settled.answer.value, "by": settled.answered_by}
 
     def _url(self, context: Context) -> str | None:
@@ -177,9 +177,14 @@ def questions_to_map(
         raise AirflowSkipException(asked.why)
     alive = asked.question.id if asked.question else None
     found = [
-        {"id": one.id, "number": one.number, "open": one.id == alive, "why": asked.why if one.id == alive else one.said}
-        for one in questions.of_run(site.ledger, run)
-        if repository in (None, one.repository)
+        {
+            "id": question.id,
+            "number": question.number,
+            "open": question.id == alive,
+            "why": asked.why if question.id == alive else question.outcome,
+        }
+        for question in questions.of_run(site.ledger, run)
+        if repository in (None, question.repository)
     ]
     return found or [{"id": None, "number": 0, "open": False, "why": asked.why}]
 
