@@ -110,7 +110,11 @@ def bucket_policy(
         if role is Role.READER or role in principals
         for grant in grants
     ]
-    kept = [one for one in (others or {}).get("Statement", []) if not str(one.get("Sid", "")).startswith(SID)]
+    kept = [
+        statement
+        for statement in (others or {}).get("Statement", [])
+        if not str(statement.get("Sid", "")).startswith(SID)
+    ]
     return {"Version": "2012-10-17", "Statement": [*kept, *ours]}
 
 

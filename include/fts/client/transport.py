@@ -203,10 +203,10 @@ class FtsTransport:
         """The error for a reply."""
         reason = reply.message()
         if reason is None:
-            kind, said = kind_of_foreign(reply.status, with_token=self.with_token), _beginning(reply)
+            kind, detail = kind_of_foreign(reply.status, with_token=self.with_token), _beginning(reply)
         else:
-            kind, said = kind_of(reply.status, reason), reason[:1000]
-        return self._error(kind, call, said, reply.status, reason)
+            kind, detail = kind_of(reply.status, reason), reason[:1000]
+        return self._error(kind, call, detail, reply.status, reason)
 
     def unexpected(self, call: FtsCall, reply: FtsReply) -> FtsError:
         """The error for a reply of success in a form that FTS does not use."""
@@ -214,9 +214,9 @@ class FtsTransport:
         return self._error(kind, call, _beginning(reply), reply.status)
 
     def _error(
-        self, kind: FtsErrorKind, call: FtsCall, said: str, status: int | None = None, reason: str | None = None
+        self, kind: FtsErrorKind, call: FtsCall, detail: str, status: int | None = None, reason: str | None = None
     ) -> FtsError:
-        message = f"FTS server {self.url}: {call.what}: {said}; {kind.hint}"
+        message = f"FTS server {self.url}: {call.what}: {detail}; {kind.hint}"
         return kind(message, job_id=call.job_id, status=status, reason=reason)
 
     def _once(self, call: FtsCall) -> FtsReply | CallFailure:

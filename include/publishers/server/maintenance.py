@@ -78,10 +78,10 @@ class NodeUpkeep:
         def attempt() -> NodeTag:
             with self._session(f"tag {name}") as session:
                 wanted = root or str(self.read().manifest.root)
-                there = next((one for one in self._tags(session) if one.name == name), None)
+                there = next((tag for tag in self._tags(session) if tag.name == name), None)
                 if there is None:
                     session.run(Verb.TAG, session.commands.tag_add(name, description, root))
-                    there = next(one for one in self._tags(session) if one.name == name)
+                    there = next(tag for tag in self._tags(session) if tag.name == name)
                 if ObjectHash.parse(there.hash).digest != ObjectHash.parse(wanted).digest:
                     raise NAME_REFUSED(self.fqrn, f"tag {name!r} names {there.hash}, not {wanted}")
                 return there
@@ -105,7 +105,7 @@ class NodeUpkeep:
 
         def attempt() -> tuple[str, ...]:
             with self._session("removing tags") as session:
-                there = {one.name for one in self._tags(session)} & set(names)
+                there = {tag.name for tag in self._tags(session)} & set(names)
                 removed.update(there)
                 if there:
                     session.run(Verb.TAG, session.commands.tag_remove(sorted(there)))

@@ -252,8 +252,8 @@ class ServerPublisher(NodeUpkeep):
         there = head.revision.lookup(path)
         if self.ingest and tag is None and (there is None or is_reserved(head.revision, path)):
             with progress.phase("send"):
-                said = session.run(Verb.SPOOL, commands.spooled(), feed=packed.blocks(), quiet=True).lines
-                self._require_arrived(packed, said)
+                lines = session.run(Verb.SPOOL, commands.spooled(), feed=packed.blocks(), quiet=True).lines
+                self._require_arrived(packed, lines)
             with progress.phase("publish"):
                 progress.sent = True
                 session.ingest(commands.ingest(path, create=there is None))
@@ -272,11 +272,11 @@ class ServerPublisher(NodeUpkeep):
         name, message = (tag.name, tag.description) if tag else (None, "")
         session.run(Verb.PUBLISH, session.commands.publish(name, message))
 
-    def _require_arrived(self, packed: NodeArchive, said: Sequence[str]) -> None:
+    def _require_arrived(self, packed: NodeArchive, lines: Sequence[str]) -> None:
         here = hashlib.sha256()
         for block in packed.blocks():
             here.update(block)
-        if not said or said[-1].split(" ")[0] != here.hexdigest():
+        if not lines or lines[-1].split(" ")[0] != here.hexdigest():
             raise SYNC_FAILED(self.fqrn, "the archive did not arrive on the node as it was sent", hint="try again")
 
     def _require_place(
@@ -338,7 +338,7 @@ class ServerPublisher(NodeUpkeep):
 
     def _tagged(self, head: Repository, tag: NewTag, path: str) -> bool:
         """Whether the tag names a revision that holds what is at the path now."""
-        found = next((one for one in head.tags() if one.name == tag.name), None)
+        found = next((known for known in head.tags() if known.name == tag.name), None)
         there = head.revision.nested_at(path)
         return (
             found is not None
