@@ -112,7 +112,7 @@ def _served(repositories: Sequence[RepositoryInfo], key_id: str) -> str:
     """The repositories by name, and those of them that list the key."""
     if not repositories:
         return f"takes key {key_id}, but serves no repository yet"
-    ours = [one.name for one in repositories if key_id in one.keys]
-    others = [one.name for one in repositories if key_id not in one.keys]
+    ours = [repository.name for repository in repositories if key_id in repository.keys]
+    others = [repository.name for repository in repositories if key_id not in repository.keys]
     text = f"takes key {key_id}; serves {', '.join(ours)}" if ours else f"takes key {key_id}, which no repository lists"
     return f"{text}; not for this key: {', '.join(others)}" if others else text

@@ -92,7 +92,7 @@ def batches_of(value: Sequence[dict[str, Any]] | dict[str, Any] | None) -> list[
 
     if value is None:
         return []
-    return [Batch.from_json(one) for one in ([value] if isinstance(value, dict) else value)]
+    return [Batch.from_json(batch) for batch in ([value] if isinstance(value, dict) else value)]
 
 
 def former_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:

@@ -71,13 +71,13 @@ class ReadIndexEventsOperator(NightshiftOperator):
 
     def _dates(self, events: Mapping[Any, Iterable[Any]], today: date) -> set[date]:
         found = set()
-        for one in (one for of_asset in events.values() for one in of_asset):
-            extra = dict(one.extra or {})
-            said = extra.get("date") or dict(extra.get("payload") or {}).get("date")
+        for event in (asset_event for of_asset in events.values() for asset_event in of_asset):
+            extra = dict(event.extra or {})
+            given = extra.get("date") or dict(extra.get("payload") or {}).get("date")
             try:
-                found.add(date.fromisoformat(said) if said else today)
+                found.add(date.fromisoformat(given) if given else today)
             except (TypeError, ValueError):
-                self.log.warning("an event has an invalid date %r; write YYYY-MM-DD", said)
+                self.log.warning("an event has an invalid date %r; write YYYY-MM-DD", given)
         return found
 
     def _is_there(self, context: Context, tick: Any) -> bool:

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from include.nightlies.steps.collect import Collected
     from include.site.site import Site
 
-LINES = 20
-"""Of a job's output, that are logged and returned."""
+LINES = 20  # of a job's output, that are logged and returned
 SKIPPED, COLLECTED = "skipped", "collected"
 """Keys under which a collection leaves why it was skipped and when it is due, and its figures even if it fails."""
 
@@ -69,9 +68,7 @@ class CheckWhitelistOperator(_CareOperator):
 class PruneTagsOperator(WritingOperator, _CareOperator):
     """Takes tags away by the repository's rule, or reports which would go; skipped where there is no rule.
 
-    Waits in the triggerer while the repository is frozen.
-
-    The run's parameter `dry_run` may say otherwise than the rule. Returns the names.
+    Waits in the triggerer while it is frozen. The run's parameter `dry_run` overrides the rule. Returns the names.
 
     Args:
         only_by_rule: Whether `dry_run` *false* leaves it to the repository's rule whether tags are removed.
@@ -144,7 +141,7 @@ class CheckReplicasOperator(_CareOperator):
         looks = check_replicas(self.site(), attempt_of(context), self.repository)
         if not looks:
             raise AirflowSkipException(f"{self.repository} has no replicas in the configuration")
-        return [one.to_json() for one in looks]
+        return [look.to_json() for look in looks]
 
 
 class CvmfsCollectOperator(WritingOperator, _CareOperator):
@@ -162,10 +159,6 @@ class CvmfsCollectOperator(WritingOperator, _CareOperator):
         dry_run: Report what would be deleted; delete nothing.
         wait_limit_s: Seconds to wait for other collections in total.
         **kwargs: `repository`, `deferrable`, and those of every operator.
-
-    Raises:
-        CollectionBusy: Another collection was at work for longer than `wait_limit_s`.
-        NightshiftError: A brake stopped the collection, or objects are lost or could not be deleted.
     """
 
     template_fields = ("repository", "grace_days", "all_orphans", "accept", "audited", "dry_run")
@@ -279,7 +272,7 @@ class BeginCollectionsOperator(NightshiftOperator):
             what = "a backfill would collect once for each date; what is deletable depends on the time of the run alone"
             raise COLLECTION_RUN_REFUSED(f"{what}. Nothing was changed. Trigger one run by hand instead.")
         wanted = context["params"].get("repositories") or self.repositories
-        return [one for one in self.repositories if one in wanted]
+        return [repository for repository in self.repositories if repository in wanted]
 
 
 class ReportCollectionOperator(_CareOperator):
@@ -363,19 +356,7 @@ class _ReplicaJobOperator(NightshiftOperator):
         return self.ended(context, trigger.event(self._watch(site, trigger, end)))
 
     def ended(self, context: Context, event: dict[str, Any]) -> list[str]:  # noqa: ARG002
-        """Judge what the watch saw last.
-
-        Args:
-            context: The context of the task.
-            event: What the trigger saw.
-
-        Returns:
-            The last lines of the job's output.
-
-        Raises:
-            NodeError: The job failed.
-            WaitedTooLong: It still runs.
-        """
+        """Judge what the watch saw last. Raises NodeError for a job that failed, WaitedTooLong for one that runs."""
         from include.care.replicas.jobs import job_on
         from include.publishers.server.jobs import JobLook
 
@@ -419,10 +400,7 @@ class _ReplicaJobOperator(NightshiftOperator):
 
 
 class SnapshotReplicaOperator(_ReplicaJobOperator):
-    """Lets a stratum 1 take what stratum 0 has: `cvmfs_server snapshot`; notes in the ledger how far it is then.
-
-    It is watched as long as its longest snapshot takes by the configuration, unless `limit_minutes` is given.
-    """
+    """Runs `cvmfs_server snapshot` on a stratum 1, for `longest_snapshot_minutes`; the ledger has how far it is."""
 
     ui_color = "#dcfce7"
     verb = "snapshot"
@@ -448,7 +426,7 @@ class SnapshotReplicaOperator(_ReplicaJobOperator):
 
 
 class CollectReplicaOperator(_ReplicaJobOperator):
-    """Lets a stratum 1 collect its own garbage: `cvmfs_server gc -f`; watched for 12 hours unless set otherwise."""
+    """Runs `cvmfs_server gc -f` on a stratum 1, for 12 hours unless `limit_minutes` is given."""
 
     ui_color = "#fee2e2"
     verb = "gc"

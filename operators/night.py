@@ -278,7 +278,7 @@ def reason_given(context: Context) -> str:
 
 def verdicts(found: Iterable[QualityRecord]) -> dict[str, str]:
     """What a task returns: each suite, its verdict and its reason."""
-    return {one.suite.value: f"{one.verdict.value}: {one.reason}" for one in found}
+    return {record.suite.value: f"{record.verdict.value}: {record.reason}" for record in found}
 
 
 def slot_asset(slot: str) -> Asset:

@@ -154,7 +154,7 @@ class RemoveExpiredOperator(LeaseTaskOperator):
         if context["params"].get("dry_run"):
             raise AirflowSkipException("dry run: see the plan; nothing is removed")
         attempt, done, busy = attempt_of(context), {}, dict[str, PathBusy | CollectionRunning]()
-        plans = [RetentionPlan.from_json(one) for one in self.plans or ()]
+        plans = [RetentionPlan.from_json(value) for value in self.plans or ()]
         for plan in plans:
             require_retention_approved(site, plan, attempt.run)
         for plan in plans:
@@ -301,7 +301,7 @@ def rollback_wish_of(context: Context) -> RollbackWish:
     from include.nightlies.rollback.preview import RollbackWish
 
     params = context["params"]
-    given = [one for one in (params.get("tag"), params.get("revision")) if one is not None]
+    given = [value for value in (params.get("tag"), params.get("revision")) if value is not None]
     if len(given) != 1:
         raise ROLLBACK_REFUSED("give a tag or the number of a revision, exactly one of them; nothing was changed")
     return RollbackWish(params["repository"], given[0], params["reason"])

@@ -41,7 +41,7 @@ class VerifyArtifactsOperator(WritingOperator):
 
         removed = self.outlasting(site, lambda: self.unless_frozen(site, tidy))
         read = self.outlasting(site, lambda: verify_run(site, attempt))
-        return {"verified": len(read), "files": sum(one.files for one in read), "tidied": len(removed)}
+        return {"verified": len(read), "files": sum(tree.files for tree in read), "tidied": len(removed)}
 
 
 if not TYPE_CHECKING:

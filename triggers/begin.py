@@ -34,18 +34,18 @@ class FirstArtifactTrigger(BaseEventTrigger):
         """Errors are logged and retried; the trigger never stops, otherwise a missed night would go unnoticed."""
         from include.nightlies.steps.build_status import FirstArtifacts
 
-        looks, said = None, ""
+        looks, reported = None, ""
         while True:
             try:
                 looks = looks or FirstArtifacts(configured(self.slot), self.slot)
                 found = await asyncio.to_thread(looks.look, datetime.now(UTC))
             except Exception as error:  # noqa: BLE001 - a store, a configuration that is just edited: checked again
                 found = []
-                if str(error) != said:
+                if str(error) != reported:
                     self.log.warning("%s", error)
-                    said = str(error)
+                    reported = str(error)
             else:
-                said = ""
+                reported = ""
             for day in found:
                 yield TriggerEvent({"date": day.isoformat()})
             await asyncio.sleep(self.poll_s)

@@ -160,7 +160,7 @@ class RemindUsersOperator(NightshiftOperator):
         from include.stageout.tasks.reminders import remind
 
         require_no_backfill(context)
-        return {owner: said.value for owner, said in remind(self.site(), now=clock())}
+        return {owner: outcome.value for owner, outcome in remind(self.site(), now=clock())}
 
 
 def claimer(context: Context) -> str:
