@@ -59,9 +59,13 @@ format: $(STAMP)  ## bring the code into its form
 check: lint  ## lint, types, the contracts of all DAGs and the fast tests, in 90 s
 	@$(BIN)/pytest tests/dags/test_contracts.py tests/unit -m "not slow" -q -n auto --dist worksteal
 
+# What others call, and has sections in its docstrings.
+PUBLIC := operators sensors triggers hooks include/storage include/publishers include/fts/client
+
 lint: $(STAMP)  ## linters and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/pydoclint --quiet $(PUBLIC)
 	@$(BIN)/mypy
 	@$(BIN)/hadolint docker/Dockerfile
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yaml

@@ -119,7 +119,7 @@ def nightly_gc(settings: SiteSettings, repositories: list[str]) -> DAG:
 
 def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
     """The tasks of one repository. A task that is skipped keeps only those from running that are for its result."""
-    snapshots = [one.longest_snapshot_minutes for one in settings.repository(repository).replicas]
+    snapshots = [replica.longest_snapshot_minutes for replica in settings.repository(repository).replicas]
     go_on = TriggerRule.NONE_FAILED
     with TaskGroup(
         group_of(repository), group_display_name=repository, tooltip=f"Collect the garbage of {repository}."
@@ -187,6 +187,6 @@ def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
 
 
 _site = load()
-_collectable = sorted(name for name, one in _site.repositories.items() if one.garbage_collectable)
+_collectable = sorted(name for name, repository in _site.repositories.items() if repository.garbage_collectable)
 if _collectable:
     nightly_gc_dag = nightly_gc(_site, _collectable)

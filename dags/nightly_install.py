@@ -151,7 +151,7 @@ def night_params(settings: SiteSettings, slot: Slot | None) -> dict[str, Param]:
 
 def is_judged(settings: SiteSettings, slot: Slot | None) -> bool:
     """Whether the DAG has the tasks of the quality gate: if its slot has one; without a slot, if any has."""
-    return any(one.quality is not None for one in ([slot] if slot else settings.slots.values()))
+    return any(configured.quality is not None for configured in ([slot] if slot else settings.slots.values()))
 
 
 def night(settings: SiteSettings, slot: Slot | None) -> DAG:
@@ -182,7 +182,7 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
         params=night_params(settings, slot),
         tags=["nightlies", "cvmfs", *([f"slot:{slot.name}"] if slot else ["by hand"])],
     )
-    repositories = [slot.repository] if slot else [one.repository for one in settings.slots.values()]
+    repositories = [slot.repository] if slot else [configured.repository for configured in settings.slots.values()]
     judged = is_judged(settings, slot)
     with dag:
         found = BuildSensor(
@@ -202,7 +202,7 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
             group_id="artifact",
             prepare_timeout=timedelta(hours=6),
             inherited=XComArg(plan, INHERITED),
-            approval=any(settings.repository(one).approval for one in repositories),
+            approval=any(settings.repository(fqrn).approval for fqrn in repositories),
             night=found.output,
         )
         gate = CheckCompletenessOperator(

@@ -32,7 +32,7 @@ to no store, gateway or repository.
 
 def publication(settings: SiteSettings) -> DAG:
     """The DAG. Of what must be chosen nothing has a default: a form that is sent as it is must not publish."""
-    approval = any(one.approval for one in settings.repositories.values())
+    approval = any(repository.approval for repository in settings.repositories.values())
     stores = ", ".join(f"`{store.url}`" for store in settings.stores.values()) or "none is configured"
     dag = DAG(
         dag_id="publication",

@@ -43,7 +43,7 @@ with DAG(
             if not edit.symlink(held.path, target, now=now):
                 return head.manifest.revision
             new = edit.finish(now)
-            store_all(store, [*((one.hash.key, one.data) for one in new.catalogs), *new.objects])
+            store_all(store, [*((catalog.hash.key, catalog.data) for catalog in new.catalogs), *new.objects])
             return gateway.commit(held, head.manifest.root, new.hash, generation=seen.token)
 
     with cvmfs_lease(fqrn="{{ params.fqrn }}", path="{{ params.path }}") as lease:

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 
 class FtsHook(BaseHook):
-    """Address and credentials of one FTS server: a bearer token (password), or a certificate or proxy on the worker."""
+    """Address and credentials of one FTS server: a bearer token (password), or a certificate or proxy on the worker.
+
+    Args:
+        fts_conn_id: A connection of type `fts`.
+    """
 
     conn_name_attr = "fts_conn_id"
     default_conn_name = "fts_default"
@@ -26,13 +30,22 @@ class FtsHook(BaseHook):
 
     @property
     def url(self) -> str:
-        """The server's address, without a trailing slash. Raises MissingConnection or BadConnection."""
+        """The server's address, without a trailing slash."""
         from include.fts.client.open import server_url
 
         return server_url(AirflowSecrets().get(self.fts_conn_id))
 
     def get_conn(self) -> FtsClient:
-        """A client; sends nothing yet. Raises MissingConnection, BadConnection, or TOKEN_UNPROTECTED."""
+        """Open a client of the server; sends nothing yet.
+
+        Returns:
+            The client, to be closed by the caller.
+
+        Raises:
+            MissingConnection: There is no connection of this id.
+            BadConnection: It names no host, or its extra is malformed.
+            FtsError: `TOKEN_UNPROTECTED`: a token would go over plain HTTP.
+        """
         from include.fts.client.open import connected_credential, open_client
 
         connection = AirflowSecrets().get(self.fts_conn_id)

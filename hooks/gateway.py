@@ -23,7 +23,11 @@ __all__ = ["CvmfsGatewayHook", "held_lease"]
 
 
 class CvmfsGatewayHook(BaseHook):
-    """Leases and commits of one CernVM-FS gateway. Login is the key's id, password its secret."""
+    """Leases and commits of one CernVM-FS gateway. Login is the key's id, password its secret.
+
+    Args:
+        gateway_conn_id: A connection of type `cvmfs_gateway`.
+    """
 
     conn_name_attr = "gateway_conn_id"
     default_conn_name = "cvmfs_gateway_default"
@@ -35,7 +39,15 @@ class CvmfsGatewayHook(BaseHook):
         self.gateway_conn_id = gateway_conn_id
 
     def get_conn(self) -> GatewayClient:
-        """A client; sends nothing yet. Raises MissingConnection or BadConnection."""
+        """Open a client of the gateway; sends nothing yet.
+
+        Returns:
+            The client.
+
+        Raises:
+            MissingConnection: There is no connection of this id.
+            BadConnection: It names no host.
+        """
         from include.gateway.client.client import GatewayClient
 
         connection = AirflowSecrets().get(self.gateway_conn_id)
@@ -77,7 +89,17 @@ def held_lease(lease: Mapping[str, Any]) -> Iterator[tuple[GatewayClient, Lease]
 
 
 def unsealed(lease: Mapping[str, Any]) -> tuple[GatewayClient, Lease]:
-    """A client of its gateway, and the lease that `CvmfsLeaseOperator` took. Raises SEALED_LEASE_UNREADABLE."""
+    """A client of its gateway, and the lease that `CvmfsLeaseOperator` took.
+
+    Args:
+        lease: What `CvmfsLeaseOperator` returned.
+
+    Returns:
+        The client and the lease, which is not renewed.
+
+    Raises:
+        GatewayError: `SEALED_LEASE_UNREADABLE`: its token was sealed with another key.
+    """
     from include.gateway.client.sealed_lease import unseal
 
     connection = str(lease["gateway_conn_id"])
@@ -90,7 +112,7 @@ def _served(repositories: Sequence[RepositoryInfo], key_id: str) -> str:
     """The repositories by name, and those of them that list the key."""
     if not repositories:
         return f"takes key {key_id}, but serves no repository yet"
-    ours = [one.name for one in repositories if key_id in one.keys]
-    others = [one.name for one in repositories if key_id not in one.keys]
+    ours = [repository.name for repository in repositories if key_id in repository.keys]
+    others = [repository.name for repository in repositories if key_id not in repository.keys]
     text = f"takes key {key_id}; serves {', '.join(ours)}" if ours else f"takes key {key_id}, which no repository lists"
     return f"{text}; not for this key: {', '.join(others)}" if others else text

@@ -16,7 +16,11 @@ __all__ = ["ObjectStoreHook"]
 
 
 class ObjectStoreHook(BaseHook):
-    """Opens stores by URL with the access key of one connection. Login is the access key, password the secret one."""
+    """Opens stores by URL with the access key of one connection. Login is the access key, password the secret one.
+
+    Args:
+        store_conn_id: A connection of type `object_store`.
+    """
 
     conn_name_attr = "store_conn_id"
     default_conn_name = "object_store_default"  # as include.site.site.OBJECT_STORE
@@ -28,9 +32,18 @@ class ObjectStoreHook(BaseHook):
         self.store_conn_id = store_conn_id
 
     def get_conn(self, url: str = "") -> Store:
-        """The store at `url` (`s3://bucket/prefix`); without one, the bucket that the connection's extra names.
+        """Open a store; sends nothing yet.
 
-        Raises MissingConnection, BadConnection or StoreError.
+        Args:
+            url: `s3://bucket/prefix`; "": the bucket that the connection's extra names.
+
+        Returns:
+            The store.
+
+        Raises:
+            MissingConnection: There is no connection of this id.
+            BadConnection: Its extra is malformed, or names no bucket.
+            StoreError: The URL is malformed.
         """
         from include.site.stores import connected_store
 
@@ -58,6 +71,14 @@ class ObjectStoreHook(BaseHook):
 
 
 def require_one_store(store: str | None, store_conn_id: str | None) -> None:
-    """Raises ValueError where a task names its store twice."""
+    """Refuse a task that names its store twice.
+
+    Args:
+        store: A store's name in the site configuration, or None.
+        store_conn_id: A connection of type `object_store`, or None.
+
+    Raises:
+        ValueError: Both are given.
+    """
     if store is not None and store_conn_id is not None:
         raise ValueError(f"give `store` ({store!r}) or `store_conn_id` ({store_conn_id!r}), not both")

@@ -47,6 +47,9 @@ def note_of(settings: SiteSettings, dag_id: str, conf: Mapping[str, Any], logica
         dag_id: Of which DAG the run is.
         conf: The run's parameters, as far as they were given.
         logical_date: Of a run that has one.
+
+    Returns:
+        The note, on one line; None: the run gets none.
     """
     given = {name: value for name, value in conf.items() if value not in (None, "", [])}
     dry = "Dry run. " if given.get("dry_run") else ""

@@ -16,7 +16,18 @@ class AirflowSecrets:
     """Resolves a connection id through Airflow, in tasks. Implements `include.settings.secrets.Secrets`."""
 
     def get(self, connection_id: str) -> ConnectionSecrets:
-        """The connection; raises MissingConnection or BadConnection, which quote no secret."""
+        """Ask Airflow for a connection.
+
+        Args:
+            connection_id: Its id.
+
+        Returns:
+            The connection in the library's form.
+
+        Raises:
+            MissingConnection: There is none of this id.
+            BadConnection: It is malformed. Neither quotes a secret.
+        """
         try:
             found = BaseHook.get_connection(connection_id)
         except AirflowNotFoundException:
@@ -35,7 +46,18 @@ class KnownSecrets:
         self._known: dict[str, ConnectionSecrets] = {}
 
     def get(self, connection_id: str) -> ConnectionSecrets:
-        """The connection; raises MissingConnection or BadConnection. Not to be called in the event loop itself."""
+        """Ask Airflow for a connection, once. Not to be called in the event loop itself.
+
+        Args:
+            connection_id: Its id.
+
+        Returns:
+            The connection in the library's form.
+
+        Raises:
+            MissingConnection: There is none of this id.
+            BadConnection: It is malformed.
+        """
         if connection_id not in self._known:
             asked = asyncio.run_coroutine_threadsafe(_ask(connection_id), self._loop)
             self._known[connection_id] = asked.result()
@@ -58,7 +80,18 @@ def in_form(error: SettingsError) -> str:
 
 
 def from_airflow(connection_id: str, found: Connection) -> ConnectionSecrets:
-    """The library's form of one of Airflow's connections; raises BadConnection when its `extra` is no JSON object."""
+    """The library's form of one of Airflow's connections.
+
+    Args:
+        connection_id: The id by which it was asked for.
+        found: Airflow's connection.
+
+    Returns:
+        The connection in the library's form.
+
+    Raises:
+        BadConnection: Its `extra` is no JSON object.
+    """
     variable = connection_variable(connection_id)
     try:
         extra = json.loads(found.extra) if found.extra else {}

@@ -51,7 +51,15 @@ def run_name(context: Context) -> str:
 
 
 def require_wanted(context: Context, repository: str) -> None:
-    """Skip a task whose repository is left out by the run's parameter `repositories`; empty means all of them."""
+    """Skip a task whose repository is left out by the run's parameter `repositories`; empty means all of them.
+
+    Args:
+        context: The context of the task.
+        repository: The repository's name in the site configuration.
+
+    Raises:
+        AirflowSkipException: The parameter names others only.
+    """
     wanted = context["params"].get("repositories")
     if wanted and repository not in wanted:
         raise AirflowSkipException(f"{repository} is not among the repositories of this run")

@@ -199,7 +199,7 @@ def code_of_name(name: str) -> str:
 
 def names_of_code(code: str) -> tuple[str, ...]:
     """The names under which errors of this code were stored."""
-    return tuple(name for names in (CODES, MERGED) for name, one in names.items() if one == code)
+    return tuple(name for names in (CODES, MERGED) for name, known in names.items() if known == code)
 
 
 def name_of_code(code: str) -> str:

@@ -38,8 +38,10 @@ class AskApprovalOperator(NightshiftOperator):
     Hands on a list for `AwaitApprovalOperator`, which is mapped over it: as many as the run has asked so far, of which
     the last one is alive. Skipped if there is nothing to go on with.
 
-    :param batches: all batches of a plan; what a partial build takes from another one is with them in the plan.
-    :param night: the night of the run, whose earlier passes may have asked already.
+    Args:
+        batches: All batches of the plan, as its task returned them; what a partial build inherits is read beside them.
+        night: What `BuildSensor` returned; earlier passes of that night may have asked already. None: no night.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("batches", "night")
@@ -71,7 +73,9 @@ class AwaitApprovalOperator(NightshiftOperator, HITLOperator):
 
     Its subject and its list are in the ledger, where `AskApprovalOperator` put them.
 
-    :param question: one of the list that it handed on.
+    Args:
+        question: One element of the list that `AskApprovalOperator` returned.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("question",)
@@ -105,8 +109,8 @@ class AwaitApprovalOperator(NightshiftOperator, HITLOperator):
         self.subject, self.body = asked.subject, f"{asked.body}\n\n[Run and its logs]({log_of(asked.run_id)})"
         self.response_timeout = asked.deadline - datetime.now(UTC)
         approvers = settings_of(site, asked.repository).approvers
-        self.assigned_users = [{"id": one, "name": one} for one in approvers] or None
-        self.log.info("%s; digest %s", asked.said, asked.digest)
+        self.assigned_users = [{"id": approver, "name": approver} for approver in approvers] or None
+        self.log.info("%s; digest %s", asked.outcome, asked.digest)
         tell_asked(site, asked, url=self._url(context), now=clock())
         return super().execute(context)
 
@@ -129,7 +133,7 @@ class AwaitApprovalOperator(NightshiftOperator, HITLOperator):
         )  # fmt: skip
         if answer is not Answer.APPROVED:
             tell_refused(site, settled, url=self._url(context), now=clock())
-            raise AirflowSkipException(settled.said)
+            raise AirflowSkipException(settled.outcome)
         return {"digest": settled.digest, "answer": settled.answer.value, "by": settled.answered_by}
 
     def _url(self, context: Context) -> str | None:
@@ -155,7 +159,17 @@ def questions_to_map(
 ) -> list[dict[str, Any]]:
     """One element for each question of the run so far; only the one that was asked just now is open.
 
-    `repository`: of the questions about this one, in a run that asks about several.
+    Args:
+        site: The site, for its ledger.
+        run: The run's name in the ledger (`hooks.site.run_name`).
+        asked: What asking came to.
+        repository: Only the questions about this repository, in a run that asks about several; None: all.
+
+    Returns:
+        Mappings with `id`, `number`, `open` and `why`, for `AwaitApprovalOperator` to be mapped over.
+
+    Raises:
+        AirflowSkipException: There is nothing to go on with.
     """
     from include.nightlies.records import questions
 
@@ -163,9 +177,14 @@ def questions_to_map(
         raise AirflowSkipException(asked.why)
     alive = asked.question.id if asked.question else None
     found = [
-        {"id": one.id, "number": one.number, "open": one.id == alive, "why": asked.why if one.id == alive else one.said}
-        for one in questions.of_run(site.ledger, run)
-        if repository in (None, one.repository)
+        {
+            "id": question.id,
+            "number": question.number,
+            "open": question.id == alive,
+            "why": asked.why if question.id == alive else question.outcome,
+        }
+        for question in questions.of_run(site.ledger, run)
+        if repository in (None, question.repository)
     ]
     return found or [{"id": None, "number": 0, "open": False, "why": asked.why}]
 

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 
 class NightshiftOperator(OutlastsOutages, OnSite, BaseOperator):
-    """An operator around steps of `include/`."""
+    """An operator around steps of `include/`; retries by the kind of the error (`hooks.retry.RetryByKind`).
+
+    Args:
+        **kwargs: Those of every operator.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("retry_policy", RetryByKind())
@@ -36,8 +40,15 @@ def clock() -> datetime:
 
 
 def holder_name(context: Context, task_id: str | None = None) -> str:
-    """What others see as the holder of a lease: DAG, run, task, map index and try. `task_id`: another task of the run,
-    which gives it back."""
+    """What others see as the holder of a lease: DAG, run, task, map index and try (docs/formats.md, holders of leases).
+
+    Args:
+        context: The context of the task.
+        task_id: Another task of the run, which gives the lease back; None: the task itself.
+
+    Returns:
+        `<dag>/<run>/<task>[<index>] try <n>`.
+    """
     from include.gateway.holders import TaskName
 
     ti = context["ti"]
@@ -46,7 +57,16 @@ def holder_name(context: Context, task_id: str | None = None) -> str:
 
 
 def attempt_of(context: Context, *, outlast: bool = False, on_lease: OnLease | None = None) -> Attempt:
-    """The try that runs now, for the steps. `outlast`: the operator waits out an outage; `on_lease`: see `Attempt`."""
+    """The try that runs now, for the steps.
+
+    Args:
+        context: The context of the task.
+        outlast: Whether the operator waits out an outage, of which the steps then record nothing.
+        on_lease: Called with each lease that a step takes; see `Attempt`.
+
+    Returns:
+        The try, as steps record it.
+    """
     from include.nightlies.attempt import Attempt
 
     number, last = context["ti"].try_number, not tries_left(context)
@@ -72,13 +92,18 @@ def batches_of(value: Sequence[dict[str, Any]] | dict[str, Any] | None) -> list[
 
     if value is None:
         return []
-    return [Batch.from_json(one) for one in ([value] if isinstance(value, dict) else value)]
+    return [Batch.from_json(batch) for batch in ([value] if isinstance(value, dict) else value)]
 
 
 def former_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """A module's `__getattr__` for classes that were renamed: gives the class and warns. A name goes after one release.
 
-    `names`: the name of today by the former one. Raises AttributeError for any other name.
+    Args:
+        module: The module's `__name__`.
+        names: The name of today by the former one.
+
+    Returns:
+        The function, which raises AttributeError for any other name.
     """
 
     def get(name: str) -> Any:

@@ -39,7 +39,9 @@ class ReadIndexEventsOperator(NightshiftOperator):
     An event names its build date in `extra`, as `{"date": "2026-11-21"}`; without one this day's is meant. The passes
     of a night that wait already have seen this run, and check the index in this moment.
 
-    :param slot: the slot.
+    Args:
+        slot: The slot's name in the site configuration.
+        **kwargs: Those of every operator.
     """
 
     ui_color = "#e6f1f2"
@@ -69,13 +71,13 @@ class ReadIndexEventsOperator(NightshiftOperator):
 
     def _dates(self, events: Mapping[Any, Iterable[Any]], today: date) -> set[date]:
         found = set()
-        for one in (one for of_asset in events.values() for one in of_asset):
-            extra = dict(one.extra or {})
-            said = extra.get("date") or dict(extra.get("payload") or {}).get("date")
+        for event in (asset_event for of_asset in events.values() for asset_event in of_asset):
+            extra = dict(event.extra or {})
+            given = extra.get("date") or dict(extra.get("payload") or {}).get("date")
             try:
-                found.add(date.fromisoformat(said) if said else today)
+                found.add(date.fromisoformat(given) if given else today)
             except (TypeError, ValueError):
-                self.log.warning("an event has an invalid date %r; write YYYY-MM-DD", said)
+                self.log.warning("an event has an invalid date %r; write YYYY-MM-DD", given)
         return found
 
     def _is_there(self, context: Context, tick: Any) -> bool:
@@ -86,8 +88,10 @@ class ReadIndexEventsOperator(NightshiftOperator):
 class BeginNightOperator(NightshiftOperator):
     """Starts the first run of a night, with the cut-off that it has; skipped if that run is there already.
 
-    :param slot: the slot.
-    :param day: the build date.
+    Args:
+        slot: The slot's name in the site configuration.
+        day: The build date, as `YYYY-MM-DD`; empty: the task is skipped.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("day",)

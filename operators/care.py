@@ -30,14 +30,18 @@ if TYPE_CHECKING:
     from include.nightlies.steps.collect import Collected
     from include.site.site import Site
 
-LINES = 20
-"""Of a job's output, that are logged and returned."""
+LINES = 20  # of a job's output, that are logged and returned
 SKIPPED, COLLECTED = "skipped", "collected"
 """Keys under which a collection leaves why it was skipped and when it is due, and its figures even if it fails."""
 
 
 class _CareOperator(NightshiftOperator):
-    """:param repository: whose turn it is; skipped if the run's parameter `repositories` names others only."""
+    """Base of operators that look after one repository.
+
+    Args:
+        repository: Its name in the site configuration. Skipped if the run's parameter `repositories` names others only.
+        **kwargs: Those of every operator.
+    """
 
     template_fields: Sequence[str] = ("repository",)
 
@@ -64,11 +68,11 @@ class CheckWhitelistOperator(_CareOperator):
 class PruneTagsOperator(WritingOperator, _CareOperator):
     """Takes tags away by the repository's rule, or reports which would go; skipped where there is no rule.
 
-    Waits in the triggerer while the repository is frozen.
+    Waits in the triggerer while it is frozen. The run's parameter `dry_run` overrides the rule. Returns the names.
 
-    The run's parameter `dry_run` may say otherwise than the rule. Returns the names.
-
-    :param only_by_rule: whether `dry_run` *false* leaves it to the rule whether tags go.
+    Args:
+        only_by_rule: Whether `dry_run` *false* leaves it to the repository's rule whether tags are removed.
+        **kwargs: `repository`, `deferrable`, and those of every operator.
     """
 
     ui_color = "#fee2e2"
@@ -137,7 +141,7 @@ class CheckReplicasOperator(_CareOperator):
         looks = check_replicas(self.site(), attempt_of(context), self.repository)
         if not looks:
             raise AirflowSkipException(f"{self.repository} has no replicas in the configuration")
-        return [one.to_json() for one in looks]
+        return [look.to_json() for look in looks]
 
 
 class CvmfsCollectOperator(WritingOperator, _CareOperator):
@@ -148,13 +152,13 @@ class CvmfsCollectOperator(WritingOperator, _CareOperator):
     ends it: before its sweep the claim is given back, a sweep is finished by the next collection.
 
     Args:
-        repository: Also skipped if the run's parameter `repositories` names others only.
-        grace_days: How long a revision stays after it was superseded; None: as the settings say.
+        grace_days: Days that a revision stays after it was superseded; None: as the settings say.
         all_orphans: Whether to look for orphans in the whole store, not in a seventh of it.
-        accept: The reason to go on in spite of the brakes.
-        audited: Preserved objects that are read back; None: as the settings say.
-        dry_run: Only report what would be deleted.
-        wait_limit_s: Seconds to wait for other collections in all.
+        accept: The reason to go on in spite of the brakes; empty: they stop the collection.
+        audited: How many preserved objects are read back; None: as the settings say.
+        dry_run: Report what would be deleted; delete nothing.
+        wait_limit_s: Seconds to wait for other collections in total.
+        **kwargs: `repository`, `deferrable`, and those of every operator.
     """
 
     template_fields = ("repository", "grace_days", "all_orphans", "accept", "audited", "dry_run")
@@ -248,7 +252,9 @@ class CvmfsCollectOperator(WritingOperator, _CareOperator):
 class BeginCollectionsOperator(NightshiftOperator):
     """Refuses what no run of collections can be: one of a backfill. Returns the repositories of this run.
 
-    :param repositories: all that are collected.
+    Args:
+        repositories: The names of all repositories that are collected.
+        **kwargs: Those of every operator.
     """
 
     ui_color = "#e6f1f2"
@@ -266,13 +272,15 @@ class BeginCollectionsOperator(NightshiftOperator):
             what = "a backfill would collect once for each date; what is deletable depends on the time of the run alone"
             raise COLLECTION_RUN_REFUSED(f"{what}. Nothing was changed. Trigger one run by hand instead.")
         wanted = context["params"].get("repositories") or self.repositories
-        return [one for one in self.repositories if one in wanted]
+        return [repository for repository in self.repositories if repository in wanted]
 
 
 class ReportCollectionOperator(_CareOperator):
     """Puts together what became of a repository in a run of collections, in the log and as the returned mapping.
 
-    :param tasks: the ids of the tasks, by what they did: *replicas*, *tags*, *builds*, *collection*, *check*.
+    Args:
+        tasks: The ids of the tasks, by what they did: *replicas*, *tags*, *builds*, *collection*, *check*.
+        **kwargs: `repository`, and those of every operator.
     """
 
     ui_color = "#e6f1f2"
@@ -299,9 +307,12 @@ class _ReplicaJobOperator(NightshiftOperator):
     stops the task, a job that it started is ended. Returns the last lines of the job's output.
 
     Args:
-        limit_minutes: How long the job is watched; it then goes on without us, and the next try joins it.
-        poll_interval: Seconds between two looks, at most.
+        repository: The repository's name in the site configuration.
+        replica: The replica's name there.
+        limit_minutes: Minutes that the job is watched; it then goes on without us, and the next try joins it.
+        poll_interval: Most seconds between two checks of the job.
         deferrable: Whether to watch in the triggerer; otherwise the task does it.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("repository", "replica")
@@ -389,10 +400,7 @@ class _ReplicaJobOperator(NightshiftOperator):
 
 
 class SnapshotReplicaOperator(_ReplicaJobOperator):
-    """Lets a stratum 1 take what stratum 0 has: `cvmfs_server snapshot`; notes in the ledger how far it is then.
-
-    It is watched as long as its longest snapshot takes by the configuration, unless `limit_minutes` is given.
-    """
+    """Runs `cvmfs_server snapshot` on a stratum 1, for `longest_snapshot_minutes`; the ledger has how far it is."""
 
     ui_color = "#dcfce7"
     verb = "snapshot"
@@ -418,7 +426,7 @@ class SnapshotReplicaOperator(_ReplicaJobOperator):
 
 
 class CollectReplicaOperator(_ReplicaJobOperator):
-    """Lets a stratum 1 collect its own garbage: `cvmfs_server gc -f`; watched for 12 hours unless set otherwise."""
+    """Runs `cvmfs_server gc -f` on a stratum 1, for 12 hours unless `limit_minutes` is given."""
 
     ui_color = "#fee2e2"
     verb = "gc"

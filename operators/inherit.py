@@ -21,7 +21,9 @@ class PrepareInheritedOperator(NightshiftOperator):
 
     Skipped for builds that list all they have. One that fails is recorded with its reason and stops no other.
 
-    :param batch: what the plan handed on of its kind.
+    Args:
+        batch: What the plan left under the key `inherited`; empty: the build lists all it has.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("batch",)
@@ -52,8 +54,8 @@ class InheritArtifactsOperator(BatchTaskOperator):
     Skipped for builds that list all they have. Waits for busy paths in the triggerer. Returns state and reason of each.
 
     Args:
-        batch: What the plan handed on of its kind.
-        prepared: Whether `PrepareInheritedOperator` did its part before.
+        prepared: Whether `PrepareInheritedOperator` stored the catalogs before.
+        **kwargs: Those of `BatchTaskOperator`; its `batch` is what the plan left under the key `inherited`.
     """
 
     ui_color = "#cffafe"

@@ -97,10 +97,14 @@ class LeaseTaskOperator(WritingOperator):
     collection is about to delete what it needs.
 
     Args:
-        patience_s: Seconds to look again within the task before it is deferred.
+        patience_s: Seconds to try again within the task before it is deferred.
         wait_limit_s: Seconds to wait in total; by default the longest that a lease may last at this gateway, and a
             minute more.
-        deferrable: Whether to wait in the triggerer; otherwise the task waits itself.
+        **kwargs: `deferrable` (whether to wait in the triggerer; otherwise the task waits itself), and those of every
+            operator.
+
+    Raises:
+        WaitedTooLong: A path was busy for longer than `wait_limit_s`.
 
     Attributes:
         kept: What `attempt` left for the next one of this try, as JSON; also over a wait for a path in the triggerer.
@@ -116,7 +120,18 @@ class LeaseTaskOperator(WritingOperator):
 
     @abstractmethod
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        """Do all that can be done now. Raises what failed for good."""
+        """Do all that can be done now.
+
+        Args:
+            context: The context of the task.
+            site: The site, with clients of its services.
+
+        Returns:
+            What the task returns, or what it has to wait for before the next attempt.
+
+        Raises:
+            NightshiftError: What failed for good; whether a further try may help is its `retryable`.
+        """
 
     def execute(self, context: Context) -> Any:
         return self._work(context, None)
@@ -141,7 +156,11 @@ class LeaseTaskOperator(WritingOperator):
         raise Killed(f"{self.task_id} was killed; its lease, if it held one, is given back")
 
     def on_lease(self, drop: Callable[[], object]) -> None:
-        """Called by the publisher with a function that gives the lease at hand back."""
+        """Keep how the lease at hand is given back, for `on_kill`.
+
+        Args:
+            drop: Gives the lease back; called in a thread of its own.
+        """
         self._drop = drop
 
     def _work(self, context: Context, since: datetime | None) -> Any:

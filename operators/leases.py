@@ -29,7 +29,7 @@ class ListLeasesOperator(NightshiftOperator):
             self.log.info("%s (%s)", finding, finding.reason)
         for fqrn, why in looked.silent:
             self.log.warning("%s: its leases are not known: %s", fqrn, why)
-        return {"leases": [one.to_json() for one in looked.findings], "silent": dict(looked.silent)}
+        return {"leases": [finding.to_json() for finding in looked.findings], "silent": dict(looked.silent)}
 
 
 class EndLeasesOperator(NightshiftOperator):
@@ -38,7 +38,9 @@ class EndLeasesOperator(NightshiftOperator):
     With the parameter `dry_run` it only reports which. It is skipped if there is nothing to end, and fails if a gateway
     was away or a dead task's lease could not be ended. What was ended is sent to its outlets.
 
-    :param looked: what `ListLeasesOperator` found.
+    Args:
+        looked: What `ListLeasesOperator` returned: a mapping with `leases` and `silent`.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("looked",)
@@ -52,17 +54,17 @@ class EndLeasesOperator(NightshiftOperator):
         from include.publishers.errors import LeasesLeft
         from include.site.stale_leases import LeaseFinding, Whose, end_dead
 
-        findings = [LeaseFinding.from_json(one) for one in self.looked["leases"]]
-        dead = [one for one in findings if one.whose is Whose.DEAD]
+        findings = [LeaseFinding.from_json(finding) for finding in self.looked["leases"]]
+        dead = [finding for finding in findings if finding.whose is Whose.DEAD]
         faults = [f"{fqrn}: {why}" for fqrn, why in self.looked["silent"].items()]
         if context["params"]["dry_run"]:
-            for one in dead:
-                self.log.info("dry run, would be ended: %s (%s)", one, one.reason)
+            for finding in dead:
+                self.log.info("dry run, would be ended: %s (%s)", finding, finding.reason)
             done = []
         else:
             done = end_dead(self.site(), dead, _state_of(context))
-        faults += [f"{one.finding}: {one.reason}" for one in done if one.fault]
-        ended = [f"{one.finding.repository}{one.finding.path or '/'}" for one in done if one.ended]
+        faults += [f"{outcome.finding}: {outcome.reason}" for outcome in done if outcome.fault]
+        ended = [f"{outcome.finding.repository}{outcome.finding.path or '/'}" for outcome in done if outcome.ended]
         for outlet in self.outlets:
             if isinstance(outlet, Asset) and ended:
                 context["outlet_events"][outlet].extra = {"ended": [*ended]}

@@ -32,7 +32,9 @@ class PlanNightOperator(NightshiftOperator):
 
     What a partial build takes from another one is handed on under the key `inherited`, for `InheritArtifactsOperator`.
 
-    :param night: the night that `BuildSensor` found.
+    Args:
+        night: What `BuildSensor` returned, a night as a mapping; None: it found none.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("night",)
@@ -84,8 +86,11 @@ class CheckCompletenessOperator(NightshiftOperator):
 
     Of a night that goes on only what this very pass took is checked.
 
-    :param night: the night of the run, if it was one; then what its slot requires counts too, and the reason why the
-        slot's links stay is recorded. A dry run is skipped here, so that nothing after it happens.
+    Args:
+        night: The night of the run, if it was one; then what its slot requires counts too, and the reason why the
+            slot's links stay is recorded. A dry run is skipped here, so that nothing after it happens.
+        of_night: Whether the run is one of a night, which fails without `night`.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("night",)
@@ -129,7 +134,9 @@ class CheckIndexOperator(NightshiftOperator):
 
     Returns the verdict by suite; nothing where the slot has no such suite, and then nothing is imported for it.
 
-    :param night: the night that `BuildSensor` found.
+    Args:
+        night: What `BuildSensor` returned, a night as a mapping; None: it found none.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("night",)
@@ -155,7 +162,9 @@ class CheckBuildOperator(NightshiftOperator):
 
     Skipped where there is nothing to judge: before the night's last pass, in a dry run, and where nothing was planned.
 
-    :param night: the night that `BuildSensor` found.
+    Args:
+        night: What `BuildSensor` returned, a night as a mapping; None: it found none.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("night",)
@@ -190,7 +199,9 @@ class SetLinksOperator(LeaseTaskOperator):
 
     Waits for busy paths in the triggerer. Returns what became of each link, with its reason.
 
-    :param night: the night of the run.
+    Args:
+        night: What `BuildSensor` returned; None: it found no night.
+        **kwargs: Those of `LeaseTaskOperator`.
     """
 
     template_fields = ("night",)
@@ -223,9 +234,11 @@ class SetLinksOperator(LeaseTaskOperator):
 class AnnounceBuildOperator(NightshiftOperator):
     """Notifies those that wait for the slot's builds, as an event of its asset; the last task, after the links.
 
-    :param night: the night of the run.
-    :param passed: what the gate let pass.
-    :param linked: what became of the links.
+    Args:
+        night: What `BuildSensor` returned; None: it found no night.
+        passed: What `CheckCompletenessOperator` returned; None: it failed or was skipped.
+        linked: What `SetLinksOperator` returned; None: it was skipped.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("night", "passed", "linked")
@@ -265,7 +278,7 @@ def reason_given(context: Context) -> str:
 
 def verdicts(found: Iterable[QualityRecord]) -> dict[str, str]:
     """What a task returns: each suite, its verdict and its reason."""
-    return {one.suite.value: f"{one.verdict.value}: {one.reason}" for one in found}
+    return {record.suite.value: f"{record.verdict.value}: {record.reason}" for record in found}
 
 
 def slot_asset(slot: str) -> Asset:

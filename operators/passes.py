@@ -20,8 +20,10 @@ class StartNextPassOperator(NightshiftOperator):
     The next run's id follows from the night alone, so that a retry or a cleared task starts it once. It gets the time
     when the night ends, and waits for some minutes first if this run made no plan. Skipped where the night ends.
 
-    :param night: the night that `BuildSensor` found.
-    :param plan: the id of the task that planned this pass.
+    Args:
+        night: What `BuildSensor` returned; None: it found no night.
+        plan: The id of the task that planned this pass.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("night",)
@@ -61,7 +63,16 @@ class StartNextPassOperator(NightshiftOperator):
 def start_once(dag_id: str, run_id: str, *, conf: Mapping[str, Any], note: str) -> NoReturn:
     """End the task that calls this by having Airflow start the run; skipped if a run of that id is there already.
 
-    No task waits for the run. `note`: what people read on its page.
+    No task waits for the run.
+
+    Args:
+        dag_id: The DAG of the run.
+        run_id: The id of the run.
+        conf: The parameters of the run, as JSON.
+        note: What people read on the run's page.
+
+    Raises:
+        DagRunTriggerException: Always; Airflow starts the run by it.
     """
     raise DagRunTriggerException(
         trigger_dag_id=dag_id,

@@ -31,7 +31,7 @@ class RunPreflightOperator(NightshiftOperator):
         tell(site, report)
         if not report.ready:
             raise NotReady(report)
-        return {one.value: len(report.of_severity(one)) for one in Severity}
+        return {severity.value: len(report.of_severity(severity)) for severity in Severity}
 
 
 if not TYPE_CHECKING:

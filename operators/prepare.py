@@ -24,8 +24,10 @@ NICENESS = 10
 class PrepareArtifactsOperator(NightshiftOperator):
     """Each artifact becomes a changeset in the ledger, for `PublishArtifactsOperator`. Returns states and digests only.
 
-    :param batch: one batch of a plan, as its task handed it on. One artifact that fails is recorded with its reason and
-        does not stop the others of its batch; the task fails when all did, or while a further try may help.
+    Args:
+        batch: One batch of a plan, as its task returned it. One artifact that fails is recorded with its reason and
+            does not stop the others of its batch; the task fails when all did, or while a further try may help.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("batch",)

@@ -23,7 +23,12 @@ class BatchTaskOperator(LeaseTaskOperator):
     """A task that publishes a batch. One that fails is recorded with its reason and stops no other.
 
     Args:
-        batch: What the plan handed on.
+        batch: One batch of a plan, as its task returned it.
+        **kwargs: Those of `LeaseTaskOperator`.
+
+    Raises:
+        BatchFailed: Several artifacts failed, or one beside others that were published; a single one raises its own
+            error.
     """
 
     template_fields = ("batch",)
@@ -35,7 +40,20 @@ class BatchTaskOperator(LeaseTaskOperator):
         self._failures: dict[str, Exception] = {}
 
     def settled(self, ledger: Bind, attempt: Attempt, batch: Batch, outcome: PublishOutcome) -> Done | Waiting:
-        """What an attempt with this outcome comes to. Raises what failed, once nothing is busy any more."""
+        """What an attempt with this outcome comes to.
+
+        Args:
+            ledger: Where artifacts that are given up are recorded.
+            attempt: The try that runs now.
+            batch: The batch of the task.
+            outcome: What was published, failed or is busy in this attempt.
+
+        Returns:
+            The wait for what is busy; else the task's result.
+
+        Raises:
+            BatchFailed: Several artifacts failed, and nothing is busy any more; a single one raises its own error.
+        """
         from include.nightlies.steps.errors import BatchFailed
         from include.nightlies.steps.publish import give_up
 

@@ -42,10 +42,18 @@ def publishing_tasks(
     approval: bool = False,
     night: Any = None,
 ) -> VerifyArtifactsOperator:
-    """Chain the tasks for a plan's batches, mapped over them; returns the last, for the gate to follow.
+    """Chain the tasks for a plan's batches, mapped over them.
 
-    `inherited`: what a plan hands on of what a partial build takes from another one; without it there is no such task.
-    `approval`: whether a repository of the DAG asks for it; `night`: what `BuildSensor` found, for that question.
+    Args:
+        batches: The output of the task that plans.
+        group_id: The id of the group of tasks that prepares and publishes one batch.
+        prepare_timeout: How long preparing a batch may take.
+        inherited: What the plan leaves of what a partial build takes from another one; None: there is no such task.
+        approval: Whether a repository of the DAG asks for approval.
+        night: What `BuildSensor` returned, for that question.
+
+    Returns:
+        The last task, for the gate to follow.
     """
     verify = VerifyArtifactsOperator(
         task_id="verify",
@@ -176,6 +184,9 @@ def confirmed_by_hand(*, reason: str, dry_run: str) -> dict[str, Param]:
     Args:
         reason: Description of the reason.
         dry_run: Description of the dry run.
+
+    Returns:
+        `reason`, `approval` and `dry_run`.
     """
     return {
         "reason": Param(title="Reason", type="string", minLength=3, maxLength=1000, description=reason),

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 class ReserveDestinationsOperator(LeaseTaskOperator):
     """Every destination of a run becomes an empty nested catalog, unless it is there; then no lease is taken at all.
 
-    :param batches: all batches of a plan. A destination that something is in the way of fails its own artifact only.
+    Args:
+        batches: All batches of a plan, as its task returned them. An obstacle at a destination fails only its artifact.
+        **kwargs: Those of `LeaseTaskOperator`.
     """
 
     template_fields = ("batches",)

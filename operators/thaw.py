@@ -23,7 +23,9 @@ T = TypeVar("T")
 class WritingOperator(NightshiftOperator):
     """Base of every operator that changes a repository. Its work is what `unless_frozen` is given.
 
-    :param deferrable: whether to wait for a thaw in the triggerer; otherwise the task fails, and its retries wait.
+    Args:
+        deferrable: Whether to wait for a thaw in the triggerer; otherwise the task fails, and its retries wait.
+        **kwargs: Those of every operator.
     """
 
     def __init__(self, *, deferrable: bool = True, **kwargs: Any) -> None:
@@ -31,7 +33,19 @@ class WritingOperator(NightshiftOperator):
         self.deferrable = deferrable
 
     def unless_frozen(self, site: Site, work: Callable[[], T]) -> T:
-        """What `work` returns; a freeze that it meets defers the task, which begins again by `thawed`."""
+        """Do what changes a repository, unless it is frozen.
+
+        Args:
+            site: The site, with clients of its services.
+            work: What to do; called again from the start after a thaw.
+
+        Returns:
+            What `work` returns.
+
+        Raises:
+            TaskDeferred: The repository is frozen; the task begins again by `thawed`.
+            RepositoryFrozen: It is frozen, and the task is not deferrable.
+        """
         from include.cvmfs.errors import RepositoryFrozen
         from include.gateway.errors import RepositoryDisabled
 

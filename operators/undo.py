@@ -89,7 +89,9 @@ class PlanRetentionOperator(NightshiftOperator):
     builds than its `approve_above` is asked about. Skipped if no build expired. Fails, before a build is removed,
     where the collection that follows would be refused.
 
-    :param repository: Also skipped if the run's parameter `repositories` names others only.
+    Args:
+        repository: Also skipped if the run's parameter `repositories` names others only.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("repository",)
@@ -131,7 +133,9 @@ class RemoveExpiredOperator(LeaseTaskOperator):
 
     Waits for busy paths in the triggerer. What an earlier try removed is returned as `absent`.
 
-    :param plans: what `PlanRetentionOperator` left under `PLAN`.
+    Args:
+        plans: What `PlanRetentionOperator` left under `PLAN`.
+        **kwargs: Those of `LeaseTaskOperator`.
     """
 
     template_fields = ("plans",)
@@ -150,7 +154,7 @@ class RemoveExpiredOperator(LeaseTaskOperator):
         if context["params"].get("dry_run"):
             raise AirflowSkipException("dry run: see the plan; nothing is removed")
         attempt, done, busy = attempt_of(context), {}, dict[str, PathBusy | CollectionRunning]()
-        plans = [RetentionPlan.from_json(one) for one in self.plans or ()]
+        plans = [RetentionPlan.from_json(value) for value in self.plans or ()]
         for plan in plans:
             require_retention_approved(site, plan, attempt.run)
         for plan in plans:
@@ -199,7 +203,9 @@ class RollBackOperator(LeaseTaskOperator):
 
     A second try finds the revision that the first one made.
 
-    :param preview: what `PreviewRollbackOperator` left under `PLAN`.
+    Args:
+        preview: What `PreviewRollbackOperator` left under `PLAN`.
+        **kwargs: Those of `LeaseTaskOperator`.
     """
 
     template_fields = ("preview",)
@@ -229,7 +235,9 @@ class RollBackOperator(LeaseTaskOperator):
 class RecordRollbackOperator(NightshiftOperator):
     """Records in the ledger what a rollback took away and brought back; run again, it changes nothing.
 
-    :param done: what `RollBackOperator` returned.
+    Args:
+        done: What `RollBackOperator` returned.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("done",)
@@ -251,8 +259,10 @@ class RecordRollbackOperator(NightshiftOperator):
 class ReportRollbackOperator(NightshiftOperator):
     """Reports what was done, and which revision readers get at the public URL.
 
-    :param done: what `RollBackOperator` returned.
-    :param told: what `RecordRollbackOperator` returned.
+    Args:
+        done: What `RollBackOperator` returned.
+        told: What `RecordRollbackOperator` returned.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("done", "told")
@@ -276,12 +286,22 @@ class ReportRollbackOperator(NightshiftOperator):
 
 
 def rollback_wish_of(context: Context) -> RollbackWish:
-    """What the run's parameters ask for. Raises ROLLBACK_REFUSED unless exactly one of tag and revision is given."""
+    """What the run's parameters ask for.
+
+    Args:
+        context: The context of the task.
+
+    Returns:
+        The wish, with a tag or the number of a revision.
+
+    Raises:
+        NightlyError: `ROLLBACK_REFUSED`: not exactly one of tag and revision is given.
+    """
     from include.nightlies.errors import ROLLBACK_REFUSED
     from include.nightlies.rollback.preview import RollbackWish
 
     params = context["params"]
-    given = [one for one in (params.get("tag"), params.get("revision")) if one is not None]
+    given = [value for value in (params.get("tag"), params.get("revision")) if value is not None]
     if len(given) != 1:
         raise ROLLBACK_REFUSED("give a tag or the number of a revision, exactly one of them; nothing was changed")
     return RollbackWish(params["repository"], given[0], params["reason"])

@@ -17,7 +17,9 @@ class VerifyArtifactsOperator(WritingOperator):
 
     Taking away waits in the triggerer while the repository is frozen; reading does not.
 
-    :param batches: all batches of the run's plan, for the destinations to tidy; what to verify comes from the ledger.
+    Args:
+        batches: All batches of the run's plan, for the destinations to tidy; what to verify comes from the ledger.
+        **kwargs: `deferrable`, and those of every operator.
     """
 
     template_fields = ("batches",)
@@ -39,7 +41,7 @@ class VerifyArtifactsOperator(WritingOperator):
 
         removed = self.outlasting(site, lambda: self.unless_frozen(site, tidy))
         read = self.outlasting(site, lambda: verify_run(site, attempt))
-        return {"verified": len(read), "files": sum(one.files for one in read), "tidied": len(removed)}
+        return {"verified": len(read), "files": sum(tree.files for tree in read), "tidied": len(removed)}
 
 
 if not TYPE_CHECKING:

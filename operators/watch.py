@@ -32,12 +32,12 @@ class WatchNightsOperator(NightshiftOperator):
 
         airflow = AskAirflow(context["ti"])
         done = watch(self.site(), now=clock(), airflow=airflow, log_of=log_of, logs=log_folder())
-        for message, said in done.told:
-            self.log.info("%s: %s", said.value, message.title)
+        for message, outcome in done.told:
+            self.log.info("%s: %s", outcome.value, message.title)
         for fault in done.faults:
             self.log.warning("could not be checked: %s", fault)
         return {
-            "told": [message.key for message, said in done.told if said.name == "TOLD"],
+            "told": [message.key for message, outcome in done.told if outcome.name == "TOLD"],
             "summaries": done.summaries,
             "faults": done.faults,
         }

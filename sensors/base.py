@@ -37,7 +37,11 @@ def former_fqrn(fqrn: str | None, repository: str | None) -> str:
 
 
 class NightshiftSensor(OutlastsOutages, OnSite, BaseSensorOperator):
-    """A sensor that looks once and then is deferred; `timeout` and `poke_interval` (seconds) as for every sensor."""
+    """A sensor that looks once and then is deferred.
+
+    Args:
+        **kwargs: Those of every sensor; `timeout` and `poke_interval` in seconds.
+    """
 
     ui_color = "#e6f1f2"
 
@@ -68,7 +72,7 @@ class WaitSensor(NightshiftSensor):
 
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
-        """Those of the check; templates are filled in by now."""
+        """The arguments of the check by name, as JSON; templates are filled in by now."""
 
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
@@ -98,7 +102,19 @@ class WaitSensor(NightshiftSensor):
         return PokeReturnValue(seen.ready, seen.result)
 
     def found(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ARG002
-        """Checks again after the wait: what can never be is raised here with its own error."""
+        """Checks again after the wait.
+
+        Args:
+            context: The context of the task.
+            event: What the trigger saw last.
+
+        Returns:
+            The check's result.
+
+        Raises:
+            NotThere: What is waited for did not come before the deadline.
+            NightshiftError: What can never be, with its own error.
+        """
         seen = self._look()
         if not (seen.ready or event.get("found", event.get("free"))):
             raise NotThere(f"{event['reason']}; waited for {self.timeout:.0f} s. See who is to provide or release it.")

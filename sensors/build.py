@@ -51,8 +51,10 @@ class BuildSensor(NightshiftSensor):
     meanwhile is taken by one pass after the other, each a run of its own, and the last takes all that is there. Other
     runs wait as long as their parameter `wait_minutes` asks, by default not at all: without an index they fail at once.
 
-    :param slot: the slot; by default the run's parameter `slot`.
-    :param poke_interval: how often at least the index is checked, in seconds; by default the slot's `poll_s`.
+    Args:
+        slot: The slot's name in the site configuration; None: the run's parameter `slot`.
+        poke_interval: Most seconds between two checks of the index; None: the slot's `poll_s`.
+        **kwargs: Those of every sensor.
     """
 
     template_fields = ("slot",)
@@ -70,7 +72,18 @@ class BuildSensor(NightshiftSensor):
             return self.outlasting(site, lambda: self._find(context, site))
 
     def found(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """The trigger's answer. Raises AirflowFailException if the night cannot go on, as for a slot that is gone."""
+        """Hand on the night after the wait.
+
+        Args:
+            context: The context of the task.
+            event: The trigger's answer.
+
+        Returns:
+            The night as a mapping.
+
+        Raises:
+            AirflowFailException: The night cannot go on, as for a slot that is gone.
+        """
         with reason_kept(context):
             site = self.site()
             return self.outlasting(site, lambda: self._found(context, site, event))
@@ -157,9 +170,18 @@ def _handed_on(night: Night, turn: Pass) -> dict[str, Any]:
 
 
 def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
-    """The night that a run's parameters, partition key and logical date mean, and which pass of it the run is.
+    """The night that a run's parameters, partition key and logical date mean.
 
-    Raises NightlyError.
+    Args:
+        context: The context of the task.
+        slot: The slot of the run.
+        now: The time, with zone.
+
+    Returns:
+        The night, and which pass of it the run is.
+
+    Raises:
+        NightlyError: The parameters contradict each other, or the date cannot be one of the slot.
     """
     from include.nightlies.rules.build_date import require_allowed, resolve_build_date
     from include.nightlies.rules.passes import Pass
@@ -202,7 +224,16 @@ def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
 
 
 def wait_until(context: Context, slot: Slot, now: datetime) -> datetime | None:
-    """When the night ends that this run begins, whatever the state of its index; None: it waits for nothing."""
+    """When the night ends that a run begins, whatever the state of its index.
+
+    Args:
+        context: The context of the task.
+        slot: The slot of the run.
+        now: The time, with zone.
+
+    Returns:
+        The end; None: the run waits for nothing.
+    """
     from include.nightlies.rules.passes import cutoff
 
     minutes, run = context["params"].get("wait_minutes"), context["dag_run"]

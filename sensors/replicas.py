@@ -21,9 +21,11 @@ class ReplicaInSyncSensor(WaitSensor):
     Returns each look as a mapping. A repository without replicas is in sync.
 
     Args:
-        replicas: Names of the configuration; empty: all.
-        revision: The oldest revision that will do; None: the one that stratum 0 has at the moment of the look.
-        timeout: Seconds.
+        repository: The repository's name in the site configuration.
+        replicas: Names of its replicas there; empty: all.
+        revision: The oldest revision that will do; None: the one that stratum 0 has at the moment of the check.
+        timeout: Seconds to wait before the task fails.
+        **kwargs: `poke_interval`, `deferrable`, and those of every sensor.
     """
 
     template_fields = ("repository", "replicas", "revision")
@@ -61,8 +63,10 @@ class ReplicaQuietSensor(WaitSensor):
     `without`.
 
     Args:
-        repository: Skipped if the run's parameter `repositories` names others only.
+        repository: The repository's name in the site configuration. Skipped if the run's parameter `repositories` names
+            others only.
         timeout: Seconds for all replicas together.
+        **kwargs: `poke_interval`, `deferrable`, and those of every sensor.
     """
 
     template_fields = ("repository",)

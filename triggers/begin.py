@@ -17,8 +17,9 @@ class FirstArtifactTrigger(BaseEventTrigger):
 
     After a restart of the triggerer it reports again what it sees: a night that has begun is begun once.
 
-    :param slot: the slot.
-    :param poll_s: seconds between two looks.
+    Args:
+        slot: The slot's name in the site configuration.
+        poll_s: Seconds between two checks of its indices.
     """
 
     def __init__(self, slot: str, poll_s: float) -> None:
@@ -30,21 +31,21 @@ class FirstArtifactTrigger(BaseEventTrigger):
         return ("triggers.begin.FirstArtifactTrigger", {"slot": self.slot, "poll_s": self.poll_s})
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Whatever goes wrong is said in the log and passes, or it would have to be found out who began no night."""
+        """Errors are logged and retried; the trigger never stops, otherwise a missed night would go unnoticed."""
         from include.nightlies.steps.build_status import FirstArtifacts
 
-        looks, said = None, ""
+        looks, reported = None, ""
         while True:
             try:
                 looks = looks or FirstArtifacts(configured(self.slot), self.slot)
                 found = await asyncio.to_thread(looks.look, datetime.now(UTC))
             except Exception as error:  # noqa: BLE001 - a store, a configuration that is just edited: checked again
                 found = []
-                if str(error) != said:
+                if str(error) != reported:
                     self.log.warning("%s", error)
-                    said = str(error)
+                    reported = str(error)
             else:
-                said = ""
+                reported = ""
             for day in found:
                 yield TriggerEvent({"date": day.isoformat()})
             await asyncio.sleep(self.poll_s)

@@ -77,7 +77,9 @@ def revision_published(connect: Connect, fqrn: str, revision: int | None, tag: s
     """Readers of a repository get at least this revision, and find this tag; the result has the revision."""
     repository = connect().repository(fqrn)
     head = repository.manifest.revision
-    named = next((one.revision for one in repository.tags() if one.name == tag), None) if tag is not None else head
+    named = (
+        next((known.revision for known in repository.tags() if known.name == tag), None) if tag is not None else head
+    )
     result = {"fqrn": fqrn, "revision": head if named is None else named, "root_hash": str(repository.manifest.root)}
     if named is None:
         return Observation(False, f"{fqrn} has no tag {tag!r} at revision {head}", result)
@@ -110,9 +112,9 @@ def replicas_in_sync(connect: Connect, repository: str, replicas: list[str], rev
     from include.care.replicas.look import look_at_replicas
 
     looks = look_at_replicas(connect(), repository, datetime.now(UTC), replicas)
-    late = [one for one in looks if not one.has(one.head_revision if revision is None else revision)]
+    late = [look for look in looks if not look.has(look.head_revision if revision is None else revision)]
     reason = "; ".join(map(str, late)) or f"{len(looks)} replicas of {repository} are in sync"
-    return Observation(not late, reason, [one.to_json() for one in looks])
+    return Observation(not late, reason, [look.to_json() for look in looks])
 
 
 def replicas_quiet(connect: Connect, repository: str) -> Observation:
@@ -127,7 +129,7 @@ def replicas_quiet(connect: Connect, repository: str) -> Observation:
         "turn": decision.turn.value,
         "reason": decision.reason,
         "without": list(decision.without),
-        "looks": [one.to_json() for one in looks],
+        "looks": [look.to_json() for look in looks],
     }
     return Observation(decision.turn is not CollectionTurn.WAIT, decision.reason, result)
 

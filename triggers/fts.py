@@ -12,7 +12,15 @@ from triggers.poll import PollTrigger
 
 
 class FtsJobTrigger(PollTrigger):
-    """Fires when all jobs have ended. If a user stops the deferred task, the jobs are canceled."""
+    """Fires when all jobs have ended. If a user stops the deferred task, the jobs are canceled.
+
+    Args:
+        fts_conn_id: A connection of type `fts`.
+        job_ids: The ids of the jobs.
+        deadline: As for `PollTrigger`.
+        poll_s: As for `PollTrigger`.
+        since: As for `PollTrigger`.
+    """
 
     def __init__(
         self,

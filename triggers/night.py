@@ -27,9 +27,11 @@ class NightTrigger(BaseTrigger):
     waits for whenever that changes. What is wrong with the index is waited out until the night ends; a slot that is
     not configured any more ends it.
 
-    :param night: `Night` as JSON.
-    :param turn: `Pass` as JSON.
-    :param listen: the DAG that has a run for every event of the index: a new one of these ends a pause.
+    Args:
+        night: `Night` as JSON.
+        turn: `Pass` as JSON.
+        poll_s: Most seconds between two checks of the index.
+        listen: The DAG that has a run for every event of the index: a new one of these ends a pause.
     """
 
     def __init__(self, night: dict[str, Any], turn: dict[str, Any], poll_s: float, listen: str | None = None) -> None:
@@ -51,7 +53,7 @@ class NightTrigger(BaseTrigger):
         turn = Pass.from_json(self.turn)
         await self._rest(turn.after)
         watch: Watch | None = None
-        said, pause_s = "", FIRST_PAUSE_S
+        reported, pause_s = "", FIRST_PAUSE_S
         self._heard = await self._events()
         while True:
             try:
@@ -65,9 +67,9 @@ class NightTrigger(BaseTrigger):
             if found.turn is not Turn.WAIT:
                 yield TriggerEvent({"turn": found.turn.value, "reason": found.reason})
                 return
-            if found.reason != said:
+            if found.reason != reported:
                 self.log.info("%s", found.reason)
-                said, pause_s = found.reason, FIRST_PAUSE_S
+                reported, pause_s = found.reason, FIRST_PAUSE_S
             left_s = (turn.until - datetime.now(UTC)).total_seconds() if turn.until else self.poll_s
             pause_s *= 2
             if await self._pause(max(min(pause_s / 2, self.poll_s, left_s), 0.1)):

@@ -36,7 +36,19 @@ class OutlastsOutages:
         return getattr(self, "deferrable", True) and self._pauses < len(_planned(site))
 
     def outlasting(self, site: Site, work: Callable[[], T]) -> T:
-        """What `work` returns; an outage that it meets defers the task, which then begins again by `outage_over`."""
+        """Do what may meet an outage.
+
+        Args:
+            site: The site, for its `outage_minutes`.
+            work: What to do; called again from the start after a pause.
+
+        Returns:
+            What `work` returns.
+
+        Raises:
+            TaskDeferred: It met an outage; the task begins again by `outage_over`.
+            NightshiftError: What `work` raises, also once `outage_minutes` are over.
+        """
         from include.nightlies.rules.outages import is_outage
 
         began = time.monotonic()
@@ -57,7 +69,16 @@ class OutlastsOutages:
             raise AssertionError from error  # defer raises
 
     def outage_over(self, context: Context, event: dict[str, Any], number: int = 0) -> Any:
-        """The pause is over; whether the outage is, the work finds out. `number`: how many pauses there were."""
+        """Begin again after a pause; whether the outage is over, the work finds out.
+
+        Args:
+            context: The context of the task.
+            event: What the trigger reports.
+            number: How many pauses there were.
+
+        Returns:
+            What the task returns.
+        """
         self._pauses = event.get("number", number)  # the event has it of tasks that an earlier release deferred
         self.log.info("back from waiting: %s", event["reason"])  # type: ignore[attr-defined]
         return self.execute(context)  # type: ignore[attr-defined]

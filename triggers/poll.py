@@ -27,8 +27,8 @@ class PollTrigger(BaseTrigger):
         check: A key of `triggers.checks.CHECKS`.
         arguments: The check's arguments, as JSON.
         deadline: ISO 8601 with zone, so that a restart of the triggerer does not prolong the wait. None: no deadline.
-        poll_s: By default that of the check's row.
-        since: When the wait began; the event hands it back to the task.
+        poll_s: Most seconds between two checks; None: that of the check's row.
+        since: When the wait began, as ISO 8601; the event hands it back to the task.
     """
 
     def __init__(

@@ -11,7 +11,17 @@ from triggers.poll import PollTrigger
 
 
 class ReplicaJobTrigger(PollTrigger):
-    """Fires when the job has ended. If a user stops the deferred task, the job is ended, if `token` started it."""
+    """Fires when the job has ended. If a user stops the deferred task, the job is ended, if `token` started it.
+
+    Args:
+        repository: The repository's name in the site configuration.
+        replica: The replica's name there.
+        verb: `snapshot` or `gc`.
+        token: What the task started the job with; None: it joined a job that ran.
+        deadline: As for `PollTrigger`.
+        poll_s: As for `PollTrigger`.
+        since: As for `PollTrigger`.
+    """
 
     def __init__(
         self,

@@ -62,8 +62,8 @@ def freeze(
     typer.echo(printable(f"{fqrn} is {'' if done.changed else 'already '}{done.after}"))
     if busy is None:
         typer.echo("who still has a lease is not known: the gateway does not answer")
-    for one in busy or ():
-        typer.echo(printable(f"still at work, to its end: {one}"))
+    for lease in busy or ():
+        typer.echo(printable(f"still at work, to its end: {lease}"))
     if busy == []:
         typer.echo("no lease is open: nothing changes it from now on")
 
@@ -95,24 +95,25 @@ def _show(fqrn: str | None, *, as_json: bool, history: bool) -> None:
         if history:
             done = freezes.interventions_of(site.ledger, fqrn)
             if as_json:
-                typer.echo(json.dumps([one.to_json() for one in done], indent=1))
+                typer.echo(json.dumps([intervention.to_json() for intervention in done], indent=1))
                 return
-            for one in done:
-                when = f"{one.done_at:%Y-%m-%dT%H:%M:%SZ}"
-                typer.echo(printable(f"{when}  {one.kind:6}  {one.repository}  {one.who}  {one.reason}"))
+            for intervention in done:
+                when = f"{intervention.done_at:%Y-%m-%dT%H:%M:%SZ}"
+                row = f"{when}  {intervention.kind:6}  {intervention.repository}"
+                typer.echo(printable(f"{row}  {intervention.who}  {intervention.reason}"))
             return
-        found = [one for one in freezes.standings(site, datetime.now(UTC)) if fqrn in (None, one.repository)]
+        found = [state for state in freezes.standings(site, datetime.now(UTC)) if fqrn in (None, state.repository)]
     if as_json:
-        typer.echo(json.dumps([_standing(one) for one in found], indent=1))
+        typer.echo(json.dumps([_standing(state) for state in found], indent=1))
     for how in found if not as_json else ():
-        said = f"not known: {how.unknown}" if how.unknown else str(how.frozen or "not frozen")
-        typer.echo(printable(f"{how.repository}: {said}"))
+        answer = f"not known: {how.unknown}" if how.unknown else str(how.frozen or "not frozen")
+        typer.echo(printable(f"{how.repository}: {answer}"))
     if any(how.unknown for how in found):
         raise typer.Exit(1)
 
 
-def _standing(one: FreezeState) -> dict[str, Any]:
-    return {"repository": one.repository, "frozen": _described(one.frozen), "unknown": one.unknown}
+def _standing(state: FreezeState) -> dict[str, Any]:
+    return {"repository": state.repository, "frozen": _described(state.frozen), "unknown": state.unknown}
 
 
 def _described(found: Freeze | None) -> dict[str, Any] | None:

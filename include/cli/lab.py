@@ -126,21 +126,21 @@ def status() -> None:
     lab = Lab.from_environment()
     table = Table("service", "state", "pid", "up", "answers", "where", box=None, pad_edge=False)
     states = lifecycle.status(lab)
-    for one in states:
-        answers = "as itself" if one.good else str(one.wrong)
+    for service in states:
+        answers = "as itself" if service.good else str(service.wrong)
         table.add_row(
-            one.name,
-            one.state.name.lower(),
-            str(one.pid or ""),
-            f"{one.seconds} s" if one.pid else "",
+            service.name,
+            service.state.name.lower(),
+            str(service.pid or ""),
+            f"{service.seconds} s" if service.pid else "",
             answers,
-            one.where,
+            service.where,
         )
     console.print(table)
     for finding in lifecycle.disks(lab):
         text = f"{finding.severity.value}: disk of {finding.subject}: {finding.seen}. {finding.cure}"
         console.print(text, markup=False)
-    if not all(one.good for one in states):
+    if not all(service.good for service in states):
         raise typer.Exit(NOT_RUNNING)
 
 
@@ -206,11 +206,11 @@ def show_paused(lab: Lab) -> None:
     from include.settings.load import load
 
     paused = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password).paused()
-    found = [one for one in judged_paused(needed(load(environ=lab.environment())), paused)
-             if one.severity is not Severity.OK]  # fmt: skip
+    found = [finding for finding in judged_paused(needed(load(environ=lab.environment())), paused)
+             if finding.severity is not Severity.OK]  # fmt: skip
     if not found:
         return
     console.print("paused, as every DAG is at first; for nights that run by themselves, unpause them by")
-    for one in found:
-        console.print(f"  {UNPAUSE} {one.subject}", markup=False)
+    for finding in found:
+        console.print(f"  {UNPAUSE} {finding.subject}", markup=False)
     console.print("The last tick of a schedule that was missed begins at once then.", markup=False)

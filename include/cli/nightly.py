@@ -93,18 +93,21 @@ def summary(
         chosen = [site.settings.slot(slot)] if slot else list(site.settings.slots.values())
         found = [
             read_summary(
-                site.ledger, one, _day(date_text) if date_text else today(site.settings, one.name, now), now=now
+                site.ledger,
+                chosen_slot,
+                _day(date_text) if date_text else today(site.settings, chosen_slot.name, now),
+                now=now,
             )
-            for one in chosen
+            for chosen_slot in chosen
         ]
-        files = [store_summary(site.settings.paths.var, one) for one in found] if keep else []
+        files = [store_summary(site.settings.paths.var, night) for night in found] if keep else []
     if as_json:
-        typer.echo(json.dumps([one.to_json() for one in found], indent=1))
+        typer.echo(json.dumps([night.to_json() for night in found], indent=1))
     else:
-        typer.echo("\n".join(to_text(one) for one in found), nl=False)
+        typer.echo("\n".join(to_text(night) for night in found), nl=False)
         for file in files:
             typer.echo(f"kept in {file}")
-    raise typer.Exit(0 if all(one.good for one in found) else 1)
+    raise typer.Exit(0 if all(night.good for night in found) else 1)
 
 
 def show(report: NightReport) -> None:

@@ -113,12 +113,12 @@ def _show(plan: RetentionPlan) -> None:
     """The builds as a table, then the tags."""
     typer.echo(f"{plan.repository}, revision {plan.revision}, slot {plan.slot}")
     rows = [("BUILD", "DATE", "CHANGED (UTC)", "MB", "", "REASON")]
-    for one in plan.decisions:
-        build = one.build
+    for decision in plan.decisions:
+        build = decision.build
         day = f"{build.key.date}{'' if build.dated else '?'}"
         size = f"{build.bytes / 1e6:,.1f}"
         changed = f"{build.changed_at:%Y-%m-%d %H:%M}"
-        rows.append((build.key.build_id, day, changed, size, "remove" if one.remove else "keep", one.reason))
+        rows.append((build.key.build_id, day, changed, size, "remove" if decision.remove else "keep", decision.reason))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     for build_id, day, changed, size, what, reason in rows:
         cells = (build_id.ljust(widths[0]), day.ljust(widths[1]), changed.ljust(widths[2]), size.rjust(widths[3]))

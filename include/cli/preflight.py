@@ -51,9 +51,11 @@ def _print(report: PreflightReport) -> None:
         console.width = _UNFOLDED  # a line in a log or a pipe is neither folded nor cut
     marks = {Severity.OK: "[green]ok[/]", Severity.WARNING: "[yellow]warning[/]", Severity.ERROR: "[red]ERROR[/]"}
     table = Table("", "what", "of", "seen", "hint", box=None, pad_edge=False)
-    for one in report.findings:
-        table.add_row(marks[one.severity], one.check, escape(one.subject), escape(one.seen), escape(one.cure))
+    for finding in report.findings:
+        table.add_row(
+            marks[finding.severity], finding.check, escape(finding.subject), escape(finding.seen), escape(finding.cure)
+        )
     console.print(table)
-    errors, warnings = (len(report.of_severity(one)) for one in (Severity.ERROR, Severity.WARNING))
+    errors, warnings = (len(report.of_severity(severity)) for severity in (Severity.ERROR, Severity.WARNING))
     verdict = "a night can run" if report.ready else "a night would fail"
     console.print(f"{verdict}: {errors} errors, {warnings} warnings, {len(report.findings)} things checked")

@@ -51,7 +51,7 @@ def policies(
 ) -> dict[str, Any]:
     """What a store's owner has to set, for all repositories in it. Raises StoreError for one that is not on S3."""
     url = settings.store(store).url
-    repositories = sorted(one.fqrn for one in settings.repositories.values() if one.store == store)
+    repositories = sorted(repository.fqrn for repository in settings.repositories.values() if repository.store == store)
     users: dict[Role, str] = {role: f"{user_prefix}{role.value}" for role in Role if role is not Role.READER}
     principals = {role: server.principal(user, account) for role, user in users.items()}
     return {

@@ -65,7 +65,7 @@ class SettingsReport:
 
     @property
     def good(self) -> bool:
-        return all(one.problem is None for one in self.checked)
+        return all(setting.problem is None for setting in self.checked)
 
 
 @app.command()
@@ -76,7 +76,11 @@ def check(
     """Check the file, its connections, the ledger and each store. Exit code 1 on any problem."""
     report = check_site(EnvSecrets(), try_stores=stores)
     if as_json:
-        document = {"file": report.file, "good": report.good, "checked": [one.to_json() for one in report.checked]}
+        document = {
+            "file": report.file,
+            "good": report.good,
+            "checked": [setting.to_json() for setting in report.checked],
+        }
         typer.echo(json.dumps(document, indent=1))
     else:
         _print(report)
@@ -125,8 +129,10 @@ def check_site(secrets: Secrets, *, try_stores: bool = True) -> SettingsReport:
         settings = load()
     except InvalidSettings as error:
         report.checked += [
-            CheckedSetting("file", f"line {one.line}", one.key, f"{one.what}{_given(one.given)}. {one.cure}")
-            for one in error.problems
+            CheckedSetting(
+                "file", f"line {problem.line}", problem.key, f"{problem.what}{_given(problem.given)}. {problem.cure}"
+            )
+            for problem in error.problems
         ]
         return report
     except SettingsFileMissing as error:
@@ -162,20 +168,20 @@ def _check_connections(settings: SiteSettings, secrets: Secrets) -> Iterable[Che
 
     gateways = {repository.gateway for repository in settings.repositories.values()}
     names = named(settings, settings.repositories, settings.stores)
-    for one in look_at_connections(settings, secrets, names, defined_in_airflow(settings, secrets)):
-        seen, name = one.seen, one.subject
-        if one.severity is Severity.ERROR:
-            yield CheckedSetting("connection", name, f"for {names[name]}", one.cure)
+    for finding in look_at_connections(settings, secrets, names, defined_in_airflow(settings, secrets)):
+        seen, name = finding.seen, finding.subject
+        if finding.severity is Severity.ERROR:
+            yield CheckedSetting("connection", name, f"for {names[name]}", finding.cure)
             continue
-        if one.severity is Severity.OK:
+        if finding.severity is Severity.OK:
             try:
-                seen = f"{_login(settings, secrets, name, at_gateway=name in gateways)}, {one.seen}"
+                seen = f"{_login(settings, secrets, name, at_gateway=name in gateways)}, {finding.seen}"
             except MissingConnection:
                 pass  # in Airflow only
             except SettingsError as error:
                 yield CheckedSetting("connection", name, f"for {names[name]}", str(error))
                 continue
-        yield CheckedSetting("connection", name, seen, notes=(one.cure,) if one.cure else ())
+        yield CheckedSetting("connection", name, seen, notes=(finding.cure,) if finding.cure else ())
 
 
 def _login(settings: SiteSettings, secrets: Secrets, name: str, *, at_gateway: bool) -> str:
@@ -248,7 +254,9 @@ def try_collector(settings: SiteSettings, store: StoreSettings, secrets: Secrets
 
     if store.collector_connection is None:
         return
-    for fqrn in sorted(one.fqrn for one in settings.repositories.values() if one.store == store.name):
+    for fqrn in sorted(
+        repository.fqrn for repository in settings.repositories.values() if repository.store == store.name
+    ):
         try:
             opened = plain_store(settings, secrets, store.name, Role.COLLECTOR).child(fqrn)
             may_delete(opened)
@@ -333,7 +341,7 @@ def _check_revisions(settings: SiteSettings, secrets: Secrets, answering: set[st
     from include.site.site import Site
 
     site = Site(settings, secrets)
-    for repository in (one for one in settings.repositories.values() if one.store in answering):
+    for repository in (configured for configured in settings.repositories.values() if configured.store in answering):
         try:
             store = site.repository_store(repository.fqrn)
             manifest = read_head(store, repository.fqrn).manifest
@@ -357,21 +365,21 @@ def _print(report: SettingsReport) -> None:
     if not console.is_terminal:
         console.width = _UNFOLDED  # a line in a log or a pipe is neither folded nor cut
     table = Table("", "what", "name", "seen", box=None, pad_edge=False)
-    for one in report.checked:
-        mark = "[green]ok[/]" if one.problem is None else "[red]WRONG[/]"
-        table.add_row(mark, one.kind, escape(one.name), escape(one.seen))
+    for setting in report.checked:
+        mark = "[green]ok[/]" if setting.problem is None else "[red]WRONG[/]"
+        table.add_row(mark, setting.kind, escape(setting.name), escape(setting.seen))
     console.print(table)
-    for one in report.checked:
-        for note in one.notes:
-            console.print(f"note: {one.kind} {one.name}: {note}", markup=False, soft_wrap=True)
-    problems = [one for one in report.checked if one.problem is not None]
-    for one in problems:
-        console.print(f"{_place(report, one)}: {one.problem}", markup=False, soft_wrap=True)
+    for setting in report.checked:
+        for note in setting.notes:
+            console.print(f"note: {setting.kind} {setting.name}: {note}", markup=False, soft_wrap=True)
+    problems = [setting for setting in report.checked if setting.problem is not None]
+    for setting in problems:
+        console.print(f"{_place(report, setting)}: {setting.problem}", markup=False, soft_wrap=True)
     console.print(f"{len(problems)} problems" if problems else "no problems found")
 
 
-def _place(report: SettingsReport, one: CheckedSetting) -> str:
-    if one.kind != "file":
-        return f"{one.kind} {one.name}"
-    line = one.name.removeprefix("line ")
-    return report.file if line == one.name else f"{report.file}:{line}: {one.seen}"
+def _place(report: SettingsReport, setting: CheckedSetting) -> str:
+    if setting.kind != "file":
+        return f"{setting.kind} {setting.name}"
+    line = setting.name.removeprefix("line ")
+    return report.file if line == setting.name else f"{report.file}:{line}: {setting.seen}"

@@ -41,9 +41,9 @@ def who(
         site = open_site()
         fqrns, path = _place(site, where)
         asked = [ask(site, fqrn, path, limit=history) for fqrn in fqrns]
-    found = [one for each in asked for one in each.answers]
+    found = [answer for each in asked for answer in each.answers]
     if as_json:
-        typer.echo(json.dumps([one.to_json() for one in found], indent=1))
+        typer.echo(json.dumps([answer.to_json() for answer in found], indent=1))
     for line in lines(found) if not as_json else ():
         typer.echo(printable(line))
     if not found:
@@ -52,12 +52,12 @@ def who(
 
 
 def _nobody(asked: Sequence[PathProvenance], path: str) -> str:
-    there = ", ".join(one.repository for one in asked if one.stands)
-    unread = ", ".join(one.repository for one in asked if one.stands is None)
-    said = f"no publisher is known for {path} or anything above it"
-    said += f"; it is in {there} all the same: not by Nightshift, or before it kept this" if there else ""
-    said += f"; {unread} cannot be read" if unread else ""
-    return said if there or unread else f"{said}; the path does not exist"
+    there = ", ".join(reply.repository for reply in asked if reply.stands)
+    unread = ", ".join(reply.repository for reply in asked if reply.stands is None)
+    message = f"no publisher is known for {path} or anything above it"
+    message += f"; it is in {there} all the same: not by Nightshift, or before it kept this" if there else ""
+    message += f"; {unread} cannot be read" if unread else ""
+    return message if there or unread else f"{message}; the path does not exist"
 
 
 def _place(site: Site, where: str) -> tuple[list[str], str]:

@@ -55,14 +55,14 @@ class PackHeader:
     @property
     def total(self) -> int:
         """Bytes of all objects."""
-        return sum(one.size for one in self.objects)
+        return sum(packed.size for packed in self.objects)
 
     def format(self) -> bytes:
         """The text. Raises PackError for more objects than a pack may have."""
         if len(self.objects) > MAX_OBJECTS:
             raise HEADER_TOO_BIG(f"{len(self.objects)} objects, a pack holds at most {MAX_OBJECTS}")
         lines = [VERSION, f"S{self.total}", f"N{len(self.objects)}", "--"]
-        lines += [f"C {one.hash.text} {one.size}" for one in self.objects]
+        lines += [f"C {packed.hash.text} {packed.size}" for packed in self.objects]
         return "".join(f"{line}\n" for line in lines).encode("ascii")
 
     @classmethod
@@ -147,7 +147,7 @@ class PackReader:
         if self.header is None:
             raise PackError(f"the pack ends after {len(self._text)} of {self._header_size} bytes of its header")
         if self._current is not None:
-            rest = sum(one.size for one in self._pending)
+            rest = sum(packed.size for packed in self._pending)
             raise PackError(
                 f"the pack ends {self._left + rest} bytes too early, in object {self._current.hash.text} "
                 f"after {self._current.size - self._left} of {self._current.size} bytes"

@@ -58,6 +58,6 @@ def checked_path(path: str) -> str:
     return path
 
 
-def overlap(one: str, other: str) -> bool:
+def overlap(path: str, other: str) -> bool:
     """Whether one contains the other: two leases on them exclude each other."""
-    return is_below(one, other) or is_below(other, one)
+    return is_below(path, other) or is_below(other, path)

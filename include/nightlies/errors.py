@@ -186,9 +186,9 @@ class NotApproved(NightlyError):
 class QuestionSettled(NightlyError):
     code = "question-answered"
 
-    def __init__(self, number: int, said: str) -> None:
+    def __init__(self, number: int, answer: str) -> None:
         self.number = number
-        super().__init__(f"no answer to question {number} counts any more: {said}. Answer the run's newest question.")
+        super().__init__(f"no answer to question {number} counts any more: {answer}. Answer the run's newest question.")
 
 
 class UnknownChoice(NightlyError):

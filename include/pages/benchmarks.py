@@ -31,14 +31,18 @@ def read(asked: Asked) -> dict[str, Any]:
     settings = asked.site.settings
     target, preset = asked.choice("target", settings.benchmarks.targets), asked.text("preset", longest=128)
     found = judged_campaigns(asked.site.ledger, target=target, preset=preset, limit=PAGE)
-    baselines = {name: accepted_campaigns(asked.site.ledger, name) for name in {one.target for one in found}}
-    shown = [one for one in found if found and one.target == found[0].target and one.digest == found[0].digest]
+    baselines = {name: accepted_campaigns(asked.site.ledger, name) for name in {campaign.target for campaign in found}}
+    shown = [
+        campaign
+        for campaign in found
+        if found and campaign.target == found[0].target and campaign.digest == found[0].digest
+    ]
     return {
         "targets": sorted(settings.benchmarks.targets),
-        "presets": sorted({one.preset for one in found} | ({preset} if preset else set())),
+        "presets": sorted({campaign.preset for campaign in found} | ({preset} if preset else set())),
         "target": target,
         "preset": preset,
-        "rows": [_row(settings.paths.var, one, one.id in baselines[one.target]) for one in found],
+        "rows": [_row(settings.paths.var, campaign, campaign.id in baselines[campaign.target]) for campaign in found],
         "of": shown[0] if shown else None,
         "history": history_figure(shown) if len(shown) > 1 else None,
         "drift": drift_figure(shown),
@@ -70,38 +74,40 @@ def _file_of(var: Path, campaign: str, name: str) -> Path | None:
 
 def history_figure(campaigns: Sequence[JudgedCampaign]) -> dict[str, Any]:
     """Medians of the throughput of campaigns with the same plan, over time."""
-    ordered = sorted(campaigns, key=lambda one: one.began_at)
-    keys = [one.figure.key for one in ordered[-1].figures if one.figure.name is FigureName.THROUGHPUT]
+    ordered = sorted(campaigns, key=lambda item: item.began_at)
+    keys = [result.figure.key for result in ordered[-1].figures if result.figure.name is FigureName.THROUGHPUT]
     traces = []
     for key in keys:
-        medians = [{one.figure.key: one.figure.median for one in campaign.figures}.get(key) for campaign in ordered]
-        traces.append(charts.line(f"{key[0]} {key[1].value}", [one.began_at for one in ordered], medians))
+        medians = [
+            {result.figure.key: result.figure.median for result in campaign.figures}.get(key) for campaign in ordered
+        ]
+        traces.append(charts.line(f"{key[0]} {key[1].value}", [campaign.began_at for campaign in ordered], medians))
     return charts.figure("Throughput", traces, unit="B/s")
 
 
 def drift_figure(campaigns: Sequence[JudgedCampaign]) -> dict[str, Any] | None:
     """Judged figures as a share of their baseline, over time; None where no campaign had a baseline."""
-    compared = sorted((one for one in campaigns if one.baseline), key=lambda one: one.began_at)
+    compared = sorted((campaign for campaign in campaigns if campaign.baseline), key=lambda campaign: campaign.began_at)
     if not compared:
         return None
-    keys = [one.figure.key for one in compared[-1].figures if one.figure.judged]
+    keys = [result.figure.key for result in compared[-1].figures if result.figure.judged]
     traces = []
     for key in keys:
         ratios = [
-            {one.figure.key: one.comparison.ratio for one in campaign.figures if one.comparison}.get(key)
+            {result.figure.key: result.comparison.ratio for result in campaign.figures if result.comparison}.get(key)
             for campaign in compared
         ]
-        traces.append(charts.line(f"{key[0]} {key[1].value}", [one.began_at for one in compared], ratios))
+        traces.append(charts.line(f"{key[0]} {key[1].value}", [campaign.began_at for campaign in compared], ratios))
     return charts.figure("Share of the baseline", traces, from_zero=False)
 
 
 def _row(var: Path, campaign: JudgedCampaign, accepted: bool) -> dict[str, Any]:
-    judged = [one for one in campaign.figures if one.figure.judged]
+    judged = [result for result in campaign.figures if result.figure.judged]
     return {
         "campaign": campaign,
         "kind": KINDS[campaign.verdict],
         "accepted": accepted,
-        "figures": [(one.figure.step, shown_value(one.figure, one.figure.median)) for one in judged],
+        "figures": [(result.figure.step, shown_value(result.figure, result.figure.median)) for result in judged],
         "unmet": [check for check in campaign.requirements if not check.met],
         "report": f"benchmarks/{campaign.id}/report" if report_file(var, campaign.id) else None,
         "like": f"benchmarks?{urlencode({'target': campaign.target, 'preset': campaign.preset})}",

@@ -44,7 +44,7 @@ def figure(
     vertical |= {"tickformat": ",d"} if whole else {"tickformat": "~s", "ticksuffix": unit}
     if whole and _height(traces, from_zero) <= STEPS:
         vertical["dtick"] = 1
-    days = all("T" not in one for trace in traces for one in trace["x"])
+    days = all("T" not in moment for trace in traces for moment in trace["x"])
     layout = {
         "height": 320, "barmode": "stack", "legend": {"orientation": "h", "y": 1.15}, "showlegend": len(data) > 1,
         "xaxis": {"type": "category" if days else "date", "title": {"text": "Day (UTC)" if days else "Time (UTC)"}},
@@ -55,7 +55,7 @@ def figure(
 
 def _height(traces: Sequence[dict[str, Any]], from_zero: bool) -> float:
     """How high the vertical axis is at most."""
-    values = [[one or 0 for one in trace["y"]] for trace in traces if trace["y"]]
+    values = [[value or 0 for value in trace["y"]] for trace in traces if trace["y"]]
     if not from_zero:
         return max(map(max, values), default=0) - min(map(min, values), default=0)
     return sum(map(max, values))
@@ -63,4 +63,4 @@ def _height(traces: Sequence[dict[str, Any]], from_zero: bool) -> float:
 
 def _times(x: Sequence[date]) -> list[str]:
     # Plotly draws times without a zone as they are: all are in UTC
-    return [one.isoformat().removesuffix("+00:00") for one in x]
+    return [moment.isoformat().removesuffix("+00:00") for moment in x]

@@ -19,11 +19,11 @@ def open_leases(asked: Asked, fqrn: str) -> Any:
 
     def held() -> list[LeaseInfo]:
         with asked.site.gateway(fqrn) as client:
-            return [one for one in client.leases() if one.repository == fqrn]
+            return [lease for lease in client.leases() if lease.repository == fqrn]
 
     answer = asked.services.ask(f"leases {fqrn}", held)
     length = asked.site.settings.gateway.max_lease_time_s
-    return answer, [_lease(one, asked.now, length) for one in answer.value or ()]
+    return answer, [_lease(lease, asked.now, length) for lease in answer.value or ()]
 
 
 def _lease(lease: LeaseInfo, now: datetime, length: float) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals |= {"airflow": "..", "pages": [one for one in PAGES if one.nav], "static": _static}
+    made.globals |= {"airflow": "..", "pages": [page for page in PAGES if page.nav], "static": _static}
     made.filters |= {"size": size, "clock": clock, "minute": minute, "span": span, "number": number}
     # macros as a global: a block that is drawn alone sees no import of its template
     made.globals["parts"] = made.get_template("parts.html").module

@@ -96,7 +96,9 @@ def read(asked: Asked) -> dict[str, Any]:
     if name is None:
         raise BadPageQuery("action", "an action is needed")
     action = ACTIONS[name]
-    values = {one.name: asked.text(one.name, longest=LONGEST) or "" for one in action.fields if one.kind != "boolean"}
+    values = {
+        entry.name: asked.text(entry.name, longest=LONGEST) or "" for entry in action.fields if entry.kind != "boolean"
+    }
     return {
         "action": action,
         "values": values,

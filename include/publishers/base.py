@@ -17,7 +17,13 @@ from include.cvmfs.ingest.changeset import Changeset
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Outcome of a reserve. ``created``: the paths that are new; if there are none, no lease was taken."""
+    """Outcome of a reserve.
+
+    Attributes:
+        revision: The repository's revision then.
+        created: The paths that are new; if there are none, no lease was taken.
+        lease_held_s: Seconds from the grant of leases until they were given back.
+    """
 
     revision: int
     created: tuple[str, ...]
@@ -26,9 +32,17 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Outcome of a publication. ``unchanged``: the destination held this very tree, and no revision was made.
+    """Outcome of a publication.
 
-    ``phases``: seconds per phase; ``lease_held_s``: from the grant of the lease until it was given back.
+    Attributes:
+        path: The destination.
+        revision_before: The revision that the change was derived from.
+        revision: The revision that has it.
+        root_hash: That of the revision's root catalog.
+        nested_hash: That of the catalog at ``path``; None: there is none.
+        lease_held_s: Seconds from the grant of the lease until it was given back.
+        unchanged: The destination held this very tree, and no revision was made.
+        phases: Seconds per phase.
     """
 
     path: str
@@ -52,7 +66,12 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Outcome of taking reservations away. ``removed``: what went; with nothing to remove no revision was made."""
+    """Outcome of taking reservations away.
+
+    Attributes:
+        revision: The repository's revision then.
+        removed: The paths that were removed; with nothing to remove no revision was made.
+    """
 
     revision: int
     removed: tuple[str, ...]
@@ -74,7 +93,13 @@ class PhaseTimes:
 
 
 class Publisher(Protocol):
-    """One repository's publisher. ``holder`` is the text shown to others as the holder of a lease."""
+    """One repository's publisher. Paths are absolute within the repository, without a slash at the end.
+
+    Every method may be repeated: it takes its leases, gives them back, and reports what was there already. Besides what
+    is listed, it raises NotSupported where its way to publish cannot do it (docs/publishers.md), CollectionRunning
+    where a collection is about to delete what it needs, and GatewayError, NodeError, StoreError or CommitError where a
+    service failed or refused the change.
+    """
 
     def reserve(
         self,
@@ -84,7 +109,23 @@ class Publisher(Protocol):
         holder: str,
         now: datetime,
         on_create: Callable[[Sequence[str]], None] | None = None,
-    ) -> Reserved: ...
+    ) -> Reserved:
+        """Create the destinations that are absent, as empty nested catalogs, and all directories above them.
+
+        Args:
+            destinations: Where trees are going to be published.
+            nested: Which of the directories above them become nested catalogs too.
+            holder: What others see as the holder of the lease.
+            now: The time, with zone, that entries and the manifest get.
+            on_create: Called with the paths that are going to be created, while the lease is held.
+
+        Returns:
+            What was created; if everything was there, no lease was taken.
+
+        Raises:
+            PathBusy: Another client holds a lease that overlaps.
+            DestinationError: A file or a plain directory is in the way, or a destination lies inside another.
+        """
 
     def publish(
         self,
@@ -95,9 +136,42 @@ class Publisher(Protocol):
         replace: bool = True,
         tag: NewTag | None = None,
         on_lease: Callable[[Callable[[], object]], None] | None = None,
-    ) -> Published: ...
+    ) -> Published:
+        """Put a prepared tree at its destination, under a lease on the destination alone.
 
-    def remove(self, path: str, *, holder: str, now: datetime) -> Published: ...
+        Args:
+            changeset: The prepared tree; its objects are in the store.
+            holder: What others see as the holder of the lease.
+            now: The time, with zone, that entries and the manifest get.
+            replace: Whether a destination that holds another tree is replaced; otherwise it is refused.
+            tag: A name for the new revision; None: none.
+            on_lease: Called with a function that gives the lease back, for callers that do so from outside.
+
+        Returns:
+            What was published; `unchanged` if the destination held this very tree.
+
+        Raises:
+            PathBusy: Another client holds a lease that overlaps.
+            DestinationError: NotReserved: it was not reserved; or it holds another tree, and ``replace`` is false.
+            BaseChanged: The destination is not what the changeset was derived from.
+            PrepareAgain: Objects of the changeset may have been collected since.
+        """
+
+    def remove(self, path: str, *, holder: str, now: datetime) -> Published:
+        """Remove the tree or file at a path.
+
+        Args:
+            path: What is removed.
+            holder: What others see as the holder of the lease.
+            now: The time, with zone, that entries and the manifest get.
+
+        Returns:
+            The revision without it.
+
+        Raises:
+            PathBusy: Another client holds a lease that overlaps.
+            DestinationError: Nothing is there.
+        """
 
     def release(
         self,
@@ -107,7 +181,22 @@ class Publisher(Protocol):
         holder: str,
         now: datetime,
         created: Collection[str] = (),
-    ) -> Released: ...
+    ) -> Released:
+        """Take away reservations that are still empty, and the directories that are empty without them.
+
+        Args:
+            paths: Destinations that were reserved; those that hold something stay.
+            floor: Only directories below it, or among ``created``, go with their last child; None: none but those.
+            holder: What others see as the holder of the lease.
+            now: The time, with zone, that entries and the manifest get.
+            created: Directories that the reserve created.
+
+        Returns:
+            What was removed; if there was nothing to remove, no lease was taken.
+
+        Raises:
+            PathBusy: Another client holds a lease that overlaps.
+        """
 
     def change(
         self,
@@ -117,4 +206,19 @@ class Publisher(Protocol):
         holder: str,
         now: datetime,
         tag: NewTag | None = None,
-    ) -> Published: ...
+    ) -> Published:
+        """Commit any change of the catalogs as one revision.
+
+        Args:
+            lease_path: The path to lease; the change stays below it.
+            apply: Makes the change; called again if others published meanwhile.
+            holder: What others see as the holder of the lease.
+            now: The time, with zone, that entries and the manifest get.
+            tag: A name for the new revision; None: none.
+
+        Returns:
+            The revision with the change; a change that does nothing makes none, unless it is to be tagged.
+
+        Raises:
+            PathBusy: Another client holds a lease that overlaps.
+        """

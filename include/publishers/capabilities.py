@@ -74,7 +74,14 @@ class Loss(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One decision. ``loss``: what a lossy operation loses; ``cure``: what to do instead, empty where supported."""
+    """One decision of the table.
+
+    Attributes:
+        outcome: What becomes of the operation.
+        reason: Why.
+        cure: What to do instead; empty where it is supported.
+        loss: What a lossy operation loses.
+    """
 
     outcome: OperationOutcome
     reason: str
@@ -88,7 +95,22 @@ def cell(way: Way, operation: Operation) -> Cell:
 
 
 def require(way: Way, operation: Operation, *, fqrn: str, path: str, allow_lossy: Collection[Loss] = ()) -> Cell:
-    """Raises NotSupported, or Lossy for a loss that is not allowed; both name ``path`` and have a hint."""
+    """Check an operation against the table.
+
+    Args:
+        way: The publisher with its gateway.
+        operation: What is asked of it.
+        fqrn: The repository, for the error.
+        path: The path concerned, for the error.
+        allow_lossy: What may get lost, by the repository's settings.
+
+    Returns:
+        The decision.
+
+    Raises:
+        NotSupported: It cannot be done this way.
+        Lossy: Something would get lost that ``allow_lossy`` does not name.
+    """
     found = cell(way, operation)
     what = f"{path or '/'}: {operation.value}: {way.value}"
     if found.outcome is OperationOutcome.REFUSED:

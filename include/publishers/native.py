@@ -100,9 +100,14 @@ def _under_new_leases(
 
 
 class NativePublisher:
-    """Publishes to one repository. ``client`` takes the leases; ``gateway`` finds out what kind of gateway grants them.
+    """Publishes to one repository. For arguments, results and errors of its methods see `Publisher`.
 
-    ``catalog_entries``, ``root_entries``: what a catalog, and the root catalog, may grow to; 0 is no limit.
+    Args:
+        repository: The repository as its writers see it.
+        client: Takes the leases.
+        gateway: Finds out what kind of gateway grants them; called once, when it first matters.
+        catalog_entries: Entries that a catalog may grow to; 0: no limit.
+        root_entries: Entries that the root catalog may grow to; 0: no limit.
     """
 
     def __init__(
@@ -134,10 +139,8 @@ class NativePublisher:
     ) -> Reserved:
         """Create the destinations that are absent, as empty nested catalogs, and all directories above them.
 
-        ``nested``: which of the directories above become nested catalogs too. ``on_create`` is called, under the
-        lease, with what is going to be created. One lease, one commit; none at all when everything is there; one for
-        each first directory where no lease may be on the whole repository. Raises PathBusy, DestinationError (a file
-        in the way, or one destination inside another), and what a commit raises.
+        One lease, one commit; none at all when everything is there; one for each first directory where no lease may be
+        on the whole repository.
         """
         done = [self._reserve(part, nested, holder, now, on_create) for part in self._parts(destinations)]
         created = tuple(path for reserved in done for path in reserved.created)
@@ -184,13 +187,10 @@ class NativePublisher:
     ) -> Published:
         """Swap the destination's catalog for the prepared one, under a lease on the destination alone.
 
-        ``replace=False`` refuses a destination that holds anything. ``on_lease`` is called with a function that gives
-        the lease back, for callers that must do so from outside. A destination that holds this very tree already is
-        left as it is. Raises PathBusy, DestinationError (NotReserved where it was not reserved), BaseChanged (the
-        destination is not what the change was derived from), NotSupported (a tree with nanoseconds, through a stock
-        gateway), PrepareAgain and CollectionRunning for a changeset whose objects are not all sure to be there
-        (docs/decisions, collections), other CvmfsErrors for one that is damaged or of another repository, and what a
-        commit raises.
+        A destination that holds this very tree already is left as it is. Raises NotSupported for a tree with
+        nanoseconds through a stock gateway, PrepareAgain and CollectionRunning for a changeset whose objects are not
+        all sure to be there (docs/decisions, collections), and other CvmfsErrors for one that is damaged or of another
+        repository.
         """
         if changeset.root_entry.mtime_ns is not None:
             require(self.gateway().way, Operation.TREE_MTIME_NS, fqrn=self.fqrn, path=changeset.destination)
@@ -245,7 +245,7 @@ class NativePublisher:
 
     @_under_new_leases
     def remove(self, path: str, *, holder: str, now: datetime) -> Published:
-        """Remove the tree or file at ``path``. Raises PathBusy, DestinationError, and what a commit raises."""
+        """Remove the tree or file at ``path``."""
         clock = PhaseTimes()
         with self._client.lease(self.fqrn, path, hostname=holder) as lease:
             held = time.monotonic()
@@ -268,9 +268,8 @@ class NativePublisher:
         """Commit whatever ``apply`` does to an edit, all of it below ``lease_path``, as one revision.
 
         It is tried, and its catalogs are stored, before the lease is taken; under the lease it is done again only if
-        others published meanwhile or a collection went on. A change that does nothing makes no revision unless it is
-        to be tagged. Raises what ``apply`` raises, PathBusy, NotSupported where no lease may be on the whole
-        repository, CollectionRunning, and what a commit raises.
+        others published meanwhile or a collection went on. Raises what ``apply`` raises, and NotSupported where no
+        lease may be on the whole repository.
         """
         if lease_path.strip("/") == "" and not self.gateway().leases_everything:
             raise NotSupported(
@@ -310,9 +309,8 @@ class NativePublisher:
     ) -> Released:
         """Take away those of ``paths`` that are reserved and still empty, and what is empty without them.
 
-        Only directories below ``floor`` or among ``created`` go with their last child. They are checked under the
-        lease: what others published meanwhile stays. Leases and commits as for a reserve; none when there is nothing
-        to take away. Raises PathBusy, and what a commit raises.
+        They are checked again under the lease: what others published meanwhile stays. Leases and commits as for a
+        reserve.
         """
         done = [self._release(part, floor, holder, now, created) for part in self._parts(paths)]
         return Released(done[-1].revision, tuple(path for released in done for path in released.removed))

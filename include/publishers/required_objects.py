@@ -66,20 +66,22 @@ class Clearance:
         level = root.nested()
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             while level:
-                there = pool.map(lambda one: self._store.exists(one.hash.with_suffix(CATALOG).key), level)
-                lost = [one for one, found in zip(level, there, strict=True) if not found]
+                there = pool.map(lambda reference: self._store.exists(reference.hash.with_suffix(CATALOG).key), level)
+                lost = [reference for reference, found in zip(level, there, strict=True) if not found]
                 if lost:
                     raise self._lost(path, lost)
                 seen += len(level)
                 # only catalogs say what is below them: when all are seen, the last level need not be read
-                level = [] if seen >= wanted else [below for one in level for below in self._open(one).nested()]
+                level = (
+                    [] if seen >= wanted else [below for reference in level for below in self._open(reference).nested()]
+                )
 
     def _open(self, reference: NestedRef) -> Catalog:
         return self._catalogs.open_nested(reference.path, reference.hash)
 
     @staticmethod
     def _lost(path: str, lost: Sequence[NestedRef]) -> ObjectsLost:
-        keys = tuple(one.hash.with_suffix(CATALOG).key for one in lost)
+        keys = tuple(reference.hash.with_suffix(CATALOG).key for reference in lost)
         return ObjectsLost(path, f"{len(lost)} of its catalogs are not in the store, as {keys[0]}", keys)
 
     def _collected(self, look: Look) -> CommitError | None:
@@ -99,7 +101,7 @@ class Clearance:
             return OBJECTS_COLLECTED(path, f"{gone.key} is gone, and a collection ran or runs since it was begun")
         shards = condemned_shards(self._store, running, self._hashes) if running is not None else ()
         # first: what is prepared again now would wait for these as well, and would have to be prepared once more
-        if unswept := tuple(one for one in shards if one >= look.swept):
+        if unswept := tuple(shard for shard in shards if shard >= look.swept):
             return _waiting(look, path, unswept, self._changeset.repository)
         if shards:
             return OBJECTS_COLLECTED(path, f"shards with its objects were swept by collection {look.token} meanwhile")

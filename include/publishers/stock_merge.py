@@ -29,7 +29,7 @@ def concerns(old: Revision, new: Revision, lease: str) -> Iterator[LossyEntry]:
     for path, before, after in _differing(old, new, lease):
         if before is not None and before.is_regular and before.linkcount > 1:
             yield LossyEntry(path, Operation.ENTRY_HARD_LINKS, breaks=True)
-        elif any(one is not None and one.is_special for one in (before, after)):
+        elif any(entry is not None and entry.is_special for entry in (before, after)):
             yield LossyEntry(path, Operation.ENTRY_SPECIALS)
         elif after is not None and after.is_regular and after.linkcount > 1:
             yield LossyEntry(path, Operation.ENTRY_HARD_LINKS)
@@ -80,16 +80,16 @@ def reverted(
                 if catalogs[0].get(path) != catalogs[1].get(path)
             ]
         found = list(dict.fromkeys(found))
-        one, two = (_nested(view, lease) for view in (base, before))
-        if one != two:
+        first, second = (_nested(view, lease) for view in (base, before))
+        if first != second:
             found.append(f"{lease} held something else by then, which was replaced")
     if exact and _growth(base, new) != _growth(before, after):
         found.append("the repository's counters did not change by what the change adds to them")
     return found
 
 
-def _growth(one: Revision, other: Revision) -> Counts:
-    earlier, later = (view.catalogs.completed(view.root).statistics.total for view in (one, other))
+def _growth(old: Revision, new: Revision) -> Counts:
+    earlier, later = (view.catalogs.completed(view.root).statistics.total for view in (old, new))
     return later - earlier
 
 
@@ -99,17 +99,20 @@ def _entries(view: Revision, path: str) -> dict[str, tuple[Dirent, bytes | None]
     if above is None or not above.is_directory:
         return {}
     return {
-        one.name: (one.changed(linkcount=0) if one.is_directory else one, _nested(view, f"{path}/{one.name}", one))
-        for one in view.inside(path).listing(path)
+        entry.name: (
+            entry.changed(linkcount=0) if entry.is_directory else entry,
+            _nested(view, f"{path}/{entry.name}", entry),
+        )
+        for entry in view.inside(path).listing(path)
     }
 
 
 def _references(view: Revision, path: str, lease: str) -> dict[str, bytes]:
     """The catalogs mounted in the catalog of a directory, but for those on the way to the lease or in it."""
     return {
-        one.path: one.hash.digest
-        for one in view.inside(path).nested()
-        if not (is_below(one.path, lease) or is_below(lease, one.path))
+        nested.path: nested.hash.digest
+        for nested in view.inside(path).nested()
+        if not (is_below(nested.path, lease) or is_below(lease, nested.path))
     }
 
 
@@ -120,26 +123,26 @@ def _nested(view: Revision, path: str, entry: Dirent | None = None) -> bytes | N
     return reference.hash.digest if reference else None
 
 
-def _same(one: Revision, two: Revision, path: str, here: Dirent | None, there: Dirent | None) -> bool:
+def _same(left: Revision, right: Revision, path: str, here: Dirent | None, there: Dirent | None) -> bool:
     if here is None or there is None:
         return here is there
     if here.mountpoint != there.mountpoint:
         return False
     if here.mountpoint:
-        first, second = one.holder(path).nested_at(path), two.holder(path).nested_at(path)
+        first, second = left.holder(path).nested_at(path), right.holder(path).nested_at(path)
         if first is not None and second is not None and first.hash.digest == second.hash.digest:
             return True
-        if one.inside(path).statistics.total != two.inside(path).statistics.total:
+        if left.inside(path).statistics.total != right.inside(path).statistics.total:
             return False
     if here.is_directory and there.is_directory:
-        return (here.mode, here.mtime) == (there.mode, there.mtime) and _same_directory(one, two, path)
+        return (here.mode, here.mtime) == (there.mode, there.mtime) and _same_directory(left, right, path)
     return _compared(here)[1:] == _compared(there)[1:]
 
 
-def _same_directory(one: Revision, two: Revision, path: str) -> bool:
-    sides = [{entry.name: entry for entry in view.inside(path).listing(path)} for view in (one, two)]
+def _same_directory(left: Revision, right: Revision, path: str) -> bool:
+    sides = [{entry.name: entry for entry in view.inside(path).listing(path)} for view in (left, right)]
     return sides[0].keys() == sides[1].keys() and all(
-        _same(one, two, f"{path}/{name}", sides[0][name], sides[1][name]) for name in sides[0]
+        _same(left, right, f"{path}/{name}", sides[0][name], sides[1][name]) for name in sides[0]
     )
 
 
@@ -153,7 +156,7 @@ def _differing(old: Revision, new: Revision, lease: str) -> Iterator[tuple[str, 
             continue  # skipped or swapped, and never walked
         if before != after:
             yield path, before, after
-        if any(one is not None and one.is_directory for one in (before, after)):
+        if any(entry is not None and entry.is_directory for entry in (before, after)):
             pending += [f"{path}/{name}" for name in _names(old, new, path)]
 
 
@@ -164,7 +167,7 @@ def _names(old: Revision, new: Revision, path: str) -> list[str]:
         entry = _lookup(view, path)
         # a nested catalog that goes is not walked; one that comes is
         if entry is not None and entry.is_directory and not (goes and entry.mountpoint):
-            found |= {one.name for one in view.inside(path).listing(path)}
+            found |= {child.name for child in view.inside(path).listing(path)}
     return sorted(found, reverse=True)
 
 

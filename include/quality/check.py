@@ -87,9 +87,9 @@ def published_artifacts(
     """Each published artifact of a build, with what the current revision's catalogs say of it and of `before`."""
     revision, found = site.head(slot.repository).revision, []
     undone, newest = undos.of_build(site.ledger, build.id), dict[int, Publication]()
-    for one in publications_of_build(site.ledger, build.id):
-        if one.state.good and one.artifact is not None:
-            newest.setdefault(one.artifact, one)
+    for published in publications_of_build(site.ledger, build.id):
+        if published.state.good and published.artifact is not None:
+            newest.setdefault(published.artifact, published)
     for record in build.artifacts:
         publication, artifact = newest.get(record.id), record.artifact
         if publication is None or (record.id, artifact.sha256) in undone:
@@ -115,16 +115,16 @@ def _judge(
     from include.quality.validate import validate
 
     pages, found, faults = {}, [], list[str]()
-    for one in given:
-        result, pages[one.suite] = validate(one)
-        said = _record(attempt, slot, build_id, result, accepted)
-        records.record(site.ledger, said)
-        found.append(said)
-        level = logging.INFO if said.verdict is QualityVerdict.PASSED else logging.WARNING
+    for suite_input in given:
+        result, pages[suite_input.suite] = validate(suite_input)
+        record = _record(attempt, slot, build_id, result, accepted)
+        records.record(site.ledger, record)
+        found.append(record)
+        level = logging.INFO if record.verdict is QualityVerdict.PASSED else logging.WARNING
         for line in [*result.faults, *result.notes] or [result.reason]:
-            log.log(level, "quality, suite %s: %s: %s", one.suite.value, said.verdict.value, line)
-        if said.verdict is QualityVerdict.BLOCKED:
-            faults += [f"suite {one.suite.value}: {line}" for line in result.faults]
+            log.log(level, "quality, suite %s: %s: %s", suite_input.suite.value, record.verdict.value, line)
+        if record.verdict is QualityVerdict.BLOCKED:
+            faults += [f"suite {suite_input.suite.value}: {line}" for line in result.faults]
     if pages and slot.quality is not None:
         folder = folder_of_run(site.settings.paths.var, slot.name, attempt.run)
         write_docs(folder, pages, records.of_run(site.ledger, attempt.run).values(), keep=slot.quality.keep_runs)
@@ -139,9 +139,9 @@ def _record(attempt: Attempt, slot: Slot, build_id: str, result: SuiteResult, ac
         blocks = slot.quality is not None and slot.quality.mode(result.suite) is QualityMode.BLOCK
         verdict = QualityVerdict.BLOCKED if blocks else QualityVerdict.WARNED
         verdict = QualityVerdict.ACCEPTED if accepted else verdict
-    said = accepted if verdict is QualityVerdict.ACCEPTED else ""
+    why = accepted if verdict is QualityVerdict.ACCEPTED else ""
     return QualityRecord(
-        attempt.run, result.suite, slot.name, build_id, verdict, result.reason, said, len(result.faults),
+        attempt.run, result.suite, slot.name, build_id, verdict, result.reason, why, len(result.faults),
         attempt.clock(),
     )  # fmt: skip
 

@@ -74,22 +74,22 @@ def write_docs(folder: Path, pages: Mapping[Suite, str], records: Iterable[Quali
         part.write_text(text, encoding="utf-8", errors="backslashreplace")
         part.replace(folder / f"{name}.html")
     os.utime(folder)
-    known = [one for one in folder.parent.iterdir() if one.is_dir() and not one.is_symlink()]
-    for old in sorted(known, key=lambda one: one.stat().st_mtime, reverse=True)[keep:]:
+    known = [sibling for sibling in folder.parent.iterdir() if sibling.is_dir() and not sibling.is_symlink()]
+    for old in sorted(known, key=lambda sibling: sibling.stat().st_mtime, reverse=True)[keep:]:
         shutil.rmtree(old, ignore_errors=True)  # another task may be removing it too
 
 
 def _first_page(records: Iterable[QualityRecord]) -> str:
     rows, about = [], ""
-    for one in sorted(records, key=lambda one: list(Suite).index(one.suite)):
-        about = f"Build {escape(one.build_id)} of slot {escape(one.slot)}, run {escape(one.run_id)}"
-        accepted = f"<br>accepted: {escape(one.accepted)}" if one.accepted else ""
+    for record in sorted(records, key=lambda item: list(Suite).index(item.suite)):
+        about = f"Build {escape(record.build_id)} of slot {escape(record.slot)}, run {escape(record.run_id)}"
+        accepted = f"<br>accepted: {escape(record.accepted)}" if record.accepted else ""
         cells = (
-            f'<a href="{one.suite.value}.html">{one.suite.value}</a>',
-            f"<strong>{one.verdict.value}</strong>",
-            str(one.faults),
-            f"{escape(one.reason)}{accepted}",
-            f"{one.checked_at:%Y-%m-%d %H:%M} UTC",
+            f'<a href="{record.suite.value}.html">{record.suite.value}</a>',
+            f"<strong>{record.verdict.value}</strong>",
+            str(record.faults),
+            f"{escape(record.reason)}{accepted}",
+            f"{record.checked_at:%Y-%m-%d %H:%M} UTC",
         )
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(f'<th scope="col">{name}</th>' for name in ("suite", "verdict", "faults", "reason", "checked"))

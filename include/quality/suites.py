@@ -42,11 +42,11 @@ class PublishedArtifact:
 
 def index_suite(index: BuildIndex, slot: Slot, settings: QualitySettings, nights: Sequence[NightFigures]) -> SuiteInput:
     """The index of a build against itself and the builds before it. `nights`: these, the newest first."""
-    listed = {one.name: one for one in index.artifacts}
+    listed = {artifact.name: artifact for artifact in index.artifacts}
     before = nights[0] if nights else None
-    rows: list[Row] = [_listed_row(one, index.artifacts, before, nights, settings) for one in index.artifacts]
+    rows: list[Row] = [_listed_row(artifact, index.artifacts, before, nights, settings) for artifact in index.artifacts]
     if before is not None and index.complete and index.base is None:
-        rejected = {one.name for one in index.rejected}
+        rejected = {artifact.name for artifact in index.rejected}
         rows += [
             {"name": name, "lost": f"{before.key} had it and the index does not list it"}
             for name in sorted(before.artifacts.keys() - listed.keys() - rejected)
@@ -79,13 +79,13 @@ def published_suite(artifacts: Collection[PublishedArtifact]) -> SuiteInput:
         ),
         QualityRule(Expect.BETWEEN, "broken_links", "{name}: {broken_links} links lead nowhere: {broken}", most=0),
     )  # fmt: skip
-    return SuiteInput(Suite.PUBLISHED, tuple(_published_row(one) for one in artifacts), rules)
+    return SuiteInput(Suite.PUBLISHED, tuple(_published_row(artifact) for artifact in artifacts), rules)
 
 
 def night_suite(tonight: NightFigures, nights: Sequence[NightFigures], settings: QualitySettings) -> SuiteInput:
     """Files, bytes and working time of a build, as a whole and of each artifact, against the nights before it."""
-    here = {name: one for name, one in tonight.artifacts.items() if one.files is not None}
-    earlier = {name: [one.artifacts[name] for one in nights if _has(one, name)] for name in here}
+    here = {name: figures for name, figures in tonight.artifacts.items() if figures.files is not None}
+    earlier = {name: [night.artifacts[name] for night in nights if _has(night, name)] for name in here}
     known = [name for name, figures in earlier.items() if len(figures) >= NIGHTS]
     rows = [_night_row(name, here[name], earlier[name], settings) for name in sorted(known)]
     if known:
@@ -105,14 +105,14 @@ def night_suite(tonight: NightFigures, nights: Sequence[NightFigures], settings:
 def growth_suite(tonight: NightFigures, nights: Sequence[NightFigures], settings: QualitySettings) -> SuiteInput:
     """What a build added to the repository, against the nights before it."""
     row: dict[str, Cell] = {"name": ALL}
-    now, earlier = _sum(tonight.artifacts.values()), [_sum(one.artifacts.values()) for one in nights]
+    now, earlier = _sum(tonight.artifacts.values()), [_sum(night.artifacts.values()) for night in nights]
     rules = []
     for column, what, floor in (
         ("added_bytes", "bytes", ADDED_BYTES),
         ("added_objects", "objects", ADDED_OBJECTS),
     ):
         row[column] = getattr(now, column)
-        values = [float(getattr(one, column)) for one in earlier]
+        values = [float(getattr(figures, column)) for figures in earlier]
         row |= _most(column, values, settings.factor, floor)
         reason = f"{{name}}: adds {{{column}}} {what}, {{{column}_usual}}; expected at most {{{column}_most}}"
         rules.append(QualityRule(Expect.AT_LEAST, f"{column}_most", reason, column))
@@ -120,44 +120,44 @@ def growth_suite(tonight: NightFigures, nights: Sequence[NightFigures], settings
 
 
 def _listed_row(
-    one: Artifact,
+    artifact: Artifact,
     listed: Sequence[Artifact],
     before: NightFigures | None,
     nights: Sequence[NightFigures],
     settings: QualitySettings,
 ) -> Row:
-    row: dict[str, Cell] = {"name": one.name, "sha256": one.sha256, "size": one.size}
-    sizes = [float(night.artifacts[one.name].size) for night in nights if one.name in night.artifacts]
+    row: dict[str, Cell] = {"name": artifact.name, "sha256": artifact.sha256, "size": artifact.size}
+    sizes = [float(night.artifacts[artifact.name].size) for night in nights if artifact.name in night.artifacts]
     row |= _band("size", sizes, settings.band, BYTES)
-    same = {other.name: other.size for other in listed if other.sha256 == one.sha256}
+    same = {other.name: other.size for other in listed if other.sha256 == artifact.sha256}
     if before is not None:
         same |= {
             f"{name} of {before.key}": other.size
             for name, other in before.artifacts.items()
-            if other.sha256 == one.sha256
+            if other.sha256 == artifact.sha256
         }
-    if one.sha256 == _EMPTY_SHA256:
-        row["digest"] = f"its digest is that of an empty file, and its size {one.size} bytes"
-    elif contradicting := next((name for name, size in same.items() if size != one.size), None):
+    if artifact.sha256 == _EMPTY_SHA256:
+        row["digest"] = f"its digest is that of an empty file, and its size {artifact.size} bytes"
+    elif contradicting := next((name for name, size in same.items() if size != artifact.size), None):
         row["digest"] = f"it has the digest of {contradicting}, and another size"
     return row
 
 
-def _published_row(one: PublishedArtifact) -> Row:
+def _published_row(artifact: PublishedArtifact) -> Row:
     row: dict[str, Cell] = {
-        "name": one.name, "listed": one.listed, "published": one.published,
-        "files_prepared": one.files, "bytes_prepared": one.bytes,
+        "name": artifact.name, "listed": artifact.listed, "published": artifact.published,
+        "files_prepared": artifact.files, "bytes_prepared": artifact.bytes,
     }  # fmt: skip
-    if one.now is None:
+    if artifact.now is None:
         return row | {"missing": "the ledger has it as published, and its destination does not exist"}
-    before = one.before or TreeFacts(0, 0, 0, frozenset(), frozenset(), frozenset())
+    before = artifact.before or TreeFacts(0, 0, 0, frozenset(), frozenset(), frozenset())
     # what the build before had already is known, and no fault of this one
-    empty = one.now.empty_libraries - before.empty_libraries
-    broken = one.now.broken_links - before.broken_links
+    empty = artifact.now.empty_libraries - before.empty_libraries
+    broken = artifact.now.broken_links - before.broken_links
     return row | {
-        "files": one.now.files, "content": one.now.content, "bytes": one.now.bytes,
+        "files": artifact.now.files, "content": artifact.now.content, "bytes": artifact.now.bytes,
         "empty_libraries": len(empty), "empty": _some(empty),
-        "lost_executables": len(one.now.plain), "lost": _some(one.now.plain),
+        "lost_executables": len(artifact.now.plain), "lost": _some(artifact.now.plain),
         "broken_links": len(broken), "broken": _some(broken),
     }  # fmt: skip
 
@@ -167,9 +167,9 @@ def _night_row(
 ) -> dict[str, Cell]:
     return {
         "name": name, "files": now.files, "bytes": now.bytes, "seconds": round(now.seconds, 1),
-        **_band("files", [float(one.files or 0) for one in earlier], settings.band, FILES),
-        **_band("bytes", [float(one.bytes or 0) for one in earlier], settings.band, BYTES),
-        **_most("seconds", [one.seconds for one in earlier], settings.factor, SECONDS),
+        **_band("files", [float(figures.files or 0) for figures in earlier], settings.band, FILES),
+        **_band("bytes", [float(figures.bytes or 0) for figures in earlier], settings.band, BYTES),
+        **_most("seconds", [figures.seconds for figures in earlier], settings.factor, SECONDS),
     }  # fmt: skip
 
 
@@ -210,13 +210,13 @@ def _has(night: NightFigures, name: str) -> bool:
 
 def _sum(figures: Collection[ArtifactFigures]) -> ArtifactFigures:
     return ArtifactFigures(
-        sum(one.size for one in figures),
+        sum(artifact.size for artifact in figures),
         "",
-        sum(one.files or 0 for one in figures),
-        sum(one.bytes or 0 for one in figures),
-        sum(one.seconds for one in figures),
-        sum(one.added_bytes for one in figures),
-        sum(one.added_objects for one in figures),
+        sum(artifact.files or 0 for artifact in figures),
+        sum(artifact.bytes or 0 for artifact in figures),
+        sum(artifact.seconds for artifact in figures),
+        sum(artifact.added_bytes for artifact in figures),
+        sum(artifact.added_objects for artifact in figures),
     )
 
 

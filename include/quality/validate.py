@@ -68,16 +68,16 @@ def apply_rules(
     table = pd.DataFrame([[row.get(column) for column in columns] for row in rows], columns=list(columns))
     asset = context.data_sources.add_pandas("nightshift").add_dataframe_asset(name)
     batch = asset.add_batch_definition_whole_dataframe("night").get_batch({"dataframe": table})
-    suite = gx.ExpectationSuite(name=name, expectations=[_expectation(*one) for one in enumerate(rules)])
+    suite = gx.ExpectationSuite(name=name, expectations=[_expectation(*numbered) for numbered in enumerate(rules)])
     kept = {"result_format": "COMPLETE", "unexpected_index_column_names": [NAME]}
     found = batch.validate(suite, result_format=kept)
     # results come in an order of their own
-    results = {one.expectation_config.meta[RULE]: one for one in found.results}
+    results = {result.expectation_config.meta[RULE]: result for result in found.results}
     faults = []
     for number, rule in enumerate(rules):
         if results[number].exception_info.get("raised_exception", True):
             raise QUALITY_UNCHECKED(f"quality, suite {name}: `{rule.column}` could not be compared")
-        broken = {one[NAME] for one in results[number].result["unexpected_index_list"]}
+        broken = {row[NAME] for row in results[number].result["unexpected_index_list"]}
         faults += [rule.reason.format(**row) for row in rows if row[NAME] in broken]
     return tuple(faults), _page(found, name, [*faults, *notes], back)
 

@@ -68,5 +68,5 @@ class SuiteResult:
     @property
     def reason(self) -> str:
         """The first fault; else what could not be compared; else what was."""
-        said = [*self.faults, *self.notes, f"{self.rules} rules hold in {self.rows} rows"]
-        return said[0]
+        texts = [*self.faults, *self.notes, f"{self.rules} rules hold in {self.rows} rows"]
+        return texts[0]

@@ -136,7 +136,7 @@ def tag_revision(site: Site, fqrn: str, tag: NewTag, *, lease: str = "", holder:
     NotSupported, and what a commit raises.
     """
     head = site.head(fqrn)
-    there = next((one for one in head.tags() if one.name == check_tag_name(tag.name)), None)
+    there = next((known for known in head.tags() if known.name == check_tag_name(tag.name)), None)
     if there is not None:
         if there.description != tag.description:
             raise TagError(tag.name, f"names revision {there.revision} of {fqrn} already; choose another name")
@@ -219,17 +219,17 @@ def contents_of(tree: Revision, path: str) -> Contents:
     files = directories = others = size = 0
     pending = [(path, entry)]
     while pending:
-        here, one = pending.pop()
-        if one.mountpoint:
+        here, current = pending.pop()
+        if current.mountpoint:
             total = tree.catalog_at(here).statistics.total
             files, directories = files + total.regular, directories + total.dir - total.nested
             others, size = others + total.symlink + total.special, size + total.file_size
-        elif one.is_directory:
+        elif current.is_directory:
             directories += 1
             pending += [(f"{here}/{child.name}", child) for child in tree.listing(here)]
         else:
-            files, others = files + one.is_regular, others + (not one.is_regular)
-            size += one.size if one.is_regular else 0
+            files, others = files + current.is_regular, others + (not current.is_regular)
+            size += current.size if current.is_regular else 0
     return Contents(entry, files, directories, others, size)
 
 

@@ -99,7 +99,7 @@ def _by_another_key(side: SwitchingSide, signer: Signer) -> Iterator[str]:
     suspects = {named.manifest.certificate}
     if last is not None:
         since = int(last.ended.timestamp())
-        suspects |= {one.hash for one in named.refs if one.type is RefType.CERTIFICATE and one.timestamp > since}
+        suspects |= {ref.hash for ref in named.refs if ref.type is RefType.CERTIFICATE and ref.timestamp > since}
     for name in suspects:
         if name is None:
             continue

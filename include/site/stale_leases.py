@@ -127,7 +127,8 @@ def hit_by(path: str, held: Sequence[LeaseInfo]) -> list[LeaseInfo]:
     """The leases that ending ``path`` would end on any gateway: a stock one takes it for the beginning of a pattern of
     SQL, with ``%`` and ``_`` for anything, in upper or lower case."""
     pattern = re.compile(
-        "".join({"%": ".*", "_": "."}.get(one, re.escape(one)) for one in path or "/"), re.DOTALL | re.IGNORECASE
+        "".join({"%": ".*", "_": "."}.get(letter, re.escape(letter)) for letter in path or "/"),
+        re.DOTALL | re.IGNORECASE,
     )
     return [lease for lease in held if pattern.match(lease.path or "/")]
 

@@ -261,9 +261,9 @@ class _Run:
 
     def _drain(self) -> None:
         deadline = time.monotonic() + self.rules.patience_s
-        while held := [one for one in self.client.leases() if one.repository == self.fqrn]:
+        while held := [lease for lease in self.client.leases() if lease.repository == self.fqrn]:
             if time.monotonic() >= deadline:
-                last = max(held, key=lambda one: one.expires)
+                last = max(held, key=lambda lease: lease.expires)
                 what = f"{self.fqrn} is disabled for its collection, and {last.full_path} is still leased"
                 raise PathBusy(f"{what} by {last.hostname!r}; {PathBusy.hint}", holder=last, repository=self.fqrn)
             self._pause.wait(self.rules.poll_s)
@@ -340,7 +340,7 @@ class _Run:
         store = self.site.collector_store(self.fqrn)
         group: list[str] = []
         for number in range(SHARDS):
-            group += [one.key for one in hashes_in(found.raw(number))]
+            group += [hash_.key for hash_ in hashes_in(found.raw(number))]
             if len(group) < _GROUP and number < SHARDS - 1:
                 continue
             if self.site.head(self.fqrn).manifest.root != root:
@@ -379,7 +379,7 @@ def _orphans(site: Site, head: Repository, rules: StockRules, report: Collection
 
 
 def _list(report: CollectionReport, found: Shards) -> None:
-    report.orphans_listed = [one.key for number in range(SHARDS) for one in hashes_in(found.raw(number))]
+    report.orphans_listed = [hash_.key for number in range(SHARDS) for hash_ in hashes_in(found.raw(number))]
 
 
 def _require_seen(site: Site, fqrn: str) -> None:

@@ -82,7 +82,10 @@ def connected_options(connection: ConnectionSecrets) -> StoreOptions:
 
 def require_no_repository(settings: SiteSettings, store: storage.Store, keys: Iterable[str]) -> None:
     """Raises REPOSITORY_OBJECT for a key, or folder, that is part of a configured repository or holds one."""
-    own = [f"{settings.store(one.store).url.rstrip('/')}/{one.fqrn}/" for one in settings.repositories.values()]
+    own = [
+        f"{settings.store(repository.store).url.rstrip('/')}/{repository.fqrn}/"
+        for repository in settings.repositories.values()
+    ]
     for key in keys:
         url = f"{store.url.rstrip('/')}/{key}".rstrip("/") + "/"
         for repository in own:
@@ -107,5 +110,5 @@ def try_store(settings: SiteSettings, secrets: Secrets, name: str) -> Traits | N
     if not store.writable:
         return None
     # where a repository is public, a neighbouring folder of the same bucket need not be: try inside it
-    inside = next((one for one in settings.repositories.values() if one.store == name), None)
+    inside = next((repository for repository in settings.repositories.values() if repository.store == name), None)
     return probe(store) if inside is None else probe(store.child(inside.fqrn), public_url=inside.public_url)

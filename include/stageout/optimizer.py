@@ -44,7 +44,9 @@ def decisions_by_link(
     for server, answer in decisions.items():
         of_server = () if isinstance(answer, NightshiftError) else answer
         # the newest comes first, and stays
-        known[server] = {(one.source.lower(), one.destination.lower()): one for one in reversed(of_server)}
+        known[server] = {
+            (decided.source.lower(), decided.destination.lower()): decided for decided in reversed(of_server)
+        }
     found: dict[Link, LinkDecision] = {}
     for link in links:
         storages = _storages(link, sites)

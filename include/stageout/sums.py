@@ -70,7 +70,7 @@ class TransferSums:
     ended_s: float = 0.0
 
     def __add__(self, other: TransferSums) -> TransferSums:
-        return TransferSums(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
+        return TransferSums(*(left + right for left, right in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def bytes_per_s(self) -> float | None:

@@ -20,7 +20,19 @@ if TYPE_CHECKING:
 
 
 def ensure_bucket(url: str, credentials: Credentials, options: StoreOptions = DEFAULTS) -> bool:
-    """Create the bucket of ``s3://bucket/prefix`` unless it is there; whether it had to be created."""
+    """Create the bucket of a store unless it is there.
+
+    Args:
+        url: ``s3://bucket/prefix``.
+        credentials: The key pair of an administrator.
+        options: How to talk to the server.
+
+    Returns:
+        Whether it had to be created.
+
+    Raises:
+        StoreError: The server refused it.
+    """
     from botocore.exceptions import BotoCoreError, ClientError
 
     bucket, _ = split_s3_url(url)
@@ -48,7 +60,17 @@ def ensure_bucket(url: str, credentials: Credentials, options: StoreOptions = DE
 def allow_public_read(
     url: str, credentials: Credentials, options: StoreOptions = DEFAULTS, prefix: str | None = None
 ) -> None:
-    """Let anyone GET the objects below ``prefix`` (default: the URL's own), but not list them; other rules stay."""
+    """Let anyone GET objects, but not list them; other rules of the bucket stay.
+
+    Args:
+        url: ``s3://bucket/prefix``.
+        credentials: The key pair of an administrator.
+        options: How to talk to the server.
+        prefix: Below which prefix; None: the URL's own.
+
+    Raises:
+        StoreError: The server refused it.
+    """
     bucket, own_prefix = split_s3_url(url)
     below = own_prefix if prefix is None else prefix.strip("/")
     client = admin_client(credentials, options)
@@ -65,7 +87,18 @@ def allow_roles(
     repositories: Iterable[str],
     principals: Mapping[Role, str],
 ) -> None:
-    """Give each role its rights in the repositories below the URL; other people's rules stay, ours are replaced."""
+    """Give each role its rights in repositories; rules that are not ours stay (`include.storage.roles`).
+
+    Args:
+        url: ``s3://bucket/prefix``, below which the repositories are.
+        credentials: The key pair of an administrator.
+        options: How to talk to the server.
+        repositories: Their names.
+        principals: Each role's user, as `PolicyServer.principal` names it.
+
+    Raises:
+        StoreError: The server refused it.
+    """
     bucket, _ = split_s3_url(url)
     client = admin_client(credentials, options)
     with _in_our_words(bucket):

@@ -16,9 +16,18 @@ __all__ = ["Credentials", "StoreOptions", "Traits", "open_store", "split_s3_url"
 
 
 def open_store(url: str, *, credentials: Credentials | None = None, options: StoreOptions = DEFAULTS) -> Store:
-    """The store at ``url``. Nothing is sent or created yet. Raises StoreError if the URL is invalid.
+    """Open the store at a URL. Nothing is sent or created yet.
 
-    ``s3://`` without credentials is read anonymously. ``http(s)://`` takes none: it is for public reading.
+    Args:
+        url: ``file:///folder``, ``s3://bucket/prefix`` or ``http(s)://host/path``.
+        credentials: The key pair for ``s3://``, which is read anonymously without; ignored for other schemes.
+        options: How to talk to the store.
+
+    Returns:
+        The store.
+
+    Raises:
+        StoreError: The URL or the endpoint is malformed.
     """
     return OPENERS[kind_of(url)](url, credentials, options)
 

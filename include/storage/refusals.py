@@ -94,12 +94,12 @@ class ParsedFailure:
     refusal: Refusal
     status: int | None
     code: str | None
-    said: str
+    message: str
 
     def error(self, key: str, where: str) -> StoreError:
         """The error to raise. The message names the object, the store and what to do."""
         message = f"{key or 'the store'} in {where}: {self.refusal.what}"
-        details = ", ".join(filter(None, (f"status {self.status}" if self.status else "", self.code, self.said)))
+        details = ", ".join(filter(None, (f"status {self.status}" if self.status else "", self.code, self.message)))
         if details:
             message += f" ({details})"
         if self.refusal.kind is Unavailable:
@@ -113,14 +113,16 @@ def read_failure(error: Exception) -> ParsedFailure:
     line, _, debug = text.partition("\n\nDebug source:")
     status = int(found[1]) if (found := _STATUS.search(line)) else None
     code = (found[1] or found[2]) if (found := _CODE.search(line)) else None
-    said = found[1].strip()[:200] if (found := _MESSAGE.search(line)) else ""
+    message = found[1].strip()[:200] if (found := _MESSAGE.search(line)) else ""
     if code in BY_CODE:
-        return ParsedFailure(BY_CODE[code], status, code, said)
+        return ParsedFailure(BY_CODE[code], status, code, message)
     if status is not None:
         refusal = BY_STATUS.get(status)
         if refusal is None and status >= 500:
             refusal = Refusal(Unavailable, "the store has an internal problem", str(status))
-        return ParsedFailure(refusal or Refusal(RequestRejected, "the store refused the request"), status, code, said)
+        return ParsedFailure(
+            refusal or Refusal(RequestRejected, "the store refused the request"), status, code, message
+        )
     if "TimedOut" in debug or "Timeout" in debug or "timed out" in line:
         return ParsedFailure(TIMED_OUT, None, None, "")
     if "Range request not supported" in line:

@@ -91,10 +91,17 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
 def bucket_policy(
     url: str, repositories: Iterable[str], principals: Mapping[Role, str], *, others: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The policy of the bucket of ``s3://bucket/prefix``, for repositories below it.
+    """The policy of a bucket with repositories, in Amazon's form (IAM policy, 2012-10-17).
 
-    ``principals``: each role's user as ``PolicyServer.principal`` names it; a role that is missing gets nothing, and
-    readers need none. Statements of ``others``, an existing policy, stay unless they are ours.
+    Args:
+        url: ``s3://bucket/prefix``, below which the repositories are.
+        repositories: Their names.
+        principals: Each role's user, as `PolicyServer.principal` names it; a role that is missing gets nothing, and
+            readers need none.
+        others: An existing policy, whose statements stay unless they are ours.
+
+    Returns:
+        The policy as JSON.
     """
     bucket, places = _places(url, repositories)
     ours = [
@@ -103,12 +110,25 @@ def bucket_policy(
         if role is Role.READER or role in principals
         for grant in grants
     ]
-    kept = [one for one in (others or {}).get("Statement", []) if not str(one.get("Sid", "")).startswith(SID)]
+    kept = [
+        statement
+        for statement in (others or {}).get("Statement", [])
+        if not str(statement.get("Sid", "")).startswith(SID)
+    ]
     return {"Version": "2012-10-17", "Statement": [*kept, *ours]}
 
 
 def user_policy(url: str, repositories: Iterable[str], role: Role) -> dict[str, Any]:
-    """The same as a policy of the user, for servers where users have policies: attach one of the two, not both."""
+    """The same as a policy of the user, for servers where users have policies: attach one of the two, not both.
+
+    Args:
+        url: ``s3://bucket/prefix``, below which the repositories are.
+        repositories: Their names.
+        role: The user's role.
+
+    Returns:
+        The policy as JSON.
+    """
     bucket, places = _places(url, repositories)
     return {"Version": "2012-10-17", "Statement": [_statement(role, grant, bucket, places) for grant in GRANTS[role]]}
 

@@ -255,6 +255,9 @@ class S3Store(RemoteStore):
             try:
                 version = self._retrier.once(key, lambda: self._send(path, data, etag))  # noqa: B023 - runs at once
             except (Conflict, NotFound, Unavailable) as failure:
+                # The refusal proves nothing. An earlier attempt of ours may have been stored and its reply lost, and
+                # some servers compare the ETag without its quotes, so that they refuse the right one. The object
+                # decides.
                 current = self._read_back(key)
                 if current is None:
                     if isinstance(failure, BucketMissing):
@@ -264,6 +267,8 @@ class S3Store(RemoteStore):
                     return current[1]
                 if current[1] != expected:
                     raise Conflict(f"{key}: another writer replaced it in {self.url}; read it again", key=key) from None
+                # It is what was expected, and was refused all the same: the spelling, which is learned once for a
+                # server.
                 if isinstance(failure, Conflict) and not other_spelling_tried:
                     quotes, other_spelling_tried = not quotes, True
                     continue

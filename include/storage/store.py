@@ -84,9 +84,15 @@ class Counters:
 
 
 class Store(ABC):
-    """Objects under a URL. Keys are "/"-separated and relative to the URL. Safe to use from many threads at once.
+    """Objects under a URL. Safe to use from many threads at once.
 
-    Everything raises leaves of ``include.storage.errors``; what may be retried over a network has been by then.
+    A key is a relative path with "/", of at most 1,024 bytes (`check_key`). Every verb raises BadKey for another one,
+    and StoreError where the store fails or refuses: Forbidden, BucketMissing, Unavailable (after its retries),
+    Unsupported or RequestRejected. What a verb raises besides is listed with it. Times are aware of their zone.
+
+    Attributes:
+        url: Where the objects are, without credentials.
+        counters: What was asked of the store; shared with its children.
     """
 
     url: str
@@ -108,64 +114,168 @@ class Store(ABC):
         return self.kind.writable
 
     def free_bytes(self) -> int | None:
-        """How much more it can hold; None if the store does not report that. Raises StoreError."""
+        """How many more bytes it can hold; None if the store does not report that."""
         return None
 
     @abstractmethod
     def get(self, key: str) -> bytes:
-        """The whole object; NotFound if there is none."""
+        """Read an object.
+
+        Args:
+            key: Its key.
+
+        Returns:
+            All of its bytes.
+
+        Raises:
+            NotFound: There is no such object.
+        """
 
     @abstractmethod
     def get_versioned(self, key: str) -> tuple[bytes, Version]:
-        """The whole object and the version to hand to ``replace``."""
+        """Read an object that is going to be replaced.
+
+        Args:
+            key: Its key.
+
+        Returns:
+            All of its bytes, and their version for `replace`.
+
+        Raises:
+            NotFound: There is no such object.
+        """
 
     @abstractmethod
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """At most ``length`` bytes from ``start``; less, or nothing, at the object's end."""
+        """Read a part of an object.
+
+        Args:
+            key: Its key.
+            start: Offset of the first byte.
+            length: Most bytes to read.
+
+        Returns:
+            The bytes; fewer than ``length``, or none, at the object's end.
+
+        Raises:
+            NotFound: There is no such object.
+        """
 
     @abstractmethod
     def stream(self, key: str, *, block: int = 1 << 20) -> Iterator[bytes]:
-        """The object in pieces of about ``block`` bytes. A dropped connection is taken up where it broke."""
+        """Read an object piece by piece; a dropped connection is taken up where it broke.
+
+        Args:
+            key: Its key.
+            block: About how many bytes a piece has.
+
+        Returns:
+            The pieces, read as they are taken.
+
+        Raises:
+            NotFound: There is no such object.
+            Conflict: It was replaced while it was read.
+        """
 
     @abstractmethod
     def head(self, key: str) -> ObjectMeta | None:
-        """Size, time and version, or None if there is no such object."""
+        """Look an object up without reading it.
+
+        Args:
+            key: Its key.
+
+        Returns:
+            Its size, time and version; None if there is no such object.
+        """
 
     def exists(self, key: str) -> bool:
-        """Whether there is such an object."""
+        """Whether there is an object.
+
+        Args:
+            key: Its key.
+
+        Returns:
+            False only if the store says that there is none.
+        """
         return self.head(key) is not None
 
     @abstractmethod
     def put(self, key: str, data: bytes) -> None:
-        """Store, whatever was there. Readers see the old bytes or the new, never a mix."""
+        """Store an object, whatever was there. Readers see the old bytes or the new, never a mix.
+
+        Args:
+            key: Its key.
+            data: All of its bytes.
+        """
 
     @abstractmethod
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Store unless there is an object; False if there was one.
+        """Store an object unless there is one.
 
-        When an answer is lost, an object with exactly our bytes counts as ours: callers that need to know whether they
+        When a reply is lost, an object with exactly our bytes counts as ours: callers that need to know whether they
         won must write bytes that no other caller writes.
+
+        Args:
+            key: Its key.
+            data: All of its bytes.
+
+        Returns:
+            Whether it was stored; False: there was one, which stays.
         """
 
     @abstractmethod
     def replace(self, key: str, data: bytes, *, expected: Version | None) -> Version:
-        """Store if the object still is ``expected`` (None: absent); Conflict if another writer came first.
+        """Replace exactly the version that was read: compare and swap.
 
-        An answer that leaves open what happened is settled by reading the object back and comparing bytes.
+        When a reply leaves open what happened, the object is read back and its bytes are compared.
+
+        Args:
+            key: Its key.
+            data: All of its new bytes.
+            expected: From `get_versioned`; None: there is no object yet.
+
+        Returns:
+            The new version.
+
+        Raises:
+            Conflict: The object is not, or no longer, ``expected``: another writer came first.
         """
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        """All objects below the folder ``prefix``, at any depth, in no promised order."""
+        """List objects at any depth, in no promised order.
+
+        Args:
+            prefix: The folder, with or without a slash at its end; "": the whole store.
+
+        Returns:
+            What is there, asked for page by page.
+        """
 
     @abstractmethod
     def delete(self, keys: Iterable[str]) -> int:
-        """Delete; how many different keys were asked for. A key without an object is no error."""
+        """Delete objects. A key without an object is no error.
+
+        Args:
+            keys: Their keys.
+
+        Returns:
+            How many different keys were asked for.
+
+        Raises:
+            StoreError: The first refusal; what other keys came to is not known.
+        """
 
     def delete_each(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
-        """Delete as many as possible; the keys that were not deleted, with why. A key without an object is no error.
+        """Delete as many objects as possible. A key without an object is no error.
 
-        For very many keys: they are taken from ``keys`` as the work goes on. After an outage the rest is not tried.
+        After an outage the rest is not tried.
+
+        Args:
+            keys: Their keys; very many may be given, since they are taken as the work goes on.
+
+        Returns:
+            The keys that were not deleted, with why.
         """
         refused: dict[str, StoreError] = {}
         for key in keys:
@@ -178,7 +288,7 @@ class Store(ABC):
     def flush(self) -> None:  # noqa: B027 - most stores acknowledge only what they keep
         """Everything that this machine has stored survives a power failure when this returns, if the store is set to.
 
-        Callers that write objects call it before they ask others to name them. Raises StoreError.
+        Callers that write objects call it before they ask others to name them.
         """
 
     def unfinished(self) -> Iterator[Unfinished]:
@@ -186,7 +296,14 @@ class Store(ABC):
         return iter(())
 
     def remove_unfinished(self, older_than: datetime) -> Sequence[Unfinished]:  # noqa: ARG002 - most stores leave none
-        """Remove the writes that were begun before and never finished; which they were. ``older_than``: aware."""
+        """Remove writes that were begun and never finished.
+
+        Args:
+            older_than: Only those that were begun before this time.
+
+        Returns:
+            What was removed.
+        """
         return []
 
     def versioning(self) -> bool:
@@ -195,7 +312,14 @@ class Store(ABC):
 
     @abstractmethod
     def child(self, prefix: str) -> Store:
-        """The store of everything below ``prefix``; it shares connections and counters."""
+        """The store of everything below a folder; it shares connections and counters.
+
+        Args:
+            prefix: The folder, with or without a slash at its end.
+
+        Returns:
+            The store, whose keys are relative to the folder.
+        """
 
     @property
     def traits(self) -> Traits | None:
@@ -203,7 +327,14 @@ class Store(ABC):
         return None
 
     def with_traits(self, traits: Traits) -> Store:  # noqa: ARG002 - stores of fixed traits ignore it
-        """The same store, respecting what was probed."""
+        """The same store, respecting what was probed.
+
+        Args:
+            traits: From `include.storage.probe`.
+
+        Returns:
+            The store; itself where its traits are fixed.
+        """
         return self
 
     def __repr__(self) -> str:
@@ -211,7 +342,17 @@ class Store(ABC):
 
 
 def check_key(key: str) -> str:
-    """The key itself; BadKey, before anything is sent, for one that could leave the store's prefix."""
+    """Refuse a malformed key, before anything is sent.
+
+    Args:
+        key: A key that may come from outside.
+
+    Returns:
+        The key itself.
+
+    Raises:
+        BadKey: It is empty, absolute, too long, or could leave the store's prefix.
+    """
     if _OBJECT.fullmatch(key):  # nearly all are; nothing of what follows can be wrong with one
         return key
     reason = None
@@ -235,13 +376,23 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """A folder to list or descend into, without trailing slash; "" is the store itself."""
+    """Refuse a malformed folder to list or descend into.
+
+    Args:
+        prefix: The folder, with or without a slash at its end; "": the store itself.
+
+    Returns:
+        The folder without the slash.
+
+    Raises:
+        BadKey: It could not be the beginning of a key.
+    """
     prefix = prefix.removesuffix("/")
     return check_key(prefix) if prefix else ""
 
 
 def headers_for(key: str) -> dict[str, str]:
-    """Content-Type and Cache-Control of an object, as CernVM-FS stores serve them; see docs/formats.md."""
+    """Content-Type and Cache-Control of an object, as CernVM-FS stores serve them (docs/formats.md, object names)."""
     name = key.rpartition("/")[2]
     if name.startswith(".cvmfs"):
         return {"Content-Type": "application/x-cvmfs", "Cache-Control": "max-age=61"}

@@ -14,7 +14,9 @@ OLD = timedelta(days=1)
 
 def abandoned(store: Store, now: datetime) -> list[Unfinished]:
     """The unfinished writes of a store that are older than a day, the oldest first. ``now``: aware."""
-    return sorted((one for one in store.unfinished() if now - one.since > OLD), key=lambda one: (one.since, one.name))
+    return sorted(
+        (write for write in store.unfinished() if now - write.since > OLD), key=lambda write: (write.since, write.name)
+    )
 
 
 def remove_abandoned(store: Store, now: datetime, *, dry_run: bool = False) -> list[Unfinished]:
@@ -23,7 +25,7 @@ def remove_abandoned(store: Store, now: datetime, *, dry_run: bool = False) -> l
         return []
     if dry_run:
         return abandoned(store, now)
-    return sorted(store.remove_unfinished(now - OLD), key=lambda one: (one.since, one.name))
+    return sorted(store.remove_unfinished(now - OLD), key=lambda write: (write.since, write.name))
 
 
 def described(found: Sequence[Unfinished], store: Store) -> str:
@@ -32,6 +34,6 @@ def described(found: Sequence[Unfinished], store: Store) -> str:
     if isinstance(store, FileStore):
         what, hint = "unfinished file", "remove them with `nightshift repo repair FQRN --unfinished`"
     plural = "" if len(found) == 1 else "s"
-    sizes = [one.size for one in found if one.size is not None]
+    sizes = [write.size for write in found if write.size is not None]
     size = f" of {sum(sizes) / 1e6:,.1f} MB" if sizes else ""
     return f"{len(found)} {what}{plural}{size} of killed writers, the oldest of {found[0].since:%Y-%m-%d}; {hint}"

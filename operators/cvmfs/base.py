@@ -22,9 +22,9 @@ class CvmfsOperator(LeaseTaskOperator):
             site configuration names for the repository.
         deferrable: Whether the triggerer waits; otherwise the task does. By default `default_deferrable` of Airflow's
             section `[operators]`.
-        patience_s: Seconds to look again within the task before it is deferred.
-        wait_limit_s: Seconds to wait for a busy path in total; by default as long as a lease may last at the gateway.
-        **kwargs: Those of every operator.
+        **kwargs: `patience_s` (seconds to try again within the task before it is deferred), `wait_limit_s` (seconds to
+            wait for a busy path in total; by default as long as a lease may last at the gateway), and those of every
+            operator.
     """
 
     def __init__(

@@ -77,7 +77,9 @@ class ApproveBenchmarkOperator(NightshiftOperator, HITLOperator):
 
     Without a yes within four hours it is skipped, with what follows.
 
-    :param campaign: the id of the campaign.
+    Args:
+        campaign: The id of the campaign, as `PlanBenchmarkOperator` returned it.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("campaign",)
@@ -126,9 +128,12 @@ class StorageBenchmarkOperator(NightshiftOperator):
     While another campaign measures the target it waits in the triggerer. Programs that it started die with it. Data of
     the campaign stay on the target until `RemoveBenchmarkDataOperator` removes them. Returns how many steps have ended.
 
-    :param campaign: the id of the campaign.
-    :param wait_limit_s: seconds to wait for other campaigns in all.
-    :param deferrable: whether it waits in the triggerer; by default as Airflow is configured.
+    Args:
+        campaign: The id of the campaign, as `PlanBenchmarkOperator` returned it.
+        wait_limit_s: Seconds to wait for other campaigns in total.
+        deferrable: Whether to wait in the triggerer; by default `default_deferrable` of Airflow's section
+            `[operators]`.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("campaign",)
@@ -189,7 +194,9 @@ class JudgeBenchmarkOperator(NightshiftOperator):
 
     Fails if it regressed, misses a requirement, or parts of it are missing. Skipped if approval was refused.
 
-    :param campaign: the id of the campaign.
+    Args:
+        campaign: The id of the campaign, as `PlanBenchmarkOperator` returned it.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("campaign",)
@@ -234,7 +241,9 @@ class JudgeBenchmarkOperator(NightshiftOperator):
 class RemoveBenchmarkDataOperator(NightshiftOperator):
     """Removes what the campaign's plan lists from the target. What is not listed is left, and fails the task.
 
-    :param campaign: the id of the campaign.
+    Args:
+        campaign: The id of the campaign, as `PlanBenchmarkOperator` returned it.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("campaign",)

@@ -39,10 +39,12 @@ class StageoutPassOperator(NightshiftOperator):
     A kill loses and doubles nothing: what was claimed is due again when its claim ends. A component that fails stops no
     other, and fails the task in the end. Returns the counts of each component. Runs of a backfill are refused.
 
-    :param components: names of `include.stageout.tasks.passes.COMPONENTS`, in the order of their turns.
-    :param shard: which of the tasks with the same components it is; the first one also sends messages.
-    :param seconds: the time of a pass; None: `stageout.pass_s`.
-    :param batch: rows of one batch at most.
+    Args:
+        components: Names of `include.stageout.tasks.passes.COMPONENTS`, in the order of their turns.
+        shard: Which of the tasks with the same components it is; the first one also sends messages.
+        seconds: The time of a pass; None: `stageout.pass_s`.
+        batch: Rows of one batch at most.
+        **kwargs: Those of every operator.
     """
 
     template_fields = ("seconds", "batch")
@@ -158,7 +160,7 @@ class RemindUsersOperator(NightshiftOperator):
         from include.stageout.tasks.reminders import remind
 
         require_no_backfill(context)
-        return {owner: said.value for owner, said in remind(self.site(), now=clock())}
+        return {owner: outcome.value for owner, outcome in remind(self.site(), now=clock())}
 
 
 def claimer(context: Context) -> str:
@@ -208,6 +210,9 @@ def dag_settings(
         settings: The configuration.
         params: Of the DAG; None: those of a pass.
         longest: What a task may take; None: the time of a pass, and what its last batch may take beyond it.
+
+    Returns:
+        Arguments of `dag`.
     """
     longest = longest or timedelta(seconds=settings.stageout.pass_s) + _GRACE
     return {

@@ -31,7 +31,9 @@ class DeleteOldRunsOperator(NightshiftOperator):
     The user of the connection `stageout.runs_connection` needs the right to delete runs; skipped without it. Returns
     how many went, by DAG.
 
-    :param dag_ids: the DAGs.
+    Args:
+        dag_ids: The DAGs.
+        **kwargs: Those of every operator.
     """
 
     ui_color = "#fee2e2"

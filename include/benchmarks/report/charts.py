@@ -213,7 +213,7 @@ def _history(campaigns: Sequence[JudgedCampaign], accepted: frozenset[str]) -> B
     if len(campaigns) < 2:
         return None
     lines: defaultdict[str, list[tuple[Point, str]]] = defaultdict(list)
-    for campaign in sorted(campaigns, key=lambda one: one.began_at):
+    for campaign in sorted(campaigns, key=lambda item: item.began_at):
         mark = "baseline" if campaign.id in accepted else campaign.verdict.value
         for judged in campaign.figures:
             figure = judged.figure
@@ -228,7 +228,7 @@ def _history(campaigns: Sequence[JudgedCampaign], accepted: frozenset[str]) -> B
 def _drift(campaigns: Sequence[JudgedCampaign]) -> BenchmarkChart | None:
     """Judged figures as a share of the baseline that each campaign was compared with."""
     lines: defaultdict[str, list[tuple[Point, str]]] = defaultdict(list)
-    for campaign in sorted(campaigns, key=lambda one: one.began_at):
+    for campaign in sorted(campaigns, key=lambda item: item.began_at):
         for judged in campaign.figures:
             if judged.figure.judged and judged.comparison and judged.comparison.ratio is not None:
                 point = (campaign.began_at.timestamp(), judged.comparison.ratio)

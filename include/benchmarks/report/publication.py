@@ -82,11 +82,11 @@ def _rates(record: CampaignRecord, judged: JudgedCampaign) -> Mapping[int, float
         if load.access is LoadAccess.PUBLISH
     }
     return {
-        count: one.figure.median
-        for one in judged.figures
-        if one.figure.name is FigureName.OPERATIONS
-        and (count := connections.get(one.figure.step))
-        and one.figure.median
+        count: result.figure.median
+        for result in judged.figures
+        if result.figure.name is FigureName.OPERATIONS
+        and (count := connections.get(result.figure.step))
+        and result.figure.median
     }
 
 

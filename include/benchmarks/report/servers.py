@@ -89,7 +89,7 @@ def _osds(steps: Sequence[StepRecord]) -> Iterator[OsdRow]:
         commits: defaultdict[int, list[float]] = defaultdict(list)
         for osd, commit_ms in (item for view in rounds for item in view.commit_ms.items()):
             commits[osd].append(commit_ms)
-        for latency in merged_latencies(one for view in rounds for one in view.latencies):
+        for latency in merged_latencies(part for view in rounds for part in view.latencies):
             if latency.operations:
                 commit_ms_of = commits.get(latency.osd)
                 yield OsdRow(step, latency, fmean(commit_ms_of) if commit_ms_of else None)

@@ -38,7 +38,7 @@ def write_report(bind: Bind, folder: CampaignFolder, judged: JudgedCampaign) -> 
     """
     record, steps = folder.record(), list(folder.steps())
     earlier = judged_campaigns(bind, target=judged.target, preset=judged.preset, limit=HISTORY)
-    history = [one for one in earlier if one.digest == judged.digest]
+    history = [campaign for campaign in earlier if campaign.digest == judged.digest]
     publication = publication_of(bind, folder, judged)
     charts = (
         *charts_of(steps, history, accepted_campaigns(bind, judged.target)),

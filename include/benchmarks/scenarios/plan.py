@@ -197,7 +197,7 @@ def _wrong_target(
     preset: Preset, settings: TargetSettings, kind: TargetKind, space: TargetSpace | None
 ) -> Iterator[str]:
     if kind not in preset.targets:
-        takes = " or ".join(sorted(one.value for one in preset.targets))
+        takes = " or ".join(sorted(accepted.value for accepted in preset.targets))
         yield f"the preset is for a {takes}, not a {kind.value}"
     missing = [mark for mark in preset.marks if getattr(settings, mark) is not Mark.ALLOWED]
     if missing:

@@ -94,9 +94,9 @@ def latencies_between(before: OsdCounts, after: OsdCounts) -> tuple[OsdLatency, 
 def merged_latencies(latencies: Iterable[OsdLatency]) -> tuple[OsdLatency, ...]:
     """Those of several rounds together, by OSD and direction."""
     totals: dict[tuple[int, LoadAccess], Counter[Bucket]] = {}
-    for one in latencies:
-        total = totals.setdefault((one.osd, one.access), Counter())
-        for lower, upper, count in one.buckets:
+    for latency in latencies:
+        total = totals.setdefault((latency.osd, latency.access), Counter())
+        for lower, upper, count in latency.buckets:
             total[lower, upper] += count
     return latencies_between({}, totals)
 

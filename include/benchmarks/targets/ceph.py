@@ -48,7 +48,7 @@ class CephHealth:
             document = json.loads(text)
             checks = dict(document["health"]["checks"])
             pgmap, osdmap = document["pgmap"], document["osdmap"]
-            groups = [(str(one["state_name"]), int(one["count"])) for one in pgmap.get("pgs_by_state", ())]
+            groups = [(str(state["state_name"]), int(state["count"])) for state in pgmap.get("pgs_by_state", ())]
             return cls(
                 stopping=_messages(checks, STOPPING),
                 unclean=sum(count for name, count in groups if name != CLEAN and name not in SCRUBBED),

@@ -90,7 +90,7 @@ def figures_of(steps: Iterable[StepRecord]) -> tuple[StepFigure, ...]:
 
 def missing_parts(record: CampaignRecord, steps: Sequence[StepRecord]) -> tuple[str, ...]:
     """What the campaign should have measured and has not, with the reason."""
-    ended = {one.step.number: one for one in steps}
+    ended = {step_record.step.number: step_record for step_record in steps}
     return tuple(_missing(record, ended))
 
 
@@ -105,8 +105,8 @@ _STEPS = TypeAdapter(tuple[LoadStep, ...])
 
 def _missing(record: CampaignRecord, ended: dict[int, StepRecord]) -> Iterator[str]:
     begun: defaultdict[int, int] = defaultdict(lambda: record.plan.wish.rounds)
-    for one in ended.values():
-        begun[one.step.phase] = max(begun[one.step.phase], one.step.round)
+    for step_record in ended.values():
+        begun[step_record.step.phase] = max(begun[step_record.step.phase], step_record.step.round)
     for step in record.plan.steps:
         if step.round > begun[step.phase]:
             continue  # a round that was not needed, or for which no time was left

@@ -115,7 +115,7 @@ def may_change(
         return False
     if baseline is None:
         return True
-    compared = (one.comparison for one in _figures(record, steps, baseline, settings) if one.figure.judged)
+    compared = (result.comparison for result in _figures(record, steps, baseline, settings) if result.figure.judged)
     return any(found is not None and found.undecided for found in compared)
 
 
@@ -153,10 +153,10 @@ def _verdict(
 ) -> tuple[BenchmarkVerdict, str]:
     if baseline is None:
         return BenchmarkVerdict.INCONCLUSIVE, "no baseline with the same plan is accepted"
-    judged = [one for one in figures if one.figure.judged]
-    verdict = overall([one.comparison.verdict for one in judged if one.comparison])
-    names = [_name(one.figure) for one in judged if one.comparison and one.comparison.verdict is verdict]
-    incomplete = missing or any(one.comparison is None for one in judged)
+    judged = [result for result in figures if result.figure.judged]
+    verdict = overall([result.comparison.verdict for result in judged if result.comparison])
+    names = [_name(result.figure) for result in judged if result.comparison and result.comparison.verdict is verdict]
+    incomplete = missing or any(result.comparison is None for result in judged)
     if incomplete and verdict is not BenchmarkVerdict.REGRESSED:
         parts = f"{len(missing)} parts are missing" if missing else "the baseline has other figures"
         return BenchmarkVerdict.INCONCLUSIVE, parts
@@ -168,15 +168,15 @@ def _checks(
 ) -> Iterator[RequirementCheck]:
     names = {step.load.name for step in record.plan.steps if step.counted}
     for step in sorted(name for name in names if fnmatchcase(name, line.step)):
-        found = [one.figure for one in figures if one.figure.step == step]
+        found = [result.figure for result in figures if result.figure.step == step]
         if line.throughput is not None:
             # of both directions together, as people state it
-            speeds = [one.median for one in found if one.name is FigureName.THROUGHPUT]
+            speeds = [figure.median for figure in found if figure.name is FigureName.THROUGHPUT]
             speed = sum(speeds) if speeds else None
             text = f"at least {shown_bytes(line.throughput)}/s"
             yield RequirementCheck(step, text, speed, speed is not None and speed >= line.throughput)
         if line.p95_ms is not None:
-            latencies = [one.median for one in found if one.name is FigureName.P95_MS]
+            latencies = [figure.median for figure in found if figure.name is FigureName.P95_MS]
             latency = max(latencies, default=None)
             text = f"p95 at most {line.p95_ms:g} ms"
             yield RequirementCheck(step, text, latency, latency is not None and latency <= line.p95_ms)

@@ -63,11 +63,11 @@ def check_figures(
 
 def figure_rows(judged: JudgedCampaign, baseline: JudgedCampaign | None, margin: float) -> Iterator[Row]:
     """The table: a row for the campaign, for each judged figure, each requirement and each missing part."""
-    before = {one.figure.key: one for one in baseline.figures} if baseline else {}
-    figures = [one for one in judged.figures if one.figure.judged]
+    before = {result.figure.key: result for result in baseline.figures} if baseline else {}
+    figures = [result for result in judged.figures if result.figure.judged]
     yield {"name": "campaign", "uncompared": None if baseline and figures else judged.reason}
-    for one in figures if baseline else ():
-        yield _row(one, before.get(one.figure.key), margin)
+    for result in figures if baseline else ():
+        yield _row(result, before.get(result.figure.key), margin)
     for number, check in enumerate(judged.requirements, start=1):
         measured = "nothing was measured" if check.measured is None else f"{check.measured:.4g}"
         unmet = None if check.met else f"{check.text}, and it is {measured}"
@@ -76,8 +76,8 @@ def figure_rows(judged: JudgedCampaign, baseline: JudgedCampaign | None, margin:
         yield {"name": f"part {number}", "missing": part}
 
 
-def _row(one: JudgedFigure, old: JudgedFigure | None, margin: float) -> Row:
-    figure, found = one.figure, one.comparison
+def _row(result: JudgedFigure, old: JudgedFigure | None, margin: float) -> Row:
+    figure, found = result.figure, result.comparison
     name = f"{figure.step} {figure.access.value} {figure.name.value}"
     if found is None or old is None:
         return {"name": name, "uncompared": "the baseline does not have this figure"}

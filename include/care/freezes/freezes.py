@@ -92,10 +92,10 @@ def open_leases(site: Site, fqrn: str) -> list[str] | None:
     """Who is still at work under leases that were granted before; None if the gateway does not answer."""
     try:
         with site.gateway(fqrn) as client:
-            held = [one for one in client.leases() if one.repository == fqrn]
+            held = [lease for lease in client.leases() if lease.repository == fqrn]
     except GatewayError:
         return None
-    return [f"{one.path or '/'} held by {one.hostname!r} with key {one.key_id}" for one in held]
+    return [f"{lease.path or '/'} held by {lease.hostname!r} with key {lease.key_id}" for lease in held]
 
 
 def interventions_of(bind: Bind, fqrn: str | None = None, *, limit: int = 100) -> Sequence[Intervention]:

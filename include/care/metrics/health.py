@@ -47,7 +47,9 @@ def look_at_health(site: Site, *, limit_s: float = LIMIT_S) -> Health:
     for fqrn, repository in settings.repositories.items():
         gateways.setdefault(repository.gateway, []).append(fqrn)
     leases: dict[str, list[LeaseInfo]] = {}
-    used = {one.store for one in settings.repositories.values()} | {one.store for one in settings.slots.values()}
+    used = {repository.store for repository in settings.repositories.values()} | {
+        slot.store for slot in settings.slots.values()
+    }
     checks = [
         Check("ledger", "ledger", partial(_ledger, site), "Start its server."),
         *(
@@ -78,7 +80,7 @@ def _gateway(site: Site, name: str, fqrns: list[str], leases: dict[str, list[Lea
     with GatewayClient(url, "", "", timeout_s=LIMIT_S, retries=0) as client:
         held = client.leases()
     for fqrn in fqrns:
-        leases[fqrn] = [one for one in held if one.repository == fqrn]
+        leases[fqrn] = [lease for lease in held if lease.repository == fqrn]
     yield Finding("gateway", name, Severity.OK, f"{url} answers")
 
 

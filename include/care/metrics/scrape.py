@@ -49,7 +49,9 @@ class SiteFigures(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics. Raises LedgerError if the ledger was there a moment ago and is not now."""
         yield from figures.of_health(self._health)
-        if any(one.severity is Severity.ERROR for one in self._health.report.findings if one.check == "ledger"):
+        if any(
+            finding.severity is Severity.ERROR for finding in self._health.report.findings if finding.check == "ledger"
+        ):
             return
         with reading(self._site.ledger) as connection:
             yield from figures.of_leases(connection, self._health, self._now)

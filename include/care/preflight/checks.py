@@ -32,9 +32,9 @@ def checks_of(
     """
     settings = site.settings
     chosen = [settings.slot(slot)] if slot else list(settings.slots.values())
-    fqrns = sorted({one.repository for one in chosen} if slot else settings.repositories)
-    used = {one.store for one in chosen} | {settings.repository(fqrn).store for fqrn in fqrns}
-    sources = {one.store for one in chosen}
+    fqrns = sorted({chosen_slot.repository for chosen_slot in chosen} if slot else settings.repositories)
+    used = {chosen_slot.store for chosen_slot in chosen} | {settings.repository(fqrn).store for fqrn in fqrns}
+    sources = {chosen_slot.store for chosen_slot in chosen}
     found = [
         Check(
             "connections",

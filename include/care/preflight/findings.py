@@ -47,10 +47,12 @@ class PreflightReport:
     @classmethod
     def of(cls, findings: Iterable[Finding]) -> PreflightReport:
         order = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.OK: 2}
-        return cls(tuple(sorted(findings, key=lambda one: (order[one.severity], one.check, one.subject))))
+        return cls(
+            tuple(sorted(findings, key=lambda finding: (order[finding.severity], finding.check, finding.subject)))
+        )
 
     def of_severity(self, severity: Severity) -> Sequence[Finding]:
-        return [one for one in self.findings if one.severity is severity]
+        return [finding for finding in self.findings if finding.severity is severity]
 
     @property
     def ready(self) -> bool:
@@ -58,15 +60,20 @@ class PreflightReport:
         return not self.of_severity(Severity.ERROR)
 
     def to_json(self) -> dict[str, Any]:
-        counts = {one.value: len(self.of_severity(one)) for one in Severity}
-        return {"ready": self.ready, "counts": counts, "findings": [one.to_json() for one in self.findings]}
+        counts = {severity.value: len(self.of_severity(severity)) for severity in Severity}
+        return {"ready": self.ready, "counts": counts, "findings": [finding.to_json() for finding in self.findings]}
 
     def lines(self, *, all_of_them: bool = False) -> list[str]:
         """What is wrong, a line each with its hint; with `all_of_them` what is right, too."""
-        shown = self.findings if all_of_them else [one for one in self.findings if one.severity is not Severity.OK]
+        shown = (
+            self.findings
+            if all_of_them
+            else [finding for finding in self.findings if finding.severity is not Severity.OK]
+        )
         return [
-            f"{one.severity.value}: {one.check} {one.subject}: {one.seen}{f'. {one.cure}' if one.cure else ''}"
-            for one in shown
+            f"{finding.severity.value}: {finding.check} {finding.subject}: "
+            f"{finding.seen}{f'. {finding.cure}' if finding.cure else ''}"
+            for finding in shown
         ]
 
 

@@ -35,7 +35,7 @@ def room(folders: Mapping[str, Path]) -> Iterator[Finding]:
     """The room that is left where the folders are, or will be."""
     systems: dict[int, dict[str, Path]] = {}
     for name, folder in folders.items():
-        there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
+        there = next((ancestor for ancestor in (folder, *folder.parents) if ancestor.exists()), Path("/"))
         systems.setdefault(_device(there), {})[name] = there
     for found in systems.values():
         usage = shutil.disk_usage(next(iter(found.values())))

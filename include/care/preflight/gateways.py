@@ -24,7 +24,7 @@ def look_at_gateway(site: Site, fqrn: str) -> Iterator[Finding]:
     found = site.secrets.get(settings.gateway)
     url = base_url(found, port=site.settings.gateway.port)
     with GatewayClient(url, found.login or "", found.password or "", timeout_s=TIMEOUT_S, retries=0) as client:
-        known = {one.name: one for one in client.repositories()}
+        known = {repository.name: repository for repository in client.repositories()}
         if fqrn not in known:
             seen = f"{url} serves {', '.join(sorted(known)) or 'no repository'}, not this one"
             yield Finding(
@@ -57,11 +57,11 @@ def leases(site: Site, fqrn: str) -> Iterator[Finding]:
     url, now = base_url(found, port=site.settings.gateway.port), datetime.now(UTC)
     longest_s = float(found.extra.get("max_lease_time_s", site.settings.gateway.max_lease_time_s))
     with GatewayClient(url, "", "", timeout_s=TIMEOUT_S, retries=0) as client:
-        held = [one for one in client.leases() if one.repository == fqrn and PROBE not in one.path]
+        held = [lease for lease in client.leases() if lease.repository == fqrn and PROBE not in lease.path]
     if not held:
         yield Finding("leases", fqrn, Severity.OK, "none is open")
-    for one in held:
-        yield judged_lease(one, now, longest_s)
+    for lease in held:
+        yield judged_lease(lease, now, longest_s)
 
 
 def judged_lease(lease: LeaseInfo, now: datetime, longest_s: float) -> Finding:

@@ -26,7 +26,9 @@ def needed(settings: SiteSettings, slots: Iterable[str] | None = None) -> dict[s
     if settings.slots:
         found["night_watch"] = "no alert is sent for a night that is late or did not start"
         found["preflight"] = "no check before a night whether it could run"
-    if settings.collection_schedule and any(one.garbage_collectable for one in settings.repositories.values()):
+    if settings.collection_schedule and any(
+        repository.garbage_collectable for repository in settings.repositories.values()
+    ):
         found["nightly_gc"] = "no build expires and no garbage is collected"
     if settings.repositories:
         found["leases"] = "leases of dead tasks are not ended"
@@ -47,7 +49,7 @@ def look_at_paused(settings: SiteSettings, secrets: Secrets, slots: Iterable[str
         return
     reply = ask_airflow(settings, secrets, "dags", {"limit": 100, "exclude_stale": "true"})
     yield from judged_paused(
-        needed(settings, slots), {str(one["dag_id"]): bool(one["is_paused"]) for one in reply["dags"]}
+        needed(settings, slots), {str(dag["dag_id"]): bool(dag["is_paused"]) for dag in reply["dags"]}
     )
 
 

@@ -34,7 +34,7 @@ def look_at_pools(settings: SiteSettings, secrets: Secrets) -> Iterator[Finding]
         yield Finding("pools", "", Severity.WARNING, "not checked: no access to Airflow is configured", cure)
         return
     reply = ask_airflow(settings, secrets, "pools", {"limit": 100})
-    yield from judged_pools(pools_of(settings), {str(one["name"]): int(one["slots"]) for one in reply["pools"]})
+    yield from judged_pools(pools_of(settings), {str(pool["name"]): int(pool["slots"]) for pool in reply["pools"]})
 
 
 def judged_pools(wanted: Iterable[PoolSettings], there: Mapping[str, int]) -> Iterator[Finding]:

@@ -111,7 +111,7 @@ def judged_skew(name: str, seconds: float) -> Finding:
 def conditions(site: Site, name: str) -> Iterator[Finding]:
     """What `settings check` saw the store keep when writers raced, and what that means for its repositories."""
     settings, store = site.settings, site.settings.store(name)
-    fqrns = [one for one in settings.repositories.values() if one.store == name]
+    fqrns = [repository for repository in settings.repositories.values() if repository.store == name]
     kind = kind_of(store.url)
     if not fqrns or kind.is_local or not kind.writable:
         return
@@ -120,7 +120,7 @@ def conditions(site: Site, name: str) -> Iterator[Finding]:
         cure = "Run: nightshift settings check"
         yield Finding(check, name, Severity.WARNING, "it was never tried whether racing writers are kept apart", cure)
         return
-    many = [one.fqrn for one in fqrns if one.manifest_writers > 1]
+    many = [repository.fqrn for repository in fqrns if repository.manifest_writers > 1]
     if not traits.replace and many:
         cure = "Set `manifest_writers: 1`, or move the repository to another store."
         seen = f"conditional replace is ignored, and {', '.join(many)} may have several writers"

@@ -93,8 +93,8 @@ def _ways(head: Repository, path: str) -> tuple[list[str], bool]:
             if entry is None:
                 return found, False
             if entry.is_symlink:
-                said = link_target(place, entry.symlink)
-                found.append(said + here[len(place) :])
+                target = link_target(place, entry.symlink)
+                found.append(target + here[len(place) :])
                 gone = True
                 break
         if not gone:
@@ -110,8 +110,8 @@ def _origin(site: Site, record: ProvenanceRecord, asked: str) -> ProvenanceRecor
         if here.came_from is None:
             return origin
         known = nearest(site.ledger, record.repository, here.came_from + rest, limit=_ORIGINS, until=here.revision)
-        found = [one for one, _ in known if one.kind is not ChangeKind.REMOVED and one != here]
-        same = [one for one in found if here.artifact_sha256 in (None, one.artifact_sha256)]
+        found = [change for change, _ in known if change.kind is not ChangeKind.REMOVED and change != here]
+        same = [change for change in found if here.artifact_sha256 in (None, change.artifact_sha256)]
         if not same:
             return origin
         rest = (here.came_from + rest)[len(same[0].path) :]
@@ -132,10 +132,10 @@ def _now(head: Repository, record: ProvenanceRecord) -> str:
             return "no such link any more"
         if not entry.is_symlink:
             return "something else, that is no link"
-        said = link_target(record.path, entry.symlink)
-        if record.leads_to not in (entry.symlink, said):
-            return f"a link that leads to {said}"
-        return "this very link" if head.revision.lookup(said) is not None else "this very link, which leads nowhere"
+        target = link_target(record.path, entry.symlink)
+        if record.leads_to not in (entry.symlink, target):
+            return f"a link that leads to {target}"
+        return "this very link" if head.revision.lookup(target) is not None else "this very link, which leads nowhere"
     if there is None and (record.nested_hash is not None or entry is None):
         return "no such tree any more"
     if there is None:
@@ -149,11 +149,11 @@ def lines(answers: Sequence[PathRecord]) -> list[str]:
     for answer in answers:
         if found:
             found.append("")
-        said = answer.to_json()
-        origin = said.pop("origin") or {}
-        said |= {f"origin {name}": origin.get(name) for name in _OF_ORIGIN}
+        facts = answer.to_json()
+        origin = facts.pop("origin") or {}
+        facts |= {f"origin {name}": origin.get(name) for name in _OF_ORIGIN}
         found += [
-            f"{name.replace('_', ' '):22} {value}" for name, value in said.items() if name not in _SILENT and value
+            f"{name.replace('_', ' '):22} {value}" for name, value in facts.items() if name not in _SILENT and value
         ]
     return found
 

@@ -84,7 +84,7 @@ def nearest(
     """
     query = (
         select(provenance)
-        .where(provenance.c.place.in_([_place(fqrn, one) for one in path_and_above(path.rstrip("/"))]))
+        .where(provenance.c.place.in_([_place(fqrn, above) for above in path_and_above(path.rstrip("/"))]))
         .order_by(provenance.c.revision.desc(), provenance.c.id.desc())
         .limit(limit)
     )
@@ -117,12 +117,12 @@ def links_by_path(bind: Bind, fqrn: str) -> dict[str, str]:
 def unknown_documents(site: Site, fqrn: str, path: str) -> Sequence[tuple[ProvenanceRecord, str, CheckedRecord]]:
     """Documents in the store of the path and those above it that the ledger does not have, the newest first."""
     found: list[tuple[ProvenanceRecord, str, CheckedRecord]] = []
-    for one in path_and_above(path.rstrip("/")):
+    for above in path_and_above(path.rstrip("/")):
         with reading(site.ledger) as connection:
             known = connection.scalars(
-                select(provenance.c.document).where(provenance.c.place == _place(fqrn, one))
+                select(provenance.c.document).where(provenance.c.place == _place(fqrn, above))
             ).all()
-        found += documents(site, fqrn, one, known=known)
+        found += documents(site, fqrn, above, known=known)
     return sorted(found, key=_newest_first, reverse=True)
 
 
@@ -225,8 +225,8 @@ def _set_document(bind: Bind, row: int, key: str) -> None:
 
 
 def _from_row(row: RowMapping) -> ProvenanceRecord:
-    said = {one.name: row[one.name] for one in fields(ProvenanceRecord)}
-    return ProvenanceRecord(**{**said, "kind": ChangeKind(row["kind"] or ChangeKind.TREE)})
+    values = {field.name: row[field.name] for field in fields(ProvenanceRecord)}
+    return ProvenanceRecord(**{**values, "kind": ChangeKind(row["kind"] or ChangeKind.TREE)})
 
 
 def _place(fqrn: str, path: str) -> str:

@@ -31,11 +31,13 @@ def look_at_replicas(site: Site, fqrn: str, now: datetime, names: Sequence[str] 
         return []
     keys = [settings.public_key.read_bytes()]
     with ThreadPoolExecutor(AT_ONCE, "replica") as pool:
-        seen = list(pool.map(lambda one: see(one.name, one.url, fqrn=fqrn, public_keys=keys, now=now), wanted))
+        seen = list(
+            pool.map(lambda replica: see(replica.name, replica.url, fqrn=fqrn, public_keys=keys, now=now), wanted)
+        )
     # after the replicas: what they got meanwhile it has, too
     head = site.head(fqrn).manifest
-    before = {one.replica: one for one in looks_of(site.ledger, fqrn)}
-    return [judge(one, head, before.get(one.name), now) for one in seen]
+    before = {look.replica: look for look in looks_of(site.ledger, fqrn)}
+    return [judge(look, head, before.get(look.name), now) for look in seen]
 
 
 def record(bind: Bind, looks: Iterable[ReplicaLook]) -> None:
@@ -74,4 +76,4 @@ def before_collection(site: Site, fqrn: str, now: datetime) -> CollectionDecisio
 
 def rules_of(site: Site, fqrn: str) -> dict[str, ReplicaRule]:
     """The limits of a repository's replicas, by name."""
-    return {one.name: ReplicaRule.of(one) for one in site.settings.repository(fqrn).replicas}
+    return {replica.name: ReplicaRule.of(replica) for replica in site.settings.repository(fqrn).replicas}

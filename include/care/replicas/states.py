@@ -98,7 +98,9 @@ class ReplicaLook:
     def to_json(self) -> dict[str, Any]:
         """The row with times as ISO 8601, and the figures: revisions, and seconds of lag."""
         figures = {"behind_revisions": self.behind_revisions, "lag_s": round(self.lag.total_seconds())}
-        row = {name: one.isoformat() if isinstance(one, datetime) else one for name, one in self.to_row().items()}
+        row = {
+            name: value.isoformat() if isinstance(value, datetime) else value for name, value in self.to_row().items()
+        }
         return row | figures
 
     @classmethod

@@ -91,7 +91,7 @@ def ticks(slot: Slot, now: datetime, look_back: timedelta = LOOK_BACK) -> list[T
 
 def begun_by_artifact(slot: Slot, begun: Mapping[date, datetime], known: Iterable[Tick]) -> list[Tick]:
     """The nights of `begun` that `known` does not have; `begun`: when their first artifact was seen, by date."""
-    there = {one.date for one in known}
+    there = {build.date for build in known}
     return [
         Tick(slot.name, at, day, cutoff(slot.cutoff, tick_of(slot, day) or at, timezone=slot.timezone))
         for day, at in begun.items()
@@ -120,10 +120,10 @@ def alerts_of(tick: Tick, seen: Summary, runs: Runs, now: datetime, *, late: tim
     where = f"`{tick.dag_id}` at {tick.at:%Y-%m-%d %H:%M} UTC"
     if not seen.builds and now >= tick.at + late and (runs.waiting or not runs.there):
         known = "neither Airflow nor the ledger knows" if runs.there is False else "the ledger does not know"
-        said = "it is queued, and none of its tasks has begun" if runs.waiting else f"{known} of one"
+        observed = "it is queued, and none of its tasks has begun" if runs.waiting else f"{known} of one"
         yield Message(
             f"not-started:{tick.slot}:{tick.date}", NotifyEvent.NOT_STARTED, "error", f"{night}: did not start",
-            f"The schedule wanted a run of {where}; {said}.",
+            f"The schedule wanted a run of {where}; {observed}.",
             f"Check that the DAG is not paused and has no import error, that the scheduler runs, and that no earlier "
             f"runs fill `max_active_runs`; then, if there is none: "
             f"nightshift lab airflow dags trigger {tick.dag_id} --conf '{{\"build_date\": \"{tick.date}\"}}'",
@@ -151,7 +151,7 @@ def alerts_of(tick: Tick, seen: Summary, runs: Runs, now: datetime, *, late: tim
 
 
 def _missing(seen: Summary) -> str:
-    return _shown([f"{one.name}: {one.fate.value}: {one.reason}" for one in seen.lacking]) or "; ".join(seen.notes)
+    return _shown([f"{line.name}: {line.fate.value}: {line.reason}" for line in seen.lacking]) or "; ".join(seen.notes)
 
 
 def _shown(lines: Iterable[str]) -> str:

@@ -70,8 +70,8 @@ class Cause:
         """The message to people about it. `until`: when the night ends."""
         first, night = self.lines[0], f"night of {self.slot}, {self.date}"
         what = f"{first.name} failed" if len(self.lines) == 1 else f"{len(self.lines)} artifacts failed"
-        named = ",".join(sorted(one.name for one in self.lines)) if self.site_cure is None else ""
-        runs = {one.run: one.log for one in self.lines if one.run and one.log}
+        named = ",".join(sorted(line.name for line in self.lines)) if self.site_cure is None else ""
+        runs = {line.run: line.log for line in self.lines if line.run and line.log}
         about = f"failed:{self.slot}:{self.date}"
         return Message(
             key=f"{about}:{self.code}:{named}",
@@ -88,7 +88,7 @@ class Cause:
     def _blocked(self) -> list[str]:
         if not self.blocked:
             return []
-        names = ", ".join(one.name for one in self.blocked[:SHOWN])
+        names = ", ".join(line.name for line in self.blocked[:SHOWN])
         more = f" and {len(self.blocked) - SHOWN} more" if len(self.blocked) > SHOWN else ""
         return [f"Not installed either, since they depend on it: {names}{more}."]
 
@@ -97,7 +97,7 @@ class Cause:
         if until is not None and now < until:
             last = f"the night's last pass tries all of it again, at {until:%H:%M} UTC at the latest"
             return f"{again}; {last}." if again else f"{last[0].upper()}{last[1:]}."
-        run = next((one.run for one in self.lines if one.run), None)
+        run = next((line.run for line in self.lines if line.run), None)
         clear = f"clear the failed tasks of run {run.partition('/')[2]}, or " if run else ""
         dag = f"nightly_install_{self.slot}"
         return f"The night is over: when it is cured, {clear}run {dag} by hand with build_date {self.date.isoformat()}."
@@ -109,17 +109,17 @@ def causes(seen: Summary, has_left: Callable[[Line], bool]) -> Iterator[Cause]:
     Args:
         has_left: Whether the pass that failed with an artifact is done with it.
     """
-    failed = [one for one in seen.lines if one.fate is Fate.FAILED and has_left(one)]
+    failed = [line for line in seen.lines if line.fate is Fate.FAILED and has_left(line)]
     by_code: dict[str, list[Line]] = {}
-    for one in failed:
-        by_code.setdefault(one.code or REJECTED, []).append(one)
+    for line in failed:
+        by_code.setdefault(line.code or REJECTED, []).append(line)
     for code, lines in sorted(by_code.items()):
         yield Cause(seen.slot, seen.date, code, tuple(lines), tuple(_blocked_by(lines, seen.lines)), site_cure(code))
 
 
 def untold(cause: Cause, told: Collection[str]) -> Cause | None:
     """The cause with only the artifacts whose keys are not in `told`; None if it has no others."""
-    left = [one for one in cause.lines if not any(key in told for key in cause.keys_of(one))]
+    left = [line for line in cause.lines if not any(key in told for key in cause.keys_of(line))]
     return cause.of(left) if left else None
 
 
@@ -136,16 +136,16 @@ def former_names(code: str) -> tuple[str, ...]:
 
 def _blocked_by(failed: Iterable[Line], lines: Sequence[Line]) -> Iterator[Line]:
     """What was skipped because of these, or because of what was skipped because of them."""
-    names = {one.name for one in failed}
-    waiting = [one for one in lines if one.fate is Fate.BLOCKED and one.blocked_by is not None]
-    while found := [one for one in waiting if one.blocked_by in names]:
-        names |= {one.name for one in found}
-        waiting = [one for one in waiting if one not in found]
+    names = {line.name for line in failed}
+    waiting = [line for line in lines if line.fate is Fate.BLOCKED and line.blocked_by is not None]
+    while found := [line for line in waiting if line.blocked_by in names]:
+        names |= {line.name for line in found}
+        waiting = [line for line in waiting if line not in found]
         yield from found
 
 
 def _shown(lines: Collection[Line]) -> list[str]:
-    found = [f"{one.name}{'' if one.required else ' (optional)'}: {one.reason}" for one in [*lines][:SHOWN]]
+    found = [f"{line.name}{'' if line.required else ' (optional)'}: {line.reason}" for line in [*lines][:SHOWN]]
     return [*found, *([f"… and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])]
 
 

@@ -15,9 +15,11 @@ _EVENTS = {"whitelist": NotifyEvent.WHITELIST, "leases": NotifyEvent.STUCK_LEASE
 def tell(site: Site, report: PreflightReport) -> None:
     """One message for each error; of warnings only those that are shown nowhere else: whitelists that end."""
     notifier = Notifier.of(site)
-    for one in report.findings:
-        if one.severity is Severity.ERROR or (one.severity is Severity.WARNING and one.check == "whitelist"):
-            notifier.tell(message(one), now=datetime.now(UTC))
+    for finding in report.findings:
+        if finding.severity is Severity.ERROR or (
+            finding.severity is Severity.WARNING and finding.check == "whitelist"
+        ):
+            notifier.tell(message(finding), now=datetime.now(UTC))
 
 
 def message(finding: Finding) -> Message:

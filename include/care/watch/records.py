@@ -29,9 +29,9 @@ def read_summary(
     """The summary of a slot's night as the ledger has it in this moment."""
     with reading(bind) as connection:
         found = builds.builds_of(connection, slot.name, day)
-        oldest = min((one.key for one in found), default=BuildKey(day, ""))
+        oldest = min((build.key for build in found), default=BuildKey(day, ""))
         before = builds.preceding_build(connection, slot.name, oldest)
-        published = {one.id: records.publications_of_build(connection, one.id) for one in found}
+        published = {build.id: records.publications_of_build(connection, build.id) for build in found}
         query = select(links).where(links.c.slot == slot.name, links.c.build_date == day).order_by(links.c.id)
         names = linked.LinkRecord.__slots__
         decided = {
@@ -52,17 +52,17 @@ def begun_since(bind: Bind, slot: Slot, since: datetime) -> dict[date, datetime]
         return {row["build_date"]: row["at"] for row in connection.execute(query).mappings()}
 
 
-def store_summary(folder: Path, one: Summary) -> Path:
+def store_summary(folder: Path, night: Summary) -> Path:
     """Write it as HTML, text and JSON below `folder`, each whole or not at all; the path of the HTML."""
-    place = folder / "summaries" / one.slot
+    place = folder / "summaries" / night.slot
     place.mkdir(parents=True, exist_ok=True)
-    forms = {"json": json.dumps(one.to_json(), indent=1), "txt": to_text(one), "html": to_html(one)}
+    forms = {"json": json.dumps(night.to_json(), indent=1), "txt": to_text(night), "html": to_html(night)}
     for suffix, text in forms.items():
-        path = place / f"{one.date}.{suffix}"
+        path = place / f"{night.date}.{suffix}"
         part = path.with_name(f".{path.name}.{os.getpid()}")
         part.write_text(text, encoding="utf-8")
         part.replace(path)
-    return place / f"{one.date}.html"
+    return place / f"{night.date}.html"
 
 
 def is_made(bind: Bind, slot: str, day: date) -> bool:
@@ -72,14 +72,14 @@ def is_made(bind: Bind, slot: str, day: date) -> bool:
         return connection.scalar(select(summaries.c.slot).where(*where)) is not None
 
 
-def note_made(bind: Bind, one: Summary, file: Path, *, now: datetime, fault: str | None) -> None:
+def note_made(bind: Bind, night: Summary, file: Path, *, now: datetime, fault: str | None) -> None:
     """Record that a summary was made; with a `fault` it was not sent, and will be tried again."""
-    key = {"slot": one.slot, "build_date": one.date}
+    key = {"slot": night.slot, "build_date": night.date}
     told = now if fault is None else None
-    values = {"file": str(file), "headline": one.headline, "made_at": now, "told_at": told, "fault": fault}
+    values = {"file": str(file), "headline": night.headline, "made_at": now, "told_at": told, "fault": fault}
 
     def work(connection: Connection) -> None:
-        where = (summaries.c.slot == one.slot, summaries.c.build_date == one.date)
+        where = (summaries.c.slot == night.slot, summaries.c.build_date == night.date)
         if connection.execute(update(summaries).where(*where).values(**values)).rowcount:
             return
         try:

@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from include.care.watch.summary import Fate, Line, Summary
 
 _HTML = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{{ one.headline }}</title>
+<html lang="en"><head><meta charset="utf-8"><title>{{ summary.headline }}</title>
 <style>
 body { font-family: sans-serif; margin: 1.5em; color: #1c1917 }
 table { border-collapse: collapse; margin: 0.8em 0 }
@@ -19,22 +19,22 @@ tr.failed td, tr.never-arrived td { background: #fee2e2 }
 tr.blocked td, tr.open td { background: #fef9c3 }
 .good { color: #166534 } .bad { color: #991b1b }
 </style></head><body>
-<h1>{{ one.slot }} {{ one.date }}</h1>
-<p class="{{ 'good' if one.good else 'bad' }}">{{ verdict }}</p>
-<p>Build {{ one.builds | join(", ") or "none" }}; made at {{ one.made_at.strftime("%Y-%m-%d %H:%M") }} UTC.
+<h1>{{ summary.slot }} {{ summary.date }}</h1>
+<p class="{{ 'good' if summary.good else 'bad' }}">{{ verdict }}</p>
+<p>Build {{ summary.builds | join(", ") or "none" }}; made at {{ summary.made_at.strftime("%Y-%m-%d %H:%M") }} UTC.
 {% if total.began_at %}First taken at {{ clock(total.began_at) }},
 last ended at {{ clock(total.ended_at) or "no time yet" }} UTC.{% endif %}</p>
-{% if one.platforms %}<table><tr><th>platform</th>
+{% if summary.platforms %}<table><tr><th>platform</th>
 {%- for fate in fates %}<th class="n">{{ fate.value }}</th>{% endfor %}
 <th class="n">size</th><th class="n">uploaded</th><th class="n">work</th><th>last ended (UTC)</th></tr>
-{% for platform in rows %}{% set sum = one.total(platform) %}<tr><td>{{ platform or "all" }}</td>
-{%- for fate in fates %}<td class="n">{{ one.count(fate, platform) }}</td>{% endfor %}
+{% for platform in rows %}{% set sum = summary.total(platform) %}<tr><td>{{ platform or "all" }}</td>
+{%- for fate in fates %}<td class="n">{{ summary.count(fate, platform) }}</td>{% endfor %}
 <td class="n">{{ size(sum.bytes) }}</td><td class="n">{{ size(sum.bytes_uploaded) }}</td>
 <td class="n">{{ "%.1f s" % sum.seconds }}</td><td>{{ clock(sum.ended_at) }}</td></tr>
 {% endfor %}</table>
 <table><tr><th>project</th><th>platform</th><th>fate</th><th>reason</th><th class="n">files</th>
 <th class="n">size</th><th class="n">uploaded</th><th class="n">work</th><th>ended (UTC)</th><th>log</th></tr>
-{% for line in one.lines %}<tr class="{{ line.fate.value.replace(' ', '-') }}"><td>{{ line.project }}</td>
+{% for line in summary.lines %}<tr class="{{ line.fate.value.replace(' ', '-') }}"><td>{{ line.project }}</td>
 <td>{{ line.platform }}</td><td>{{ line.fate.value }}{{ "" if line.required else " (optional)" }}</td>
 <td>{{ line.reason }}{% if line.mended %}<br>{{ line.mended }}{% endif %}</td>
 <td class="n">{{ line.files if line.files is not none }}</td><td class="n">{{ size(line.bytes) }}</td>
@@ -42,56 +42,57 @@ last ended at {{ clock(total.ended_at) or "no time yet" }} UTC.{% endif %}</p>
 <td>{{ clock(line.ended_at) }}</td>
 <td>{% if line.log %}<a href="{{ line.log }}">run</a>{% endif %}</td></tr>
 {% endfor %}</table>{% endif %}
-{% if one.runs %}<h2>Runs</h2><ul>{% for run, log in one.runs.items() %}
+{% if summary.runs %}<h2>Runs</h2><ul>{% for run, log in summary.runs.items() %}
 <li>{% if log %}<a href="{{ log }}">{{ run }}</a>{% else %}{{ run }}{% endif %}</li>{% endfor %}</ul>{% endif %}
-{% if one.links %}<h2>Links and tags</h2><ul>{% for said in one.links %}<li>{{ said }}</li>{% endfor %}</ul>{% endif %}
-{% if one.notes %}<h2>Notes</h2><ul>{% for note in one.notes %}<li>{{ note }}</li>{% endfor %}</ul>{% endif %}
+{% if summary.links %}<h2>Links and tags</h2><ul>
+{%- for link in summary.links %}<li>{{ link }}</li>{% endfor %}</ul>{% endif %}
+{% if summary.notes %}<h2>Notes</h2><ul>{% for note in summary.notes %}<li>{{ note }}</li>{% endfor %}</ul>{% endif %}
 </body></html>
 """
 _environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
 
 
-def to_html(one: Summary) -> str:
+def to_html(summary: Summary) -> str:
     """A page of its own; text from an index or an error is escaped, and nothing is loaded from elsewhere."""
     return _environment.from_string(_HTML).render(
-        one=one,
+        summary=summary,
         fates=list(Fate),
         size=size,
         clock=_clock,
-        verdict=verdict(one),
-        total=one.total(),
-        rows=[*one.platforms, None],
+        verdict=verdict(summary),
+        total=summary.total(),
+        rows=[*summary.platforms, None],
     )
 
 
-def to_text(one: Summary) -> str:
+def to_text(summary: Summary) -> str:
     """The same as lines: what is wrong first."""
-    total = one.total()
-    parts = [one.headline, verdict(one)]
+    total = summary.total()
+    parts = [summary.headline, verdict(summary)]
     if total.began_at:
         parts.append(f"First taken at {_clock(total.began_at)}, last ended at {_clock(total.ended_at) or '-'} UTC.")
-    parts += ["", *_platforms(one), ""] if one.platforms else [""]
-    width = max((len(line.name) for line in one.lines), default=0)
-    for line in one.lines:
+    parts += ["", *_platforms(summary), ""] if summary.platforms else [""]
+    width = max((len(line.name) for line in summary.lines), default=0)
+    for line in summary.lines:
         optional = "" if line.required else " (optional)"
         parts.append(f"{line.fate.value:13} {line.name:{width}}{optional}  {_figures(line)}{line.reason}")
         if line.mended:
             parts.append(f"{'':13} {line.mended}")
         if line.log and not line.fate.good:
             parts.append(f"{'':13} log: {line.log}")
-    parts += [f"run: {run}{f' {log}' if log else ''}" for run, log in one.runs.items()]
-    parts += [f"{said}" for said in one.links]
-    parts += [f"note: {note}" for note in one.notes]
+    parts += [f"run: {run}{f' {log}' if log else ''}" for run, log in summary.runs.items()]
+    parts += [f"{link}" for link in summary.links]
+    parts += [f"note: {note}" for note in summary.notes]
     return "\n".join(parts) + "\n"
 
 
-def _platforms(one: Summary) -> list[str]:
+def _platforms(summary: Summary) -> list[str]:
     """A line for each platform: how many of each fate, how much, and until when."""
-    width = max(len(platform) for platform in one.platforms)
+    width = max(len(platform) for platform in summary.platforms)
     lines = []
-    for platform in one.platforms:
-        counts = ", ".join(f"{count} {fate.value}" for fate in Fate if (count := one.count(fate, platform)))
-        total = one.total(platform)
+    for platform in summary.platforms:
+        counts = ", ".join(f"{count} {fate.value}" for fate in Fate if (count := summary.count(fate, platform)))
+        total = summary.total(platform)
         until = f", until {_clock(total.ended_at)} UTC" if total.ended_at else ""
         sizes = f"{size(total.bytes)}, {size(total.bytes_uploaded)} uploaded, {total.seconds:.1f} s"
         lines.append(f"{platform:{width}}  {counts}; {sizes}{until}")
@@ -110,15 +111,15 @@ def _clock(instant: datetime | None) -> str:
     return f"{instant.astimezone(UTC):%H:%M:%S}" if instant else ""
 
 
-def verdict(one: Summary) -> str:
+def verdict(summary: Summary) -> str:
     """Whether all that is required is there."""
-    if not one.builds:
+    if not summary.builds:
         return "No build of this date is known to the ledger."
-    if one.good:
+    if summary.good:
         return "All that is required is there."
-    names = ", ".join(line.name for line in one.lacking[:20])
-    more = f" and {len(one.lacking) - 20} more" if len(one.lacking) > 20 else ""
-    return f"{len(one.lacking)} required and missing: {names}{more}."
+    names = ", ".join(line.name for line in summary.lacking[:20])
+    more = f" and {len(summary.lacking) - 20} more" if len(summary.lacking) > 20 else ""
+    return f"{len(summary.lacking)} required and missing: {names}{more}."
 
 
 def size(number: int | None) -> str:

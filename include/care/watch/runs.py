@@ -108,9 +108,9 @@ def tell_failed_run(
     notifier, done = Notifier.of(site), list[tuple[Message, Said]]()
 
     def tell(message: Message) -> Said:
-        said = notifier.tell(message, now=now)
-        done.append((message, said))
-        return said
+        outcome = notifier.tell(message, now=now)
+        done.append((message, outcome))
+        return outcome
 
     try:
         messages = _messages(site, run, now, log_of, tell)
@@ -131,18 +131,18 @@ def _messages(
 ) -> list[Message]:
     """The messages about the run itself, after those about its artifacts' failures were sent."""
     ledger = site.ledger
-    faults = [Fault.from_json(one) for one in take_notes(ledger, _notes(run.name))]
-    own = [one for one in faults if one.code not in OF_THE_GATE | TOLD_BY_THEMSELVES]
+    faults = [Fault.from_json(note) for note in take_notes(ledger, _notes(run.name))]
+    own = [fault for fault in faults if fault.code not in OF_THE_GATE | TOLD_BY_THEMSELVES]
     published = records.publications_of_run(ledger, run.name)
     if faults and not own and (len(faults) == _count(faults, TOLD_BY_THEMSELVES) or _was_refused(site, run)):
         return []
     if run.dag_id.startswith(NIGHT):
         if _night_is_told(site, run, published, now, log_of, tell, alone=not own):
             return []
-    elif failed := [one for one in published if one.state is State.FAILED]:
-        own = [Fault(one.destination, one.code or "", one.reason) for one in failed]
+    elif failed := [publication for publication in published if publication.state is State.FAILED]:
+        own = [Fault(publication.destination, publication.code or "", publication.reason) for publication in failed]
     found = list(_of_faults(site, run, own or faults, now))
-    if all(one.key != f"run-failed:{run.name}" for one in found):
+    if all(message.key != f"run-failed:{run.name}" for message in found):
         # the watch knows only the run: its failure is reported by what follows
         claim(ledger, _of_run(run, own), now=now, window=timedelta(hours=site.settings.notify.window_hours))
     return found
@@ -163,15 +163,18 @@ def _night_is_told(
     Args:
         alone: No task failed but those that repeat what is missing.
     """
-    of_build = next((one for one in published if one.slot is not None and one.build_id is not None), None)
+    of_build = next(
+        (publication for publication in published if publication.slot is not None and publication.build_id is not None),
+        None,
+    )
     slot = site.settings.slots.get((of_build.slot if of_build else None) or run.dag_id.removeprefix(f"{NIGHT}_"))
     if slot is None:
         return False
     known = nights(site, slot, now)
-    night = next((one for one in known if run.run_id in one.first_runs), None)
+    night = next((tick for tick in known if run.run_id in tick.first_runs), None)
     build = builds.build(site.ledger, slot.name, of_build.build_id) if of_build and of_build.build_id else None
     if build is not None:
-        night = next((one for one in known if one.date == build.date), Tick(slot.name, now, build.date, now))
+        night = next((tick for tick in known if tick.date == build.date), Tick(slot.name, now, build.date, now))
     if night is None:
         return False
     seen = read_summary(site.ledger, slot, night.date, now=now, log_of=log_of)
@@ -190,14 +193,14 @@ def _night_is_told(
 def _of_faults(site: Site, run: FailedRun, faults: Sequence[Fault], now: datetime) -> Iterator[Message]:
     """One message for each fault of the site or of a DAG that runs by itself; one for all others of the run."""
     others = list[Fault]()
-    for code, same in groupby(sorted(faults, key=lambda one: one.code), lambda one: one.code):
+    for code, same in groupby(sorted(faults, key=lambda fault: fault.code), lambda fault: fault.code):
         found = list(same)
         if (cure := site_cure(code)) is not None:
             yield _message(f"run-failed:{run.dag_id}", run, found, cure, code=code)
         elif run.by_itself and not run.dag_id.startswith(NIGHT):
-            for one in found:
-                ends = whitelist_alerts(site, one.subject, now) if one.task.endswith("whitelist") else []
-                yield from ends or [_message(f"run-failed:{run.dag_id}:{one.task}", run, [one], code=code)]
+            for fault in found:
+                ends = whitelist_alerts(site, fault.subject, now) if fault.task.endswith("whitelist") else []
+                yield from ends or [_message(f"run-failed:{run.dag_id}:{fault.task}", run, [fault], code=code)]
         else:
             others += found
     if others or not faults:
@@ -213,7 +216,7 @@ def _message(key: str, run: FailedRun, faults: Sequence[Fault], cure: str = "", 
     first = faults[0] if faults else None
     why = f": {first.code or first.task}" if first else ""
     former = () if code is None else tuple(f"{key}:{name}" for name in former_names(code))
-    lines = [one.text for one in faults[:SHOWN]]
+    lines = [fault.text for fault in faults[:SHOWN]]
     if not faults:
         last = f"Its task `{run.task}` failed last." if run.task else "None of its tasks failed."
         lines = [f"{last} Airflow's reason: {run.reason or 'none'}."]
@@ -233,7 +236,7 @@ def _was_refused(site: Site, run: FailedRun) -> bool:
 
 
 def _count(faults: Iterable[Fault], codes: set[str]) -> int:
-    return sum(one.code in codes for one in faults)
+    return sum(fault.code in codes for fault in faults)
 
 
 def _notes(run: str) -> str:

@@ -120,11 +120,11 @@ class Total:
     def of(cls, lines: Iterable[Line]) -> Total:
         known = list(lines)
         return cls(
-            sum(one.bytes or 0 for one in known),
-            sum(one.bytes_uploaded or 0 for one in known),
-            round(sum(one.seconds for one in known), 3),
-            min((one.began_at for one in known if one.began_at), default=None),
-            max((one.ended_at for one in known if one.ended_at), default=None),
+            sum(line.bytes or 0 for line in known),
+            sum(line.bytes_uploaded or 0 for line in known),
+            round(sum(line.seconds for line in known), 3),
+            min((line.began_at for line in known if line.began_at), default=None),
+            max((line.ended_at for line in known if line.ended_at), default=None),
         )
 
 
@@ -147,26 +147,26 @@ class Summary:
 
     def count(self, fate: Fate, platform: str | None = None) -> int:
         """How many have that fate, of one platform or of all."""
-        return sum(one.fate is fate and platform in (None, one.platform) for one in self.lines)
+        return sum(line.fate is fate and platform in (None, line.platform) for line in self.lines)
 
     def total(self, platform: str | None = None) -> Total:
         """Sizes and times, of one platform or of all."""
-        return Total.of(one for one in self.lines if platform in (None, one.platform))
+        return Total.of(line for line in self.lines if platform in (None, line.platform))
 
     @property
     def runs(self) -> Mapping[str, str | None]:
         """The runs that did it, in the order of their first work, each with the URL of its page."""
-        known = sorted((one for one in self.lines if one.run and one.began_at), key=lambda one: str(one.began_at))
-        return {str(one.run): one.log for one in known}
+        known = sorted((line for line in self.lines if line.run and line.began_at), key=lambda line: str(line.began_at))
+        return {str(line.run): line.log for line in known}
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        return tuple(sorted({one.platform for one in self.lines}))
+        return tuple(sorted({line.platform for line in self.lines}))
 
     @property
     def lacking(self) -> tuple[Line, ...]:
         """What is required and not there."""
-        return tuple(one for one in self.lines if one.required and not one.fate.good)
+        return tuple(line for line in self.lines if line.required and not line.fate.good)
 
     @property
     def good(self) -> bool:
@@ -176,9 +176,9 @@ class Summary:
     @property
     def headline(self) -> str:
         """All of it in one line."""
-        counts = Counter(one.fate for one in self.lines)
-        said = ", ".join(f"{counts[fate]} {fate.value}" for fate in Fate if counts[fate])
-        return f"{self.slot} {self.date}: {said or 'no build arrived'}"
+        counts = Counter(line.fate for line in self.lines)
+        fates = ", ".join(f"{counts[fate]} {fate.value}" for fate in Fate if counts[fate])
+        return f"{self.slot} {self.date}: {fates or 'no build arrived'}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -189,7 +189,7 @@ class Summary:
             "complete": self.complete,
             "good": self.good,
             "counts": {fate.value: self.count(fate) for fate in Fate},
-            "lines": [one.to_json() for one in self.lines],
+            "lines": [line.to_json() for line in self.lines],
             "links": list(self.links),
             "notes": list(self.notes),
             "runs": dict(self.runs),
@@ -224,27 +224,37 @@ def summary(
     lines: list[Line] = []
     for build in builds:
         known: dict[int, list[Publication]] = {}
-        for one in publications.get(build.id, ()):
-            if one.artifact is not None:
-                known.setdefault(one.artifact, []).append(one)
+        for publication in publications.get(build.id, ()):
+            if publication.artifact is not None:
+                known.setdefault(publication.artifact, []).append(publication)
         for record in build.artifacts:
             pair = (record.artifact.project, record.artifact.platform)
             if is_taken(slot, *pair):
                 lines.append(_line(slot, build, record, known.get(record.id, []), log_of))
         lines += _rejected(slot, build)
     lines = _with_what_holds_them(lines, builds)
-    there = {(one.project, one.platform) for one in lines}
+    there = {(line.project, line.platform) for line in lines}
     lines += _missing(slot, builds, before, there)
-    lines.sort(key=lambda one: (one.fate.good, one.platform, one.project, one.build_id or ""))
+    lines.sort(key=lambda line: (line.fate.good, line.platform, line.project, line.build_id or ""))
     newest = builds[0] if builds else None
     notes = [] if newest is None or newest.complete else [f"the index of build {newest.build_id} is not complete"]
-    notes += [f"{one.name} is rejected: {one.reason}" for build in builds for one in build.rejected if not one.project]
-    said = tuple(f"{one.kind} {one.path}: {one.state}: {one.reason}" for one in links)
+    notes += [
+        f"{artifact.name} is rejected: {artifact.reason}"
+        for build in builds
+        for artifact in build.rejected
+        if not artifact.project
+    ]
+    link_lines = tuple(f"{link.kind} {link.path}: {link.state}: {link.reason}" for link in links)
     complete = newest is not None and newest.complete
     bad = {State.FAILED, State.SKIPPED}
-    troubled = frozenset(one.run_id for build in builds for one in publications.get(build.id, ()) if one.state in bad)
-    ids = tuple(one.build_id for one in builds)
-    return Summary(slot.name, day, now, ids, complete, tuple(lines), said, tuple(notes), troubled)
+    troubled = frozenset(
+        publication.run_id
+        for build in builds
+        for publication in publications.get(build.id, ())
+        if publication.state in bad
+    )
+    ids = tuple(build.build_id for build in builds)
+    return Summary(slot.name, day, now, ids, complete, tuple(lines), link_lines, tuple(notes), troubled)
 
 
 def decisive(found: Sequence[Publication], sha256: str) -> Publication | None:
@@ -252,11 +262,15 @@ def decisive(found: Sequence[Publication], sha256: str) -> Publication | None:
 
     A dry run decides nothing. A run that found the artifact unchanged does not replace the one that published it.
     """
-    real = [one for one in found if one.skip_reason is not Skip.DRY_RUN]
+    real = [publication for publication in found if publication.skip_reason is not Skip.DRY_RUN]
     if not real:
         return None
     if real[0].state is State.UNCHANGED:
-        same = [one for one in real if one.state is State.PUBLISHED and one.artifact_sha256 == sha256]
+        same = [
+            publication
+            for publication in real
+            if publication.state is State.PUBLISHED and publication.artifact_sha256 == sha256
+        ]
         return same[0] if same else real[0]
     return real[0]
 
@@ -303,31 +317,36 @@ def _line(
 
 def _failed_before(found: Sequence[Publication], of: Publication) -> str | None:
     """How an earlier pass failed with what is there now; of other bytes, too: a rebuild is how it is mended."""
-    before = next((one for one in found if one.state is State.FAILED and one.run_id != of.run_id), None)
+    before = next(
+        (publication for publication in found if publication.state is State.FAILED and publication.run_id != of.run_id),
+        None,
+    )
     return None if before is None else f"failed before, in {before.run_id}: {before.reason}"
 
 
 def _with_what_holds_them(lines: Sequence[Line], builds: Sequence[BuildRecord]) -> list[Line]:
     """For what no run has taken because of its dependencies: which, and why (as `arrivals` does for a pass)."""
-    untaken = {(one.build_id, one.name) for one in lines if one.fate is Fate.OPEN and one.run is None}
+    untaken = {(line.build_id, line.name) for line in lines if line.fate is Fate.OPEN and line.run is None}
     reasons: dict[tuple[str | None, str], str] = {}
     for build in builds if untaken else ():
-        own = [one for one in lines if one.build_id == build.build_id]
-        waiting = [one.artifact for one in build.artifacts if (build.build_id, one.artifact.name) in untaken]
-        bad = {one.name: f"{one.fate.value}: {one.reason}" for one in own if one.fate in {Fate.FAILED, Fate.BLOCKED}}
+        own = [line for line in lines if line.build_id == build.build_id]
+        waiting = [record.artifact for record in build.artifacts if (build.build_id, record.artifact.name) in untaken]
+        bad = {
+            line.name: f"{line.fate.value}: {line.reason}" for line in own if line.fate in {Fate.FAILED, Fate.BLOCKED}
+        }
         held = held_back(waiting, bad, listed=(), expected=lambda *_: False)
         reasons |= {(build.build_id, name): f"{why}; the last pass decides" for name, why in held.items()}
-    return [replace(one, reason=reasons.get((one.build_id, one.name), one.reason)) for one in lines]
+    return [replace(line, reason=reasons.get((line.build_id, line.name), line.reason)) for line in lines]
 
 
 def _rejected(slot: Slot, build: BuildRecord) -> list[Line]:
-    known = {(one.artifact.project, one.artifact.platform) for one in build.artifacts}
+    known = {(record.artifact.project, record.artifact.platform) for record in build.artifacts}
     return [
-        Line(one.project, one.platform, Fate.FAILED, f"rejected: {one.reason}",
-             is_required(slot, one.project, one.platform), build.build_id)
-        for one in build.rejected
-        if one.project and one.platform and (one.project, one.platform) not in known
-        and is_taken(slot, one.project, one.platform)
+        Line(artifact.project, artifact.platform, Fate.FAILED, f"rejected: {artifact.reason}",
+             is_required(slot, artifact.project, artifact.platform), build.build_id)
+        for artifact in build.rejected
+        if artifact.project and artifact.platform and (artifact.project, artifact.platform) not in known
+        and is_taken(slot, artifact.project, artifact.platform)
     ]  # fmt: skip
 
 
@@ -340,7 +359,7 @@ def _missing(slot: Slot, builds: Sequence[BuildRecord], before: BuildRecord | No
             wanted.setdefault(pair, f"in no index; build {before.build_id} of {before.date} had it")
     for project, platform in absent(slot, there):
         # the build before may have named each of them
-        if not any(project in (ALL, one[0]) and platform in (ALL, one[1]) for one in wanted):
+        if not any(project in (ALL, entry[0]) and platform in (ALL, entry[1]) for entry in wanted):
             wanted[project, platform] = "required by the slot, and nothing of it came"
     build_id = builds[0].build_id if builds else None
     return [

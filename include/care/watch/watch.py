@@ -71,9 +71,9 @@ def watch(
     notifier = Notifier.of(site)
 
     def tell(message: Message, window: timedelta | None = None) -> Said:
-        said = notifier.tell(message, now=now, window=window)
-        done.told.append((message, said))
-        return said
+        outcome = notifier.tell(message, now=now, window=window)
+        done.told.append((message, outcome))
+        return outcome
 
     for finding in room(written(settings, settings.stores, logs)):
         if finding.severity is Severity.ERROR:
@@ -129,13 +129,13 @@ def tell_failures(
     """Notify of what a pass has left failed: once for each cause, and for an artifact's own failures once for each."""
     window = timedelta(hours=site.settings.notify.window_hours)
     for cause in causes(seen, left):
-        keys = [key for one in cause.lines for key in cause.keys_of(one)]
+        keys = [key for line in cause.lines for key in cause.keys_of(line)]
         new = untold(cause, seen_of(site.ledger, keys, now - window))
         if new is None:
             continue
         if tell(new.message(until=night.until, now=now)) is not Said.FAILED:
-            for one in new.lines:
-                seen_since(site.ledger, cause.key_of(one), now, window)
+            for line in new.lines:
+                seen_since(site.ledger, cause.key_of(line), now, window)
 
 
 def _send(
@@ -155,8 +155,8 @@ def _send(
         text=to_text(seen),
         html=to_html(seen),
     )
-    said = tell(message, timedelta(0))  # who may send it is settled by the ledger's row of summaries
-    note_made(site.ledger, seen, file, now=now, fault="no message could be sent" if said is Said.FAILED else None)
+    outcome = tell(message, timedelta(0))  # who may send it is settled by the ledger's row of summaries
+    note_made(site.ledger, seen, file, now=now, fault="no message could be sent" if outcome is Said.FAILED else None)
     done.summaries.append(seen.headline)
 
 
@@ -191,7 +191,7 @@ def whitelist_alerts(site: Site, fqrn: str | None, now: datetime) -> list[Messag
 
 def _leases(site: Site, fqrn: str, now: datetime) -> list[Message]:
     with site.gateway(fqrn) as client:
-        held = [one for one in client.leases() if one.repository == fqrn]
+        held = [lease for lease in client.leases() if lease.repository == fqrn]
     limit, found = timedelta(minutes=site.settings.notify.stuck_lease_minutes), []
     for lease in held:
         since = seen_since(site.ledger, lease_key(lease), now, GAP)

@@ -113,8 +113,10 @@ def _remove_unfinished(fqrn: str, *, dry_run: bool) -> None:
     with refusing():
         store = open_site().repository_store(fqrn)
         found = remove_abandoned(store, datetime.now(UTC), dry_run=dry_run)
-    for one in found:
-        typer.echo(f"{'would remove' if dry_run else 'removed'} {one.name}, {one.size} bytes, of {one.since:%Y-%m-%d}")
+    for write in found:
+        typer.echo(
+            f"{'would remove' if dry_run else 'removed'} {write.name}, {write.size} bytes, of {write.since:%Y-%m-%d}"
+        )
     typer.echo(f"{len(found)} unfinished files {'would be ' if dry_run else ''}removed from {store.url}")
 
 
@@ -150,7 +152,7 @@ def resign(
             "repository": fqrn,
             "dry_run": dry_run,
             "expires": whitelist.expires.isoformat(),
-            "fingerprints": [str(one) for one in whitelist.fingerprints],
+            "fingerprints": [str(fingerprint) for fingerprint in whitelist.fingerprints],
         }
         typer.echo(json.dumps(facts, indent=1))
         return
@@ -182,8 +184,8 @@ def import_keys(
         named = {word: [f"{fqrn}{kind.value}" for kind in found] for word, found in kinds.items()}
         typer.echo(json.dumps({"repository": fqrn, "dry_run": dry_run, "revision": done.revision, **named}, indent=1))
         return
-    said = {"copied": f"{'would copy' if dry_run else 'copied'} to {folder}", "present": "there already"}
+    words = {"copied": f"{'would copy' if dry_run else 'copied'} to {folder}", "present": "there already"}
     for word, found in kinds.items():
         for kind in found:
-            typer.echo(f"{fqrn}{kind.value}: {said.get(word, f'not in {source}')}")
+            typer.echo(f"{fqrn}{kind.value}: {words.get(word, f'not in {source}')}")
     typer.echo(f"they are the keys of {fqrn}, verified at its revision {done.revision}")

@@ -52,7 +52,7 @@ def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> N
         "dry_run": dry_run, "layout": layout.value, "revision": manifest.revision, "root_hash": str(manifest.root),
         "catalogs": done.rewritten, "bytes": done.bytes, "mtime_ns_lost": done.mtime_ns,
         "sent": 0 if sender is None else sender.sent,
-        "invalidated": [{"path": one.destination, "run": one.run_id} for one in stale],
+        "invalidated": [{"path": publication.destination, "run": publication.run_id} for publication in stale],
     }  # fmt: skip
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
@@ -85,13 +85,13 @@ def _invalidated(site: Site, fqrn: str, layout: Layout) -> list[Publication]:
     from include.nightlies.records import publications as records
 
     catalogs, found = CatalogCache(site.repository_store(fqrn)), []
-    for one in records.waiting_changesets(site.ledger, fqrn):
+    for publication in records.waiting_changesets(site.ledger, fqrn):
         try:
-            catalog = catalogs.open(ObjectHash.parse(one.nested_hash or "", suffix=CATALOG))
+            catalog = catalogs.open(ObjectHash.parse(publication.nested_hash or "", suffix=CATALOG))
         except CvmfsError:
             continue  # no catalog of ours, or lost: publishing it reports that
         if catalog.layout is not layout:
-            found.append(one)
+            found.append(publication)
         catalog.close()
     return found
 
@@ -108,6 +108,6 @@ def _say(fqrn: str, facts: dict[str, Any]) -> None:
         typer.echo(f"{number} catalogs of {fqrn} ({facts['bytes']} bytes) {verb} with {facts['layout']}")
         lost = facts["mtime_ns_lost"]
         typer.echo(f"{lost} values of mtime_ns {'would be' if dry_run else 'are'} lost")
-    for one in facts["invalidated"]:
-        what = f"{printable(one['path'])} of run {printable(one['run'])}"
+    for entry in facts["invalidated"]:
+        what = f"{printable(entry['path'])} of run {printable(entry['run'])}"
         typer.echo(f"prepared in another layout, will be prepared again when it is published: {what}")

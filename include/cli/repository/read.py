@@ -194,13 +194,13 @@ def replicas(
         looks, rules = look_at_replicas(site, fqrn, now, name or ()), rules_of(site, fqrn)
         record(site.ledger, looks)
     if as_json:
-        typer.echo(json.dumps([one.to_json() for one in looks], indent=1))
-    for one in () if as_json else looks:
-        hours = one.lag.total_seconds() / 3600
-        typer.echo(f"{one.replica:20} {one.state.value:17} lag {hours:7.2f} h  {printable(one.reason)}")
+        typer.echo(json.dumps([look.to_json() for look in looks], indent=1))
+    for look in () if as_json else looks:
+        hours = look.lag.total_seconds() / 3600
+        typer.echo(f"{look.replica:20} {look.state.value:17} lag {hours:7.2f} h  {printable(look.reason)}")
     if not looks:
         typer.echo(f"{fqrn} has no replicas in the configuration", err=True)
-    raise typer.Exit(any(complaint(one, rules[one.replica], now) for one in looks))
+    raise typer.Exit(any(complaint(look, rules[look.replica], now) for look in looks))
 
 
 def client_config(
@@ -222,7 +222,7 @@ def client_config(
         raise typer.BadParameter("--direct reads the store itself: leave --proxy and --stratum1 out")
     with refusing():
         settings = load().repository(fqrn)
-        copies = [] if direct else (stratum1 or [one.url for one in settings.replicas])
+        copies = [] if direct else (stratum1 or [replica.url for replica in settings.replicas])
         servers = copies or [settings.public_url]
         typer.echo(text_of(fqrn, settings.public_key, servers=servers, proxies=proxy or ()), nl=False)
 

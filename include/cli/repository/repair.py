@@ -44,13 +44,13 @@ def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, a
             options=tree_options(settings.prepare, repository),
         )
         damage.note_report(site.ledger, report, everything=True, now=now)
-        damage.forget(site.ledger, fqrn, [one.hash.key for one in done.mended])
+        damage.forget(site.ledger, fqrn, [lost.hash.key for lost in done.mended])
     if as_json:
         found = {"mended": done.mended, "missing": done.missing}
-        typer.echo(json.dumps({name: [one.as_dict() for one in these] for name, these in found.items()}, indent=1))
+        typer.echo(json.dumps({name: [lost.as_dict() for lost in these] for name, these in found.items()}, indent=1))
     else:
-        for one in done.missing:
-            typer.echo(f"still missing: {one.hash.key}, needed by {printable(one.path) or '/'}")
+        for lost in done.missing:
+            typer.echo(f"still missing: {lost.hash.key}, needed by {printable(lost.path) or '/'}")
         typer.echo(f"{len(done.mended)} objects of {fqrn} sent again, {len(done.missing)} still missing")
     if done.missing:
         raise typer.Exit(1)

@@ -120,17 +120,19 @@ def prune(
         site = open_site()
         rule = PruneRule(keep, older, match, site.settings.repository(fqrn).care.protect_tags)
         decisions = decide(site.head(fqrn).tags(), rule, now := datetime.now(UTC))
-        if any(one.remove for one in decisions) and not dry_run:
+        if any(decision.remove for decision in decisions) and not dry_run:
             with switching(site, fqrn, Operation.TAG_REMOVE) as (store, signer):
                 decisions = prune_by_rule(store, fqrn, rule, signer=signer, now=now)
-        gone = [one.tag.name for one in decisions if one.remove]
+        gone = [decision.tag.name for decision in decisions if decision.remove]
     if as_json:
-        document = [{"name": one.tag.name, "removed": one.remove, "reason": one.reason} for one in decisions]
+        document = [
+            {"name": decision.tag.name, "removed": decision.remove, "reason": decision.reason} for decision in decisions
+        ]
         typer.echo(json.dumps({"dry_run": dry_run, "tags": document}, indent=1))
         return
     verb = "would go" if dry_run else "removed"
-    for one in decisions:
-        typer.echo(f"{printable(one.tag.name)}: {verb if one.remove else 'stays'}: {one.reason}")
+    for decision in decisions:
+        typer.echo(f"{printable(decision.tag.name)}: {verb if decision.remove else 'stays'}: {decision.reason}")
     typer.echo(f"{len(gone)} of {len(decisions)} tags {verb}")
 
 

@@ -102,13 +102,20 @@ def remove(
         outcome = _made(site, fqrn, change, _tag(tag, message), noted, dry_run=dry_run)
     if as_json:
         removed = [
-            {"path": path, "files": one.files, "directories": one.directories, "others": one.others, "bytes": one.bytes}
-            for path, one in found.items()
+            {
+                "path": path,
+                "files": contents.files,
+                "directories": contents.directories,
+                "others": contents.others,
+                "bytes": contents.bytes,
+            }
+            for path, contents in found.items()
         ]
         typer.echo(json.dumps({**outcome, "removed": removed}, indent=1))
         return
-    for path, one in found.items():
-        what = f"{one.files} files ({one.bytes} bytes), {one.directories} directories, {one.others} others"
+    for path, contents in found.items():
+        what = f"{contents.files} files ({contents.bytes} bytes), {contents.directories} directories"
+        what += f", {contents.others} others"
         typer.echo(f"{'would remove' if dry_run else 'removed'} {printable(path)}: {what}")
     typer.echo(_said(outcome))
 

@@ -94,7 +94,7 @@ class CheckReport:
             "entries": self.entries,
             "catalogs": self.catalogs,
             "objects": self.objects,
-            "lost": [one.as_dict() for one in self.lost],
+            "lost": [lost.as_dict() for lost in self.lost],
         }
 
 

@@ -86,11 +86,11 @@ class Findings:
     warning_count: int = 0
     lost: list[Lost] = field(default_factory=list)
 
-    def lose(self, one: Lost, catalog: ObjectHash | None = None) -> None:
+    def lose(self, lost: Lost, catalog: ObjectHash | None = None) -> None:
         """A problem with an object that could be sent again."""
-        self.problem(Subject.CATALOG if one.hash.suffix == CATALOG else Subject.OBJECT, one.path, one.what, catalog)
+        self.problem(Subject.CATALOG if lost.hash.suffix == CATALOG else Subject.OBJECT, lost.path, lost.what, catalog)
         if len(self.lost) < KEPT:
-            self.lost.append(one)
+            self.lost.append(lost)
 
     def problem(self, subject: Subject, path: str, what: str, catalog: ObjectHash | None = None) -> None:
         self.problem_count += 1

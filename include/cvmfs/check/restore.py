@@ -31,8 +31,8 @@ class _AllBut:
     def __init__(self, wanted: frozenset[bytes]) -> None:
         self._wanted = wanted
 
-    def __contains__(self, one: object) -> bool:
-        return one not in self._wanted
+    def __contains__(self, item: object) -> bool:
+        return item not in self._wanted
 
 
 def restore_objects(
@@ -51,10 +51,10 @@ def restore_objects(
     tree was published with, its catalogs come back too; for files any destination does. Raises SourceError,
     DestinationError, StoreError.
     """
-    for form in {one.compression for one in lost}:
-        some = [one for one in lost if one.compression is form]
-        for algorithm in {one.hash.algorithm for one in some}:
-            wanted = frozenset(identity(one.hash) for one in some if one.hash.algorithm is algorithm)
+    for form in {missing.compression for missing in lost}:
+        some = [missing for missing in lost if missing.compression is form]
+        for algorithm in {missing.hash.algorithm for missing in some}:
+            wanted = frozenset(identity(missing.hash) for missing in some if missing.hash.algorithm is algorithm)
             prepare(
                 source(),
                 store=store,
@@ -64,17 +64,20 @@ def restore_objects(
                 known=_AllBut(wanted),
                 options=replace(options, algorithm=algorithm, compression=form, index=None),
             )
-    mended = {one for one in lost if is_whole(store, one)}
-    return Restored(tuple(one for one in lost if one in mended), tuple(one for one in lost if one not in mended))
+    mended = {missing for missing in lost if is_whole(store, missing)}
+    return Restored(
+        tuple(missing for missing in lost if missing in mended),
+        tuple(missing for missing in lost if missing not in mended),
+    )
 
 
-def is_whole(store: Store, one: Lost) -> bool:
+def is_whole(store: Store, lost: Lost) -> bool:
     """Whether the object is there now, with the content that its name and its catalog state. Raises StoreError."""
     try:
-        if one.hash.suffix == CATALOG or one.size is None:
-            CatalogCache(store, budget=0).database(one.hash)
+        if lost.hash.suffix == CATALOG or lost.size is None:
+            CatalogCache(store, budget=0).database(lost.hash)
         else:
-            for _ in stream(store, one.hash, one.compression, size=one.size):
+            for _ in stream(store, lost.hash, lost.compression, size=lost.size):
                 pass
     except (ObjectError, FormatError):
         return False

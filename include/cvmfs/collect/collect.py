@@ -147,7 +147,9 @@ class GarbageCollection:
             self._cutoff = self._cut(self._now())
             self._plan = plan = plan_roots(self._cache, named, self._cutoff, self._claim.keep)
             self.report.roots_kept, self.report.roots_condemned = len(plan.kept), len(plan.condemned)
-            self.report.reasons.update("named by a tag" if one.tagged else one.reason for one in plan.decisions)
+            self.report.reasons.update(
+                "named by a tag" if decision.tagged else decision.reason for decision in plan.decisions
+            )
             self._marking.mark(named, plan)
 
     def condemn(self) -> bool:
@@ -196,10 +198,10 @@ class GarbageCollection:
             if log is not None:
                 log.write(f"# Garbage Collection started at {self._now():{_LOG_TIME}}\n")
 
-            def keys_of(one: ObjectHash) -> Sequence[str]:
-                if alternatives and one.suffix in (CATALOG, HISTORY):
-                    return one.key, alternative_key(one)
-                return (one.key,)
+            def keys_of(hash_: ObjectHash) -> Sequence[str]:
+                if alternatives and hash_.suffix in (CATALOG, HISTORY):
+                    return hash_.key, alternative_key(hash_)
+                return (hash_.key,)
 
             done = sum(index.counts[: self._claim.document.swept])
             with closing(sweep(self._store, index, self._claim, keys_of=keys_of, rules=self._rules)) as groups:
@@ -209,7 +211,7 @@ class GarbageCollection:
                     done += len(group.deleted) + len(group.failed)
                     self._progress("sweep", done, index.total)
                     if log is not None:
-                        log.writelines(f"{one.text}\n" for one in group.deleted)
+                        log.writelines(f"{hash_.text}\n" for hash_ in group.deleted)
             if log is not None:
                 log.write(f"# Garbage Collection finished at {self._now():{_LOG_TIME}}\n\n")
         after = self._store.free_bytes()
@@ -222,7 +224,9 @@ class GarbageCollection:
         with self._timed("audit"):
             numbers = random.sample(range(SHARDS), min(SHARDS, max(_AUDITED_SHARDS, sample // 256)))
             records = [
-                one for number in numbers for one in self._marking.kept.shard(number) | self._marking.held.shard(number)
+                identity
+                for number in numbers
+                for identity in self._marking.kept.shard(number) | self._marking.held.shard(number)
             ]
             for name in hashes_in(joined(random.sample(sorted(records), min(sample, len(records))))):
                 self._read_back(name)
@@ -236,8 +240,8 @@ class GarbageCollection:
             later = self._weighing.once
             # A root that careful mode leaves for the next time is not forgotten before its objects go.
             gone = [
-                one for one in (*self._plan.condemned, *self._plan.histories)
-                if not later.added or records_of([one]) not in later.shard(one.digest[0])
+                hash_ for hash_ in (*self._plan.condemned, *self._plan.histories)
+                if not later.added or records_of([hash_]) not in later.shard(hash_.digest[0])
             ]  # fmt: skip
             try:
                 self._side.forget(gone, now)
@@ -310,7 +314,7 @@ class GarbageCollection:
 
     def _require_time(self) -> None:
         now, seen = self._now(), look(self._store).generation
-        times = [one.ended for one in self._record.ended] + ([seen.since] if seen is not None else [])
+        times = [collection.ended for collection in self._record.ended] + ([seen.since] if seen is not None else [])
         latest = max(times, default=now)
         if latest > now + CLOCK_SKEW:
             what = f"a collection was written down at {latest:%Y-%m-%d %H:%M} UTC, but it is {now:%Y-%m-%d %H:%M} UTC"
@@ -346,7 +350,7 @@ class GarbageCollection:
         report, record, once = self.report, self._record, self._weighing.once
         number = self._claim.document.number
         ended = Ended(number, now, report.objects_kept, report.deleted, report.orphans, report.careful)
-        name = store_shards(self._store, ((one, once.raw(one)) for one in range(SHARDS))) if once.added else None
+        name = store_shards(self._store, ((shard, once.raw(shard)) for shard in range(SHARDS))) if once.added else None
         listed = self._weighing.listed
         self._record = replace(
             record.with_ended(ended),
@@ -364,7 +368,7 @@ class GarbageCollection:
     def _tidy(self, now: datetime) -> None:
         """Remove lists that nothing names any more, and what is kept of catalogs that are gone."""
         document = self._claim.document
-        names = [self._record.once, document.condemned, *(one.condemned for one in document.past)]
+        names = [self._record.once, document.condemned, *(collection.condemned for collection in document.past)]
         used = set[str]()
         for name in names:
             if name is None:
@@ -375,7 +379,11 @@ class GarbageCollection:
             except (ObjectMissing, ObjectDamaged) as fault:
                 self.report.notes.append(f"a list of an earlier collection cannot be read: {fault}")
                 return
-        old = [one.key for one in self._store.list(PREFIX) if one.key not in used and one.modified < now - ORPHAN_GRACE]
+        old = [
+            stored.key
+            for stored in self._store.list(PREFIX)
+            if stored.key not in used and stored.modified < now - ORPHAN_GRACE
+        ]
         self._store.delete(old)
         try:
             self.report.unfinished_removed = len(self._store.remove_unfinished(now - ORPHAN_GRACE))

@@ -45,8 +45,13 @@ class Marking:
 
     def mark(self, named: Named, plan: RootPlan) -> None:
         """Read what every root names. Raises CollectionRefused for a catalog that must stay and cannot be read."""
-        self._keep(named, plan, [one.root for one in plan.decisions if one.keep and not one.held], self.kept)
-        self._keep(named, plan, [one.root for one in plan.decisions if one.held], self.held)
+        self._keep(
+            named,
+            plan,
+            [decision.root for decision in plan.decisions if decision.keep and not decision.held],
+            self.kept,
+        )
+        self._keep(named, plan, [decision.root for decision in plan.decisions if decision.held], self.held)
         walk(
             self._cache, plan.condemned, set(self.seen),
             lambda name, found: _take(self.gone, name, found), absent=self._unread, on_step=self._on_step,
@@ -79,8 +84,8 @@ class Marking:
 
 def _beside_catalogs(named: Named, plan: RootPlan) -> Iterable[ObjectHash]:
     """Certificates and meta infos are few, and always stay; histories as long as they are read."""
-    manifest, gone = named.manifest, {one.digest for one in plan.histories}
-    yield from (one for one in (manifest.certificate, manifest.history, manifest.meta) if one is not None)
+    manifest, gone = named.manifest, {history.digest for history in plan.histories}
+    yield from (hash_ for hash_ in (manifest.certificate, manifest.history, manifest.meta) if hash_ is not None)
     for ref in named.refs:
         if ref.type is not RefType.CATALOG and ref.hash.digest not in gone:
             yield ref.hash

@@ -106,7 +106,7 @@ class CollectionReport:
             found.append(f"unfinished uploads removed: {self.unfinished_removed}")
         found += [f"not deleted: {key}: {why}" for key, why in list(self.failed.items())[:_SHOWN]]
         found += [f"orphan: {key}" for key in self.orphans_listed[:_SHOWN]]
-        found += [f"lost: {one.key} {one.reason}" for one in self.lost[:_SHOWN]]
+        found += [f"lost: {lost.key} {lost.reason}" for lost in self.lost[:_SHOWN]]
         found += [f"note: {note}" for note in self.notes]
         took = ", ".join(f"{name} {value:.1f} s" for name, value in self.seconds.items())
         return [*found, f"read back: {self.audited} objects", f"took: {took}"]
@@ -125,7 +125,7 @@ class CollectionReport:
             "reasons": dict(sorted(self.reasons.items())),
             "failed": dict(list(self.failed.items())[:_SHOWN]),
             "failed_count": len(self.failed),
-            "lost": [{"key": one.key, "reason": one.reason} for one in self.lost[:_SHOWN]],
+            "lost": [{"key": lost.key, "reason": lost.reason} for lost in self.lost[:_SHOWN]],
             "lost_count": len(self.lost),
             "orphans_listed": self.orphans_listed[:_SHOWN],
             "notes": list(self.notes),

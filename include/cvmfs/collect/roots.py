@@ -34,11 +34,11 @@ class RootPlan:
 
     @property
     def kept(self) -> tuple[ObjectHash, ...]:
-        return tuple(one.root for one in self.decisions if one.keep)
+        return tuple(decision.root for decision in self.decisions if decision.keep)
 
     @property
     def condemned(self) -> tuple[ObjectHash, ...]:
-        return tuple(one.root for one in self.decisions if not one.keep)
+        return tuple(decision.root for decision in self.decisions if not decision.keep)
 
     def after(self, earlier: RootPlan, history: ObjectHash | None) -> RootPlan:
         """This plan, made later in the same collection: only what was condemned then can go.
@@ -47,21 +47,27 @@ class RootPlan:
         came since, or lost its tag since, was not marked as condemned and is left for the next time. ``history``: the
         current one.
         """
-        condemned = {one.digest for one in earlier.condemned}
+        condemned = {root.digest for root in earlier.condemned}
         decisions = []
-        for one in self.decisions:
-            if one.root.digest not in condemned:
-                decisions.append(replace(one, keep=True))
-            elif one.keep and (one.tagged or one.superseded is None):
-                decisions.append(one)
+        for decision in self.decisions:
+            if decision.root.digest not in condemned:
+                decisions.append(replace(decision, keep=True))
+            elif decision.keep and (decision.tagged or decision.superseded is None):
+                decisions.append(decision)
             else:
-                decisions.append(replace(one, keep=False))
-        return RootPlan(tuple(decisions), tuple(one for one in earlier.histories if one != history))
+                decisions.append(replace(decision, keep=False))
+        return RootPlan(
+            tuple(decisions), tuple(kept_history for kept_history in earlier.histories if kept_history != history)
+        )
 
     @property
     def next_superseded(self) -> int | None:
         """When the first of the kept roots was superseded that only their age protects (Unix s)."""
-        aging = [one.superseded for one in self.decisions if one.keep and not one.tagged and one.superseded is not None]
+        aging = [
+            decision.superseded
+            for decision in self.decisions
+            if decision.keep and not decision.tagged and decision.superseded is not None
+        ]
         return min(aging, default=None)
 
 
@@ -78,7 +84,7 @@ def decide_roots(
     nothing. What is decided of a root does not change when others are added, but for tags: it may be gone by then.
     """
     written_at = {ref.hash.digest: ref.timestamp for ref in refs if ref.type is RefType.CATALOG}
-    times = sorted(written_at[one] for one in published if one in written_at)
+    times = sorted(written_at[root] for root in published if root in written_at)
     decisions = [RootDecision(current, True, "the current revision")]
     seen = {current.digest}
 

@@ -85,7 +85,7 @@ class Shards:
 
 def split(records: bytes) -> set[bytes]:
     """Whole records out of joined ones."""
-    return {one for (one,) in struct.iter_unpack(f"{RECORD_BYTES}s", records)}
+    return {record for (record,) in struct.iter_unpack(f"{RECORD_BYTES}s", records)}
 
 
 def joined(records: Iterable[bytes]) -> bytes:

@@ -91,7 +91,7 @@ def preceding(head: Repository) -> Iterator[tuple[ObjectHash, ObjectHash]]:
 
 def revisions_within(head: Repository, cutoff: int) -> int:
     """How many revisions before the current one were superseded after ``cutoff`` (Unix s)."""
-    published: Mapping[bytes, int] = {one.hash.digest: one.timestamp for one in _refs(head)}
+    published: Mapping[bytes, int] = {ref.hash.digest: ref.timestamp for ref in _refs(head)}
     count = 0
     for root, _ in preceding(head):
         if published.get(root.digest, cutoff) < cutoff:

@@ -120,7 +120,7 @@ def _delete(
             return None
         return store.delete_each(keys)
 
-    waiting = [key for one in objects for key in keys_of(one)]
+    waiting = [key for hash_ in objects for key in keys_of(hash_)]
     failed: dict[str, StoreError] = {}
     tries, unclear = 0, False
     while waiting and tries < _TRIES:
@@ -141,5 +141,5 @@ def _delete(
         tries += not stale
         waiting = [*failed, *stale]
     if failed:
-        objects = [one for one in objects if not any(key in failed for key in keys_of(one))]
+        objects = [hash_ for hash_ in objects if not any(key in failed for key in keys_of(hash_))]
     return objects, failed, unclear

@@ -87,7 +87,7 @@ class SwitchingSide:
         stored = Records().take_reflog(self.store, head.manifest)
         named = {name.digest for name, _ in named_by(head.manifest)}
         named |= {tag.hash.digest for tag in load_history(self.store, head.manifest).tags()}
-        removed = stored.reflog.remove_all([one for one in gone if one.digest not in named])
+        removed = stored.reflog.remove_all([hash_ for hash_ in gone if hash_.digest not in named])
         if not removed and stored.is_of(head.manifest):
             return 0  # else a commit switched while it was pruned, and its manifest names the reflog from before
         try:

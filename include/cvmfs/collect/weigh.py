@@ -126,13 +126,13 @@ class Weighing:
         found = _listed(self._store, number)
         self._report.names_listed += len(found.objects)
         old = found.older_than(now - ORPHAN_GRACE)
-        orphans = {one for one in old - keep - gone if one[_SUFFIX] not in _NEVER}
+        orphans = {record for record in old - keep - gone if record[_SUFFIX] not in _NEVER}
         self._report.orphans += len(orphans)
-        self._report.bytes_held += sum(found.objects[one].size for one in held & found.objects.keys())
+        self._report.bytes_held += sum(found.objects[record].size for record in held & found.objects.keys())
         self._note_lost(found, keep)
         goes = (gone & found.objects.keys()) | orphans
         self._report.bytes_known += len(goes)
-        self._report.bytes_deleted += sum(found.objects[one].size for one in goes)
+        self._report.bytes_deleted += sum(found.objects[record].size for record in goes)
         return goes
 
     def _note_lost(self, found: Listed, keep: set[bytes]) -> None:
@@ -142,7 +142,9 @@ class Weighing:
                 lost.append(LostObject(name.key, None))
             elif there.size == 0:
                 lost.append(LostObject(name.key, 0))
-        for name in hashes_in(joined(one for one in keep & found.objects.keys() if not found.objects[one].size)):
+        for name in hashes_in(
+            joined(record for record in keep & found.objects.keys() if not found.objects[record].size)
+        ):
             lost.append(LostObject(name.key, 0))
 
     def _require_preserved(self) -> None:

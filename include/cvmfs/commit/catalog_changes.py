@@ -169,18 +169,18 @@ class _Changes:
 
     def _references(self, table: str) -> Iterator[str]:
         columns = "path, sha1, size"
-        for one, other in ((_BEFORE, _AFTER), (_AFTER, _BEFORE)):
-            sql = f"SELECT {columns} FROM {one}.{table} EXCEPT SELECT {columns} FROM {other}.{table}"  # noqa: S608
+        for side, other in ((_BEFORE, _AFTER), (_AFTER, _BEFORE)):
+            sql = f"SELECT {columns} FROM {side}.{table} EXCEPT SELECT {columns} FROM {other}.{table}"  # noqa: S608
             for row in self._both.execute(sql):
                 yield str(row[0])
 
     def _chunked(self) -> Iterator[tuple[str, tuple[int, int]]]:
         columns = "md5path_1, md5path_2, offset, size, hash"
-        for one, other in ((_BEFORE, _AFTER), (_AFTER, _BEFORE)):
-            differing = f"SELECT {columns} FROM {one}.chunks EXCEPT SELECT {columns} FROM {other}.chunks"  # noqa: S608
+        for side, other in ((_BEFORE, _AFTER), (_AFTER, _BEFORE)):
+            differing = f"SELECT {columns} FROM {side}.chunks EXCEPT SELECT {columns} FROM {other}.chunks"  # noqa: S608
             of_both = f"JOIN {other}.catalog USING (md5path_1, md5path_2)"  # the others' rows differ already
             for row in self._both.execute(f"SELECT DISTINCT md5path_1, md5path_2 FROM ({differing}) {of_both}"):  # noqa: S608
-                yield one, row
+                yield side, row
 
     def _path_of_key(self, side: str, first: int, second: int) -> str | None:
         found = self._both.execute(

@@ -78,14 +78,17 @@ class Edit(EditableRevision):
     @contextmanager
     def attempt(self) -> Iterator[Savepoint]:
         """All or nothing: if the block raises, the edit is as if it had never begun. Not to be nested."""
+        # Only the table of open catalogs is copied. A catalog marks itself before its first change and is rolled back
+        # to that mark, so an attempt costs what it changes, and not what the edit has opened before.
         attempt = self._attempt = Savepoint(dict(self._nodes), dict(self._objects))
         try:
             yield attempt
-        except BaseException:
+        except BaseException:  # a kill as well: the changes before this one are still to be committed
             self._attempt = None
             for node, before, mark in attempt.marked.values():
                 node.catalog.settle(mark, undo=True)
                 node.parent, node.known, node.dirty = before.parent, before.known, before.dirty
+            # What the attempt opened goes. What it forgot is open still, just for this: it comes back with the table.
             kept = {id(node) for node in attempt.nodes.values()}
             for node in [*self._nodes.values(), *attempt.forgotten]:
                 if id(node) not in kept:
@@ -320,7 +323,7 @@ class Edit(EditableRevision):
     def _remove(self, path: str, entry: Dirent) -> None:
         node = self._writable(self._holder(path))
         if entry.is_directory:
-            for reference in [one for one in node.catalog.nested() if is_below(one.path, path)]:
+            for reference in [nested for nested in node.catalog.nested() if is_below(nested.path, path)]:
                 node.catalog.remove_nested(reference.path, self._totals(reference.path))
             self._forget(path)
         node.catalog.remove_tree(path)
@@ -330,12 +333,14 @@ class Edit(EditableRevision):
     def _nodes_below(self, path: str, entry: Dirent) -> list[OpenCatalog]:
         """All catalogs mounted at a path or below it, opened, to be changed."""
         around = self.holder(path)
-        pending = [one.path for one in around.nested() if is_below(one.path, path)] if entry.is_directory else []
+        pending = (
+            [nested.path for nested in around.nested() if is_below(nested.path, path)] if entry.is_directory else []
+        )
         found = []
         while pending:
             node = self._writable(self._node_inside(pending.pop()))
             found.append(node)
-            pending += [one.path for one in node.catalog.nested()]
+            pending += [nested.path for nested in node.catalog.nested()]
         return found
 
     def _carry(self, old: Catalog, new: Catalog, source: str, target: str) -> None:

@@ -106,16 +106,21 @@ class _Merging:
     def _merge(self, change: Change, attempt: Savepoint) -> None:
         if self.lineage is not None:
             self.lineage.require(change.old_root, self.head, self._in_reflog)
-        derived = self._derived_from(change)
-        change = replace(change, old_root=derived)
+        # With the base that the publisher reports, a change that was derived from another revision would look as if it
+        # took back what was published between the two.
+        change = replace(change, old_root=self._derived_from(change))
         base, new, path = change.old_root, change.new_root, change.lease_path
         others = self.group.edit.changed
         merge_into(self.group.edit, self.bases, base=base, new=new, lease_path=path)
         changed = attempt.changed
+        # The merge accepts what others did beside the entries of this change. But a publisher that was at the leased
+        # path since then made a tree of it, and a mix of two trees is what neither publisher has made.
         if changed and self.lineage is not None and self._is_touched(change):
             raise BaseChanged(
                 path, "another publication changed something there since; take its result as the base and try again"
             )
+        # Nothing was left to do: either the current revision holds the change, or earlier members of this group do,
+        # whose work is not published yet and may still be taken out. Only the first needs no revision.
         stands = not changed and (not others or self._holds(self.head.root, change))
         if change.tag is not None:
             self._check_tag(change, change.tag, stands=stands)

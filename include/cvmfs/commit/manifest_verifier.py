@@ -84,5 +84,5 @@ class Voucher:
         )
 
 
-def _same(one: Certificate, other: Certificate) -> bool:
-    return fingerprint(one, Algorithm.SHA1).hash == fingerprint(other, Algorithm.SHA1).hash
+def _same(certificate: Certificate, other: Certificate) -> bool:
+    return fingerprint(certificate, Algorithm.SHA1).hash == fingerprint(other, Algorithm.SHA1).hash

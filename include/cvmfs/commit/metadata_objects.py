@@ -56,8 +56,8 @@ def require_stored(store: Store, objects: Iterable[Stored]) -> None:
     Raises ObjectMissing for one that is absent, ObjectDamaged for one that is empty or has another size than was sent.
     """
     sizes: dict[ObjectHash, int | None] = {}
-    for one in objects:
-        sizes[one.hash] = one.size or sizes.get(one.hash)
+    for needed in objects:
+        sizes[needed.hash] = needed.size or sizes.get(needed.hash)
     with ThreadPoolExecutor(min(_AT_ONCE, len(sizes) or 1)) as pool:
         found = list(pool.map(lambda name: store.head(name.key), sizes))
     for (name, size), there in zip(sizes.items(), found, strict=True):

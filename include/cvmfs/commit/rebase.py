@@ -43,11 +43,12 @@ def rebase(
         if catalog.layout is not layout:
             catalog.convert(layout)
         below = [
-            rebase(catalogs, one, path + one.path[len(tree.path) :], keep, layout=layout) for one in catalog.nested()
+            rebase(catalogs, nested, path + nested.path[len(tree.path) :], keep, layout=layout)
+            for nested in catalog.nested()
         ]
         catalog.move_to(path)
-        for one in below:
-            catalog.set_nested(one.reference, Counts())
+        for child in below:
+            catalog.set_nested(child.reference, Counts())
         if catalog.get_property("previous_revision") is not None:
             # it would name a catalog of the other place; stock tools write the null hash where there is none
             catalog.set_property("previous_revision", ObjectHash(bytes(20), tree.hash.algorithm))
@@ -60,6 +61,6 @@ def rebase(
         NestedRef(path, packed.hash, packed.size),
         entry,
         statistics,
-        1 + sum(one.catalogs for one in below),
-        len(packed.data) + sum(one.bytes for one in below),
+        1 + sum(child.catalogs for child in below),
+        len(packed.data) + sum(child.bytes for child in below),
     )

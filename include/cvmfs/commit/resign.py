@@ -97,6 +97,6 @@ def _listing(whitelist: Whitelist, certificates: tuple[Certificate, ...], manife
     marks = list(whitelist.fingerprints)
     for certificate in certificates:
         mark = fingerprint(certificate, manifest.root.algorithm, whitelist.fqrn)
-        if mark.hash not in [one.hash for one in marks]:
+        if mark.hash not in [known.hash for known in marks]:
             marks.append(mark)
     return replace(whitelist, fingerprints=tuple(marks))

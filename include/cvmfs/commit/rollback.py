@@ -70,8 +70,12 @@ def plan_rollback(store: Store, fqrn: str, target: str | int = UNDO) -> Rollback
     history = load_history(store, head.manifest)
     tag = _tag(store, history, target) if isinstance(target, str) else _numbered(store, head, history, target)
     undo = (TRUNK, TRUNK_PREVIOUS)
-    lost = [one for one in history.tags() if one.revision > tag.revision and not one.branch and one.name not in undo]
-    return RollbackPlan(head, tag, tuple(one for one in lost if one.name != tag.name), seen)
+    lost = [
+        later
+        for later in history.tags()
+        if later.revision > tag.revision and not later.branch and later.name not in undo
+    ]
+    return RollbackPlan(head, tag, tuple(lost_tag for lost_tag in lost if lost_tag.name != tag.name), seen)
 
 
 def rollback(
@@ -98,8 +102,8 @@ def rollback(
         return head
     manifest, cache = head.manifest, CatalogCache(store)
     tree, layouts = Revision(cache, tag.hash), set()
-    for number, one in enumerate(tree.catalogs_below(), 1):
-        layouts.add(tree.catalog_at(one.path).layout)
+    for number, nested in enumerate(tree.catalogs_below(), 1):
+        layouts.add(tree.catalog_at(nested.path).layout)
         verified(number)
     root = tag.hash
     if len(layouts) > 1:
@@ -149,7 +153,7 @@ def _numbered(store: Store, head: Head, history: History, number: int) -> Tag:
     # where a collection took revisions out of the line, the tags below it lead on
     starts = [tag.hash for tag in reversed(history.tags()) if tag.revision >= number and not tag.branch]
     for start in (head.manifest.root, *starts):
-        found = next((one for one in back_from(cache, start) if one.number <= number), None)
+        found = next((known for known in back_from(cache, start) if known.number <= number), None)
         if found is None or found.number != number:
             continue
         if not Records().take_reflog(store, head.manifest).reflog.contains(found.root):

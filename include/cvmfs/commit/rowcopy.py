@@ -122,7 +122,7 @@ class RowCopy:
                 entry = entry.changed(hardlink_group=self.group(path, entry.hardlink_group))
             chunks = catalog.chunks(path, entry) if entry.chunked else ()
             batch.others.append(Counts.of(entry, len(chunks)))
-            batch.chunks += [(first, second, one.offset, one.size, one.hash.digest) for one in chunks]
+            batch.chunks += [(first, second, chunk.offset, chunk.size, chunk.hash.digest) for chunk in chunks]
             made = (first, second, *parent, *entry.changed(nested_root=False).to_row())
             if entry.is_directory:
                 yield path, made

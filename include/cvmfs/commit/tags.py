@@ -52,7 +52,7 @@ def decide(tags: Sequence[Tag], rule: PruneRule, now: datetime) -> list[TagDecis
         if tag.name in _KEPT_BY_COMMITS:
             decisions.append(TagDecision(tag, False, "is kept by every commit"))
             continue
-        if (pattern := next((one for one in rule.protect if fnmatchcase(tag.name, one)), None)) is not None:
+        if (pattern := next((glob for glob in rule.protect if fnmatchcase(tag.name, glob)), None)) is not None:
             decisions.append(TagDecision(tag, False, f"is protected by {pattern}"))
             continue
         if not fnmatchcase(tag.name, rule.match):
@@ -184,7 +184,7 @@ def prune_by_rule(store: Store, fqrn: str, rule: PruneRule, *, signer: Signer, n
 
     def change(history: History) -> None:
         decisions[:] = decide(history.tags(), rule, now)
-        _drop(history, [one.tag.name for one in decisions if one.remove])
+        _drop(history, [decision.tag.name for decision in decisions if decision.remove])
 
     change_tags(store, fqrn, change, signer=signer, now=int(now.timestamp()))
     return decisions

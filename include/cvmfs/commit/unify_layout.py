@@ -80,19 +80,23 @@ class Unifier:
 
     def replaced(self) -> dict[str, str]:
         """By the hash of each catalog that was rewritten, as text, that of the new one."""
-        return {str(one.before): str(one.reference.hash) for one in self._done.values() if one.before is not None}
+        return {
+            str(rewritten.before): str(rewritten.reference.hash)
+            for rewritten in self._done.values()
+            if rewritten.before is not None
+        }
 
     def _rewritten(self, reference: NestedRef, now: int | None) -> Unified:
         catalog = self.catalogs.completed(self.catalogs.open_nested(reference.path, reference.hash))
         try:
-            below = [self.tree(one) for one in catalog.nested()]
-            changed = [one for one in below if one.rewritten]
+            below = [self.tree(nested) for nested in catalog.nested()]
+            changed = [child for child in below if child.rewritten]
             if catalog.layout is self.layout and not changed:
                 return Unified(reference)
             catalog.make_writable()
             lost = 0 if catalog.layout is self.layout else catalog.convert(self.layout)
-            for one in changed:
-                catalog.set_nested(one.reference, Counts())
+            for child in changed:
+                catalog.set_nested(child.reference, Counts())
             catalog.set_property("previous_revision", reference.hash)
             catalog.set_property("revision", catalog.revision + 1)
             if now is not None:
@@ -105,9 +109,9 @@ class Unifier:
         self._keep(packed)
         return Unified(
             NestedRef(reference.path, packed.hash, packed.size),
-            1 + sum(one.rewritten for one in below),
-            packed.size + sum(one.bytes for one in below),
-            lost + sum(one.mtime_ns for one in below),
+            1 + sum(child.rewritten for child in below),
+            packed.size + sum(child.bytes for child in below),
+            lost + sum(child.mtime_ns for child in below),
             reference.hash,
         )
 
@@ -166,7 +170,7 @@ def unify(
     sender.flush()
     if not done.rewritten:
         return head, done
-    if seen.running_list and condemned_among(store, seen.running_list, [identity(one) for one in sender.hashes]):
+    if seen.running_list and condemned_among(store, seen.running_list, [identity(hash_) for hash_ in sender.hashes]):
         what = f"catalogs of the new layout are on the list of collection {seen.token}"
         raise CollectionRunning("/", what, number=seen.completed + 1, repository=fqrn)
     root = unifier.catalogs.open_nested("", done.reference.hash)

@@ -74,7 +74,7 @@ class Index:
 
 def records_of(hashes: Iterable[ObjectHash]) -> bytes:
     """Objects as they are listed, in order, each once."""
-    return b"".join(sorted({_record(one) for one in hashes}))
+    return b"".join(sorted({_record(hash_) for hash_ in hashes}))
 
 
 def hashes_in(records: bytes) -> Iterator[ObjectHash]:
@@ -121,8 +121,8 @@ def store_shards(store: Store, shards: Iterable[tuple[int, bytes]]) -> str:
 def store_list(store: Store, hashes: Iterable[ObjectHash]) -> str:
     """Store a list of objects in any order; its name. Raises StoreError."""
     shards: dict[int, list[ObjectHash]] = {}
-    for one in hashes:
-        shards.setdefault(one.digest[0], []).append(one)
+    for hash_ in hashes:
+        shards.setdefault(hash_.digest[0], []).append(hash_)
     return store_shards(store, ((number, records_of(shards[number])) for number in sorted(shards)))
 
 
@@ -184,20 +184,20 @@ def condemned_among(
         possible = identities.first_bytes()
     else:
         identities = frozenset(identities)
-        possible = {one[0] for one in identities}
+        possible = {key[0] for key in identities}
     wanted = {number for number in possible if shards is None or number in shards}
     found = set()
     for _, records in _shards(store, name, wanted):
         for record in _each(records):
-            one = record[:-1].removesuffix(_PLAIN) if record[DIGEST_BYTES] == 0 else record[:-1]
-            if one in identities:
-                found.add(one)
+            record_identity = record[:-1].removesuffix(_PLAIN) if record[DIGEST_BYTES] == 0 else record[:-1]
+            if record_identity in identities:
+                found.add(record_identity)
     return frozenset(found)
 
 
 def condemned_shards(store: Store, missed: Missed, identities: DigestSet | Collection[bytes]) -> tuple[int, ...]:
     """The shards that hold any of the identities, among those of a list that count. Raises as :func:`read_shard`."""
-    return tuple(sorted({one[0] for one in condemned_among(store, missed.name, identities, missed.shards)}))
+    return tuple(sorted({object_id[0] for object_id in condemned_among(store, missed.name, identities, missed.shards)}))
 
 
 def require_kept(store: Store, look: Look, root: ObjectHash, *, named: str) -> None:
@@ -366,5 +366,5 @@ def _each(records: bytes) -> Iterator[bytes]:
     return (records[start : start + RECORD_BYTES] for start in range(0, len(records), RECORD_BYTES))
 
 
-def _record(one: ObjectHash) -> bytes:
-    return one.digest + (one.suffix.encode() or _PLAIN) + bytes([_ALGORITHMS.index(one.algorithm)])
+def _record(hash_: ObjectHash) -> bytes:
+    return hash_.digest + (hash_.suffix.encode() or _PLAIN) + bytes([_ALGORITHMS.index(hash_.algorithm)])

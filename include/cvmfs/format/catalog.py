@@ -309,11 +309,11 @@ class Catalog(CatalogFile):
                 paths.append(here)
                 if child.is_directory:
                     pending.append(here)
-        keys = [path_hash(one) for one in paths]
+        keys = [path_hash(place) for place in paths]
         chunks = self._many("DELETE FROM chunks WHERE md5path_1=? AND md5path_2=?", keys)
         self._many("DELETE FROM catalog WHERE md5path_1=? AND md5path_2=?", keys)
         if self._shape.has_binds:
-            self._many(f"DELETE FROM bind_mountpoints WHERE path = {_TEXT}", [(one,) for one in paths])
+            self._many(f"DELETE FROM bind_mountpoints WHERE path = {_TEXT}", [(place,) for place in paths])
         self._count(Counts() - Counts(chunks=chunks) - Counts.sum(gone))
 
     def set_nested(self, reference: NestedRef, grown: Counts) -> None:

@@ -45,7 +45,7 @@ class Counts:
     @classmethod
     def sum(cls, many: Iterable[Counts]) -> Counts:
         """All of them together."""
-        columns = zip(*(attrgetter(*NAMES)(one) for one in many), strict=True)
+        columns = zip(*(attrgetter(*NAMES)(counts) for counts in many), strict=True)
         return cls(*map(sum, columns))
 
     @classmethod

@@ -31,28 +31,28 @@ class DigestSet:
     def __init__(self, identities: Iterable[bytes] = ()) -> None:
         self._buckets: dict[bytes, dict[bytes, bytearray]] = {}
         self._count = 0
-        for one in identities:
-            self.add(one)
+        for key in identities:
+            self.add(key)
 
     def __len__(self) -> int:
         return self._count
 
-    def __contains__(self, one: object) -> bool:
-        if not isinstance(one, bytes) or len(one) < DIGEST_BYTES:
+    def __contains__(self, item: object) -> bool:
+        if not isinstance(item, bytes) or len(item) < DIGEST_BYTES:
             return False
-        tails = self._tails(one)
-        return tails is not None and _holds(tails, one[_PREFIX_BYTES:DIGEST_BYTES])
+        tails = self._tails(item)
+        return tails is not None and _holds(tails, item[_PREFIX_BYTES:DIGEST_BYTES])
 
     def first_bytes(self) -> set[int]:
         """With which bytes the identities begin; perhaps those of forgotten ones too."""
         return {prefix[0] for buckets in self._buckets.values() for prefix in buckets}
 
-    def add(self, one: bytes) -> bool:
+    def add(self, key: bytes) -> bool:
         """Remember an identity; False if it was there already."""
-        tail = one[_PREFIX_BYTES:DIGEST_BYTES]
-        tails = self._tails(one)
+        tail = key[_PREFIX_BYTES:DIGEST_BYTES]
+        tails = self._tails(key)
         if tails is None:
-            self._buckets.setdefault(one[DIGEST_BYTES:], {})[one[:_PREFIX_BYTES]] = bytearray(tail)
+            self._buckets.setdefault(key[DIGEST_BYTES:], {})[key[:_PREFIX_BYTES]] = bytearray(tail)
         elif _holds(tails, tail):
             return False
         else:
@@ -60,9 +60,9 @@ class DigestSet:
         self._count += 1
         return True
 
-    def discard(self, one: bytes) -> None:
+    def discard(self, key: bytes) -> None:
         """Forget an identity, if it is there."""
-        tails, tail = self._tails(one), one[_PREFIX_BYTES:DIGEST_BYTES]
+        tails, tail = self._tails(key), key[_PREFIX_BYTES:DIGEST_BYTES]
         place = tails.find(tail) if tails else -1
         while tails and place >= 0 and place % len(tail):
             place = tails.find(tail, place + 1)
@@ -70,9 +70,9 @@ class DigestSet:
             del tails[place : place + len(tail)]
             self._count -= 1
 
-    def _tails(self, one: bytes) -> bytearray | None:
-        buckets = self._buckets.get(one[DIGEST_BYTES:])
-        return None if buckets is None else buckets.get(one[:_PREFIX_BYTES])
+    def _tails(self, key: bytes) -> bytearray | None:
+        buckets = self._buckets.get(key[DIGEST_BYTES:])
+        return None if buckets is None else buckets.get(key[:_PREFIX_BYTES])
 
 
 def _holds(tails: bytearray, tail: bytes) -> bool:

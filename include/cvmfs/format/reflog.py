@@ -90,7 +90,7 @@ class Reflog(Database):
     def remove_all(self, hashes: Iterable[ObjectHash]) -> int:
         """Forget objects and drop the room that they took; how many were noted."""
         before = len(self)
-        self._run_all("DELETE FROM refs WHERE hash = ?", [(str(one),) for one in hashes])
+        self._run_all("DELETE FROM refs WHERE hash = ?", [(str(hash_),) for hash_ in hashes])
         if removed := before - len(self):
             self._run("VACUUM")
         return removed

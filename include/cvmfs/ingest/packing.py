@@ -59,11 +59,14 @@ class Packer(Generic[T]):
         self._compression = compression
         self._deliver = deliver
         self._index = index
+        # A hit in the index spares nothing unless the store is known to have the object.
         self._look_up = index is not None and bool(known)
         self._asked: list[tuple[T, bytes, bytes]] = []
         self._asked_bytes = 0
         self._store = store
         self._processes: processes.Processes | None = None
+        # Counted down to 0, where processes are started; from -1 that never comes. A process writes its objects itself,
+        # which pays for folders: into other stores the threads of the uploader send, and wait for the network anyway.
         self._files_until_processes = PROCESSES_AFTER_FILES if store is not None and store.kind is FILE else -1
         self._sent = DigestSet()
         self._lock = threading.Lock()
@@ -139,6 +142,8 @@ class Packer(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Threads of the pool may be waiting for room in the budget, which is never given back after a fault: it fails
+        # first. The store is flushed last of all: a changeset names the objects as soon as this returns.
         if fault is not None:
             self._budget.fail(fault)
         try:
@@ -187,10 +192,10 @@ class Packer(Generic[T]):
             )  # fmt: skip
 
     def _packed_elsewhere(self, ticket: tuple[T, bytes], digest: bytes, size: int) -> bool:
-        one, key = ticket
+        callers, key = ticket
         if self._index is not None:
             self._index.remember(key, digest)
-        self._deliver(one, digest)
+        self._deliver(callers, digest)
         return self._claim(digest, size)
 
     def _end_processes(self, *, failed: bool) -> None:
@@ -227,10 +232,11 @@ class Packer(Generic[T]):
             self._budget.give(len(content))
         return hash_.digest
 
-    def _claim(self, one: bytes, size: int) -> bool:
+    def _claim(self, object_id: bytes, size: int) -> bool:
         """Whether the object of this identity is ours to send; counts it either way."""
+        # One step: two threads with the same content must not both find it absent, and send it twice.
         with self._lock:
-            if one in self._known or not self._sent.add(one):
+            if object_id in self._known or not self._sent.add(object_id):
                 self.objects_reused += 1
                 return False
             self.objects_new += 1

@@ -275,7 +275,7 @@ class _Reading:
             else:
                 if entry.kind is EntryKind.HARDLINK:
                     self._packer.flush()
-                    if any(one.entry.path == entry.hardlink_to for one in self._waiting):
+                    if any(waiting.entry.path == entry.hardlink_to for waiting in self._waiting):
                         self._settle(everything=True)
                 self._spool.add(entry)
             if self._progress and time.monotonic() >= self._next_report:

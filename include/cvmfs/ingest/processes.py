@@ -61,7 +61,7 @@ class Processes:
         self._bytes = 0
         job = (str(store.root), store.fsync, algorithm.name, compression.name)
         self._all = [_Process(job) for _ in range(count)]
-        self._by_output = {one.output: one for one in self._all}
+        self._by_output = {process.output: process for process in self._all}
 
     def pack(self, ticket: Any, content: bytes) -> None:
         """Take a file; :data:`Deliver` is called for it, or for others, now or later. Raises what a process raised."""
@@ -75,50 +75,50 @@ class Processes:
         """Deliver all that was taken; the objects are written at the latest when :meth:`finish` returns."""
         if self._contents:
             self._send()
-        while any(one.waiting for one in self._all):
+        while any(process.waiting for process in self._all):
             self._receive(wait=True)
-        for one in self._all:
-            if one.verdicts:
-                one.send([])
+        for process in self._all:
+            if process.verdicts:
+                process.send([])
 
     def finish(self) -> None:
         """Everything is delivered and written when this returns; no process is left."""
         self.flush()
-        for one in self._all:
-            one.end()
-        for one in self._all:
-            puts, count = one.receive()
-            one.close()
+        for process in self._all:
+            process.end()
+        for process in self._all:
+            puts, count = process.receive()
+            process.close()
             self._store.counters.add(puts=puts, bytes_put=count)
 
     def kill(self) -> None:
         """No process is left when this returns, and what they had not written is not."""
-        for one in self._all:
-            one.kill()
+        for process in self._all:
+            process.kill()
 
     def _send(self) -> None:
         self._receive(wait=False)
         while True:
-            one = min(self._all, key=lambda each: len(each.waiting))
-            if len(one.waiting) < _AHEAD:
+            process = min(self._all, key=lambda each: len(each.waiting))
+            if len(process.waiting) < _AHEAD:
                 break
             self._receive(wait=True)
-        one.waiting.append(self._tickets)
-        one.send(self._contents)
+        process.waiting.append(self._tickets)
+        process.send(self._contents)
         self._tickets, self._contents, self._bytes = [], [], 0
 
     def _receive(self, *, wait: bool) -> None:
         readable, _, _ = select.select(self._by_output, [], [], None if wait else 0)
         for output in readable:
-            one = self._by_output[output]
-            digests, sizes = one.receive()
+            process = self._by_output[output]
+            digests, sizes = process.receive()
             deliver = self._deliver
             at = 0
             verdict = bytearray()
-            for ticket, size in zip(one.waiting.popleft(), sizes, strict=True):
+            for ticket, size in zip(process.waiting.popleft(), sizes, strict=True):
                 verdict.append(deliver(ticket, digests[at : at + DIGEST_BYTES], size))
                 at += DIGEST_BYTES
-            one.verdicts.append(bytes(verdict))
+            process.verdicts.append(bytes(verdict))
 
 
 class _Process:

@@ -41,7 +41,7 @@ class UploadJournal:
 
     def __init__(self, folder: Path, *, about: Iterable[str | None], generation: int, now: datetime) -> None:
         """``about``: what the preparation is of, as store, destination and the source's sum. ``now``: aware."""
-        subject = "\0".join(one or "" for one in about)
+        subject = "\0".join(part or "" for part in about)
         self.path = folder / _NAME.format(hashlib.sha256(subject.encode("utf-8", "surrogateescape")).hexdigest()[:40])
         self.known: tuple[bytes, ...] = ()
         self._waiting: list[bytes] = []
@@ -62,11 +62,11 @@ class UploadJournal:
     def note(self, key: str) -> None:
         """The store has acknowledged the object of this key."""
         try:
-            one = identity(hash_of_key(key))
+            object_id = identity(hash_of_key(key))
         except FormatError:
             return
         with self._lock:
-            self._waiting.append(_record(one))
+            self._waiting.append(_record(object_id))
             if len(self._waiting) >= _BATCH:
                 self._write()
 
@@ -178,7 +178,7 @@ def _read(path: Path, generation: int, now: datetime) -> tuple[bytes, ...] | Non
         return None
     whole = len(records) - len(records) % RECORD_BYTES
     pieces = (records[start : start + RECORD_BYTES] for start in range(0, whole, RECORD_BYTES))
-    return tuple(one for one in map(_identity, pieces) if one is not None)
+    return tuple(object_id for object_id in map(_identity, pieces) if object_id is not None)
 
 
 def _drop_torn_record(file: int) -> None:
@@ -189,8 +189,8 @@ def _drop_torn_record(file: int) -> None:
         os.ftruncate(file, size - (size - head) % RECORD_BYTES)
 
 
-def _record(one: bytes) -> bytes:
-    padded = one.ljust(DIGEST_BYTES + 1, b"\0")
+def _record(object_id: bytes) -> bytes:
+    padded = object_id.ljust(DIGEST_BYTES + 1, b"\0")
     return padded + zlib.crc32(padded).to_bytes(_SUM_BYTES)
 
 

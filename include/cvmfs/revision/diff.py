@@ -67,12 +67,12 @@ def diff(before: Revision, after: Revision, path: str = "") -> Iterator[Differin
     has anything, and what reading a tree raises.
     """
     path = clean_path(path)
-    one, other = _Place.at(before, path), _Place.at(after, path)
-    if one is None and other is None:
+    place, other = _Place.at(before, path), _Place.at(after, path)
+    if place is None and other is None:
         raise CatalogError(path, "no such file or directory in either revision")
     if before.root_hash == after.root_hash:
         return
-    pending = [_Pair(path, one, other)]
+    pending = [_Pair(path, place, other)]
     while pending:
         pair = pending.pop()
         if (change := pair.change()) is not None:
@@ -128,45 +128,47 @@ class _Pair:
     after: _Place | None
 
     def change(self) -> DifferingEntry | None:
-        one, other = self.before, self.after
-        if one is None or other is None:
-            kind = Difference.ADDED if one is None else Difference.REMOVED
-            old, new = one.entry if one else None, other.entry if other else None
-            return DifferingEntry(kind, self.path, old, new, links=other.links if other else frozenset())
-        what = _differences(self.path, one, other)
+        before, after = self.before, self.after
+        if before is None or after is None:
+            kind = Difference.ADDED if before is None else Difference.REMOVED
+            old, new = before.entry if before else None, after.entry if after else None
+            return DifferingEntry(kind, self.path, old, new, links=after.links if after else frozenset())
+        what = _differences(self.path, before, after)
         return (
-            DifferingEntry(Difference.CHANGED, self.path, one.entry, other.entry, what, other.links) if what else None
+            DifferingEntry(Difference.CHANGED, self.path, before.entry, after.entry, what, after.links)
+            if what
+            else None
         )
 
     def below(self) -> list[_Pair]:
-        one, other = self.before, self.after
-        if one and other and (nested := one.nested(self.path)) is not None and nested == other.nested(self.path):
+        before, after = self.before, self.after
+        if before and after and (nested := before.nested(self.path)) is not None and nested == after.nested(self.path):
             return []
-        old = one.below(self.path) if one else {}
-        new = other.below(self.path) if other else {}
+        old = before.below(self.path) if before else {}
+        new = after.below(self.path) if after else {}
         names = sorted(old.keys() | new.keys(), key=bytes_of_name)
         return [_Pair(f"{self.path}/{name}", old.get(name), new.get(name)) for name in names]
 
 
-def _differences(path: str, one: _Place, other: _Place) -> tuple[str, ...]:
-    a, b = one.entry, other.entry
+def _differences(path: str, place: _Place, other: _Place) -> tuple[str, ...]:
+    a, b = place.entry, other.entry
     if stat.S_IFMT(a.mode) != stat.S_IFMT(b.mode):
         return ("type",)
     size = ("size", a.size, b.size) if not a.is_directory else ("size", 0, 0)
     compared = (
-        ("content", (a.hash, one.chunks(path)), (b.hash, other.chunks(path))),
+        ("content", (a.hash, place.chunks(path)), (b.hash, other.chunks(path))),
         size,
         ("target", a.symlink, b.symlink),
         ("mode", a.mode, b.mode),
         ("mtime", (a.mtime, a.mtime_ns or 0), (b.mtime, b.mtime_ns or 0)),
         ("owner", (a.uid, a.gid), (b.uid, b.gid)),
         ("xattrs", a.xattr, b.xattr),
-        ("links", one.links, other.links),
+        ("links", place.links, other.links),
         ("nested catalog", a.mountpoint, b.mountpoint),
         ("storage", (a.external, a.compression, a.direct_io), (b.external, b.compression, b.direct_io)),
         ("flags", (a.hidden, a.bind), (b.hidden, b.bind)),
     )
-    shown = a.bind and b.bind and one.holder.bind_at(path) != other.holder.bind_at(path)
+    shown = a.bind and b.bind and place.holder.bind_at(path) != other.holder.bind_at(path)
     return tuple(name for name, here, there in compared if here != there) + (("bind",) if shown else ())
 
 

@@ -51,9 +51,9 @@ def added_objects(catalogs: CatalogCache, current: ObjectHash, new: ObjectHash, 
             named.difference_update(before.catalog_at(reference.path).identities())
         if is_below(reference.path, path):
             named.add(identity(reference.hash.with_suffix(CATALOG)))
-        for one in named:
-            found.add(one)
-        pending += [one for one in catalog.nested() if is_below(one.path, path) or is_below(path, one.path)]
+        for object_id in named:
+            found.add(object_id)
+        pending += [nested for nested in catalog.nested() if is_below(nested.path, path) or is_below(path, nested.path)]
         catalog.close()
     before.close()
     return found
@@ -91,8 +91,8 @@ def _add_catalog(reference: NestedRef, database: bytes, found: DigestSet) -> lis
             reference.path, f"the catalog {reference.hash} mounted here was made for {catalog.path or '/'}"
         )
     found.add(identity(reference.hash.with_suffix(CATALOG)))
-    for one in catalog.identities():
-        found.add(one)
+    for object_id in catalog.identities():
+        found.add(object_id)
     below = catalog.nested()
     catalog.close()
     return below

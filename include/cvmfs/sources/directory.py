@@ -84,14 +84,14 @@ class DirectorySource:
             above = waiting.pop()
             try:
                 with self._opened(above) as folder, os.scandir(folder) as found:
-                    for one in found:
-                        path = f"{above}/{one.name}" if above else one.name
-                        if one.is_dir(follow_symlinks=False):
+                    for entry in found:
+                        path = f"{above}/{entry.name}" if above else entry.name
+                        if entry.is_dir(follow_symlinks=False):
                             waiting.append(path)
                             yield path, 0
                         else:
-                            whole = sizes and one.is_file(follow_symlinks=False)
-                            yield path, one.stat(follow_symlinks=False).st_size if whole else 0
+                            whole = sizes and entry.is_file(follow_symlinks=False)
+                            yield path, entry.stat(follow_symlinks=False).st_size if whole else 0
             except OSError as fault:
                 raise _unreadable(self.name, above, fault) from fault
 

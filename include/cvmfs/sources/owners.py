@@ -47,7 +47,7 @@ class IdMap:
 
     def format(self) -> str:
         """The text that :meth:`parse` reads."""
-        lines = [f"{one} {other}\n" for one, other in sorted(self.rules.items())]
+        lines = [f"{owner} {other}\n" for owner, other in sorted(self.rules.items())]
         return "".join(lines) + ("" if self.default is None else f"* {self.default}\n")
 
 

@@ -57,7 +57,7 @@ class AttributedSource:
 
     def __init__(self, source: TreeSource, namespaces: Iterable[str]) -> None:
         self._source = source
-        self._namespaces = tuple(one.encode() for one in namespaces)
+        self._namespaces = tuple(namespace.encode() for namespace in namespaces)
         self._dropped: Counter[str] = Counter()
         self._examples: list[str] = []
 

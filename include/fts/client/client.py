@@ -52,7 +52,7 @@ class BanOf(Enum):
 
 
 class FtsClient:
-    """A client of one server. It may be used by several threads; close it, or use it in a ``with`` block.
+    """A client of one server. Threads may share it; close it, or use it in a ``with`` block.
 
     Every call raises FtsError: FtsUnreachable, FtsReplyLost, or the error for the server's reply. All but `submit`
     end in the same state when they are sent twice, and are repeated after a lost reply.
@@ -63,6 +63,7 @@ class FtsClient:
         authorities: A PEM bundle, or a folder of hashed names, for the server's certificate; None: the system's.
         timeout_s: Seconds that a reply may take.
         retries: How often a call is repeated.
+        pause: Waits before a repetition, for some seconds; None: sleeps.
     """
 
     def __init__(
@@ -99,17 +100,22 @@ class FtsClient:
     # -- jobs
 
     def submit(self, job: FtsJob, name: JobName | None = None) -> str:
-        """Submit a job; its id.
+        """Submit a job.
 
         Args:
             job: Files and parameters. They are checked before anything is sent.
             name: An id that is known before (`Identity.job_name`), so that a lost reply can be followed up.
 
+        Returns:
+            The job's id.
+
         Raises:
             SubmitUnclear: The request may have arrived, or the server failed with it. It is never sent again here: ask
                 for the job's status.
             JobExists: There is a job of that name.
-            StorageBanned, CredentialNeeded, FTS_JOB_INVALID, FTS_REQUEST_INVALID: No job was made.
+            StorageBanned: A storage is banned; no job was made.
+            CredentialNeeded: The server does not take the credential; no job was made.
+            FtsError: `FTS_JOB_INVALID`, `FTS_REQUEST_INVALID`: no job was made.
         """
         job_id = name.job_id if name else None
         call = FtsCall(
@@ -120,23 +126,56 @@ class FtsClient:
         return str(submitted.job_id)
 
     def status(self, job_ids: Iterable[str], *, files: bool = True) -> JobAnswers:
-        """The state of many jobs, up to 100 in a request; ``files``: with that of each file."""
+        """Ask for the state of jobs, up to 100 in a request.
+
+        Args:
+            job_ids: Their ids.
+            files: Whether to ask for the state of each file as well.
+
+        Returns:
+            The state of each job, or the server's error for it, such as JobUnknown.
+        """
         query = f"?files={','.join(FILE_FIELDS)}" if files else ""
         return self._of_jobs("GET", "status", job_ids, query)
 
     def archived(self, job_id: str) -> JobStatus:
-        """A job that ended so long ago that the server moved it into its archive. Raises JobUnknown."""
+        """Ask for a job that ended so long ago that the server moved it into its archive.
+
+        Args:
+            job_id: Its id.
+
+        Returns:
+            Its state, with its files.
+
+        Raises:
+            JobUnknown: The archive has no such job.
+        """
         (known,) = _checked_ids([job_id])
         call = FtsCall("GET", f"/archive/{known}", f"archived FTS job {known}", job_id=known)
         status: JobStatus = self._transport.value(call, JobStatus.model_validate)
         return status
 
     def cancel(self, job_ids: Iterable[str]) -> JobAnswers:
-        """Cancel jobs; one that has ended stays as it is. A file that is being copied may leave a part behind."""
+        """Cancel jobs; one that has ended stays as it is. A file that is being copied may leave a part behind.
+
+        Args:
+            job_ids: Their ids.
+
+        Returns:
+            The state of each job after it, or the server's error for it.
+        """
         return self._of_jobs("DELETE", "cancel", job_ids)
 
     def cancel_files(self, job_id: str, file_ids: Sequence[int]) -> Mapping[int, FileState | None]:
-        """Cancel some files of a job; their states after it, None for a file that is not of the job."""
+        """Cancel some files of a job.
+
+        Args:
+            job_id: The job's id.
+            file_ids: The ids of its files (`FileStatus.file_id`).
+
+        Returns:
+            The state of each file after it; None for a file that is not of the job.
+        """
         (known,) = _checked_ids([job_id])
         states: dict[int, FileState | None] = {}
         for start in range(0, len(file_ids), MOST_FILES):
@@ -147,7 +186,15 @@ class FtsClient:
         return states
 
     def set_priority(self, job_ids: Iterable[str], priority: int) -> JobAnswers:
-        """Change the priority of jobs that have not ended: 1 to 5. Raises FTS_JOB_INVALID for another one."""
+        """Change the priority of jobs that have not ended.
+
+        Args:
+            job_ids: Their ids.
+            priority: 1 to 5, of which FTS serves the highest first; another one is refused before anything is sent.
+
+        Returns:
+            The state of each job after it, or the server's error for it.
+        """
         if priority not in PRIORITIES:
             raise FTS_JOB_INVALID(f"priority {priority!r} is not one of 1 to 5; {FTS_JOB_INVALID.hint}")
         body = json.dumps({"params": {"priority": priority}}).encode()
@@ -156,15 +203,27 @@ class FtsClient:
     # -- bans; they need the level `config` at the server
 
     def bans(self, of: BanOf) -> tuple[Ban, ...]:
-        """The storages or users that are banned."""
+        """List what is banned.
+
+        Args:
+            of: Storages or users.
+
+        Returns:
+            The bans.
+        """
         kind = Ban if of is BanOf.STORAGE else BannedUser
         call = FtsCall("GET", f"/ban/{of.value[0]}", f"list of banned {of.name.lower()}s")
         return self._listed(call, kind)
 
     def ban(self, of: BanOf, name: str, *, wait: bool = False, allow_submit: bool = False, message: str = "") -> None:
-        """Ban a storage or user; its files are canceled, or wait with ``wait`` (storages only).
+        """Ban a storage or user.
 
-        ``allow_submit``: with ``wait``, new jobs are taken, and wait as well.
+        Args:
+            of: Which of the two.
+            name: ``scheme://host`` of the storage, or the user's distinguished name.
+            wait: Its files wait until the ban ends (storages only); otherwise they are canceled.
+            allow_submit: With ``wait``: new jobs are taken, and wait as well.
+            message: Why, as others see it.
         """
         path, parameter = of.value
         body: dict[str, Any] = {parameter: name, "message": message}
@@ -174,7 +233,12 @@ class FtsClient:
         self._transport.checked(FtsCall("POST", f"/ban/{path}", what, body=json.dumps(body).encode()))
 
     def unban(self, of: BanOf, name: str) -> None:
-        """End a ban; files that wait go on."""
+        """End a ban; files that wait go on.
+
+        Args:
+            of: Storages or users.
+            name: ``scheme://host`` of the storage, or the user's distinguished name.
+        """
         path, parameter = of.value
         what = f"end of the ban of {of.name.lower()} {name}"
         self._transport.checked(FtsCall("DELETE", f"/ban/{path}?{urlencode({parameter: name})}", what))
@@ -193,18 +257,32 @@ class FtsClient:
         return identity
 
     def job_name(self, sid: str) -> JobName:
-        """The id that a job of ``sid`` will have, as `Identity.job_name`; the server is asked once who we are."""
+        """The id that a job will have; the server is asked once who we are.
+
+        Args:
+            sid: Ours, as for `Identity.job_name`.
+
+        Returns:
+            The name to submit the job with.
+        """
         if self._identity is None:
             self._identity = self.whoami()
         return self._identity.job_name(sid)
 
     def keep_delegated(self, *, now: datetime) -> None:
-        """As `renew_credential`, once an hour."""
+        """Do as `renew_credential`, once an hour.
+
+        Args:
+            now: The time, UTC.
+        """
         if self._delegated is None or now - self._delegated > _ASKED_AGAIN:
             self.renew_credential(now=now)
 
     def renew_credential(self, *, now: datetime) -> None:
         """Find out whether the server takes our credential, and delegate the certificate if we have one.
+
+        Args:
+            now: The time, UTC.
 
         Raises:
             CredentialNeeded: It does not, or the certificate has ended.
@@ -216,7 +294,14 @@ class FtsClient:
         self._delegated = now
 
     def delegation_ends(self, identity: Identity) -> datetime | None:
-        """Until when the server can act for us, UTC; None without a delegation."""
+        """Ask for the proxy that the server has of us.
+
+        Args:
+            identity: Who the server takes us for (`whoami`).
+
+        Returns:
+            Until when the server can act for us, UTC; None without a delegation.
+        """
         call = FtsCall("GET", _delegation(identity), "delegated proxy")
         found: Delegation | None = self._transport.value(
             call, lambda value: None if value is None else Delegation.model_validate(value)
@@ -226,16 +311,19 @@ class FtsClient:
     def delegate(
         self, *, lifetime: timedelta = DELEGATED, renewed_below: timedelta = RENEWED_BELOW, now: datetime | None = None
     ) -> datetime:
-        """Let the server act for us, if what it has ends soon; until when it can, UTC.
+        """Let the server act for us by a proxy of our certificate (RFC 3820), if the one that it has ends soon.
 
         Args:
             lifetime: Of the delegated proxy; it never outlives our own.
             renewed_below: A delegation that lasts longer is left as it is.
-            now: The time, UTC.
+            now: The time, UTC; None: that of this machine.
+
+        Returns:
+            Until when the server can act for us, UTC.
 
         Raises:
-            CREDENTIAL_UNREADABLE: The client has no certificate, or it cannot be read.
-            PROXY_EXPIRED: Our certificate has ended.
+            FtsError: `CREDENTIAL_UNREADABLE`: the client has no certificate, or it cannot be read; `PROXY_EXPIRED`: our
+                certificate has ended.
         """
         files = self._credential if isinstance(self._credential, X509Files) else X509Files("")
         credential = files.read()

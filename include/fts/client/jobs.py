@@ -36,7 +36,9 @@ class VerifyChecksum(Enum):
 class JobName:
     """An id that is known before the job is submitted, from `Identity.job_name`.
 
-    ``sid``: what the server makes ``job_id`` from; a second job of the same one is refused with JobExists.
+    Attributes:
+        sid: What the server makes ``job_id`` from; a second job of the same one is refused with JobExists.
+        job_id: The job's id, a UUID.
     """
 
     sid: str
@@ -54,7 +56,8 @@ class FtsFile:
         checksum: ``adler32:0a1b2c3d``; the name of an algorithm alone compares source and destination.
         activity: The share of the link that it counts for; None: the server's default.
         metadata: Any JSON; it comes back with the file's status.
-        source_token, destination_token: Bearer tokens for the storages, both or neither.
+        source_token: Bearer token for the storage of the source; with ``destination_token``, or neither.
+        destination_token: Bearer token for the storage of the destination.
     """
 
     source: str
@@ -150,7 +153,17 @@ class FtsJob:
     params: JobParams = JobParams()
 
     def document(self, name: JobName | None = None) -> bytes:
-        """The body of the request. Raises FTS_JOB_INVALID, which names the file and the field."""
+        """The body of the request.
+
+        Args:
+            name: The job's id, if it is known before.
+
+        Returns:
+            JSON, UTF-8.
+
+        Raises:
+            FtsError: `FTS_JOB_INVALID`: it names the file and the field that FTS would refuse.
+        """
         if not self.files:
             raise _invalid("it has no files")
         for index, file in enumerate(self.files):

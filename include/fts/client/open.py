@@ -11,7 +11,17 @@ PORT = 8446
 
 
 def server_url(connection: ConnectionSecrets) -> str:
-    """The server's address, without a trailing slash. Raises BadConnection."""
+    """The server's address.
+
+    Args:
+        connection: A connection of type `fts`.
+
+    Returns:
+        ``https://host:port``, without a trailing slash.
+
+    Raises:
+        BadConnection: It names no host.
+    """
     return base_url(connection, port=PORT, scheme="https")
 
 
@@ -26,13 +36,20 @@ def connected_credential(connection: ConnectionSecrets) -> Credential | None:
 def open_client(
     connection: ConnectionSecrets, credential: Credential | None, *, timeout_s: float = 60.0, retries: int = 2
 ) -> FtsClient:
-    """A client; nothing is sent yet. Raises BadConnection, or TOKEN_UNPROTECTED.
+    """A client; nothing is sent yet.
 
     Args:
         connection: Where the server is, and which authorities its certificate may have.
         credential: Who we are to it, as `connected_credential`, or a user's own.
         timeout_s: Seconds that a reply may take.
         retries: How often a call is repeated.
+
+    Returns:
+        The client, to be closed by the caller.
+
+    Raises:
+        BadConnection: The connection names no host, or its extra is malformed.
+        FtsError: `TOKEN_UNPROTECTED`: a token would go over plain HTTP.
     """
     authorities = connection.extra.get("authorities")
     return FtsClient(
@@ -45,5 +62,12 @@ def open_client(
 
 
 def connected_client(connection: ConnectionSecrets) -> FtsClient:
-    """A client with the connection's own credential. Raises BadConnection, or TOKEN_UNPROTECTED."""
+    """A client with the connection's own credential; as `open_client`.
+
+    Args:
+        connection: A connection of type `fts`.
+
+    Returns:
+        The client, to be closed by the caller.
+    """
     return open_client(connection, connected_credential(connection))

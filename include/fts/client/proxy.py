@@ -28,11 +28,14 @@ def signed_proxy(request_pem: bytes, credential: X509Credential, *, lifetime: ti
         request_pem: The server's certificate request.
         credential: Our proxy or certificate.
         lifetime: How long the proxy lasts; never longer than the credential.
-        now: UTC.
+        now: The time, UTC.
+
+    Returns:
+        The chain in PEM.
 
     Raises:
-        FTS_REPLY_UNEXPECTED: The request is malformed, not signed by its own key, or of a weak key.
-        PROXY_EXPIRED: The credential has ended.
+        FtsError: `FTS_REPLY_UNEXPECTED`: the request is malformed, not signed by its own key, or of a weak key;
+            `PROXY_EXPIRED`: the credential has ended.
     """
     key = _key_of(request_pem)
     if credential.expires <= now:
@@ -48,13 +51,15 @@ def signed_proxy(request_pem: bytes, credential: X509Credential, *, lifetime: ti
     )  # fmt: skip
     proxy = (
         x509.CertificateBuilder(issuer_name=issuer, subject_name=name, public_key=key, serial_number=serial)
-        .not_valid_before(max(now - _CLOCK_SKEW, *(one.not_valid_before_utc for one in credential.chain)))
+        .not_valid_before(
+            max(now - _CLOCK_SKEW, *(certificate.not_valid_before_utc for certificate in credential.chain))
+        )
         .not_valid_after(min(now + lifetime, credential.expires))
         .add_extension(usage, critical=True)
         .add_extension(_PROXY_CERT_INFO, critical=True)
         .sign(credential.key, hashes.SHA256())
     )
-    return b"".join(one.public_bytes(Encoding.PEM) for one in (proxy, *credential.chain))
+    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in (proxy, *credential.chain))
 
 
 def _key_of(request_pem: bytes) -> rsa.RSAPublicKey:

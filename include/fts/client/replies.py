@@ -55,10 +55,16 @@ class Identity(_Reply):
         return self.method == "unauthenticated"
 
     def job_name(self, sid: str) -> JobName:
-        """The id that a job of ``sid`` will have. Raises FTS_JOB_INVALID for a server that makes no such ids.
+        """The id that a job will have: a version 5 UUID of ``sid`` in the name space of our VO.
 
         Args:
             sid: Ours, such as the id of a batch and the number of its attempt; at most 255 characters.
+
+        Returns:
+            The name to submit the job with.
+
+        Raises:
+            FtsError: `FTS_JOB_INVALID`: the server makes no such ids.
         """
         if not self.vos_id or not 0 < len(sid) <= 255:
             raise FTS_JOB_INVALID(f"sid {sid[:255]!r} makes no job id for {self.user_dn}; {FTS_JOB_INVALID.hint}")

@@ -39,10 +39,17 @@ MOST_REPLY = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class FtsCall:
-    """A request. ``what`` names it in errors.
+    """A request.
 
-    ``repeatable``: it may be sent again although an earlier one may have arrived. ``submits``: a lost reply leaves a
-    job that may exist, of ``job_id`` if that is known.
+    Attributes:
+        method: The HTTP method.
+        path: The path and query below the server's address.
+        what: Names the request in errors.
+        body: What is sent; None: nothing.
+        content_type: Of the body.
+        repeatable: It may be sent again although an earlier one may have arrived.
+        submits: A lost reply leaves a job that may exist.
+        job_id: The job that the request is about, if its id is known.
     """
 
     method: str
@@ -82,7 +89,17 @@ class FtsReply:
 
 
 class FtsTransport:
-    """A session to one server. ``pause`` waits before a repetition and can be replaced; ``clock`` is monotonic."""
+    """A session to one server.
+
+    Args:
+        url: ``https://host:8446``.
+        credential: Who we are; None: anonymous.
+        authorities: A PEM bundle, or a folder of hashed names, for the server's certificate; None: the system's.
+        timeout_s: Seconds that a reply may take.
+        retries: How often a call is repeated.
+        pause: Waits before a repetition, for some seconds; None: sleeps.
+        clock: Monotonic, in seconds.
+    """
 
     def __init__(
         self,
@@ -117,13 +134,19 @@ class FtsTransport:
         self._session.close()
 
     def send(self, call: FtsCall) -> FtsReply:
-        """The reply, whatever its status.
+        """Send a request, and again after an outage as often as it may be.
+
+        Args:
+            call: The request.
+
+        Returns:
+            The reply, whatever its status.
 
         Raises:
             FtsUnreachable: Nothing was sent.
             FtsReplyLost: It was sent; SubmitUnclear for a submission.
-            FTS_TLS_FAILED: The two did not agree on certificates.
-            CREDENTIAL_UNREADABLE: A file of the credential cannot be read.
+            FtsError: `FTS_TLS_FAILED`: the two did not agree on certificates; `CREDENTIAL_UNREADABLE`: a file of the
+                credential cannot be read.
         """
         outcome = repeated(
             lambda: self._once(call), repeatable=call.repeatable, retries=self._retries, pause=self._pause
@@ -138,7 +161,18 @@ class FtsTransport:
         raise self._error(FtsReplyLost if outcome.sent else FtsUnreachable, call, outcome.why)
 
     def value(self, call: FtsCall, parse: Callable[[Any], Any]) -> Any:
-        """What ``parse`` makes of the reply's JSON. Raises as `send` does, and the error of a reply of another form."""
+        """Send a request whose reply is JSON.
+
+        Args:
+            call: The request.
+            parse: Makes a value of the JSON; raises ValueError for another form.
+
+        Returns:
+            What ``parse`` returns.
+
+        Raises:
+            FtsError: As `checked`; `FTS_REPLY_UNEXPECTED`: the reply has another form.
+        """
         reply = self.checked(call)
         try:
             return parse(reply.value())
@@ -146,7 +180,17 @@ class FtsTransport:
             raise self.unexpected(call, reply) from None
 
     def checked(self, call: FtsCall) -> FtsReply:
-        """The reply to a request that was done. Raises as `send` does, and the error for a refusal."""
+        """Send a request that has to be done.
+
+        Args:
+            call: The request.
+
+        Returns:
+            The reply, of success.
+
+        Raises:
+            FtsError: As `send`; and the error for a refusal (`include.fts.errors`).
+        """
         reply = self.send(call)
         if 200 <= reply.status < 300:
             return reply
@@ -159,10 +203,10 @@ class FtsTransport:
         """The error for a reply."""
         reason = reply.message()
         if reason is None:
-            kind, said = kind_of_foreign(reply.status, with_token=self.with_token), _beginning(reply)
+            kind, detail = kind_of_foreign(reply.status, with_token=self.with_token), _beginning(reply)
         else:
-            kind, said = kind_of(reply.status, reason), reason[:1000]
-        return self._error(kind, call, said, reply.status, reason)
+            kind, detail = kind_of(reply.status, reason), reason[:1000]
+        return self._error(kind, call, detail, reply.status, reason)
 
     def unexpected(self, call: FtsCall, reply: FtsReply) -> FtsError:
         """The error for a reply of success in a form that FTS does not use."""
@@ -170,9 +214,9 @@ class FtsTransport:
         return self._error(kind, call, _beginning(reply), reply.status)
 
     def _error(
-        self, kind: FtsErrorKind, call: FtsCall, said: str, status: int | None = None, reason: str | None = None
+        self, kind: FtsErrorKind, call: FtsCall, detail: str, status: int | None = None, reason: str | None = None
     ) -> FtsError:
-        message = f"FTS server {self.url}: {call.what}: {said}; {kind.hint}"
+        message = f"FTS server {self.url}: {call.what}: {detail}; {kind.hint}"
         return kind(message, job_id=call.job_id, status=status, reason=reason)
 
     def _once(self, call: FtsCall) -> FtsReply | CallFailure:

@@ -189,6 +189,6 @@ def _tokens(given: Mapping[str, Any]) -> tuple[str, str] | None:
     pair = [given.get(name) for name in ("source_tokens", "destination_tokens")]
     if pair == [None, None]:
         return None
-    if not all(isinstance(one, list) and len(one) == 1 and isinstance(one[0], str) for one in pair):
+    if not all(isinstance(tokens, list) and len(tokens) == 1 and isinstance(tokens[0], str) for tokens in pair):
         raise bad_request("A file needs one source and one destination token, or none")
     return str(pair[0][0]), str(pair[1][0])  # type: ignore[index]

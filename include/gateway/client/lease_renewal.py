@@ -158,8 +158,8 @@ class Holdings:
             held = self._held.pop(lease.token, None)
         if held is not None:
             held_s = time.monotonic() - held.since
-            said = f"{outcome}, after {held.trouble}" if held.trouble else outcome
-            audit.record(event, held.lease, held_s=held_s, outcome=said, trace=trace or held.trace)
+            ending = f"{outcome}, after {held.trouble}" if held.trouble else outcome
+            audit.record(event, held.lease, held_s=held_s, outcome=ending, trace=trace or held.trace)
 
     def has_ended(self, lease: Lease) -> bool:
         with self._lock:

@@ -74,9 +74,9 @@ class ReplyVerdict:
 def _error(
     kind: GatewayErrorKind, what: str, reason: str, reply: Reply, fields: Mapping[str, str], detail: str = ""
 ) -> GatewayError:
-    said = f"{reason}: {detail}" if detail else reason
+    message = f"{reason}: {detail}" if detail else reason
     trace = f" (trace {reply.trace})" if reply.trace else ""
-    return kind(f"{what}: {said[:1000]}; {kind.hint}{trace}", reason=reason, trace=reply.trace, **fields)
+    return kind(f"{what}: {message[:1000]}; {kind.hint}{trace}", reason=reason, trace=reply.trace, **fields)
 
 
 def deadline_of(reply: Reply, sent_at: float) -> float | None:

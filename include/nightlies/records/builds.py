@@ -74,7 +74,7 @@ def record_build(
             "complete": index.complete,
             "index_url": index_url,
             "artifacts": len(index.artifacts),
-            "rejected": [one.to_json() for one in index.rejected],
+            "rejected": [artifact.to_json() for artifact in index.rejected],
             "updated_at": now,
             "serial": index.serial,
             "written_at": index.created,
@@ -118,7 +118,7 @@ def earlier_builds(bind: Bind, slot: str, before: BuildKey) -> tuple[BuildRecord
     with reading(bind) as connection:
         query = select(builds).where(builds.c.slot == slot, builds.c.build_date <= before.date)
         found = [_build(connection, row) for row in connection.execute(query).mappings().all()]
-    return tuple(sorted((one for one in found if one.key < before), key=lambda one: one.key, reverse=True))
+    return tuple(sorted((known for known in found if known.key < before), key=lambda known: known.key, reverse=True))
 
 
 def preceding_build(bind: Bind, slot: str, before: BuildKey) -> BuildRecord | None:
@@ -169,13 +169,13 @@ def seen_of(bind: Bind, slot: str, build_date: date) -> frozenset[tuple[int, dat
 
 def key_of_directory(bind: Bind, slot: Slot, path: str) -> BuildKey | None:
     """The build whose directory a path is, by the slot's rule and the ledger; None if no such build is known."""
-    said = build_of_directory(slot, path)
-    if said is None:
+    parts = build_of_directory(slot, path)
+    if parts is None:
         return None
-    if (build_id := said.get("build_id")) is not None:
+    if (build_id := parts.get("build_id")) is not None:
         found = build(bind, slot.name, build_id)
     else:
-        found = next(iter(builds_of(bind, slot.name, date.fromisoformat(said["date"]))), None)
+        found = next(iter(builds_of(bind, slot.name, date.fromisoformat(parts["date"]))), None)
     if found is None or build_directory(slot, found.build_id, build_date=found.date) != path:
         return None
     return found.key
@@ -264,10 +264,10 @@ def _build(connection: Connection, row: RowMapping) -> BuildRecord:
         date=row["build_date"],
         complete=row["complete"],
         index_url=row["index_url"],
-        rejected=tuple(RejectedArtifact.from_json(one) for one in row["rejected"]),
+        rejected=tuple(RejectedArtifact.from_json(artifact) for artifact in row["rejected"]),
         first_seen_at=row["first_seen_at"],
         updated_at=row["updated_at"],
-        artifacts=tuple(_artifact(one) for one in connection.execute(query).mappings()),
+        artifacts=tuple(_artifact(artifact) for artifact in connection.execute(query).mappings()),
         base=None if row["base_build"] is None else ParentBuild(row["base_build"], row["base_date"]),
         serial=row["serial"],
         written_at=row["written_at"],

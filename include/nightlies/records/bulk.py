@@ -32,10 +32,10 @@ def plan_many(
         found: dict[PublicationKey, Publication] = {}
         for run in there:
             found |= _of_run(connection, run)
-        for key, one in planned.items():
+        for key, item in planned.items():
             if key in inserted:
                 continue
-            found[key] = records.plan(connection, key, one, try_number=try_number, now=now)
+            found[key] = records.plan(connection, key, item, try_number=try_number, now=now)
         return {key: found[key] for key in planned}
 
     return writing(bind, work)
@@ -60,7 +60,7 @@ def note_verified(bind: Bind, keys: Collection[PublicationKey], *, now: datetime
 
 
 def _of_run(connection: Connection, run: str) -> dict[PublicationKey, Publication]:
-    return {one.key: one for one in records.publications_of_run(connection, run)}
+    return {publication.key: publication for publication in records.publications_of_run(connection, run)}
 
 
 def _insert(

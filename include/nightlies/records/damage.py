@@ -43,7 +43,7 @@ class Damage:
 
 def of_report(report: CheckReport) -> tuple[Damage, ...]:
     """What a check has found of it."""
-    return tuple(Damage(one.hash.key, printable(one.path), one.what, one.stored) for one in report.lost)
+    return tuple(Damage(lost.hash.key, printable(lost.path), lost.what, lost.stored) for lost in report.lost)
 
 
 def note_report(bind: Bind, report: CheckReport, *, everything: bool, now: datetime) -> int:
@@ -55,23 +55,25 @@ def note_report(bind: Bind, report: CheckReport, *, everything: bool, now: datet
 
 def note_lost(bind: Bind, report: CollectionReport, *, now: datetime) -> int:
     """Have in the list what a collection found lost; how many."""
-    lost = (Damage(one.key, "", f"a collection found that it {one.reason}", one.size) for one in report.lost)
+    lost = (
+        Damage(missing.key, "", f"a collection found that it {missing.reason}", missing.size) for missing in report.lost
+    )
     return note(bind, report.fqrn, lost, now=now)
 
 
 def note(bind: Bind, fqrn: str, found: Iterable[Damage], *, now: datetime) -> int:
     """Have these in the list, with what was found last; how many there were. Keys that name no object are left out."""
-    rows = {one.key: one for one in found if _is_object(one.key)}
+    rows = {damage.key: damage for damage in found if _is_object(damage.key)}
 
     def work(connection: Connection) -> int:
         _forget(connection, fqrn, rows)
         if rows:
             values = [
                 {
-                    "repository": fqrn, "object": one.key, "path": one.path[:1024], "stored_size": one.size,
-                    "reason": one.reason[:_REASON_LENGTH], "found_at": now,
+                    "repository": fqrn, "object": damage.key, "path": damage.path[:1024], "stored_size": damage.size,
+                    "reason": damage.reason[:_REASON_LENGTH], "found_at": now,
                 }
-                for one in rows.values()
+                for damage in rows.values()
             ]  # fmt: skip
             connection.execute(insert(damaged), values)
         return len(rows)
@@ -112,12 +114,12 @@ def look_again(bind: Bind, fqrn: str, store: Store, among: Iterable[Damage]) -> 
     """
     back: list[Damage] = []
     left: list[Damage] = []
-    for one in among:
-        there = store.head(one.key)
-        mended = there is not None and there.size > 0 and (there.size != one.size or _is_whole(store, one.key))
-        (back if mended else left).append(one)
+    for damage in among:
+        there = store.head(damage.key)
+        mended = there is not None and there.size > 0 and (there.size != damage.size or _is_whole(store, damage.key))
+        (back if mended else left).append(damage)
     if back:
-        forget(bind, fqrn, [one.key for one in back])
+        forget(bind, fqrn, [damage.key for damage in back])
     return tuple(left)
 
 

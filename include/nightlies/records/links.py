@@ -44,11 +44,11 @@ def record(bind: Bind, decided: Iterable[LinkRecord]) -> None:
     """Record these; one that repeats the one before of the same run is left out."""
 
     def work(connection: Connection) -> None:
-        for one in decided:
-            before = next(iter(history(connection, one.repository, one.path, limit=1)), None)
-            if before is not None and _same(before, one):
+        for link in decided:
+            before = next(iter(history(connection, link.repository, link.path, limit=1)), None)
+            if before is not None and _same(before, link):
                 continue
-            values = asdict(one) | {"place": place(one.repository, one.path), "reason": one.reason[:_REASON_LENGTH]}
+            values = asdict(link) | {"place": place(link.repository, link.path), "reason": link.reason[:_REASON_LENGTH]}
             connection.execute(insert(links).values(**values))
 
     writing(bind, work)
@@ -75,6 +75,6 @@ def led_to(bind: Bind, fqrn: str, path: str) -> BuildKey | None:
     return BuildKey(row.build_date, row.build_id)
 
 
-def _same(before: LinkRecord, one: LinkRecord) -> bool:
+def _same(before: LinkRecord, link: LinkRecord) -> bool:
     about = ("kind", "slot", "build_id", "state", "reason", "run_id")
-    return all(getattr(before, name) == getattr(one, name) for name in about)
+    return all(getattr(before, name) == getattr(link, name) for name in about)

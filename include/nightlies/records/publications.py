@@ -222,7 +222,11 @@ def rehash(bind: Bind, replaced: Mapping[str, str]) -> int:
     def work(connection: Connection) -> int:
         known = set[str]()
         for table in (installed, publications):
-            known.update(one for one in connection.scalars(select(table.c.nested_hash).distinct()) if one is not None)
+            known.update(
+                nested_hash
+                for nested_hash in connection.scalars(select(table.c.nested_hash).distinct())
+                if nested_hash is not None
+            )
         for old in sorted(known & replaced.keys()):
             for table in (installed, publications):
                 values = {"nested_hash": replaced[old]}
@@ -280,7 +284,7 @@ def earlier_destinations(bind: Bind, publication: Publication) -> tuple[str, ...
     return tuple(dict.fromkeys([*own[:2], *others]))[:NEIGHBOURS]
 
 
-_FIGURES = tuple(one.name for one in fields(Figures) if one.name != "seconds")
+_FIGURES = tuple(field.name for field in fields(Figures) if field.name != "seconds")
 _NEWEST = (publications.c.updated_at.desc(), publications.c.id.desc())
 
 
@@ -382,5 +386,5 @@ def _published(connection: Connection, publication: Publication, platform: Colum
     columns = (publications.c.repository, publications.c.state, publications.c.destination)
     when = (publications.c.updated_at, publications.c.id)
     rows = connection.execute(select(*columns, *when).where(publications.c.artifact.in_(ids))).all()
-    good = [one for one in rows if one.repository == publication.repository and State(one.state).good]
-    return [one.destination for one in sorted(good, key=lambda one: (one.updated_at, one.id), reverse=True)]
+    good = [row for row in rows if row.repository == publication.repository and State(row.state).good]
+    return [row.destination for row in sorted(good, key=lambda row: (row.updated_at, row.id), reverse=True)]

@@ -97,18 +97,18 @@ def record(bind: Bind, found: QualityRecord) -> None:
 
 def of_run(bind: Bind, run: str) -> dict[Suite, QualityRecord]:
     """The result of each suite in a run."""
-    return {one.suite: one for one in _records(bind, quality.c.run_id == run)}
+    return {judged.suite: judged for judged in _records(bind, quality.c.run_id == run)}
 
 
 def blocked(bind: Bind, slot: str, build_id: str, settings: QualitySettings | None) -> list[QualityRecord]:
     """Which suites that block the slot's builds rejected this one, in the newest run that asked them."""
     if settings is None:
         return []
-    newest = {one.suite: one for one in _records(bind, quality.c.slot == slot, quality.c.build_id == build_id)}
+    newest = {judged.suite: judged for judged in _records(bind, quality.c.slot == slot, quality.c.build_id == build_id)}
     return [
-        one
-        for suite, one in newest.items()
-        if one.verdict is QualityVerdict.BLOCKED and settings.mode(suite) is QualityMode.BLOCK
+        judged
+        for suite, judged in newest.items()
+        if judged.verdict is QualityVerdict.BLOCKED and settings.mode(suite) is QualityMode.BLOCK
     ]
 
 
@@ -132,7 +132,7 @@ def earlier_nights(bind: Bind, slot: str, before: BuildKey, *, limit: int) -> tu
                 break
             if key < before and key.build_id not in refused:
                 known = NightFigures(key, _figures(connection, found[key]))
-                nights += [known] if any(one.files is not None for one in known.artifacts.values()) else []
+                nights += [known] if any(figures.files is not None for figures in known.artifacts.values()) else []
     return tuple(nights)
 
 
@@ -168,15 +168,15 @@ def _figures(connection: Connection, build: int) -> dict[str, ArtifactFigures]:
             added_bytes=before.added_bytes + (row["bytes_uploaded"] or 0),
             added_objects=before.added_objects + (row["objects_new"] or 0),
         )
-    return {f"{listed[number]['project']}/{listed[number]['platform']}": one for number, one in figures.items()}
+    return {f"{listed[number]['project']}/{listed[number]['platform']}": figure for number, figure in figures.items()}
 
 
 def _refused(connection: Connection, slot: str, build_ids: Iterable[str]) -> set[str]:
     newest = {
-        (one.build_id, one.suite): one
-        for one in _records(connection, quality.c.slot == slot, quality.c.build_id.in_(list(build_ids)))
+        (judged.build_id, judged.suite): judged
+        for judged in _records(connection, quality.c.slot == slot, quality.c.build_id.in_(list(build_ids)))
     }
-    return {build_id for (build_id, _), one in newest.items() if one.verdict is QualityVerdict.BLOCKED}
+    return {build_id for (build_id, _), judged in newest.items() if judged.verdict is QualityVerdict.BLOCKED}
 
 
 def _records(bind: Bind, *where: object) -> list[QualityRecord]:

@@ -45,13 +45,13 @@ class Question:
 
     @classmethod
     def from_row(cls, row: RowMapping) -> Question:
-        values = {one.name: row[one.name] for one in fields(cls)}
+        values = {field.name: row[field.name] for field in fields(cls)}
         return cls(**{**values, "kind": QuestionKind(row["kind"]), "answer": Answer(row["answer"])})
 
     @property
-    def said(self) -> str:
+    def outcome(self) -> str:
         """What became of it, in words."""
-        said = f": {self.comment}" if self.comment else ""
+        comment = f": {self.comment}" if self.comment else ""
         when = f"{self.answered_at:%Y-%m-%d %H:%M} UTC" if self.answered_at else ""
         match self.answer:
             case Answer.OPEN:
@@ -61,7 +61,7 @@ class Question:
             case Answer.REPLACED:
                 return f"question {self.number} was asked again before it was answered"
             case _:
-                return f"{self.answer.value} by {self.answered_by} at {when}{said}"
+                return f"{self.answer.value} by {self.answered_by} at {when}{comment}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,13 @@ def ask(
         key = connection.execute(insert(questions).values(**values)).inserted_primary_key
         found = int(key[0]) if key is not None else 0
         rows = {
-            one.digest: {"question": found, "digest": one.digest, "name": one.name, "destination": one.destination}
-            for one in wanted.bound
+            subject.digest: {
+                "question": found,
+                "digest": subject.digest,
+                "name": subject.name,
+                "destination": subject.destination,
+            }
+            for subject in wanted.bound
         }
         connection.execute(insert(bound_table), list(rows.values()))
         return question(connection, found)
@@ -121,7 +126,7 @@ def ask_again(bind: Bind, question_id: int, *, now: datetime, deadline: datetime
     def work(connection: Connection) -> Question:
         found = _locked(connection, question_id)
         if found.answer is Answer.REPLACED:
-            raise QuestionSettled(found.number, found.said)
+            raise QuestionSettled(found.number, found.outcome)
         turn = connection.scalar(select(func.max(questions.c.turn)).where(questions.c.run_id == found.run_id)) or 0
         again = found.answer is not Answer.OPEN
         values = {"answer": Answer.OPEN.value, "answered_at": None, "answered_by": None, "comment": ""}
@@ -145,7 +150,7 @@ def settle(
         if found.answer is answer:
             return found
         if found.answer is not Answer.OPEN:
-            raise QuestionSettled(found.number, found.said)
+            raise QuestionSettled(found.number, found.outcome)
         connection.execute(
             update(questions)
             .where(questions.c.id == question_id)

@@ -36,17 +36,17 @@ def record(bind: Bind, taken: Iterable[Undone]) -> None:
     """Keep these; what is recorded of the same artifact already is not recorded twice."""
 
     def work(connection: Connection) -> None:
-        for one in taken:
+        for entry in taken:
             where = (
-                undone.c.artifact == one.artifact,
-                undone.c.artifact_sha256 == one.artifact_sha256,
+                undone.c.artifact == entry.artifact,
+                undone.c.artifact_sha256 == entry.artifact_sha256,
                 undone.c.lifted_at.is_(None),
             )
             row = connection.execute(select(undone.c.id).where(*where)).first()
             if row is None:
-                connection.execute(insert(undone).values(**asdict(one)))
+                connection.execute(insert(undone).values(**asdict(entry)))
             else:
-                connection.execute(update(undone).where(undone.c.id == row.id).values(**asdict(one)))
+                connection.execute(update(undone).where(undone.c.id == row.id).values(**asdict(entry)))
 
     writing(bind, work)
 
@@ -61,7 +61,7 @@ def of_build(bind: Bind, build: int) -> dict[tuple[int, str], Undone]:
     with reading(bind) as connection:
         rows = connection.execute(query).mappings().all()
     found = (Undone(**{name: row[name] for name in Undone.__dataclass_fields__}) for row in rows)
-    return {(one.artifact, one.artifact_sha256): one for one in found}
+    return {(entry.artifact, entry.artifact_sha256): entry for entry in found}
 
 
 def of_artifact(bind: Bind, artifact: int, sha256: str | None) -> Undone | None:

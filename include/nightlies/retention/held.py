@@ -52,7 +52,7 @@ class BuildReader:
     def __init__(self, site: Site, slot: Slot) -> None:
         self.slot = slot
         self._site = site
-        self._slots = [one for one in site.settings.slots.values() if one.repository == slot.repository]
+        self._slots = [other for other in site.settings.slots.values() if other.repository == slot.repository]
         self._read: dict[tuple[str, bytes], _Read] = {}
         self._tagged: dict[bytes, dict[str, tuple[str, ...]]] = {}
         self._newest: dict[bytes, str | None] = {}
@@ -76,12 +76,12 @@ class BuildReader:
                     referring.setdefault(within, set()).add(directory)
         return [
             replace(
-                self._build(tree, one),
-                links=tuple(sorted(leading.get(one, ()))),
-                refers_to=tuple(sorted(referring.get(one, ()))),
-                tags=tuple(tag.name for tag in tags if one in tag.names),
+                self._build(tree, directory),
+                links=tuple(sorted(leading.get(directory, ()))),
+                refers_to=tuple(sorted(referring.get(directory, ()))),
+                tags=tuple(tag.name for tag in tags if directory in tag.names),
             )
-            for one in sorted(directories)
+            for directory in sorted(directories)
         ]
 
     def tags(self, head: Repository, now: datetime) -> tuple[tuple[HeldByTag, ...], tuple[str, ...]]:
@@ -99,8 +99,11 @@ class BuildReader:
                 names = self._named(head, tag)
             except CvmfsError as error:
                 notes.append(f"tag {tag.name}: what its revision holds is not known: {error}")
-                held, names = (), tuple(one for one in current if self._is_named(self.slot, tag.name, one))
-            only = tuple(one for one in held if one not in current)
+                held, names = (
+                    (),
+                    tuple(directory for directory in current if self._is_named(self.slot, tag.name, directory)),
+                )
+            only = tuple(directory for directory in held if directory not in current)
             found.append(HeldByTag(tag.name, tag.revision, names, held, only, decision.remove, decision.reason))
         return tuple(found), tuple(notes)
 
@@ -122,7 +125,7 @@ class BuildReader:
                 break
             if not found:
                 rebuilt.append(build.changed_at)
-            rebuilt += [one.published_at for one in found if not self._by_a_night(one, build)]
+            rebuilt += [publication.published_at for publication in found if not self._by_a_night(publication, build)]
         if not ours:
             return replace(build, protected=f"no record in the store shows that slot {self.slot.name} published it")
         return replace(build, rebuilt_at=max(rebuilt, default=None))
@@ -130,16 +133,16 @@ class BuildReader:
     # -- private
 
     def _build(self, tree: Revision, directory: str) -> HeldBuild:
-        said = build_of_directory(self.slot, directory) or {}
+        parts = build_of_directory(self.slot, directory) or {}
         reference, inside = tree.nested_at(directory), contents_of(tree, directory)
         changed = tree.catalog_at(directory).last_modified if reference else inside.entry.mtime
         changed_at = datetime.fromtimestamp(changed, UTC)
-        build_id = said.get("build_id")
-        known = date.fromisoformat(said["date"]) if "date" in said else self._date_of(str(build_id))
+        build_id = parts.get("build_id")
+        known = date.fromisoformat(parts["date"]) if "date" in parts else self._date_of(str(build_id))
         day = known or changed_at.astimezone(ZoneInfo(self.slot.timezone)).date()
         return HeldBuild(
             directory=directory,
-            key=BuildKey(day, build_id or said["date"]),
+            key=BuildKey(day, build_id or parts["date"]),
             nested_hash=str(reference.hash) if reference else "",
             changed_at=changed_at,
             files=inside.files,
@@ -170,7 +173,7 @@ class BuildReader:
         if key not in self._read:
             catalog = tree.catalogs.open_nested(reference.path, reference.hash)
             links = {path: self._absolute(path, text) for path, text in catalog.symlinks().items()}
-            nested = tuple(one for one in catalog.nested() if not self._is_within_a_build(one.path))
+            nested = tuple(below for below in catalog.nested() if not self._is_within_a_build(below.path))
             catalog.close()
             self._read[key] = _Read(links, nested)
         return self._read[key]
@@ -186,12 +189,12 @@ class BuildReader:
     def _places(self, tree: Revision, directory: str) -> Iterator[str]:
         """Where artifacts of a build are, trees and links."""
         catalog = tree.catalog_at(directory)
-        yield from (one.path for one in catalog.nested())
+        yield from (reference.path for reference in catalog.nested())
         yield from (path for path in catalog.symlinks() if is_below(path, directory))
 
     def _is_of(self, record: ProvenanceRecord, build: HeldBuild) -> bool:
-        said = build_of_directory(self.slot, build.directory) or {}
-        return record.slot == self.slot.name and said.get("build_id") in (None, record.build_id)
+        parts = build_of_directory(self.slot, build.directory) or {}
+        return record.slot == self.slot.name and parts.get("build_id") in (None, record.build_id)
 
     def _by_a_night(self, record: ProvenanceRecord, build: HeldBuild) -> bool:
         """Whether a night of the build's own date published it, not a backfill and not a person."""
@@ -202,39 +205,39 @@ class BuildReader:
         return record.published_at < begin + LATE
 
     def _decided(self, head: Repository, now: datetime) -> list[TagDecision]:
-        tags = [one for one in head.tags() if one.name not in (TRUNK, TRUNK_PREVIOUS)]
+        tags = [tag for tag in head.tags() if tag.name not in (TRUNK, TRUNK_PREVIOUS)]
         rule = prune_rule(self._site.settings.repository(self.slot.repository).care)
-        return decide(tags, rule, now) if rule else [TagDecision(one, False, "no rule takes tags away") for one in tags]
+        return decide(tags, rule, now) if rule else [TagDecision(tag, False, "no rule takes tags away") for tag in tags]
 
     def _held_by(self, head: Repository, tag: Tag) -> Mapping[str, tuple[str, ...]]:
         """The builds of each slot that a tag's revision holds."""
         if tag.hash.digest not in self._tagged:
             tree = head.at(tag.hash)
-            self._tagged[tag.hash.digest] = {one.name: build_directories(one, tree) for one in self._slots}
+            self._tagged[tag.hash.digest] = {slot.name: build_directories(slot, tree) for slot in self._slots}
         return self._tagged[tag.hash.digest]
 
     def _named(self, head: Repository, tag: Tag) -> tuple[str, ...]:
         held = self._held_by(head, tag)
         for slot in self._slots:
-            if named := tuple(one for one in held[slot.name] if self._is_named(slot, tag.name, one)):
+            if named := tuple(directory for directory in held[slot.name] if self._is_named(slot, tag.name, directory)):
                 return named if slot.name == self.slot.name else ()
         newest = self._last_published(head, tag)
         return () if newest is None else (newest,)
 
     def _is_named(self, slot: Slot, name: str, directory: str) -> bool:
-        tag, said = build_of_tag(slot, name), build_of_directory(slot, directory)
-        if tag is None or said is None or not (both := tag.keys() & said.keys()):
+        tag, parts = build_of_tag(slot, name), build_of_directory(slot, directory)
+        if tag is None or parts is None or not (both := tag.keys() & parts.keys()):
             return False
-        return all(tag[one] == said[one] for one in both)
+        return all(tag[key] == parts[key] for key in both)
 
     def _last_published(self, head: Repository, tag: Tag) -> str | None:
         digest = tag.hash.digest
         if digest not in self._newest:
             tree = head.at(tag.hash)
             changed = {
-                one: tree.catalog_at(one).last_modified
-                for one in self._held_by(head, tag)[self.slot.name]
-                if tree.nested_at(one) is not None
+                directory: tree.catalog_at(directory).last_modified
+                for directory in self._held_by(head, tag)[self.slot.name]
+                if tree.nested_at(directory) is not None
             }
-            self._newest[digest] = max(changed, key=lambda one: (changed[one], one), default=None)
+            self._newest[digest] = max(changed, key=lambda directory: (changed[directory], directory), default=None)
         return self._newest[digest]

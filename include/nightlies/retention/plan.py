@@ -58,17 +58,20 @@ class RetentionPlan:
     @property
     def expired(self) -> tuple[RetentionDecision, ...]:
         """The builds that go."""
-        return tuple(one for one in self.decisions if one.remove)
+        return tuple(decision for decision in self.decisions if decision.remove)
 
     @property
     def bytes(self) -> int:
         """Of the files of the builds that go, in bytes; the store may free less, since others share them."""
-        return sum(one.build.bytes for one in self.expired)
+        return sum(decision.build.bytes for decision in self.expired)
 
     def lines(self) -> list[str]:
         """The builds that go and why, for people; then what could not be read."""
         count = f"slot {self.slot}: {len(self.expired)} of {len(self.decisions)} builds go, {self.bytes / 1e6:,.1f} MB"
-        going = [f"{one.build.directory}, {one.build.bytes / 1e6:,.1f} MB: {one.reason}" for one in self.expired]
+        going = [
+            f"{decision.build.directory}, {decision.build.bytes / 1e6:,.1f} MB: {decision.reason}"
+            for decision in self.expired
+        ]
         return [count, *going, *self.notes]
 
     def to_json(self) -> dict[str, Any]:
@@ -79,8 +82,11 @@ class RetentionPlan:
             "made_at": self.made_at.isoformat(),
             "remove": len(self.expired),
             "bytes": self.bytes,
-            "builds": [one.build.to_json() | {"remove": one.remove, "reason": one.reason} for one in self.decisions],
-            "tags": [one.to_json() for one in self.tags],
+            "builds": [
+                decision.build.to_json() | {"remove": decision.remove, "reason": decision.reason}
+                for decision in self.decisions
+            ],
+            "tags": [tag.to_json() for tag in self.tags],
             "notes": list(self.notes),
         }
 
@@ -93,9 +99,10 @@ class RetentionPlan:
             revision=value["revision"],
             made_at=datetime.fromisoformat(value["made_at"]),
             decisions=tuple(
-                RetentionDecision(HeldBuild.from_json(one), one["remove"], one["reason"]) for one in value["builds"]
+                RetentionDecision(HeldBuild.from_json(build), build["remove"], build["reason"])
+                for build in value["builds"]
             ),
-            tags=tuple(HeldByTag.from_json(one) for one in value["tags"]),
+            tags=tuple(HeldByTag.from_json(tag) for tag in value["tags"]),
             notes=tuple(value["notes"]),
         )
 

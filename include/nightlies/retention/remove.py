@@ -44,11 +44,11 @@ def plan_retention(site: Site, slot_name: str, *, now: datetime) -> RetentionPla
     rules, today = _rules(slot), _today(slot, now)
     head, reader = site.head(slot.repository), BuildReader(site, slot)
     tags, notes = reader.tags(head, now)
-    held = {one.directory: one for one in reader.builds(head.revision, tags)}
+    held = {existing.directory: existing for existing in reader.builds(head.revision, tags)}
     since = now - timedelta(days=rules.rebuild_days)
-    for one in decide(held.values(), rules, now=now, today=today):
-        if one.remove:
-            build = reader.with_publications(head.revision, one.build, since=since)
+    for decision in decide(held.values(), rules, now=now, today=today):
+        if decision.remove:
+            build = reader.with_publications(head.revision, decision.build, since=since)
             held[build.directory] = build
     decisions = decide(held.values(), rules, now=now, today=today)
     return RetentionPlan(slot.name, slot.repository, head.manifest.revision, now, decisions, tags, notes)
@@ -62,7 +62,7 @@ def remove_expired(site: Site, attempt: Attempt, plan: RetentionPlan) -> Removed
     RepositoryFrozen, and what a commit raises.
     """
     slot = site.settings.slot(plan.slot)
-    planned = {one.build.directory: one for one in plan.expired}
+    planned = {decision.build.directory: decision for decision in plan.expired}
     if not planned:
         return RemovedBuilds(None)
     removal = _Removal(site, slot, planned, attempt.clock())
@@ -74,8 +74,8 @@ def remove_expired(site: Site, attempt: Attempt, plan: RetentionPlan) -> Removed
         revision = done.revision if removal.removed and not done.unchanged else None
     absent = sorted(planned.keys() - removal.present)
     if revision is not None:
-        _record(site, attempt, slot, [planned[one] for one in removal.removed], revision)
-    _record_absent(site, attempt, slot, [planned[one] for one in absent])
+        _record(site, attempt, slot, [planned[directory] for directory in removal.removed], revision)
+    _record_absent(site, attempt, slot, [planned[directory] for directory in absent])
     for directory, why in removal.kept.items():
         log.warning("%s stays: %s", directory, why)
     return RemovedBuilds(revision, removal.removed, tuple(absent), dict(removal.kept))
@@ -83,18 +83,18 @@ def remove_expired(site: Site, attempt: Attempt, plan: RetentionPlan) -> Removed
 
 def ask_retention(site: Site, attempt: Attempt, fqrn: str, plans: Sequence[RetentionPlan]) -> ApprovalRequest:
     """Record one question about the slots of a repository that lose more builds than their `approve_above`."""
-    large = [one for one in plans if _is_large(site, one)]
+    large = [plan for plan in plans if _is_large(site, plan)]
     if not large:
         return ApprovalRequest(None, True, f"{fqrn}: no slot loses more builds than its approve_above; none is asked")
     settings, now = settings_of(site, fqrn), attempt.clock()
-    count = sum(len(one.expired) for one in large)
+    count = sum(len(plan.expired) for plan in large)
     limits = [
-        f"slot {one.slot} asks above {_rules(site.settings.slot(one.slot)).approve_above} builds" for one in large
+        f"slot {plan.slot} asks above {_rules(site.settings.slot(plan.slot)).approve_above} builds" for plan in large
     ]
     wanted = WantedApproval(
         QuestionKind.RETENTION, fqrn, f"Remove {count} expired builds from {fqrn}?",
-        (f"run {attempt.run}", *limits, *(line for one in large for line in one.lines())),
-        tuple(Bound(one.slot, "/", _digest_of(one)) for one in large), settings.deadline_minutes, now + OF_USE,
+        (f"run {attempt.run}", *limits, *(line for plan in large for line in plan.lines())),
+        tuple(Bound(plan.slot, "/", _digest_of(plan)) for plan in large), settings.deadline_minutes, now + OF_USE,
     )  # fmt: skip
     until = approval.deadline(now, settings.deadline_minutes, wanted.expires)
     question = questions.ask(site.ledger, attempt.run, wanted, now=now, deadline=until)
@@ -124,15 +124,17 @@ class _Removal:
         slot = self._slot
         tags, _ = self._reader.tags(self._site.head(slot.repository), self._now)
         held = self._reader.builds(tree, tags)
-        self.present = frozenset(one.directory for one in held)
+        self.present = frozenset(build.directory for build in held)
         decisions = decide(
-            [self._as_planned(one) for one in held], _rules(slot), now=self._now, today=_today(slot, self._now)
+            [self._as_planned(build) for build in held], _rules(slot), now=self._now, today=_today(slot, self._now)
         )
-        by_directory = {one.build.directory: one for one in decisions}
-        stay = [one for one in self._planned if one in by_directory and not by_directory[one].remove]
-        self.kept |= {one: by_directory[one].reason for one in stay}
-        self._planned = {name: one for name, one in self._planned.items() if name not in stay}
-        self.removed = tuple(one.build.directory for one in decisions if one.remove)
+        by_directory = {decision.build.directory: decision for decision in decisions}
+        stay = [
+            directory for directory in self._planned if directory in by_directory and not by_directory[directory].remove
+        ]
+        self.kept |= {directory: by_directory[directory].reason for directory in stay}
+        self._planned = {name: decision for name, decision in self._planned.items() if name not in stay}
+        self.removed = tuple(decision.build.directory for decision in decisions if decision.remove)
 
         def children(path: str) -> list[str]:
             return [entry.name for entry in tree.listing(path)]
@@ -144,8 +146,10 @@ class _Removal:
         self.judge(tree)
         tree.close()
         # a directory above the lease that became empty meanwhile stays, since it is not ours to change
-        going = [one for one in self.going if is_below(one, lease)]
-        for path in going + [one for one in self.removed if not any(is_below(one, above) for above in going)]:
+        going = [directory for directory in self.going if is_below(directory, lease)]
+        for path in going + [
+            directory for directory in self.removed if not any(is_below(directory, above) for above in going)
+        ]:
             edit.remove(path)
 
     def _as_planned(self, build: HeldBuild) -> HeldBuild:
@@ -160,7 +164,7 @@ class _Removal:
 
 def _digest_of(plan: RetentionPlan) -> str:
     """What an approval binds: the builds that go, and what each holds; not the revision."""
-    builds = [(one.build.directory, one.build.nested_hash) for one in plan.expired]
+    builds = [(decision.build.directory, decision.build.nested_hash) for decision in plan.expired]
     return approval.retention_digest(plan.repository, plan.slot, builds)
 
 
@@ -183,14 +187,14 @@ def _record(site: Site, attempt: Attempt, slot: Slot, gone: Sequence[RetentionDe
     """Have it known which builds went and why: one record for the directory of each. Raises nothing."""
     now = attempt.clock()
     common = begun(site, slot.repository, revision=revision, run_id=attempt.run, holder=attempt.holder, at=now)
-    for one in gone:
-        build = one.build
-        log.info("removed %s, %d bytes: %s", build.key, build.bytes, one.reason)
+    for decision in gone:
+        build = decision.build
+        log.info("removed %s, %d bytes: %s", build.key, build.bytes, decision.reason)
         note(
             site,
             replace(
                 common, path=build.directory, kind=ChangeKind.REMOVED, slot=slot.name, build_id=build.key.build_id,
-                before=build.nested_hash, reason=f"retention: {one.reason}",
+                before=build.nested_hash, reason=f"retention: {decision.reason}",
             ),
         )  # fmt: skip
 
@@ -198,9 +202,9 @@ def _record(site: Site, attempt: Attempt, slot: Slot, gone: Sequence[RetentionDe
 def _record_absent(site: Site, attempt: Attempt, slot: Slot, absent: Sequence[RetentionDecision]) -> None:
     """Record what an earlier try removed and did not come to record. Raises LedgerError."""
     untold = []
-    for one in absent:
-        last = newest(site.ledger, slot.repository, one.build.directory)
-        if last is None or last.kind is not ChangeKind.REMOVED or last.before != one.build.nested_hash:
-            untold.append(one)
+    for decision in absent:
+        last = newest(site.ledger, slot.repository, decision.build.directory)
+        if last is None or last.kind is not ChangeKind.REMOVED or last.before != decision.build.nested_hash:
+            untold.append(decision)
     if untold:
         _record(site, attempt, slot, untold, site.head(slot.repository).manifest.revision)

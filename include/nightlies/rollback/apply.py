@@ -181,33 +181,33 @@ def record_rollback(site: Site, attempt: Attempt, done: RolledBack, reason: str)
     before, after = (Revision(catalogs, ObjectHash.parse(root)) for root in (done.from_root, done.root))
     content = compare(site, fqrn, before, after)
     current = site.head(fqrn).revision
-    said = f"rolled back to {done.goal}: {reason}"
+    why = f"rolled back to {done.goal}: {reason}"
     gone, back = [], []
-    for one in content.artifacts:
-        was, then = one.before, one.after
+    for reverted in content.artifacts:
+        was, then = reverted.before, reverted.after
         if (
             was is not None
             and was.sha256
             and (then is None or was.sha256 != then.sha256)
-            and not _is_back(current, one)
+            and not _is_back(current, reverted)
         ):
-            instead = one.build.build_id if then is not None else None
+            instead = reverted.build.build_id if then is not None else None
             gone.append(
                 Undone(
-                    one.record.id, was.sha256, fqrn, one.destination, was.nested_hash, instead, said, attempt.run,
-                    done.revision, now,
+                    reverted.record.id, was.sha256, fqrn, reverted.destination, was.nested_hash, instead, why,
+                    attempt.run, done.revision, now,
                 )
             )  # fmt: skip
         if then is not None and then.sha256:
-            back.append((one.record.id, then.sha256))
+            back.append((reverted.record.id, then.sha256))
             if then.nested_hash:
-                records.note_installed(site.ledger, fqrn, one.destination, then.sha256, then.nested_hash, now=now)
+                records.note_installed(site.ledger, fqrn, reverted.destination, then.sha256, then.nested_hash, now=now)
     undone.record(site.ledger, gone)
     lifted = undone.lift_back(site.ledger, back, now=now)
-    moved, tags = _links(attempt, done, content, said), _tags(site, attempt, done, said)
+    moved, tags = _links(attempt, done, content, why), _tags(site, attempt, done, why)
     linked.record(site.ledger, [*moved, *tags])
     common = begun(site, fqrn, revision=done.revision, run_id=attempt.run, holder=attempt.holder, at=now)
-    for record in _provenance(replace(common, reason=said), content, before, after):
+    for record in _provenance(replace(common, reason=why), content, before, after):
         note(site, record)
     told = RecordedRollback(len(gone), lifted, len(moved), len(tags))
     log.info("%s, revision %d: %s", fqrn, done.revision, told)
@@ -227,7 +227,7 @@ def _made_before(store: Store, head: ObjectHash, seen: SeenRollback) -> KnownRoo
         return None
     goal = Revision(catalogs, ObjectHash.parse(seen.to_root))
     # catalogs that were brought to another layout may have lost nanoseconds
-    same = all(one.what == ("mtime",) for one in diff(goal, Revision(catalogs, following.root)))
+    same = all(difference.what == ("mtime",) for difference in diff(goal, Revision(catalogs, following.root)))
     return following if same else None
 
 
@@ -236,10 +236,10 @@ def _known_as(site: Site, replaced: Mapping[str, str]) -> None:
     records.rehash(site.ledger, replaced)
 
 
-def _is_back(current: Revision, one: RevertedArtifact) -> bool:
+def _is_back(current: Revision, reverted: RevertedArtifact) -> bool:
     """Whether what went is at its destination again."""
-    reference = current.nested_at(one.destination)
-    return one.before is not None and reference is not None and str(reference.hash) == one.before.nested_hash
+    reference = current.nested_at(reverted.destination)
+    return reverted.before is not None and reference is not None and str(reference.hash) == reverted.before.nested_hash
 
 
 def _links(attempt: Attempt, done: RolledBack, content: RevertedContent, reason: str) -> list[LinkRecord]:
@@ -264,10 +264,10 @@ def _tags(site: Site, attempt: Attempt, done: RolledBack, reason: str) -> list[L
     last = (linked.history(site.ledger, done.repository, name, limit=1) for name in done.tags_lost)
     return [
         replace(
-            one, state=LinkState.REMOVED.value, reason=reason, run_id=attempt.run, revision=done.revision,
+            record, state=LinkState.REMOVED.value, reason=reason, run_id=attempt.run, revision=done.revision,
             decided_at=attempt.clock(),
         )
-        for one in (found[0] for found in last if found) if one.kind == TAG
+        for record in (found[0] for found in last if found) if record.kind == TAG
     ]  # fmt: skip
 
 
@@ -275,13 +275,13 @@ def _provenance(
     common: ProvenanceRecord, content: RevertedContent, before: Revision, after: Revision
 ) -> Iterator[ProvenanceRecord]:
     """Who took away or brought back each destination, link and other topmost path."""
-    for one in content.artifacts:
-        artifact = one.record.artifact
+    for reverted in content.artifacts:
+        artifact = reverted.record.artifact
         own = replace(
-            common, path=one.destination, slot=one.slot.name, build_id=one.build.build_id, project=artifact.project,
-            platform=artifact.platform,
+            common, path=reverted.destination, slot=reverted.slot.name, build_id=reverted.build.build_id,
+            project=artifact.project, platform=artifact.platform,
         )  # fmt: skip
-        yield _placed(own, one.before, one.after)
+        yield _placed(own, reverted.before, reverted.after)
     for link in content.links:
         was, then = (PlacedContent("", None, path) if path else None for path in (link.before, link.after))
         key = link.build or link.left

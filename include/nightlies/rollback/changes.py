@@ -25,9 +25,9 @@ class ChangedFiles:
     bytes_back: int = 0
     changed: int = 0
 
-    def count(self, one: DifferingEntry) -> None:
+    def count(self, difference: DifferingEntry) -> None:
         """A changed file counts as one; its old bytes go, and its new ones come back."""
-        before, after = _file(one.before), _file(one.after)
+        before, after = _file(difference.before), _file(difference.after)
         if before is not None and after is not None:
             self.changed += 1
         else:
@@ -67,27 +67,33 @@ def by_place(differences: Iterable[DifferingEntry], places: Collection[str], *, 
     known, above = frozenset(places), {up for place in places for up in path_and_above(place)[1:]}
     total, at, elsewhere, more = ChangedFiles(), dict[str, ChangedFiles](), dict[str, Difference](), 0
     here: str | None = None
-    for one in differences:
-        total.count(one)
-        if here is None or not is_below(one.path, here) or (one.path in known and one.path != here):
-            here = next((up for up in path_and_above(one.path) if up in known), None)
-            if here is None and not _is_unseen(one) and one.path not in above:
+    for difference in differences:
+        total.count(difference)
+        if (
+            here is None
+            or not is_below(difference.path, here)
+            or (difference.path in known and difference.path != here)
+        ):
+            here = next((up for up in path_and_above(difference.path) if up in known), None)
+            if here is None and not _is_unseen(difference) and difference.path not in above:
                 if len(elsewhere) == most:
                     more += 1
                     continue
-                here = one.path
-                elsewhere[here] = one.kind
+                here = difference.path
+                elsewhere[here] = difference.kind
         if here is not None:
-            at.setdefault(here, ChangedFiles()).count(one)
+            at.setdefault(here, ChangedFiles()).count(difference)
     return ChangedPlaces(total, at, elsewhere, more)
 
 
-def _is_unseen(one: DifferingEntry) -> bool:
-    after = one.after
-    if name_of(one.path) in (MARKER, AUTO_MARKER):
+def _is_unseen(difference: DifferingEntry) -> bool:
+    after = difference.after
+    if name_of(difference.path) in (MARKER, AUTO_MARKER):
         return True
     return (
-        one.kind is Difference.CHANGED and bool(after and after.is_directory) and _OF_A_DIRECTORY.issuperset(one.what)
+        difference.kind is Difference.CHANGED
+        and bool(after and after.is_directory)
+        and _OF_A_DIRECTORY.issuperset(difference.what)
     )
 
 

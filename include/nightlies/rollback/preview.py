@@ -60,7 +60,7 @@ class SeenRollback:
 
     @classmethod
     def of(cls, plan: RollbackPlan) -> Self:
-        return cls(str(plan.head.manifest.root), str(plan.tag.hash), tuple(one.name for one in plan.lost))
+        return cls(str(plan.head.manifest.root), str(plan.tag.hash), tuple(tag.name for tag in plan.lost))
 
     def digest(self, fqrn: str) -> str:
         """What an approval binds."""
@@ -139,17 +139,19 @@ class RevertedContent:
     def lines(self) -> Iterator[str]:
         """Builds, links and other paths, then the sum."""
         of_build: dict[tuple[str, BuildKey, RevertedHow], list[RevertedArtifact]] = {}
-        for one in self.artifacts:
-            of_build.setdefault((one.slot.name, one.build.key, one.how), []).append(one)
-        said = []
+        for reverted in self.artifacts:
+            of_build.setdefault((reverted.slot.name, reverted.build.key, reverted.how), []).append(reverted)
+        texts = []
         for (slot, key, how), parts in sorted(of_build.items(), key=lambda item: (item[0][0], item[0][1])):
-            files = sum((self.places.at.get(one.destination, ChangedFiles()) for one in parts), ChangedFiles())
-            names = ", ".join(one.record.artifact.name for one in parts[:5])
+            files = sum(
+                (self.places.at.get(reverted.destination, ChangedFiles()) for reverted in parts), ChangedFiles()
+            )
+            names = ", ".join(reverted.record.artifact.name for reverted in parts[:5])
             more = f" and {len(parts) - 5} more" if len(parts) > 5 else ""
             all_of_it = f"{len(parts)} of {len(parts[0].build.artifacts)} artifacts"
-            said.append(f"{how.value}: {key} of slot {slot}, {all_of_it} ({names}{more}): {files}")
-        yield from _shown(said, "builds")
-        yield from _shown([f"link {one}" for one in self.links], "links")
+            texts.append(f"{how.value}: {key} of slot {slot}, {all_of_it} ({names}{more}): {files}")
+        yield from _shown(texts, "builds")
+        yield from _shown([f"link {link}" for link in self.links], "links")
         verbs = {Difference.ADDED: "comes back", Difference.REMOVED: "goes", Difference.CHANGED: "changes"}
         others = [f"{verbs[kind]}: {path}: {self.places.at[path]}" for path, kind in self.places.elsewhere.items()]
         yield from _shown(others, "other paths", self.places.more)
@@ -214,7 +216,7 @@ def preview_rollback(site: Site, wish: RollbackWish) -> RollbackPreview:
     before, after = Revision(catalogs, plan.head.manifest.root), Revision(catalogs, plan.tag.hash)
     content = compare(site, fqrn, before, after, presence=True)
     waiting = records.waiting_changesets(site.ledger, fqrn)
-    runs = ", ".join(sorted({one.run_id for one in waiting}))
+    runs = ", ".join(sorted({publication.run_id for publication in waiting}))
     notes = []
     if waiting:
         notes.append(
@@ -260,13 +262,13 @@ def compare(site: Site, fqrn: str, before: Revision, after: Revision, *, presenc
         entries = diff(before, after)
         if presence:
             entries = _noting(entries, after, needed)
-        places = by_place(entries, [*(one.destination for one in artifacts), *(one.path for one in links)])
+        places = by_place(entries, [*(reverted.destination for reverted in artifacts), *(link.path for link in links)])
         if presence:
             many = len(needed) >= _LISTED_FROM
             check_presence(after.catalogs.store, needed, findings, lambda _: None, listing=many)
     finally:
         needed.close()
-    lost = tuple(f"{one.hash.key} of {one.path}" for one in findings.lost)
+    lost = tuple(f"{missing.hash.key} of {missing.path}" for missing in findings.lost)
     return RevertedContent(tuple(artifacts), tuple(links), places, tuple(reserved), lost)
 
 
@@ -290,7 +292,7 @@ def _artifacts(
         if was is not None and not was.leads_to and is_reserved(before, where):
             was = None
         if was != then:
-            placed = [_known(ledger, slot, record, where, one) for one in (was, then)]
+            placed = [_known(ledger, slot, record, where, side) for side in (was, then)]
             yield RevertedArtifact(slot, build, record, where, *placed)
 
 
@@ -325,14 +327,14 @@ def _links(ledger: Bind, slot: Slot, before: Revision, after: Revision) -> Itera
 
 def _noting(entries: Iterable[DifferingEntry], after: Revision, needed: NeededObjects) -> Iterator[DifferingEntry]:
     """The same differences; the objects of files that come back are noted on the way."""
-    for one in entries:
-        entry = one.after
+    for difference in entries:
+        entry = difference.after
         if entry is not None and entry.is_regular and not entry.external:
             if entry.hash is not None:
-                needed.add(entry.hash, one.path, after.root_hash, entry.size, entry.compression)
-            for chunk in after.chunks(one.path) if entry.chunked else ():
-                needed.add(chunk.hash, one.path, after.root_hash, chunk.size, entry.compression)
-        yield one
+                needed.add(entry.hash, difference.path, after.root_hash, entry.size, entry.compression)
+            for chunk in after.chunks(difference.path) if entry.chunked else ():
+                needed.add(chunk.hash, difference.path, after.root_hash, chunk.size, entry.compression)
+        yield difference
 
 
 def _shown(lines: Sequence[str], what: str, more: int = 0) -> Iterator[str]:

@@ -44,17 +44,17 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One thing that an answer is for. `digest`: of what `destination` is to have; `said`: what a person reads."""
+    """One thing that an answer is for. `digest`: of what `destination` is to have; `figures`: what people read."""
 
     name: str
     destination: str
     digest: str
-    said: str = ""
+    figures: str = ""
 
     @property
     def line(self) -> str:
         """For the list of a question."""
-        return "  ".join(part for part in (self.name, self.destination, self.said, self.digest[:16]) if part)
+        return "  ".join(part for part in (self.name, self.destination, self.figures, self.digest[:16]) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +116,12 @@ def rollback_digest(fqrn: str, before: str, after: str, tags: Iterable[str]) -> 
 
 def retention_digest(fqrn: str, slot: str, builds: Iterable[Sequence[str]]) -> str:
     """SHA-256 of the removal of these builds of a slot: each names its directory and what it holds."""
-    return _digest("retention", fqrn, slot, *(json.dumps(list(one)) for one in sorted(map(tuple, builds))))
+    return _digest("retention", fqrn, slot, *(json.dumps(list(build)) for build in sorted(map(tuple, builds))))
 
 
 def question_digest(bound: Iterable[Bound]) -> str:
     """SHA-256 of all that an answer binds, in whatever order it was listed."""
-    return _digest("question", *sorted(one.digest for one in bound))
+    return _digest("question", *sorted(subject.digest for subject in bound))
 
 
 def expiry(begun: datetime) -> datetime:
@@ -141,7 +141,7 @@ def _digest(*parts: str) -> str:
 def _table(rows: Sequence[Bound]) -> str:
     if not rows:
         return ""
-    lines = [f"| {' | '.join(map(_code, (one.name, one.destination, one.said, one.digest[:16])))} |" for one in rows]
+    lines = [f"| {' | '.join(map(_code, (row.name, row.destination, row.figures, row.digest[:16])))} |" for row in rows]
     return "\n".join(["| Artifact | Destination | Content | SHA-256 |", "|---|---|---|---|", *lines])
 
 

@@ -50,4 +50,6 @@ class BuildRecord:
     def artifact(self, project: str, platform: str) -> ArtifactRecord | None:
         """The artifact of that project and platform, or None."""
         wanted = (project, platform)
-        return next((one for one in self.artifacts if (one.artifact.project, one.artifact.platform) == wanted), None)
+        return next(
+            (record for record in self.artifacts if (record.artifact.project, record.artifact.platform) == wanted), None
+        )

@@ -28,4 +28,8 @@ class BuildKey:
     def _sorted(self) -> tuple[object, ...]:
         parts = _PARTS.findall(self.build_id)
         # the id itself comes last: b1 and b01 are two builds
-        return self.date, tuple((0, int(one), "") if one[0] in _DIGITS else (1, 0, one) for one in parts), self.build_id
+        return (
+            self.date,
+            tuple((0, int(part), "") if part[0] in _DIGITS else (1, 0, part) for part in parts),
+            self.build_id,
+        )

@@ -36,19 +36,21 @@ def readiness(needs: Sequence[str], publications: Mapping[str, Publication], *, 
     What the run does not have binds nothing. `last_try`: nothing is going to be tried again any more.
     """
     known = [(name, publications[name]) for name in needs if name in publications]
-    for name, one in known:
-        if one.state is State.FAILED and (last_try or one.phase is Phase.PLAN):
+    for name, publication in known:
+        if publication.state is State.FAILED and (last_try or publication.phase is Phase.PLAN):
             return DependencyVerdict(
-                Readiness.BLOCKED, f"blocked: it depends on {name}, which failed: {one.reason}", name
+                Readiness.BLOCKED, f"blocked: it depends on {name}, which failed: {publication.reason}", name
             )
-        if one.state is State.SKIPPED:
+        if publication.state is State.SKIPPED:
             return DependencyVerdict(
-                Readiness.BLOCKED, f"blocked: it depends on {name}, which was skipped: {one.reason}", name
+                Readiness.BLOCKED, f"blocked: it depends on {name}, which was skipped: {publication.reason}", name
             )
-    for name, one in known:
-        if one.state is State.FAILED:
-            return DependencyVerdict(Readiness.LATER, f"it depends on {name}, which failed so far: {one.reason}")
-    waiting = [f"{name} ({one.state.value})" for name, one in known if not one.state.good]
+    for name, publication in known:
+        if publication.state is State.FAILED:
+            return DependencyVerdict(
+                Readiness.LATER, f"it depends on {name}, which failed so far: {publication.reason}"
+            )
+    waiting = [f"{name} ({publication.state.value})" for name, publication in known if not publication.state.good]
     if waiting:
         return DependencyVerdict(Readiness.PENDING, f"it depends on {', '.join(waiting)}")
     return DependencyVerdict(Readiness.FREE, "all that it depends on is published")
@@ -70,12 +72,16 @@ def held_back(
     held: dict[str, str] = {}
     obstacles, left = dict(obstacles), list(fresh)
     while True:
-        found = {one.name: why for one in left if (why := _held_by(one, obstacles, listed, expected)) is not None}
+        found = {
+            artifact.name: why
+            for artifact in left
+            if (why := _held_by(artifact, obstacles, listed, expected)) is not None
+        }
         if not found:
             return {name: f"held back: it depends on {why}" for name, why in held.items()}
         held |= found
         obstacles |= {name: f"waits for {why}" for name, why in found.items()}
-        left = [one for one in left if one.name not in found]
+        left = [artifact for artifact in left if artifact.name not in found]
 
 
 def _held_by(

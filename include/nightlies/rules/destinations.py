@@ -67,7 +67,7 @@ def build_directories(slot: Slot, tree: Revision) -> tuple[str, ...]:
             name = fill(component, {"slot": slot.name})
             found = [path for above in found if (path := f"{above}/{name}") and _is_directory(tree, path)]
         else:
-            found = [f"{above}/{one.name}" for above in found for one in tree.listing(above) if one.is_directory]
+            found = [f"{above}/{entry.name}" for above in found for entry in tree.listing(above) if entry.is_directory]
     return tuple(path for path in found if build_of_directory(slot, path) is not None)
 
 

@@ -290,27 +290,29 @@ def _artifacts(listed: list[Any], store: str | None) -> tuple[tuple[Artifact, ..
     claims: dict[str, list[tuple[int, Artifact]]] = {}
     for position, artifact in read:
         claims.setdefault(artifact.name, []).append((position, artifact))
-    spoilt = Counter(f"{one.project}/{one.platform}" for one in rejected if one.project and one.platform)
+    spoilt = Counter(
+        f"{artifact.project}/{artifact.platform}" for artifact in rejected if artifact.project and artifact.platform
+    )
     kept = []
     for name, entries in claims.items():
-        files = {(one.sha256, one.size) for _, one in entries}
+        files = {(artifact.sha256, artifact.size) for _, artifact in entries}
         if len(files) == 1 and not spoilt[name]:
-            kept.append(_united([one for _, one in entries]))
+            kept.append(_united([artifact for _, artifact in entries]))
             continue
         # which of two is meant cannot be known, and a rejected one may be the right one: neither goes in
-        sums = len({one.sha256 for _, one in entries})
+        sums = len({artifact.sha256 for _, artifact in entries})
         unlike = f" with {sums} different sums" if sums > 1 else " with different sizes" if len(files) > 1 else ""
         times = f"is listed {len(entries) + spoilt[name]} times{unlike}"
         reason = f"{times}. Keep one entry for each project and platform."
-        for position, one in entries:
-            rejected.append(RejectedArtifact(one.name, reason, position, one.project, one.platform))
-    return tuple(kept), tuple(sorted(rejected, key=lambda one: one.position))
+        for position, entry in entries:
+            rejected.append(RejectedArtifact(entry.name, reason, position, entry.project, entry.platform))
+    return tuple(kept), tuple(sorted(rejected, key=lambda artifact: artifact.position))
 
 
 def _united(entries: Sequence[Artifact]) -> Artifact:
     """One artifact that is listed several times as the very same file: after all that any entry wants before it."""
-    needs = dict.fromkeys(name for one in entries for name in one.dependencies)
-    return replace(entries[0], dependencies=tuple(needs), priority=max(one.priority for one in entries))
+    needs = dict.fromkeys(name for entry in entries for name in entry.dependencies)
+    return replace(entries[0], dependencies=tuple(needs), priority=max(entry.priority for entry in entries))
 
 
 def _identity(item: object) -> tuple[str | None, str | None]:

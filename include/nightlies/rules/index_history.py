@@ -30,7 +30,7 @@ def compared(index: BuildIndex, before: BuildRecord | None) -> Compared:
         return Compared(index)
     if before.date != index.date:
         raise BuildMoved(index.slot, index.build_id, before.date, index.date)
-    own = {one.artifact.name: one.artifact for one in before.artifacts if one.inherited is None}
+    own = {record.artifact.name: record.artifact for record in before.artifacts if record.inherited is None}
     if why := older(index, before.serial, before.written_at):
         note = f"the index is older than one that was seen before: {why}; it is left aside, that one counts"
         kept = replace(
@@ -47,7 +47,7 @@ def compared(index: BuildIndex, before: BuildRecord | None) -> Compared:
     if before.complete and not index.complete:
         notes.append("the index was complete before and is not any more; it counts as complete")
         index = replace(index, complete=True)
-    listed = {one.name for one in index.artifacts} | {one.name for one in index.rejected}
+    listed = {artifact.name for artifact in index.artifacts} | {artifact.name for artifact in index.rejected}
     notes += [
         f"{name} was listed before and is not any more; what is published of it stays" for name in sorted(own)
         if name not in listed

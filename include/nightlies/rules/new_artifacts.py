@@ -54,25 +54,29 @@ def arrivals(
     """
     of_artifact: dict[tuple[str | None, str | None, str | None], list[Publication]] = {}
     last: dict[tuple[str | None, str | None], Publication] = {}
-    for one in publications:
-        of_artifact.setdefault((one.project, one.platform, one.artifact_sha256), []).append(one)
-        if one.state.good:
-            name = (one.project, one.platform)
-            last[name] = max(last.get(name, one), one, key=lambda held: (held.revision_after or 0, held.id))
+    for publication in publications:
+        of_artifact.setdefault((publication.project, publication.platform, publication.artifact_sha256), []).append(
+            publication
+        )
+        if publication.state.good:
+            name = (publication.project, publication.platform)
+            last[name] = max(
+                last.get(name, publication), publication, key=lambda held: (held.revision_after or 0, held.id)
+            )
     sorted_out: dict[str, list[str]] = {"fresh": [], "settled": [], "failed": [], "elsewhere": []}
     obstacles: dict[str, str] = {}
     for artifact in listed:
         known = of_artifact.get((artifact.project, artifact.platform, artifact.sha256), [])
         stands = last.get((artifact.project, artifact.platform))
         if stands is not None and stands.artifact_sha256 != artifact.sha256:
-            known = [one for one in known if not one.state.good]
+            known = [publication for publication in known if not publication.state.good]
         kind = _kind(known, run, earlier, now)
         sorted_out[kind].append(artifact.name)
         if why := _obstacle(kind, known):
             obstacles[artifact.name] = why
     new = set(sorted_out["fresh"])
-    fresh = [one for one in listed if one.name in new]
-    held = held_back(fresh, obstacles, listed={one.name for one in listed}, expected=expected)
+    fresh = [artifact for artifact in listed if artifact.name in new]
+    held = held_back(fresh, obstacles, listed={artifact.name for artifact in listed}, expected=expected)
     sorted_out["fresh"] = [name for name in sorted_out["fresh"] if name not in held]
     return Arrivals(**{kind: tuple(names) for kind, names in sorted_out.items()}, held=held)
 
@@ -80,23 +84,23 @@ def arrivals(
 def _obstacle(kind: str, known: Sequence[Publication]) -> str:
     """Why what depends on an artifact of that kind cannot go in now; nothing if it can."""
     if kind == "failed":
-        newest = max(known, key=lambda one: one.updated_at)
+        newest = max(known, key=lambda publication: publication.updated_at)
         return f"failed in an earlier pass: {newest.reason}"
-    if kind == "settled" and not any(one.state.good for one in known):
-        newest = max(known, key=lambda one: one.updated_at)
+    if kind == "settled" and not any(publication.state.good for publication in known):
+        newest = max(known, key=lambda publication: publication.updated_at)
         return f"was skipped: {newest.reason}"
     return "is under way in another run" if kind == "elsewhere" else ""
 
 
 def _kind(known: Sequence[Publication], run: str, earlier: Collection[str], now: datetime) -> str:
-    if any(one.state.good for one in known):
+    if any(publication.state.good for publication in known):
         return "settled"
-    if any(one.state is State.SKIPPED and one.run_id in earlier for one in known):
+    if any(publication.state is State.SKIPPED and publication.run_id in earlier for publication in known):
         return "settled"
-    if any(one.run_id in earlier for one in known):
+    if any(publication.run_id in earlier for publication in known):
         return "failed"
-    others = [one for one in known if one.run_id != run and not one.state.ended]
-    if any(now - one.updated_at < ALIVE for one in others):
+    others = [publication for publication in known if publication.run_id != run and not publication.state.ended]
+    if any(now - publication.updated_at < ALIVE for publication in others):
         return "elsewhere"
     return "fresh"
 

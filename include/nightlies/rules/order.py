@@ -23,16 +23,16 @@ def select(
     does not end as a night in which nothing was to do.
     """
     for kind, chosen, offered in (
-        ("project", projects, {one.project for one in artifacts} | set(known_projects)),
-        ("platform", platforms, {one.platform for one in artifacts} | set(known_platforms)),
+        ("project", projects, {artifact.project for artifact in artifacts} | set(known_projects)),
+        ("platform", platforms, {artifact.platform for artifact in artifacts} | set(known_platforms)),
     ):
         unknown = set(chosen) - offered
         if unknown:
             raise UnknownChoice(kind, unknown, offered)
     return tuple(
-        one
-        for one in artifacts
-        if (not projects or one.project in projects) and (not platforms or one.platform in platforms)
+        artifact
+        for artifact in artifacts
+        if (not projects or artifact.project in projects) and (not platforms or artifact.platform in platforms)
     )
 
 
@@ -42,9 +42,10 @@ def in_order(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
     One platform after the other: what platforms share is stored by then and is not sent again. A dependency is on a
     project of the same platform; one that the build lacks binds nothing. Raises DependencyCycle.
     """
-    by_key = {(one.project, one.platform): one for one in artifacts}
+    by_key = {(artifact.project, artifact.platform): artifact for artifact in artifacts}
     waiting = {
-        key: {(name, key[1]) for name in one.dependencies if (name, key[1]) in by_key} for key, one in by_key.items()
+        key: {(name, key[1]) for name in artifact.dependencies if (name, key[1]) in by_key}
+        for key, artifact in by_key.items()
     }
     dependents: dict[tuple[str, str], list[tuple[str, str]]] = {key: [] for key in by_key}
     for key, needs in waiting.items():

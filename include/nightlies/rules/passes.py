@@ -102,7 +102,7 @@ class SeenBuild:
     notes: tuple[str, ...] = ()
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """In words."""
         if self.problem:
             return self.problem
@@ -141,16 +141,18 @@ def decide(
     A last pass takes all that is listed, also what failed before, and only after it links move.
     """
     if until is None:
-        return PassDecision(Turn.LAST, f"this run waits for nothing: {seen.said}")
+        return PassDecision(Turn.LAST, f"this run waits for nothing: {seen.summary}")
     if now >= until:
-        return PassDecision(Turn.LAST, f"the night ends at its cut-off, {_minute(until)}: {seen.said}")
+        return PassDecision(Turn.LAST, f"the night ends at its cut-off, {_minute(until)}: {seen.summary}")
     if seen.problem:
         return PassDecision(Turn.WAIT, f"{seen.problem} (checked again until {_minute(until)})")
     if seen.complete:
-        return PassDecision(Turn.LAST, f"the index is complete: {seen.said}")
+        return PassDecision(Turn.LAST, f"the index is complete: {seen.summary}")
     if seen.fresh and fresh_since is not None and gather is not None and now - fresh_since >= gather:
-        return PassDecision(Turn.GO, f"there is something to publish: {seen.said}")
-    return PassDecision(Turn.WAIT, f"the index is not complete; more is waited for until {_minute(until)}: {seen.said}")
+        return PassDecision(Turn.GO, f"there is something to publish: {seen.summary}")
+    return PassDecision(
+        Turn.WAIT, f"the index is not complete; more is waited for until {_minute(until)}: {seen.summary}"
+    )
 
 
 def cutoff(text: str, tick: datetime, *, timezone: str) -> datetime:
@@ -161,7 +163,7 @@ def cutoff(text: str, tick: datetime, *, timezone: str) -> datetime:
     zone, at = ZoneInfo(timezone), time.fromisoformat(text)
     today = tick.astimezone(zone).date()
     found = [_at(day, at, zone, fold) for day in (today, today + timedelta(days=1)) for fold in (0, 1)]
-    return min(one for one in found if one > tick)
+    return min(moment for moment in found if moment > tick)
 
 
 def _at(day: date, at: time, zone: ZoneInfo, fold: int) -> datetime:
@@ -169,7 +171,7 @@ def _at(day: date, at: time, zone: ZoneInfo, fold: int) -> datetime:
 
     Where the clock is set forward over it, it is as long after the change as it would be without one.
     """
-    first, second = (datetime.combine(day, at.replace(fold=one), zone).astimezone(UTC) for one in (0, 1))
+    first, second = (datetime.combine(day, at.replace(fold=which), zone).astimezone(UTC) for which in (0, 1))
     return max(first, second) if fold else first
 
 

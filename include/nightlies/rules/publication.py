@@ -126,7 +126,7 @@ class Publication:
 
     @classmethod
     def from_row(cls, row: RowMapping) -> Publication:
-        values = {one.name: row[one.name] for one in fields(cls)}
+        values = {column.name: row[column.name] for column in fields(cls)}
         if values["code"] is None and values["error_class"] is not None:
             # a process of an earlier version recorded it after the tables were migrated
             values["code"] = code_of_name(values["error_class"])

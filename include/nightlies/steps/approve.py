@@ -64,18 +64,18 @@ def ask_run(site: Site, attempt: Attempt, batches: Sequence[Batch], *, earlier: 
         return ApprovalRequest(None, False, "nothing is prepared that awaits an approval")
     begun = _bound(site, first.repository, waiting, attempt.clock())
     before = {} if questions.of_run(ledger, first.run) else questions.newest(ledger, earlier, list(begun))
-    taken = {digest: one for digest, one in before.items() if one.answer in (Answer.APPROVED, Answer.REJECTED)}
-    for answered in sorted(set(taken.values()), key=lambda one: one.id):
-        again = {digest: begun.pop(digest) for digest, one in taken.items() if one == answered}
+    taken = {digest: asked for digest, asked in before.items() if asked.answer in (Answer.APPROVED, Answer.REJECTED)}
+    for answered in sorted(set(taken.values()), key=lambda asked: asked.id):
+        again = {digest: begun.pop(digest) for digest, asked in taken.items() if asked == answered}
         _take_over(site.ledger, attempt, first.run, answered, _wanted(first, settings, again))
     if not begun:
-        said = {one.answer for one in taken.values()}
-        return ApprovalRequest(None, Answer.APPROVED in said, "an earlier pass of this night asked about all of it")
+        answers = {asked.answer for asked in taken.values()}
+        return ApprovalRequest(None, Answer.APPROVED in answers, "an earlier pass of this night asked about all of it")
     wanted, now = _wanted(first, settings, begun), attempt.clock()
     until = _deadline(first.run, wanted.expires, settings.deadline_minutes, now)
     question = questions.ask(ledger, first.run, wanted, now=now, deadline=until)
     _revive(site.ledger, attempt, question)
-    for line in (*wanted.lines, *(one.line for one in wanted.bound)):
+    for line in (*wanted.lines, *(subject.line for subject in wanted.bound)):
         log.info("%s", line)
     return ApprovalRequest(question, True, f"{len(wanted.bound)} to approve, digest {wanted.digest}")
 
@@ -105,7 +105,7 @@ def settle_question(
     """Record the answer; what was asked about is skipped with that reason unless it is a yes."""
     now = attempt.clock()
     question = questions.settle(ledger, question_id, answer, now=now, by=by, comment=comment)
-    log.info("%s", question.said)
+    log.info("%s", question.outcome)
     if question.kind is QuestionKind.PUBLICATION and answer is not Answer.APPROVED:
         _skip(ledger, attempt, question)
     return question
@@ -123,7 +123,7 @@ def require_answer(ledger: Bind, run: str, name: str, digest: str) -> None:
     if last is None:
         raise NotApproved(name, f"no one was asked about the present state, {digest[:16]}")
     if last.answer is not Answer.APPROVED:
-        raise NotApproved(name, last.said, last.answer)
+        raise NotApproved(name, last.outcome, last.answer)
 
 
 def require_no_approval(site: Site, fqrn: str) -> None:
@@ -155,7 +155,7 @@ def tell_refused(site: Site, question: Question, *, url: str | None, now: dateti
         f"approval-{question.answer.value}:{question.run_id}:{question.number}:{question.turn}", NotifyEvent.APPROVAL,
         "error" if missed else "warning",
         f"{'no answer' if missed else 'rejected'}: {question.subject}",
-        f"Run {question.run_id}: {question.said}. Nothing of it was done.",
+        f"Run {question.run_id}: {question.outcome}. Nothing of it was done.",
         "To be asked again, clear the task of that run that asks (`ask`, `look` of undo_build, `preview` of rollback, "
         "`plan` of nightly_gc) and what follows it.",
         {"question": url} if url else {},
@@ -175,49 +175,51 @@ class _Begun:
 
 
 def _waiting(ledger: Bind, batches: Sequence[Batch]) -> list[tuple[Item, Publication]]:
-    planned = {one.key: one for one in records.publications_of_run(ledger, batches[0].run)}
+    planned = {publication.key: publication for publication in records.publications_of_run(ledger, batches[0].run)}
     found = []
     for batch, item in all_items(batches):
-        one = planned.get(batch.key(item))
-        if one is not None and (one.changeset is not None or item.linked) and _awaits(one):
-            found.append((item, one))
+        publication = planned.get(batch.key(item))
+        if publication is not None and (publication.changeset is not None or item.linked) and _awaits(publication):
+            found.append((item, publication))
     return found
 
 
-def _awaits(one: Publication) -> bool:
+def _awaits(publication: Publication) -> bool:
     """Prepared; or skipped or failed after that, which a cleared run tries again."""
-    if one.state in (State.PREPARED, State.PUBLISHING):
+    if publication.state in (State.PREPARED, State.PUBLISHING):
         return True
     after = {State.SKIPPED: Phase.APPROVE, State.FAILED: Phase.PUBLISH}
-    return after.get(one.state) is one.phase
+    return after.get(publication.state) is publication.phase
 
 
 def _bound(site: Site, fqrn: str, waiting: Sequence[tuple[Item, Publication]], now: datetime) -> dict[str, _Begun]:
-    made = questions.prepared(site.ledger, [one.changeset for _, one in waiting if one.changeset])
+    made = questions.prepared(
+        site.ledger, [publication.changeset for _, publication in waiting if publication.changeset]
+    )
     head = site.head(fqrn) if any(item.linked for item, _ in waiting) else None
     found = {}
-    for item, one in waiting:
+    for item, publication in waiting:
         if head is not None and item.linked:
             there = head.revision.nested_at(item.inherits or "")
             digest = approval.link_digest(
                 fqrn, item.destination, target=item.inherits or "", root=str(there.hash) if there else ""
             )
             found[digest] = _Begun(Bound(item.name, item.destination, digest, f"a link to {item.inherits}"), now)
-        elif (changeset := made.get(one.changeset or "")) is not None:
+        elif (changeset := made.get(publication.changeset or "")) is not None:
             digest = tree_digest_of(fqrn, item.destination, changeset.source_sha256, changeset.root_hash)
-            said = f"{one.files} files, {one.bytes} bytes ({one.objects_new} objects new)"
-            found[digest] = _Begun(Bound(item.name, item.destination, digest, said), changeset.begun)
+            figures = f"{publication.files} files, {publication.bytes} bytes ({publication.objects_new} objects new)"
+            found[digest] = _Begun(Bound(item.name, item.destination, digest, figures), changeset.begun)
     return found
 
 
 def _wanted(first: Batch, settings: Approval, begun: dict[str, _Begun]) -> WantedApproval:
-    bound = tuple(one.bound for one in begun.values())
+    bound = tuple(entry.bound for entry in begun.values())
     what = bound[0].name if len(bound) == 1 else f"{len(bound)} artifacts"
     tag = [f"the new revision is to be named {first.tag}"] if first.tag else []
     lines = [f"run {first.run}, repository {first.repository}", *tag]
     return WantedApproval(
         QuestionKind.PUBLICATION, first.repository, f"Publish {what} to {first.repository}?", tuple(lines), bound,
-        settings.deadline_minutes, approval.expiry(min(one.begun for one in begun.values())),
+        settings.deadline_minutes, approval.expiry(min(entry.begun for entry in begun.values())),
     )  # fmt: skip
 
 
@@ -231,13 +233,13 @@ def _deadline(run: str, expires: datetime, minutes: int, now: datetime) -> datet
 def _take_over(ledger: Bind, attempt: Attempt, run: str, answered: Question, wanted: WantedApproval) -> None:
     """Have in this run what an earlier pass of its night was answered."""
     question = questions.ask(ledger, run, wanted, now=attempt.clock(), deadline=answered.deadline, answered=answered)
-    log.info("%d were asked about before: %s", len(wanted.bound), question.said)
+    log.info("%d were asked about before: %s", len(wanted.bound), question.outcome)
     if answered.answer is not Answer.APPROVED:
         _skip(ledger, attempt, question)
 
 
 def _skip(ledger: Bind, attempt: Attempt, question: Question) -> None:
-    why = f"not approved: {question.said}. To be asked again, clear the task `ask` and what follows it."
+    why = f"not approved: {question.outcome}. To be asked again, clear the task `ask` and what follows it."
     _move_all(ledger, attempt, question, {State.PREPARED}, State.SKIPPED, why)
 
 
@@ -249,18 +251,18 @@ def _revive(ledger: Bind, attempt: Attempt, question: Question) -> None:
 
 
 def _move_all(ledger: Bind, attempt: Attempt, question: Question, of: set[State], to: State, why: str) -> None:
-    wanted = {one.destination for one in questions.bound_of(ledger, question.id)}
+    wanted = {subject.destination for subject in questions.bound_of(ledger, question.id)}
     planned = [
-        one for one in records.publications_of_run(ledger, question.run_id)
-        if one.destination in wanted and one.state in of and _awaits(one)
+        publication for publication in records.publications_of_run(ledger, question.run_id)
+        if publication.destination in wanted and publication.state in of and _awaits(publication)
     ]  # fmt: skip
     now = attempt.clock()
     move = Move(to, Phase.APPROVE, why, skip=Skip.REJECTED if to is State.SKIPPED else None)
 
     def work(connection: Connection) -> None:
-        for one in planned:
+        for publication in planned:
             # by the turn of the question: a later one replaces what an earlier one decided
-            records.move(connection, one.key, move, try_number=question.turn, now=now)
+            records.move(connection, publication.key, move, try_number=question.turn, now=now)
 
     if planned:
         writing(ledger, work)

@@ -45,10 +45,16 @@ def inherited(
         raise BaseUnusable(index.build_id, str(index.base), f"the ledger has for {base.date}")
     if not base.complete:
         raise BaseUnusable(index.build_id, str(index.base), "is not complete: its index expects more artifacts")
-    own = {(one.project, one.platform) for one in index.artifacts}
-    own |= {(one.project, one.platform) for one in index.rejected if one.project and one.platform}
+    own = {(artifact.project, artifact.platform) for artifact in index.artifacts}
+    own |= {
+        (artifact.project, artifact.platform) for artifact in index.rejected if artifact.project and artifact.platform
+    }
     if before is not None:
-        own |= {(one.artifact.project, one.artifact.platform) for one in before.artifacts if one.inherited is None}
+        own |= {
+            (record.artifact.project, record.artifact.platform)
+            for record in before.artifacts
+            if record.inherited is None
+        }
     found, missing, notes = [], [], []
     for artifact, held in _offered(ledger, slot, base, own, tree):
         if held is not None:
@@ -87,11 +93,11 @@ def _offered(
 def _never_had(ledger: Bind, slot: Slot, base: BuildRecord) -> dict[tuple[str, str], str]:
     """What the base itself should have and has no artifact of, and why: what its index refused, and what a base that is
     partial did not take yet from its parent builds."""
-    has = {(one.artifact.project, one.artifact.platform) for one in base.artifacts}
+    has = {(record.artifact.project, record.artifact.platform) for record in base.artifacts}
     found = {
-        (one.project, one.platform): f"rejected: {one.reason}"
-        for one in base.rejected
-        if one.project and one.platform and (one.project, one.platform) not in has
+        (artifact.project, artifact.platform): f"rejected: {artifact.reason}"
+        for artifact in base.rejected
+        if artifact.project and artifact.platform and (artifact.project, artifact.platform) not in has
     }
     below, seen = base, {base.build_id}
     while below.base is not None and below.base.build_id not in seen:
@@ -100,8 +106,8 @@ def _never_had(ledger: Bind, slot: Slot, base: BuildRecord) -> dict[tuple[str, s
         if deeper is None:
             break
         below = deeper
-        for one in below.artifacts:
-            pair = (one.artifact.project, one.artifact.platform)
+        for record in below.artifacts:
+            pair = (record.artifact.project, record.artifact.platform)
             if pair not in has:
                 found.setdefault(pair, f"not taken from {below.key} yet by {base.build_id}, which is partial, too")
     return found
@@ -112,8 +118,8 @@ def _why(ledger: Bind, base: BuildRecord, artifact: Artifact) -> str:
         record = base.artifact(artifact.project, artifact.platform)
         if record is not None and (gone.artifact, sha256) == (record.id, artifact.sha256):
             return str(gone)
-    for one in records.publications_of_build(ledger, base.id):
-        if (one.project, one.platform) == (artifact.project, artifact.platform):
-            said = f"{one.state.value}: {one.reason}"
-            return f"{said}, and it is not there any more" if one.state.good else said
+    for publication in records.publications_of_build(ledger, base.id):
+        if (publication.project, publication.platform) == (artifact.project, artifact.platform):
+            state = f"{publication.state.value}: {publication.reason}"
+            return f"{state}, and it is not there any more" if publication.state.good else state
     return "no run has published it"

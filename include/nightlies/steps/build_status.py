@@ -34,7 +34,7 @@ def fresh_artifacts(
     ledger: Bind, slot: Slot, night: Night, index: BuildIndex, build: BuildRecord | None, now: datetime
 ) -> Arrivals:
     """What of an index this pass of the night is to take."""
-    taken = [one for one in index.artifacts if is_taken(slot, one.project, one.platform)]
+    taken = [artifact for artifact in index.artifacts if is_taken(slot, artifact.project, artifact.platform)]
     known = () if build is None else records.publications_of_build(ledger, build.id)
     # a partial build lists what changed: what else it depends on is in its parent build
     awaited = () if index.complete or index.base is not None else {*slot.projects, *slot.required.projects}
@@ -49,7 +49,8 @@ def fresh_artifacts(
 class Watch:
     """What one process saw of an index, look by look; an index that did not change is not read again.
 
-    :param connect: gives the site as it is configured at that moment.
+    Attributes:
+        connect: Gives the site as it is configured at that moment.
     """
 
     connect: Callable[[], Site]
@@ -106,7 +107,8 @@ log = logging.getLogger(__name__)
 class FirstArtifacts:
     """What one process saw of the indices of a slot's dates, look by look.
 
-    :param connect: gives the site as it is configured at that moment.
+    Attributes:
+        connect: Gives the site as it is configured at that moment.
     """
 
     connect: Callable[[], Site]

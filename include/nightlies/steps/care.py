@@ -37,7 +37,7 @@ class Pruned:
     @property
     def names(self) -> tuple[str, ...]:
         """The tags that went, or would."""
-        return tuple(one.tag.name for one in self.decisions if one.remove)
+        return tuple(decision.tag.name for decision in self.decisions if decision.remove)
 
 
 def look_at_whitelist(site: Site, attempt: Attempt, fqrn: str) -> float:
@@ -80,16 +80,18 @@ def prune_tags(site: Site, attempt: Attempt, fqrn: str, *, dry_run: bool | None)
     if done.done and done.names:
         with switching(site, fqrn, Operation.TAG_REMOVE, holder=attempt.holder) as (store, signer):
             done = Pruned(tuple(prune_by_rule(store, fqrn, rule, signer=signer, now=now)), done=True)
-    for one in done.decisions:
-        log.info("tag %s of %s %s: %s", one.tag.name, fqrn, "goes" if one.remove else "stays", one.reason)
+    for decision in done.decisions:
+        log.info(
+            "tag %s of %s %s: %s", decision.tag.name, fqrn, "goes" if decision.remove else "stays", decision.reason
+        )
     return done
 
 
 def remove_unfinished(site: Site, attempt: Attempt, fqrn: str, *, dry_run: bool) -> list[Unfinished]:
     """Remove what killed writers left in a store in a folder more than a day ago; in a dry run, only name it."""
     found = remove_abandoned(site.repository_store(fqrn), attempt.clock(), dry_run=dry_run)
-    for one in found:
-        log.info("%s of %s, %s bytes: %s", one.name, fqrn, one.size, "would be removed" if dry_run else "removed")
+    for write in found:
+        log.info("%s of %s, %s bytes: %s", write.name, fqrn, write.size, "would be removed" if dry_run else "removed")
     return found
 
 

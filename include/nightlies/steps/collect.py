@@ -84,7 +84,9 @@ class Collected:
         """Raises NotWell with what was not deleted, and what a preserved revision needs and the store lost."""
         report = self.report
         problems = [f"not deleted: {key}: {why}" for key, why in report.failed.items()]
-        problems += [f"lost: {one.key} {one.reason}; the next preparation that has it sends it" for one in report.lost]
+        problems += [
+            f"lost: {lost.key} {lost.reason}; the next preparation that has it sends it" for lost in report.lost
+        ]
         if problems:
             raise NotWell(report.fqrn, [*problems, f"the report: {self.path.with_suffix('.txt')}"], len(problems))
 
@@ -198,8 +200,8 @@ def _forget_old(folder: Path) -> None:
     files: dict[str, list[Path]] = {}
     for file in folder.iterdir():
         files.setdefault(file.stem, []).append(file)
-    newest = sorted(files, key=lambda name: max(one.stat().st_mtime_ns for one in files[name]), reverse=True)
-    for file in (one for name in newest[REPORTS:] for one in files[name]):
+    newest = sorted(files, key=lambda name: max(file.stat().st_mtime_ns for file in files[name]), reverse=True)
+    for file in (old for name in newest[REPORTS:] for old in files[name]):
         file.unlink(missing_ok=True)
 
 

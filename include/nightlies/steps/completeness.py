@@ -22,9 +22,9 @@ class Completeness:
         self._bind = ledger
         self._slot = slot
         self._published: dict[int, list[Publication]] = {}
-        for one in records.publications_of_build(ledger, build.id):
-            if one.artifact is not None:
-                self._published.setdefault(one.artifact, []).append(one)
+        for publication in records.publications_of_build(ledger, build.id):
+            if publication.artifact is not None:
+                self._published.setdefault(publication.artifact, []).append(publication)
         self._wanted: dict[Pair, tuple[str, str]] = {}
         self._others: list[tuple[str, str]] = []
         self._faults: list[str] = []
@@ -37,18 +37,20 @@ class Completeness:
             if not _stands(tree, where, recorded):
                 what = "nothing is" if standing(tree, where) is None else "another tree is"
                 gone.append(f"{'/'.join(pair)}: was published, and now {what} at {where}")
-        if not (self._wanted or self._faults or any(_stands(tree, *one) for one in self._others)):
+        if not (self._wanted or self._faults or any(_stands(tree, *other) for other in self._others)):
             # nothing is required, and yet no link may lead to what is not there
             return ["nothing of it is in the repository"]
         return self._faults + gone
 
     def _look_at_ledger(self) -> None:
         build, slot = self.build, self._slot
-        rejected = {(one.project, one.platform): one.reason for one in build.rejected}
+        rejected = {(artifact.project, artifact.platform): artifact.reason for artifact in build.rejected}
         self._faults += [
-            f"{one.name}: rejected: {one.reason}" for one in build.rejected if not (one.project and one.platform)
+            f"{artifact.name}: rejected: {artifact.reason}"
+            for artifact in build.rejected
+            if not (artifact.project and artifact.platform)
         ]
-        known = {(one.artifact.project, one.artifact.platform): one for one in build.artifacts}
+        known = {(row.artifact.project, row.artifact.platform): row for row in build.artifacts}
         listed = [*known, *((str(a), str(b)) for a, b in rejected if a and b)]
         required = required_pairs(slot, listed)
         for pair in required:
@@ -79,7 +81,7 @@ class Completeness:
         if not recorded:
             return f"{tries[0].state.value}: {tries[0].reason}" if tries else "no run has published it"
         self._wanted[artifact.project, artifact.platform] = (where, recorded)
-        if not any(one.nested_hash == recorded and one.verified_at for one in tries):
+        if not any(publication.nested_hash == recorded and publication.verified_at for publication in tries):
             return "published, and not read back yet"
         return None
 

@@ -71,9 +71,9 @@ def gate(
     build = build_taken(site.ledger, night, publications) if night is not None else None
     lines: list[str] = [cause] if cause else []
     lacking: list[str] = []
-    for one in publications:
-        optional = slot is not None and _is_optional(slot, one)
-        (lacking if optional else lines).extend(missing_line(one, dry_run=dry_run))
+    for publication in publications:
+        optional = slot is not None and _is_optional(slot, publication)
+        (lacking if optional else lines).extend(missing_line(publication, dry_run=dry_run))
     if night is not None and slot is not None:
         lines += missing_of_build(slot, night, build, publications)
         lacking += optional_of_build(slot, night, build, publications)
@@ -93,20 +93,25 @@ def gate(
     for line in lacking:
         log.warning("optional and missing: %s", line)
     counts: dict[str, int] = {}
-    for one in publications:
-        counts[one.state.value] = counts.get(one.state.value, 0) + 1
+    for publication in publications:
+        counts[publication.state.value] = counts.get(publication.state.value, 0) + 1
     return Passed(
         run,
-        tuple(sorted({one.repository for one in publications})),
-        max((one.revision_after for one in publications if one.revision_after is not None), default=None),
+        tuple(sorted({publication.repository for publication in publications})),
+        max(
+            (publication.revision_after for publication in publications if publication.revision_after is not None),
+            default=None,
+        ),
         counts,
         dry_run,
         tuple(lacking),
     )
 
 
-def _is_optional(slot: Slot, one: Publication | RejectedArtifact) -> bool:
-    return bool(one.project and one.platform) and not is_required(slot, str(one.project), str(one.platform))
+def _is_optional(slot: Slot, artifact: Publication | RejectedArtifact) -> bool:
+    return bool(artifact.project and artifact.platform) and not is_required(
+        slot, str(artifact.project), str(artifact.platform)
+    )
 
 
 def missing_line(publication: Publication, *, dry_run: bool) -> list[str]:
@@ -125,13 +130,13 @@ def missing_of_build(
     """What the slot or the build's index wants and no publication is for."""
     if build is None:
         return [f"slot {slot.name}: no build for {night.date} was planned; see why the plan failed"]
-    planned = {(one.project, one.platform) for one in publications}
+    planned = {(publication.project, publication.platform) for publication in publications}
     lines = [
-        f"{one.name}: rejected: {one.reason}"
-        for one in _rejected(night, slot, build, planned)
-        if not _is_optional(slot, one)
+        f"{artifact.name}: rejected: {artifact.reason}"
+        for artifact in _rejected(night, slot, build, planned)
+        if not _is_optional(slot, artifact)
     ]
-    rejected = {(one.project, one.platform) for one in build.rejected}
+    rejected = {(artifact.project, artifact.platform) for artifact in build.rejected}
     lines += [
         f"{project}/{platform}: not in the index of build {build.build_id}"
         for project, platform in required_pairs(slot, ())
@@ -140,7 +145,11 @@ def missing_of_build(
         and _wanted(platform, night.platforms)
     ]
     if not (night.projects or night.platforms):
-        listed = [*planned, *rejected, *((one.artifact.project, one.artifact.platform) for one in build.artifacts)]
+        listed = [
+            *planned,
+            *rejected,
+            *((record.artifact.project, record.artifact.platform) for record in build.artifacts),
+        ]
         absent = never_listed(slot, [(project, platform) for project, platform in listed if project and platform])
         lines += [f"{name}: nothing of it is in the index of build {build.build_id}" for name in absent]
     if not build.complete and not (night.projects and night.platforms):
@@ -171,19 +180,19 @@ def withdrawn_from_build(
     every: Sequence[Publication],
 ) -> list[str]:
     """What is required, was listed once and is not any more, and no run has published; `every` publication of it."""
-    planned = {one.artifact for one in publications}
-    good = {(one.artifact, one.artifact_sha256) for one in every if one.state.good}
-    rejected = {(one.project, one.platform) for one in build.rejected}
+    planned = {publication.artifact for publication in publications}
+    good = {(publication.artifact, publication.artifact_sha256) for publication in every if publication.state.good}
+    rejected = {(artifact.project, artifact.platform) for artifact in build.rejected}
     cure = "Let the index list it again, or make it optional."
     return [
-        f"{one.artifact.name}: was listed before and is not any more, and no run has published it. {cure}"
-        for one in build.artifacts
-        if one.id not in planned
-        and (one.id, one.artifact.sha256) not in good
-        and (one.artifact.project, one.artifact.platform) not in rejected
-        and is_required(slot, one.artifact.project, one.artifact.platform)
-        and _wanted(one.artifact.project, night.projects)
-        and _wanted(one.artifact.platform, night.platforms)
+        f"{record.artifact.name}: was listed before and is not any more, and no run has published it. {cure}"
+        for record in build.artifacts
+        if record.id not in planned
+        and (record.id, record.artifact.sha256) not in good
+        and (record.artifact.project, record.artifact.platform) not in rejected
+        and is_required(slot, record.artifact.project, record.artifact.platform)
+        and _wanted(record.artifact.project, night.projects)
+        and _wanted(record.artifact.platform, night.platforms)
     ]
 
 
@@ -193,11 +202,11 @@ def optional_of_build(
     """What the index lists, cannot be taken, and is optional."""
     if build is None:
         return []
-    planned = {(one.project, one.platform) for one in publications}
+    planned = {(publication.project, publication.platform) for publication in publications}
     return [
-        f"{one.name}: rejected: {one.reason}"
-        for one in _rejected(night, slot, build, planned)
-        if _is_optional(slot, one)
+        f"{artifact.name}: rejected: {artifact.reason}"
+        for artifact in _rejected(night, slot, build, planned)
+        if _is_optional(slot, artifact)
     ]
 
 
@@ -205,11 +214,11 @@ def _rejected(
     night: Night, slot: Slot, build: BuildRecord, planned: Collection[tuple[str | None, str | None]]
 ) -> list[RejectedArtifact]:
     return [
-        one
-        for one in build.rejected
-        if (one.project, one.platform) not in planned
-        and _wanted(one.project, night.projects or slot.projects)
-        and _wanted(one.platform, night.platforms or slot.platforms)
+        artifact
+        for artifact in build.rejected
+        if (artifact.project, artifact.platform) not in planned
+        and _wanted(artifact.project, night.projects or slot.projects)
+        and _wanted(artifact.platform, night.platforms or slot.platforms)
     ]
 
 
@@ -226,11 +235,11 @@ def gate_of_pass(ledger: Bind, run: str, slot: Slot, *, planned: bool, cause: st
     if not planned:
         raise GateClosed(run, [f"{cause or 'nothing was planned'}. The next pass looks again by itself"])
     lines: list[str] = []
-    for one in records.publications_of_run(ledger, run):
-        if one.state is not State.FAILED:
+    for publication in records.publications_of_run(ledger, run):
+        if publication.state is not State.FAILED:
             continue
-        line = f"{one.project}/{one.platform}: failed: {one.reason}"
-        if is_required(slot, str(one.project), str(one.platform)):
+        line = f"{publication.project}/{publication.platform}: failed: {publication.reason}"
+        if is_required(slot, str(publication.project), str(publication.platform)):
             lines.append(line)
         else:
             log.warning("optional: %s", line)

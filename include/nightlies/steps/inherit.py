@@ -67,7 +67,7 @@ def inherit_batch(site: Site, attempt: Attempt, batch: Batch, *, prepared: bool 
             outcome.done += made.done
         else:
             reserve_run(site, attempt, [trees])
-            good = replace(trees, items=tuple(one for one in trees.items if one.name not in made.failures))
+            good = replace(trees, items=tuple(item for item in trees.items if item.name not in made.failures))
             published = publish_batch(site, attempt, good)
             outcome.done += published.done
             outcome.failures |= published.failures

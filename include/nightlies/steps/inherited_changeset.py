@@ -36,8 +36,8 @@ def rebased_changeset(
         raise DestinationError(source, f"the source tree no longer exists; {item.name} cannot be inherited from it")
     packed: list[tuple[str, bytes]] = []
 
-    def keep(one: PackedCatalog) -> None:
-        packed.append((one.hash.key, one.data))
+    def keep(catalog: PackedCatalog) -> None:
+        packed.append((catalog.hash.key, catalog.data))
 
     layout = repository.revision.root.layout
     tree = rebase(repository.catalogs, there, item.destination, keep, layout=layout)

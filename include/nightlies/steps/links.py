@@ -44,8 +44,8 @@ class Linked:
 
     def to_json(self) -> dict[str, Any]:
         every = [*self.links, *([self.tag] if self.tag else [])]
-        said = {one.path: f"{one.state.value}: {one.reason}" for one in every}
-        return {"revision": self.revision, "links": said}
+        states = {link.path: f"{link.state.value}: {link.reason}" for link in every}
+        return {"revision": self.revision, "links": states}
 
 
 def link_night(site: Site, attempt: Attempt, night: Night, build: BuildRecord) -> Linked:
@@ -71,7 +71,7 @@ def link_night(site: Site, attempt: Attempt, night: Night, build: BuildRecord) -
         return {path: target for path in places if decisions[path].state is LinkState.MOVED}
 
     head = site.head(slot.repository)
-    taken = name is not None and any(one.name == name for one in head.tags())
+    taken = name is not None and any(known.name == name for known in head.tags())
     tag = None if name is None or taken else NewTag(name, f"{slot.name}, {build.key}")
     done: tuple[Published, ...]
     try:
@@ -79,15 +79,15 @@ def link_night(site: Site, attempt: Attempt, night: Night, build: BuildRecord) -
         done = _set(site, attempt, slot.repository, LinkChange(paths, wanted, beside, tag=tag))
     except BuildIncomplete as incomplete:
         return keep_links(site, attempt, night, build, str(incomplete))
-    made = max((one.revision for one in done if not one.unchanged), default=None)
+    made = max((published.revision for published in done if not published.unchanged), default=None)
     outcome = Linked(tuple(decisions[path] for path in paths), _tag_decision(name, taken=taken, revision=made), made)
     recorded = _recorded(site.ledger, attempt, slot, build, outcome)
     set_now = [
         SetLink(
-            one.path, target, before[one.path], one.reason, _revision_of(done, one.path, head.manifest.revision),
-            build.build_id, moved=one.state is LinkState.MOVED,
+            link.path, target, before[link.path], link.reason, _revision_of(done, link.path, head.manifest.revision),
+            build.build_id, moved=link.state is LinkState.MOVED,
         )
-        for one in outcome.links if one.state in (LinkState.MOVED, LinkState.UNCHANGED)
+        for link in outcome.links if link.state in (LinkState.MOVED, LinkState.UNCHANGED)
     ]  # fmt: skip
     vouch_links(site, attempt, slot, set_now)
     return recorded
@@ -113,9 +113,9 @@ def build_of_night(ledger: Bind, night: Night) -> BuildRecord:
 
 def build_taken(ledger: Bind, night: Night, publications: Iterable[Publication]) -> BuildRecord | None:
     """The build that a run took its artifacts from; the newest of its date where it took none."""
-    for one in publications:
-        if one.slot is not None and one.build_id is not None:
-            return builds.build(ledger, one.slot, one.build_id)
+    for publication in publications:
+        if publication.slot is not None and publication.build_id is not None:
+            return builds.build(ledger, publication.slot, publication.build_id)
     return next(iter(builds.builds_of(ledger, night.slot, night.date)), None)
 
 
@@ -123,7 +123,7 @@ def _set(site: Site, attempt: Attempt, fqrn: str, change: LinkChange) -> tuple[P
     try:
         return set_links(site, attempt, fqrn, change)
     except TagRefused:
-        if change.tag is None or all(one.name != change.tag.name for one in site.head(fqrn).tags()):
+        if change.tag is None or all(tag.name != change.tag.name for tag in site.head(fqrn).tags()):
             raise
         # another run of the same build was quicker
         return set_links(site, attempt, fqrn, replace(change, tag=None))
@@ -131,7 +131,10 @@ def _set(site: Site, attempt: Attempt, fqrn: str, change: LinkChange) -> tuple[P
 
 def _revision_of(done: Sequence[Published], path: str, seen: int) -> int:
     """The revision in which a link was set, with the others or alone; `seen` for one that was there already."""
-    return max((one.revision for one in done if not one.unchanged and is_below(path, one.path)), default=seen)
+    return max(
+        (published.revision for published in done if not published.unchanged and is_below(path, published.path)),
+        default=seen,
+    )
 
 
 def _present(ledger: Bind, slot: Slot, view: Revision, path: str) -> Present:
@@ -159,17 +162,17 @@ def _tag_decision(name: str | None, *, taken: bool, revision: int | None) -> Lin
 
 
 def _recorded(ledger: Bind, attempt: Attempt, slot: Slot, build: BuildRecord, outcome: Linked) -> Linked:
-    every = [(LINK, one) for one in outcome.links] + ([(TAG, outcome.tag)] if outcome.tag else [])
-    for kind, one in every:
-        log.info("%s %s: %s for %s: %s", kind, one.path, one.state.value, build.key, one.reason)
+    every = [(LINK, link) for link in outcome.links] + ([(TAG, outcome.tag)] if outcome.tag else [])
+    for kind, link in every:
+        log.info("%s %s: %s for %s: %s", kind, link.path, link.state.value, build.key, link.reason)
     linked.record(
         ledger,
         [
             LinkRecord(
-                kind, slot.repository, one.path, slot.name, build.build_id, build.date, one.state.value, one.reason,
-                attempt.run, outcome.revision if one.state is LinkState.MOVED else None, attempt.clock(),
+                kind, slot.repository, link.path, slot.name, build.build_id, build.date, link.state.value, link.reason,
+                attempt.run, outcome.revision if link.state is LinkState.MOVED else None, attempt.clock(),
             )
-            for kind, one in every
+            for kind, link in every
         ],
     )  # fmt: skip
     return outcome

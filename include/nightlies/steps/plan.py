@@ -57,30 +57,30 @@ def plan_night(site: Site, attempt: Attempt, night: Night, *, max_mapped: int = 
     slot = site.settings.slot(night.slot)
     seen = _looked_at(site, attempt, slot, night)
     repository, index, record, taken = seen.repository, seen.index, seen.record, seen.taken
-    notes, parts = list(seen.notes), [one.artifact for one in taken]
+    notes, parts = list(seen.notes), [tree.artifact for tree in taken]
     chosen, more = _chosen([*index.artifacts, *parts], index, slot, night)
     if not night.last:
         arrived = fresh_artifacts(site.ledger, slot, night, index, record, attempt.clock())
         fresh = set(arrived.fresh)
-        chosen = tuple(one for one in chosen if one.name in fresh)
+        chosen = tuple(candidate for candidate in chosen if candidate.name in fresh)
         notes += [f"{name}: {why}" for name, why in arrived.held.items()]
     items, refused = _items(site, slot, index, chosen, ordered=not more)
     notes += more + [f"{name} is refused: {error}" for name, error in refused.items()]
-    from_base = {one.artifact.name: one.path for one in taken}
+    from_base = {tree.artifact.name: tree.path for tree in taken}
     links = slot.partial == "link"
     items = [
-        replace(one, inherits=from_base[one.name], linked=links, needs=()) if one.name in from_base else one
-        for one in items
+        replace(item, inherits=from_base[item.name], linked=links, needs=()) if item.name in from_base else item
+        for item in items
     ]
     batch = Batch(night.run, slot.repository, tuple(items), nested_directories(slot, index), dry_run=night.dry_run)
     undone_before = undone.of_build(site.ledger, record.id)
     open_items, settled = [], []
-    artifacts = {one.artifact.name: one for one in record.artifacts}
+    artifacts = {known.artifact.name: known for known in record.artifacts}
     planned = plan_many(
         site.ledger,
         {
             batch.key(item): Planned(
-                one.id if (one := artifacts.get(item.name)) else None, item.sha256, _reason(index, night, item)
+                listed.id if (listed := artifacts.get(item.name)) else None, item.sha256, _reason(index, night, item)
             )
             for item in items
         },
@@ -156,7 +156,7 @@ def held_already(
     """
     if publication.artifact_sha256 is None:
         return None
-    if any(is_below(one.path, publication.destination) for one in damages):
+    if any(is_below(damaged.path, publication.destination) for damaged in damages):
         return None
     recorded = records.recorded_nested_hash(
         ledger, publication.repository, publication.destination, publication.artifact_sha256
@@ -169,7 +169,7 @@ def held_already(
 
 def cut(batch: Batch, items: Sequence[Item], limit: int) -> tuple[Batch, ...]:
     """The batch in at most `limit` pieces of about the same work, in order; on most nights each holds one item."""
-    return tuple(replace(batch, items=piece) for piece in dealt(items, [one.size for one in items], limit))
+    return tuple(replace(batch, items=piece) for piece in dealt(items, [item.size for item in items], limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +203,9 @@ def _look_once(site: Site, attempt: Attempt, slot: Slot, night: Night) -> _Looke
     found = compared(trusted, before)
     index = found.index
     taken, lacking = inherited(site.ledger, slot, index, before, repository.revision) if night.last else ((), ())
-    parts = [one.artifact for one in taken]
+    parts = [tree.artifact for tree in taken]
     record = builds.record_build(ledger, index, index_url=url, now=attempt.clock(), inherited=parts, seen=recorded)
-    rejected = (f"{one.name} is rejected: {one.reason}" for one in index.rejected)
+    rejected = (f"{artifact.name} is rejected: {artifact.reason}" for artifact in index.rejected)
     notes = (*([wrong] if wrong else ()), *found.notes, *lacking, *rejected)
     return _LookedAt(repository, index, record, taken, notes)
 
@@ -217,7 +217,7 @@ def _require_tag(site: Site, batch: Batch, item: Item, tag: str) -> None:
     """
     check_tag_name(tag)
     repository = site.head(batch.repository)
-    taken = next((one for one in repository.tags() if one.name == tag), None)
+    taken = next((known for known in repository.tags() if known.name == tag), None)
     if taken is None:
         return
     before = records.publication(site.ledger, batch.key(item))
@@ -231,27 +231,29 @@ def _require_tag(site: Site, batch: Batch, item: Item, tag: str) -> None:
 
 
 def _reason(index: BuildIndex, night: Night, item: Item) -> str:
-    said = f"build {index.build_id} of {index.date} ({night.reason})"
-    return said if item.inherits is None else f"{said}, inherited from {index.base}"
+    reason = f"build {index.build_id} of {index.date} ({night.reason})"
+    return reason if item.inherits is None else f"{reason}, inherited from {index.base}"
 
 
 def _chosen(
     listed: Sequence[Artifact], index: BuildIndex, slot: Slot, night: Night
 ) -> tuple[tuple[Artifact, ...], list[str]]:
-    offered = [one for one in listed if is_taken(slot, one.project, one.platform)]
-    rejected = [one for one in index.rejected if one.project and one.platform]
+    offered = [artifact for artifact in listed if is_taken(slot, artifact.project, artifact.platform)]
+    rejected = [artifact for artifact in index.rejected if artifact.project and artifact.platform]
     chosen = select(
         offered,
         projects=night.projects,
         platforms=night.platforms,
-        known_projects=[*slot.projects, *(str(one.project) for one in rejected)],
-        known_platforms=[*slot.platforms, *(str(one.platform) for one in rejected)],
+        known_projects=[*slot.projects, *(str(artifact.project) for artifact in rejected)],
+        known_platforms=[*slot.platforms, *(str(artifact.platform) for artifact in rejected)],
     )
     try:
         return in_order(chosen), []
     except DependencyCycle as error:
         # the order only decides who comes first: better by priority alone than no night
-        return tuple(sorted(chosen, key=lambda one: (-one.priority, one.name))), [f"ordered by priority alone: {error}"]
+        return tuple(sorted(chosen, key=lambda artifact: (-artifact.priority, artifact.name))), [
+            f"ordered by priority alone: {error}"
+        ]
 
 
 def _items(
@@ -259,21 +261,23 @@ def _items(
 ) -> tuple[list[Item], dict[str, NightlyError]]:
     items: list[Item] = []
     refused: dict[str, NightlyError] = {}
-    names = {one.name for one in chosen}
-    rejected = {one.name: one.reason for one in index.rejected}
-    for one in chosen:
-        source = absolute(site, slot.store, one.url)
-        where = destination_of(slot, index, one)
-        needs = [f"{name}/{one.platform}" for name in one.dependencies]
+    names = {artifact.name for artifact in chosen}
+    rejected = {artifact.name: artifact.reason for artifact in index.rejected}
+    for artifact in chosen:
+        source = absolute(site, slot.store, artifact.url)
+        where = destination_of(slot, index, artifact)
+        needs = [f"{name}/{artifact.platform}" for name in artifact.dependencies]
         wanted = tuple(n for n in needs if ordered and n in names)
-        items.append(Item(one.name, where, source, one.sha256, one.size, wanted, store=slot.store))
+        items.append(Item(artifact.name, where, source, artifact.sha256, artifact.size, wanted, store=slot.store))
         for name in needs:
             if name in rejected:
-                refused[one.name] = PLAN_REFUSED(f"blocked: it depends on {name}, which is rejected: {rejected[name]}")
+                refused[artifact.name] = PLAN_REFUSED(
+                    f"blocked: it depends on {name}, which is rejected: {rejected[name]}"
+                )
         try:
             locate(site, source, slot.store)
         except NightlyError as error:
-            refused[one.name] = error
+            refused[artifact.name] = error
     for above, below in overlapping(item.destination for item in items):
         for item in items:
             if item.destination in (above, below):
@@ -299,7 +303,7 @@ def _skip(ledger: Bind, attempt: Attempt, publication: Publication, why: str) ->
 def _settle(ledger: Bind, attempt: Attempt, publication: Publication, held: str, repository: Repository) -> Publication:
     manifest = repository.manifest
     before = records.history(ledger, publication.repository, publication.destination)
-    last = next((one for one in before if one.nested_hash == held and one.files is not None), None)
+    last = next((earlier for earlier in before if earlier.nested_hash == held and earlier.files is not None), None)
     figures = Figures(
         files=last.files if last else None,
         bytes=last.bytes if last else None,

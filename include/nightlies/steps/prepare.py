@@ -185,14 +185,14 @@ def _prepare_one(preparation: Preparation, item: Item, publication: Publication)
             attempt.move(ledger, key, Move.failed(Phase.PREPARE, error))
         raise
     figures = figures_of(changeset, seconds=time.monotonic() - started)
-    said = _said(changeset)
+    prepared = _said(changeset)
     if batch.dry_run:
         reason = f"dry run: {would}"
         return attempt.move(ledger, key, Move(State.SKIPPED, Phase.PREPARE, reason, figures, skip=Skip.DRY_RUN))
-    log.info("%s: prepared %s", item.name, said)
+    log.info("%s: prepared %s", item.name, prepared)
     for note in changeset.notes:
         log.info("%s: %s", item.name, note)
-    reason = "; ".join([f"prepared {said}", *changeset.notes])
+    reason = "; ".join([f"prepared {prepared}", *changeset.notes])
     return attempt.move(ledger, key, Move(State.PREPARED, Phase.PREPARE, reason, figures))
 
 

@@ -68,18 +68,18 @@ def vouch_links(site: Site, attempt: Attempt, slot: Slot, links: Iterable[SetLin
     One that an earlier try moved, and died before it was recorded, is recorded as found.
     """
     fqrn, now = slot.repository, attempt.clock()
-    for one in links:
-        reason = one.reason
-        if not one.moved:
-            last = newest(site.ledger, fqrn, one.path)
-            if last is not None and last.leads_to == one.target:
+    for link in links:
+        reason = link.reason
+        if not link.moved:
+            last = newest(site.ledger, fqrn, link.path)
+            if last is not None and last.leads_to == link.target:
                 continue
             reason = "found in this state; the task that changed it did not record it"
-        record = begun(site, fqrn, revision=one.revision, run_id=attempt.run, holder=attempt.holder, at=now)
+        record = begun(site, fqrn, revision=link.revision, run_id=attempt.run, holder=attempt.holder, at=now)
         note(
             site,
             replace(
-                record, path=one.path, kind=ChangeKind.LINK, leads_to=one.target, before=one.before, reason=reason,
-                slot=slot.name, build_id=one.build_id,
+                record, path=link.path, kind=ChangeKind.LINK, leads_to=link.target, before=link.before, reason=reason,
+                slot=slot.name, build_id=link.build_id,
             ),
         )  # fmt: skip

@@ -134,7 +134,11 @@ def _require_dependencies(ledger: Bind, batch: Batch, item: Item, *, last_try: b
     if not item.needs:
         return None
     planned = records.publications_of_run(ledger, batch.run)
-    verdict = readiness(item.needs, {f"{one.project}/{one.platform}": one for one in planned}, last_try=last_try)
+    verdict = readiness(
+        item.needs,
+        {f"{publication.project}/{publication.platform}": publication for publication in planned},
+        last_try=last_try,
+    )
     if verdict.readiness is Readiness.PENDING:
         raise DependencyPending(item.name, verdict.reason, repository=batch.repository, path=item.destination)
     if verdict.readiness is Readiness.LATER:

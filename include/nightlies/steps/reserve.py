@@ -41,7 +41,7 @@ def reserve_run(site: Site, attempt: Attempt, batches: Sequence[Batch]) -> Reser
     if not batches:
         return outcome
     wanted = []
-    planned = {one.key: one for one in records.publications_of_run(site.ledger, batches[0].run)}
+    planned = {row.key: row for row in records.publications_of_run(site.ledger, batches[0].run)}
     for batch, item in all_items(batches):
         publication = planned.get(batch.key(item))
         # what the plan settled or refused, and what an earlier try refused here, needs no place
@@ -62,7 +62,7 @@ def reserve_run(site: Site, attempt: Attempt, batches: Sequence[Batch]) -> Reser
                 outcome.refused[path] = str(error)
                 log.warning("%s", error)
                 attempt.move(site.ledger, key, Move.failed(Phase.PUBLISH, error))
-            wanted = [one for one in wanted if one not in refused]
+            wanted = [destination for destination in wanted if destination not in refused]
             continue
         outcome.revision, outcome.created, outcome.lease_held_s = done.revision, done.created, done.lease_held_s
         if first.dry_run:

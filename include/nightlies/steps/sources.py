@@ -140,8 +140,12 @@ def index_version(site: Site, slot: Slot, wanted: date) -> object:
     """What changes whenever the index or its signature is written again; None while there is no index."""
     store, key = site.store(slot.store), index_place(slot, wanted)
     keys = [key] if slot.index_signature is None else [key, key + slot.index_signature.suffix]
-    found = [store.head(one) for one in keys]
-    return None if found[0] is None else tuple((one.version, one.size, one.modified) if one else None for one in found)
+    found = [store.head(candidate) for candidate in keys]
+    return (
+        None
+        if found[0] is None
+        else tuple((meta.version, meta.size, meta.modified) if meta else None for meta in found)
+    )
 
 
 def _bounded(store: Store, key: str, limit: int) -> bytes:

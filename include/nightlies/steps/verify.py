@@ -63,12 +63,14 @@ def verify_run(site: Site, attempt: Attempt, *, sample: int = SAMPLE_FILES) -> t
     What reads back is noted in the ledger, and so are objects that do not. Raises NotVerified with every problem once
     all were checked; an outage that the attempt outlasts as it is, and then nothing is noted as read.
     """
-    good = [one for one in records.publications_of_run(site.ledger, attempt.run) if one.state.good]
+    good = [
+        publication for publication in records.publications_of_run(site.ledger, attempt.run) if publication.state.good
+    ]
     problems: list[str] = []
     done: list[ReadBack] = []
     read: list[Publication] = []
     readers: dict[str, _Reader | Exception] = {}
-    for name in {one.repository for one in good}:
+    for name in {publication.repository for publication in good}:
         try:
             readers[name] = _Reader(site.repository(name))
         except (CvmfsError, StoreError) as error:
@@ -93,10 +95,10 @@ def verify_run(site: Site, attempt: Attempt, *, sample: int = SAMPLE_FILES) -> t
             if isinstance(found, ObjectError):
                 lost = Damage(found.key, publication.destination, str(found))
                 damage.note(site.ledger, publication.repository, [lost], now=attempt.clock())
-    many.note_verified(site.ledger, [one.key for one in read], now=attempt.clock())
+    many.note_verified(site.ledger, [publication.key for publication in read], now=attempt.clock())
     if problems:
         raise NotVerified(attempt.run, problems)
-    log.info("read back %d destinations, %d files sampled", len(done), sum(one.sampled for one in done))
+    log.info("read back %d destinations, %d files sampled", len(done), sum(verified.sampled for verified in done))
     return tuple(done)
 
 
@@ -113,7 +115,11 @@ def tidy_run(site: Site, attempt: Attempt, batches: Sequence[Batch]) -> tuple[st
     batch = batches[0]
     planned = records.publications_of_run(site.ledger, batch.run)
     # all tasks before this one have ended: what is under way in the ledger was given up with its task
-    lost = [one.destination for one in planned if not one.state.good and not _is_for_another(site.ledger, one)]
+    lost = [
+        publication.destination
+        for publication in planned
+        if not publication.state.good and not _is_for_another(site.ledger, publication)
+    ]
     above = created.of_run(site.ledger, batch.run, batch.repository)
     for path, other in records.open_elsewhere(site.ledger, batch.run, batch.repository, lost).items():
         log.info("%s: left reserved for run %s, which has it to publish", path, other)
@@ -136,10 +142,10 @@ def tidy_run(site: Site, attempt: Attempt, batches: Sequence[Batch]) -> tuple[st
     return done.removed
 
 
-def _is_for_another(ledger: Bind, one: Publication) -> bool:
+def _is_for_another(ledger: Bind, publication: Publication) -> bool:
     """Whether another run installs there: skipped, because the build lists it with another sum since it was planned."""
-    skipped = one.state is State.SKIPPED
-    return skipped and builds.rebuilt_as(ledger, one.artifact, one.artifact_sha256) is not None
+    skipped = publication.state is State.SKIPPED
+    return skipped and builds.rebuilt_as(ledger, publication.artifact, publication.artifact_sha256) is not None
 
 
 def _read_back(reader: _Reader, publication: Publication, sample: int) -> ReadBack:

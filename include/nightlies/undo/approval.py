@@ -46,9 +46,9 @@ def require_undo_approved(site: Site, plan: UndoPlan, run: str, *, wished: bool)
 def digest_of(plan: UndoPlan) -> str:
     """The digest of what an approval of undoing binds: each place, what it has, and what comes instead; no revision."""
     taken = [
-        (one.destination, one.held, one.instead.path, str(one.instead.reference.hash)) if one.instead
-        else (one.destination, one.held)
-        for one in plan.taken
+        (target.destination, target.held, target.instead.path, str(target.instead.reference.hash)) if target.instead
+        else (target.destination, target.held)
+        for target in plan.taken
     ]  # fmt: skip
-    links = [(one.path, one.was, one.target or "") for one in plan.links]
+    links = [(link.path, link.was, link.target or "") for link in plan.links]
     return approval.undo_digest(plan.repository, f"{plan.wish.slot} {plan.build.key}", [*taken, *links])

@@ -47,8 +47,10 @@ def links_of_slot(
             refused.append(f"{path} leads to {top}; turn on *Move links* (command line: --move-links), or undo nothing")
             continue
         any_day = path.endswith(f"/{LATEST}")
-        candidates = [one for one in earlier if any_day or one.date.weekday() == build.date.weekday()]
-        whole = next((one for one in candidates if not Completeness(ledger, slot, one).lacking(tree)), None)
+        candidates = [candidate for candidate in earlier if any_day or candidate.date.weekday() == build.date.weekday()]
+        whole = next(
+            (candidate for candidate in candidates if not Completeness(ledger, slot, candidate).lacking(tree)), None
+        )
         target = build_directory(slot, whole.build_id, build_date=whole.date) if whole else None
         found.append(MovedLink(path, top, whole, target))
     return found, refused
@@ -77,15 +79,15 @@ def leading_into(ledger: Bind, slot: Slot, build: BuildRecord, tree: Revision, g
     top = build_directory(slot, build.build_id, build_date=build.date)
     left = [
         where
-        for one in build.artifacts
-        if (where := destination_of(slot, build, one.artifact)) not in gone and standing(tree, where) is not None
+        for record in build.artifacts
+        if (where := destination_of(slot, build, record.artifact)) not in gone and standing(tree, where) is not None
     ]
     for path in links_by_path(ledger, slot.repository):
         leads = _leads(tree, path) if path not in seen else None
-        if leads is None or not is_below(leads, top) or any(is_below(path, one) for one in gone):
+        if leads is None or not is_below(leads, top) or any(is_below(path, removed) for removed in gone):
             continue
-        emptied = any(is_below(one, leads) for one in gone) and not any(is_below(one, leads) for one in left)
-        if emptied or any(is_below(leads, one) for one in gone):
+        emptied = any(is_below(removed, leads) for removed in gone) and not any(is_below(kept, leads) for kept in left)
+        if emptied or any(is_below(leads, removed) for removed in gone):
             refused.append(f"{path}, set by hand, leads to {leads}; let it lead elsewhere, or remove it, first")
     return refused
 

@@ -84,10 +84,10 @@ class UndoPlan:
     def lines(self) -> Iterator[str]:
         """The whole plan as text, for the person who decides."""
         yield f"{self.repository}, revision {self.revision}: {self.build.key} of slot {self.wish.slot}"
-        yield from (str(one) for one in self.taken)
-        yield from (str(one) for one in self.links)
+        yield from (str(target) for target in self.taken)
+        yield from (str(link) for link in self.links)
         yield from self.notes
-        yield from (f"refused: {one}" for one in self.refused)
+        yield from (f"refused: {reason}" for reason in self.refused)
         if not self.taken and not self.links and not self.refused:
             yield "nothing is to be done"
 
@@ -96,8 +96,8 @@ class UndoPlan:
             "repository": self.repository,
             "revision": self.revision,
             "build": str(self.build.key),
-            "taken": [str(one) for one in self.taken],
-            "links": [str(one) for one in self.links],
+            "taken": [str(target) for target in self.taken],
+            "links": [str(link) for link in self.links],
             "notes": list(self.notes),
             "refused": list(self.refused),
         }

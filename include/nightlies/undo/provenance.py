@@ -56,8 +56,8 @@ def vouch_undone(
             own, artifact_sha256=before.sha256, nested_hash=known, came_from=before.path, from_build=before.build_id
         )  # fmt: skip
 
-    for one in plan.taken:
-        note(site, replace(removal(one.artifact, one.instead), before=one.held or None))
+    for target in plan.taken:
+        note(site, replace(removal(target.artifact, target.instead), before=target.held or None))
     for removed, before in found:
         late = removal(removed, before)
         last = newest(site.ledger, late.repository, late.path)

@@ -55,8 +55,8 @@ def plan_undo(site: Site, wish: Wish) -> UndoPlan:
     if build is None:
         raise BuildUnknown(slot.name, wish.build_id)
     head = site.head(slot.repository)
-    chosen = select([one.artifact for one in build.artifacts], projects=wish.projects, platforms=wish.platforms)
-    names = {one.name for one in chosen}
+    chosen = select([record.artifact for record in build.artifacts], projects=wish.projects, platforms=wish.platforms)
+    names = {artifact.name for artifact in chosen}
     taken, absent, notes, refused = [], [], [], []
     earlier = builds.earlier_builds(site.ledger, slot.name, build.key)
     replacing = earlier if wish.instead is Instead.PREDECESSOR else None
@@ -73,7 +73,7 @@ def plan_undo(site: Site, wish: Wish) -> UndoPlan:
             if found.absent:
                 absent.append((record, found.before))
     links: list[MovedLink] = []
-    places = {one.destination for one in taken}
+    places = {target.destination for target in taken}
     if wish.instead is Instead.PREDECESSOR:
         notes += shown_by_links(site.ledger, slot, head.revision, places)
     elif taken or head.revision.lookup(build_directory(slot, build.build_id, build_date=build.date)) is None:
@@ -120,9 +120,9 @@ def redo(site: Site, wish: Wish, *, now: datetime) -> int:
     build = builds.build(site.ledger, slot.name, wish.build_id)
     if build is None:
         raise BuildUnknown(slot.name, wish.build_id)
-    chosen = select([one.artifact for one in build.artifacts], projects=wish.projects, platforms=wish.platforms)
-    names = {one.name for one in chosen}
-    return undone.lift(site.ledger, [one.id for one in build.artifacts if one.artifact.name in names], now=now)
+    chosen = select([record.artifact for record in build.artifacts], projects=wish.projects, platforms=wish.platforms)
+    names = {artifact.name for artifact in chosen}
+    return undone.lift(site.ledger, [record.id for record in build.artifacts if record.artifact.name in names], now=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,8 @@ def _look(
             return _Left(f"{artifact.name}: {before.build_id} has the very same artifact")
         known = records.recorded_nested_hash(ledger, slot.repository, where, before.sha256)
         if held and held == known:
-            said = f"{artifact.name}: the tree of {before.build_id} is there already"
-            return _Left(said, absent=True, before=before)
+            why = f"{artifact.name}: the tree of {before.build_id} is there already"
+            return _Left(why, absent=True, before=before)
     inside = contents_of(head.revision, where) if reference else None
     return UndoneDestination(record, where, held, inside.files if inside else 0, inside.bytes if inside else 0, before)
 
@@ -180,14 +180,14 @@ def earlier_bytes(
 
     Without a tag a collection may have deleted parts of it unnoticed. Content that was itself undone does not count.
     """
-    spurned = {sha256 for one, sha256 in undone.of_build(ledger, build.id) if one == record.id}
+    spurned = {sha256 for artifact_id, sha256 in undone.of_build(ledger, build.id) if artifact_id == record.id}
     spurned.add(record.artifact.sha256)
-    tags = [one for one in head.tags() if one.name not in (TRUNK, TRUNK_PREVIOUS)]
+    tags = [named for named in head.tags() if named.name not in (TRUNK, TRUNK_PREVIOUS)]
     for done in records.history(ledger, head.fqrn, where):
         sha256, revision = done.artifact_sha256, done.revision_after
         if sha256 is None or sha256 in spurned or revision is None or done.artifact != record.id:
             continue
-        for tag in reversed([one for one in tags if one.revision >= revision][-_TAGS:]):
+        for tag in reversed([named for named in tags if named.revision >= revision][-_TAGS:]):
             there = head.at(tag.hash).nested_at(where)
             if there is not None and str(there.hash) == done.nested_hash:
                 return Predecessor(build.build_id, where, there, sha256, tag.name)
@@ -198,14 +198,14 @@ def _predecessor(
     ledger: Bind, slot: Slot, record: ArtifactRecord, head: Repository, earlier: Sequence[BuildRecord]
 ) -> Predecessor | None:
     for build in earlier:
-        one = build.artifact(record.artifact.project, record.artifact.platform)
-        if one is None:
+        listed = build.artifact(record.artifact.project, record.artifact.platform)
+        if listed is None:
             continue
-        where = destination_of(slot, build, one.artifact)
-        recorded = records.recorded_nested_hash(ledger, slot.repository, where, one.artifact.sha256)
+        where = destination_of(slot, build, listed.artifact)
+        recorded = records.recorded_nested_hash(ledger, slot.repository, where, listed.artifact.sha256)
         held = standing(head.revision, where)
         if held is not None and held.hash == recorded:
-            return Predecessor(build.build_id, held.path, held.reference, one.artifact.sha256)
+            return Predecessor(build.build_id, held.path, held.reference, listed.artifact.sha256)
     return None
 
 
@@ -219,22 +219,22 @@ def _change(site: Site, attempt: Attempt, plan: UndoPlan) -> Published:
     def keep(packed: PackedCatalog) -> None:
         written.append((packed.hash.key, packed.data))
 
-    for one in plan.taken:
-        if one.instead is not None:
-            tree = made[one.destination] = rebase(
-                head.catalogs, one.instead.reference, one.destination, keep, layout=head.revision.root.layout
+    for target in plan.taken:
+        if target.instead is not None:
+            tree = made[target.destination] = rebase(
+                head.catalogs, target.instead.reference, target.destination, keep, layout=head.revision.root.layout
             )
             # recorded before the commit, so that a death right after it leaves no tree that the ledger does not know
             records.note_installed(
-                site.ledger, plan.repository, one.destination, one.instead.sha256, str(tree.reference.hash),
+                site.ledger, plan.repository, target.destination, target.instead.sha256, str(tree.reference.hash),
                 now=now,
             )  # fmt: skip
 
     def apply(edit: Edit) -> None:
-        for one in plan.taken:
-            reference = edit.nested_at(one.destination)
-            if (str(reference.hash) if reference else "") != one.held:
-                raise DestinationError(one.destination, "was published or taken away meanwhile; undo it again")
+        for target in plan.taken:
+            reference = edit.nested_at(target.destination)
+            if (str(reference.hash) if reference else "") != target.held:
+                raise DestinationError(target.destination, "was published or taken away meanwhile; undo it again")
         for link in plan.links:
             entry = edit.lookup(link.path)
             if entry is None or not entry.is_symlink or link_target(link.path, entry.symlink) != link.was:
@@ -248,10 +248,10 @@ def _change(site: Site, attempt: Attempt, plan: UndoPlan) -> Published:
         if plan.wish.instead is Instead.NOTHING:
             _require_unneeded(site.ledger, slot, plan, edit, top)
         edit.bring(written)
-        for one in plan.taken:
-            if one.instead is not None:
-                _replace(edit, one, one.instead, made[one.destination])
-        for path in _going(edit, [one.destination for one in plan.taken if one.instead is None], top):
+        for target in plan.taken:
+            if target.instead is not None:
+                _replace(edit, target, target.instead, made[target.destination])
+        for path in _going(edit, [target.destination for target in plan.taken if target.instead is None], top):
             edit.remove(path)
 
     lease = common_top([top, *(link.path for link in plan.links)]) if plan.links else _narrowest(plan, top)
@@ -260,26 +260,26 @@ def _change(site: Site, attempt: Attempt, plan: UndoPlan) -> Published:
 
 def _require_unneeded(ledger: Bind, slot: Slot, plan: UndoPlan, edit: Edit, top: str) -> None:
     """Check that nothing has come to depend on what goes since the plan was made. Raises DestinationError."""
-    gone = {one.destination for one in plan.taken}
+    gone = {target.destination for target in plan.taken}
     for path in leading_to(slot, edit, top):
         raise DestinationError(path, f"was moved to {top} meanwhile; undo the build again")
     for line in leading_into(ledger, slot, plan.build, edit, gone):
         raise DestinationError(top, f"is needed since it was checked: {line}; undo the build again")
 
 
-def _replace(edit: Edit, one: UndoneDestination, before: Predecessor, tree: Rebased) -> None:
+def _replace(edit: Edit, target: UndoneDestination, before: Predecessor, tree: Rebased) -> None:
     source = edit.nested_at(before.path)
     if before.tag is None and (source is None or source.hash.digest != before.reference.hash.digest):
         raise DestinationError(before.path, "was replaced or taken away meanwhile; undo the build again")
-    entry = edit.lookup(one.destination)
+    entry = edit.lookup(target.destination)
     if entry is not None and entry.is_symlink:
-        edit.remove(one.destination)
+        edit.remove(target.destination)
     edit.hang(tree.reference, tree.root_entry, tree.statistics.total)
 
 
 def _going(edit: Edit, paths: Sequence[str], top: str) -> tuple[str, ...]:
     """The fewest places whose removal takes these away, and the directories of the build that are empty then."""
-    above = {path for one in paths for path in ancestors(one) if path != one and is_below(path, top)}
+    above = {path for removed in paths for path in ancestors(removed) if path != removed and is_below(path, top)}
     return topmost(paths, None, lambda path: [entry.name for entry in edit.inside(path).listing(path)], above)
 
 
@@ -291,18 +291,20 @@ def _record(site: Site, attempt: Attempt, plan: UndoPlan, revision: int | None) 
     now, run = attempt.clock(), attempt.run
     slot = site.settings.slot(plan.wish.slot)
     before = undone.of_build(site.ledger, plan.build.id)
-    gone = [(one.artifact, one.held, one.instead.build_id if one.instead else None) for one in plan.taken]
+    gone = [
+        (target.artifact, target.held, target.instead.build_id if target.instead else None) for target in plan.taken
+    ]
     # what was gone already was undone by a try that died before it was recorded, or is to stay away all the same
-    found = [(one, it) for one, it in plan.absent if (one.id, one.artifact.sha256) not in before]
-    gone += [(one, "", it.build_id if it else None) for one, it in found]
+    found = [(listed, it) for listed, it in plan.absent if (listed.id, listed.artifact.sha256) not in before]
+    gone += [(listed, "", it.build_id if it else None) for listed, it in found]
     undone.record(
         site.ledger,
         [
             Undone(
-                one.id, one.artifact.sha256, plan.repository, destination_of(slot, plan.build, one.artifact), held,
-                instead, plan.wish.reason, run, revision, now,
+                listed.id, listed.artifact.sha256, plan.repository, destination_of(slot, plan.build, listed.artifact),
+                held, instead, plan.wish.reason, run, revision, now,
             )
-            for one, held, instead in gone
+            for listed, held, instead in gone
         ],
     )  # fmt: skip
     linked.record(

@@ -38,9 +38,9 @@ def read(asked: Asked) -> dict[str, Any]:
         slot, day = of_run
     shared = {"slots": sorted(slots), "slot": slot, "day": day, "night_url": night}
     if slot is not None and day is not None:
-        return shared | {"one": _night(asked, slots[slot], day)}
+        return shared | {"night": _night(asked, slots[slot], day)}
     note = f"Run {run} has not recorded an artifact of a night." if run else None
-    return shared | {"one": None, "note": note, **_list(asked, slot)}
+    return shared | {"night": None, "note": note, **_list(asked, slot)}
 
 
 def _list(asked: Asked, slot: str | None) -> dict[str, Any]:
@@ -76,9 +76,9 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
 
     make = partial(cell_of, slot=slot.name, browser_url=reached, noted=noted, before=before)
     cells = [(line, make(line)) for line in summary.lines]
-    builds_ = [one.id for one in builds.builds_of(ledger, slot.name, day)]
+    builds_ = [build.id for build in builds.builds_of(ledger, slot.name, day)]
     runs = rows.runs_of(ledger, builds_) if ids else ()
-    busy = any(one.busy for one in runs)
+    busy = any(run.busy for run in runs)
     previous, following = rows.neighbours(ledger, slot.name, day)
     return {
         "summary": summary,
@@ -105,7 +105,7 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
 
 def _before(site: Site, slot: Slot, summary: Summary) -> dict[tuple[str, str], int]:
     """The sizes of the build before, for the estimate of what is being prepared."""
-    oldest = min((BuildKey(summary.date, one) for one in summary.builds), default=BuildKey(summary.date, ""))
+    oldest = min((BuildKey(summary.date, build_id) for build_id in summary.builds), default=BuildKey(summary.date, ""))
     build = builds.preceding_build(site.ledger, slot.name, oldest)
     return {} if build is None else rows.bytes_before(site.ledger, build.id)
 

@@ -161,7 +161,7 @@ def runs_of(bind: Bind, builds_: Sequence[int]) -> tuple[RunRow, ...]:
             else:
                 began, ended = min(before.began_at, row.began), max(before.ended_at, row.ended)
                 found[row.run_id] = RunRow(row.run_id, began, ended, before.states + states)
-    return tuple(sorted(found.values(), key=lambda one: (one.began_at, one.run)))
+    return tuple(sorted(found.values(), key=lambda run: (run.began_at, run.run)))
 
 
 def bytes_before(bind: Bind, build: int) -> dict[tuple[str, str], int]:
@@ -188,11 +188,11 @@ def links_of_slot(bind: Bind, slot: str, paths: Sequence[str], repository: str) 
         ids = connection.scalars(newest).all(), connection.scalars(leading).all()
         rows = connection.execute(select(links).where(links.c.id.in_([*ids[0], *ids[1]]))).mappings().all()
     by_id = {row["id"]: row for row in rows}
-    leads = {by_id[one]["path"]: by_id[one] for one in ids[1]}
+    leads = {by_id[row_id]["path"]: by_id[row_id] for row_id in ids[1]}
     found = {}
-    for one in ids[0]:
-        path = by_id[one]["path"]
-        last = LinkRecord(**{name: by_id[one][name] for name in LinkRecord.__slots__})
+    for row_id in ids[0]:
+        path = by_id[row_id]["path"]
+        last = LinkRecord(**{name: by_id[row_id][name] for name in LinkRecord.__slots__})
         to = leads.get(path)
         if to is None or to["state"] == LinkState.REMOVED.value:
             found[path] = LinkRow(path, None, None, last)

@@ -134,19 +134,19 @@ def matrices(summary: Summary, cells: Sequence[tuple[Line, ArtifactCell]]) -> tu
         own = {(line.project, line.platform): cell for line, cell in cells if line.build_id == build_id}
         platforms = tuple(sorted({platform for _, platform in own}))
         projects = sorted({project for project, _ in own}, key=lambda name: (name.casefold(), name))
-        rows = tuple((project, tuple(own.get((project, one)) for one in platforms)) for project in projects)
+        rows = tuple((project, tuple(own.get((project, platform)) for platform in platforms)) for project in projects)
         found.append(Matrix(build_id, platforms, rows))
     return tuple(found)
 
 
 def progress_of(summary: Summary, now: datetime) -> NightProgress | None:
     """How far a night is, by the sizes of its artifacts; None where none is listed or all have ended."""
-    listed = [one for one in summary.lines if one.artifact is not None]
-    ended = [one for one in listed if one.fate is not Fate.OPEN]
+    listed = [line for line in summary.lines if line.artifact is not None]
+    ended = [line for line in listed if line.fate is not Fate.OPEN]
     if not listed or len(ended) == len(listed):
         return None
-    whole = sum(max(one.artifact.artifact.size, 1) for one in listed if one.artifact)
-    done = sum(max(one.artifact.artifact.size, 1) for one in ended if one.artifact)
+    whole = sum(max(line.artifact.artifact.size, 1) for line in listed if line.artifact)
+    done = sum(max(line.artifact.artifact.size, 1) for line in ended if line.artifact)
     began = summary.total().began_at
     took = (now - began).total_seconds() if began is not None else 0.0
     left = took * (whole - done) / done if done and took > 0 else None

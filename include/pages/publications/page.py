@@ -80,9 +80,9 @@ def _figures(asked: Asked, fqrn: str | None) -> dict[str, Any] | None:
         "phases": phases,
         "state_figure": view.state_figure(days),
         "phase_figure": view.phase_figure(days, phases) if phases else None,
-        "lease_figure": view.lease_figure(days) if any(one.held for _, one in days) else None,
+        "lease_figure": view.lease_figure(days) if any(figures.held for _, figures in days) else None,
         "failures": [
-            (one, _address(rows.Chosen(fqrn, State.FAILED, one.code)) if one.code != view.UNKNOWN else None)
-            for one in view.failures_of(read)
+            (failure, _address(rows.Chosen(fqrn, State.FAILED, failure.code)) if failure.code != view.UNKNOWN else None)
+            for failure in view.failures_of(read)
         ],
     }

@@ -104,8 +104,8 @@ def days_of(rows: Sequence[Any], *, whole: bool) -> list[tuple[date, DayFigures]
 def phases_of(days: Iterable[tuple[date, DayFigures]]) -> list[str]:
     """The phases that took time, the longest first."""
     total: Counter[str] = Counter()
-    for _, one in days:
-        total.update(one.seconds)
+    for _, figures in days:
+        total.update(figures.seconds)
     return [phase for phase, _ in total.most_common()]
 
 
@@ -116,18 +116,21 @@ def failures_of(rows: Iterable[Any]) -> list[FailureClass]:
         if row.state == State.FAILED.value:
             found.setdefault(row.code or UNKNOWN, []).append(row)
     classes = [
-        FailureClass(code, failed[0].error_class or "", len(failed), max(one.updated_at for one in failed))
+        FailureClass(
+            code, failed[0].error_class or "", len(failed), max(publication.updated_at for publication in failed)
+        )
         for code, failed in found.items()
     ]
-    return sorted(classes, key=lambda one: (-one.count, one.code))
+    return sorted(classes, key=lambda failure: (-failure.count, failure.code))
 
 
 def state_figure(days: Sequence[tuple[date, DayFigures]]) -> dict[str, Any]:
     """Publications by day and state."""
     dates = [day for day, _ in days]
-    shown = [state for state in State if any(one.states[state] for _, one in days)]
+    shown = [state for state in State if any(figures.states[state] for _, figures in days)]
     traces = [
-        bars(state.value, dates, [one.states[state] for _, one in days], colour=_LOOKS[state][1]) for state in shown
+        bars(state.value, dates, [figures.states[state] for _, figures in days], colour=_LOOKS[state][1])
+        for state in shown
     ]
     return figure("Publications", traces, whole=True)
 
@@ -135,7 +138,7 @@ def state_figure(days: Sequence[tuple[date, DayFigures]]) -> dict[str, Any]:
 def phase_figure(days: Sequence[tuple[date, DayFigures]], phases: Sequence[str]) -> dict[str, Any]:
     """Mean time of each phase by day."""
     dates = [day for day, _ in days]
-    traces = [bars(phase, dates, [one.mean(phase) for _, one in days]) for phase in phases]
+    traces = [bars(phase, dates, [figures.mean(phase) for _, figures in days]) for phase in phases]
     return figure("Time of one publication", traces, unit="s")
 
 
@@ -143,5 +146,5 @@ def lease_figure(days: Sequence[tuple[date, DayFigures]]) -> dict[str, Any]:
     """How long leases were held, by day."""
     dates = [day for day, _ in days]
     shares = (("half of them at most", 0.5), ("95 % of them at most", 0.95), ("longest", 1.0))
-    traces = [line(name, dates, [one.held_at(share) for _, one in days]) for name, share in shares]
+    traces = [line(name, dates, [figures.held_at(share) for _, figures in days]) for name, share in shares]
     return figure("Lease held", traces, unit="s")

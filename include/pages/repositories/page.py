@@ -54,8 +54,8 @@ def read(asked: Asked) -> dict[str, Any]:
         "repository_url": repository,
     }
     if fqrn is None:
-        return shared | {"one": None, "all": [_short(asked, name) for name in sorted(known)]}
-    return shared | {"one": _repository(asked, fqrn)}
+        return shared | {"details": None, "all": [_short(asked, name) for name in sorted(known)]}
+    return shared | {"details": _repository(asked, fqrn)}
 
 
 def _short(asked: Asked, fqrn: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _repository(asked: Asked, fqrn: str) -> dict[str, Any]:
     days = view.days_of(published, whole=len(published) < rows.PUBLISHED)
     points, collected = rows.revisions_over_time(ledger, fqrn), rows.newest_collections(ledger, fqrn)
     looks = looks_of(ledger, fqrn)
-    configured = {one.name for one in asked.site.settings.repository(fqrn).replicas}
+    configured = {replica.name for replica in asked.site.settings.repository(fqrn).replicas}
     head = asked.services.ask(f"head {fqrn}", lambda: stored_head(asked.site, fqrn, asked.now))
     ends = head.value.whitelist_ends if head.value else None
     return {

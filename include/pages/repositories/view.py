@@ -88,12 +88,12 @@ def revisions_of(
         del by_revision[next(reversed(by_revision))]
     found = []
     for revision, rows in list(by_revision.items())[:limit]:
-        one = rows[0]
+        first = rows[0]
         found.append(
             RevisionRow(
                 revision, min(row.published_at for row in rows),
-                Counter(ChangeKind(row.kind or ChangeKind.TREE).value for row in rows), one.path,
-                provenance(fqrn, one.path), one.run_id, run_of(one.run_id), task_of(one.holder, one.run_id),
+                Counter(ChangeKind(row.kind or ChangeKind.TREE).value for row in rows), first.path,
+                provenance(fqrn, first.path), first.run_id, run_of(first.run_id), task_of(first.holder, first.run_id),
                 sums.get(revision),
             )
         )  # fmt: skip
@@ -120,8 +120,8 @@ def revision_figure(points: Sequence[tuple[datetime, int]]) -> dict[str, Any]:
 def size_figure(days: Sequence[tuple[date, PublishedSum]]) -> dict[str, Any]:
     """Bytes of what was published by day: what was sent to the store, and what it had."""
     dates = [day for day, _ in days]
-    sent = [one.uploaded for _, one in days]
-    had = [max(one.bytes - one.uploaded, 0) for _, one in days]
+    sent = [figures.uploaded for _, figures in days]
+    had = [max(figures.bytes - figures.uploaded, 0) for _, figures in days]
     return figure("Bytes", [bars("sent to the store", dates, sent), bars("not sent", dates, had)], unit="B")
 
 

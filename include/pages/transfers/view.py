@@ -126,8 +126,8 @@ def day_figure(days: Sequence[EndedFiles]) -> dict[str, Any]:
 
 def _ended(title: str, times: Sequence[Any], ended: Sequence[EndedFiles]) -> dict[str, Any]:
     traces = [
-        bars("complete", times, [one.complete for one in ended], colour="#10b981"),
-        bars("failed", times, [one.failed for one in ended], colour="#ef4444"),
+        bars("complete", times, [day.complete for day in ended], colour="#10b981"),
+        bars("failed", times, [day.failed for day in ended], colour="#ef4444"),
     ]
     return figure(title, traces, whole=True)
 

@@ -243,11 +243,11 @@ class Running:
             self._began.set()
 
     def _hung(self) -> NodeError:
-        said = " | ".join(self._output.done()[-3:])
+        output = " | ".join(self._output.done()[-3:])
         return COMMAND_HUNG(
             self._address.fqrn,
             f"a command on {self._address.name} did not end within {self._limit_s:.0f} s, and the node did not end it"
-            + (f": {said}" if said else ""),
+            + (f": {output}" if output else ""),
         )
 
 

@@ -109,12 +109,12 @@ class DetachedJob:
         command = ["sh", "-c", _START, "nightshift", self._files, token, *self.command]
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                said = self._run(command).lines
+                answer = self._run(command).lines
                 break
             except NodeLost:
                 if attempt == _ATTEMPTS:
                     raise
-        return said[:1] == ("started",) or said[1:2] == (token,)
+        return answer[:1] == ("started",) or answer[1:2] == (token,)
 
     def look(self) -> JobLook:
         """Raises NodeError."""

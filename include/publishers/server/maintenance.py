@@ -34,9 +34,14 @@ _MOST_TAGS = _MOST_LINES = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUpkeep:
-    """One repository on its node. ``read`` opens it at its current revision, its signature verified.
+    """One repository on its node. Every method raises NodeError where a command on the node fails.
 
-    ``allow_lossy``: what may get lost on the way.
+    Attributes:
+        fqrn: The repository's name.
+        way: Its column in the table of capabilities.
+        node: The node.
+        read: Opens the repository at its current revision, its signature verified.
+        allow_lossy: What may get lost on the way.
     """
 
     fqrn: str
@@ -46,15 +51,26 @@ class NodeUpkeep:
     allow_lossy: frozenset[Loss] = frozenset()
 
     def tags(self) -> list[NodeTag]:
-        """The names of revisions, as the node lists them. Raises NodeError."""
+        """The names of revisions, as the node lists them."""
         self.require(Operation.TAG_LIST, "")
         with self._session("listing tags") as session:
             return self._tags(session)
 
     def add_tag(self, name: str, *, description: str = "", root: str | None = None) -> NodeTag:
-        """Give a revision a name (default: the newest); a name that it has already is no error.
+        """Give a revision a name; a name that it has already is no error.
 
-        Raises NotSupported through a gateway, TagError, and NodeError, as for a name of another revision.
+        Args:
+            name: The name.
+            description: What it is for.
+            root: The root hash of the revision; None: the newest.
+
+        Returns:
+            The tag, as the node lists it.
+
+        Raises:
+            TagError: It cannot be a name.
+            NotSupported: The repository is published through a gateway.
+            NodeError: Another revision has the name.
         """
         self.require(Operation.TAG_ADD, "")
         check_tag_description(check_tag_name(name), description)
@@ -62,10 +78,10 @@ class NodeUpkeep:
         def attempt() -> NodeTag:
             with self._session(f"tag {name}") as session:
                 wanted = root or str(self.read().manifest.root)
-                there = next((one for one in self._tags(session) if one.name == name), None)
+                there = next((tag for tag in self._tags(session) if tag.name == name), None)
                 if there is None:
                     session.run(Verb.TAG, session.commands.tag_add(name, description, root))
-                    there = next(one for one in self._tags(session) if one.name == name)
+                    there = next(tag for tag in self._tags(session) if tag.name == name)
                 if ObjectHash.parse(there.hash).digest != ObjectHash.parse(wanted).digest:
                     raise NAME_REFUSED(self.fqrn, f"tag {name!r} names {there.hash}, not {wanted}")
                 return there
@@ -73,13 +89,23 @@ class NodeUpkeep:
         return self.repeated(attempt)
 
     def remove_tags(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Take names away, and say which were there. Raises NotSupported through a gateway, NodeError."""
+        """Remove names of revisions.
+
+        Args:
+            names: The names; one that is not there is no error.
+
+        Returns:
+            Those that were there.
+
+        Raises:
+            NotSupported: The repository is published through a gateway.
+        """
         self.require(Operation.TAG_REMOVE, "")
         removed = set[str]()
 
         def attempt() -> tuple[str, ...]:
             with self._session("removing tags") as session:
-                there = {one.name for one in self._tags(session)} & set(names)
+                there = {tag.name for tag in self._tags(session)} & set(names)
                 removed.update(there)
                 if there:
                     session.run(Verb.TAG, session.commands.tag_remove(sorted(there)))
@@ -90,10 +116,18 @@ class NodeUpkeep:
     def collect(
         self, *, older_than: datetime | None = None, listed: bool = False, dry_run: bool = False
     ) -> tuple[str, ...]:
-        """Collect garbage on the node; what it said, of a million lines at most.
+        """Collect garbage on the node.
 
-        ``older_than``: what was superseded before goes, 3 days ago by default; ``listed``: it names what it deletes.
-        Raises NotSupported through a gateway, which collects by itself, and NodeError.
+        Args:
+            older_than: Revisions that were superseded before this time are deleted; None: 3 days ago.
+            listed: Whether the output names each deleted object.
+            dry_run: Report what would be deleted; delete nothing.
+
+        Returns:
+            The lines of its output, the last million at most.
+
+        Raises:
+            NotSupported: The repository is published through a gateway, which collects by itself.
         """
         self.require(Operation.COLLECT, "")
         if self.way is not Way.SERVER_LOCAL:
@@ -103,7 +137,14 @@ class NodeUpkeep:
             return session.run(Verb.COLLECT, command, quiet=listed, keep=_MOST_LINES).lines
 
     def check(self) -> tuple[str, ...]:
-        """Let the node check the repository; what it said. Raises NodeError, also if there are problems."""
+        """Let the node check the repository.
+
+        Returns:
+            The lines of its output.
+
+        Raises:
+            NodeError: There are problems, or the command failed.
+        """
         self.require(Operation.CHECK, "")
         with self._session("checking") as session:
             return session.run(Verb.CHECK, session.commands.check()).lines
@@ -111,7 +152,16 @@ class NodeUpkeep:
     # -- used by the publisher on the node, too
 
     def require(self, operation: Operation, path: str) -> None:
-        """Check the operation against the table of capabilities. Raises NotSupported, Lossy."""
+        """Check an operation against the table of capabilities.
+
+        Args:
+            operation: What is asked for.
+            path: The path concerned.
+
+        Raises:
+            NotSupported: It cannot be done this way.
+            Lossy: Something would get lost that ``allow_lossy`` does not name.
+        """
         require(self.way, operation, fqrn=self.fqrn, path=path, allow_lossy=self.allow_lossy)
 
     def repeated(self, attempt: Callable[[], T]) -> T:

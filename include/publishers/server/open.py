@@ -37,7 +37,7 @@ def open_server(
 ) -> ServerPublisher:
     """The publisher of a repository on its node. Nothing is connected yet."""
     way, kept = _WAYS[node.behind], settings.prepare
-    losses = frozenset(Loss(one) for one in settings.allow_lossy)
+    losses = frozenset(Loss(loss) for loss in settings.allow_lossy)
     owner = kept.owner
 
     address = address_of(settings.fqrn, node, secrets)
@@ -92,7 +92,7 @@ def address_of(fqrn: str, login: SshLogin, secrets: Secrets) -> NodeAddress:
 
 def _lossless(settings: RepositorySettings) -> Callable[[Operation, str], None]:
     assert settings.server is not None  # noqa: S101 - the settings see to it
-    losses = frozenset(Loss(one) for one in settings.allow_lossy)
+    losses = frozenset(Loss(loss) for loss in settings.allow_lossy)
     asked = partial(require, _WAYS[settings.server.behind], fqrn=settings.fqrn, allow_lossy=losses)
 
     def lossless(operation: Operation, path: str) -> None:

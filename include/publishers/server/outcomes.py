@@ -102,14 +102,14 @@ def failure(
     fqrn: str, verb: Verb, code: int, lines: Sequence[str], *, path: str = "", limit_s: int = 0
 ) -> PublisherError | PathBusy:
     """The error for an exit code other than 0; it ends with the node's last words."""
-    said = _last_words(lines)
-    detail = f"{path or '/'}: {verb.value} ended with code {code} on the node{said}"
+    words = _last_words(lines)
+    detail = f"{path or '/'}: {verb.value} ended with code {code} on the node{words}"
     if code == HELD:
-        return busy(NodeBusy, fqrn, path, f"another task of ours is at work on the node{said}", limit_s)
+        return busy(NodeBusy, fqrn, path, f"another task of ours is at work on the node{words}", limit_s)
     if code == MISPLACED:
-        return kinds.PLACE_REFUSED(fqrn, f"{path or '/'} is not there on the node{said}", path=path)
+        return kinds.PLACE_REFUSED(fqrn, f"{path or '/'} is not there on the node{words}", path=path)
     if code in _TIMED_OUT:
-        return kinds.COMMAND_HUNG(fqrn, f"{path or '/'}: {verb.value} took longer than {limit_s} s{said}", path=path)
+        return kinds.COMMAND_HUNG(fqrn, f"{path or '/'}: {verb.value} took longer than {limit_s} s{words}", path=path)
     if code in _NO_PROGRAM:
         return kinds.COMMAND_MISSING(fqrn, detail, path=path)
     kind = _kind(verb, code, "\n".join(lines))
@@ -117,7 +117,7 @@ def failure(
         text = f"{fqrn}{path or '/'} is leased by another writer"
         return PathBusy(text, time_remaining_s=_remaining_s(lines), repository=fqrn, path=path, reason="path_busy")
     if isinstance(kind, type):
-        return busy(TransactionOpen, fqrn, path, f"another user has a transaction open on the node{said}", limit_s)
+        return busy(TransactionOpen, fqrn, path, f"another user has a transaction open on the node{words}", limit_s)
     return kind(fqrn, detail, path=path)
 
 

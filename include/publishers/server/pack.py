@@ -130,10 +130,10 @@ class Packing:
         return self.folder / f"{changeset.root.digest.hex()}.tar"
 
     def _forget_old(self, now: datetime) -> None:
-        for one in self.folder.iterdir():
+        for file in self.folder.iterdir():
             try:
-                if one.is_file() and now.timestamp() - one.stat().st_mtime > _KEPT.total_seconds():
-                    one.unlink()
+                if file.is_file() and now.timestamp() - file.stat().st_mtime > _KEPT.total_seconds():
+                    file.unlink()
             except FileNotFoundError:
                 continue  # another task was faster
 

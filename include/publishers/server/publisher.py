@@ -54,10 +54,13 @@ class _Progress(PhaseTimes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPublisher(NodeUpkeep):
-    """Publishes to one repository.
+    """Publishes to one repository. For arguments, results and errors see `Publisher`; each method may raise NodeError.
 
-    ``ingest``: publish new trees by ``cvmfs_server ingest`` and not by a transaction. ``compared``: what of a tree is
-    kept on the node.
+    Attributes:
+        packing: Packs a tree for the node.
+        compared: What of a tree is kept on the node.
+        ingest: Publish new trees by ``cvmfs_server ingest``, not by a transaction.
+        confirm_s: Seconds to wait for readers to see a publication.
     """
 
     packing: Packing
@@ -78,9 +81,7 @@ class ServerPublisher(NodeUpkeep):
     ) -> Reserved:
         """Create the destinations that are absent, as empty nested catalogs, and all directories above them.
 
-        ``nested``: which of the directories above become nested catalogs too; ``on_create`` is called with what is
-        going to be created, while the node is held. One transaction; none at all when everything is there. Raises
-        DestinationError, PathBusy, NodeError.
+        One transaction; none at all when everything is there. ``on_create`` is called while the node is held.
         """
         self.require(Operation.RESERVE, destinations[0] if destinations else "")
 
@@ -126,9 +127,8 @@ class ServerPublisher(NodeUpkeep):
     ) -> Published:
         """Send the packed tree to the node and publish it there, in a transaction on the destination.
 
-        ``replace=False`` refuses a destination that holds anything. ``on_lease`` is called with a function that gives
-        up from outside. A destination that holds this very tree is left as it is. Raises PathBusy, DestinationError,
-        BaseChanged, PrepareAgain, NotSupported and Lossy, and NodeError.
+        A destination that holds this very tree is left as it is. Raises NotSupported and Lossy for entries that
+        `cvmfs_server` cannot publish, or would lose.
         """
         path = changeset.destination
         if changeset.repository != self.fqrn:
@@ -164,7 +164,7 @@ class ServerPublisher(NodeUpkeep):
         return done
 
     def remove(self, path: str, *, holder: str, now: datetime) -> Published:  # noqa: ARG002 - the node's own clock counts
-        """Remove the tree or file at ``path``. Raises PathBusy, DestinationError, NodeError."""
+        """Remove the tree or file at ``path``."""
         self.require(Operation.REMOVE, checked_destination(path))
         progress = _Progress()
 
@@ -201,8 +201,7 @@ class ServerPublisher(NodeUpkeep):
     ) -> Released:
         """Take away those of ``paths`` that are reserved and still empty, and what is empty without them.
 
-        Only directories below ``floor`` or among ``created`` go with their last child. One transaction; none when there
-        is nothing to take away. Raises PathBusy, NodeError.
+        One transaction; none when there is nothing to take away.
         """
         self.require(Operation.RELEASE, next(iter(paths), ""))
 
@@ -253,8 +252,8 @@ class ServerPublisher(NodeUpkeep):
         there = head.revision.lookup(path)
         if self.ingest and tag is None and (there is None or is_reserved(head.revision, path)):
             with progress.phase("send"):
-                said = session.run(Verb.SPOOL, commands.spooled(), feed=packed.blocks(), quiet=True).lines
-                self._require_arrived(packed, said)
+                lines = session.run(Verb.SPOOL, commands.spooled(), feed=packed.blocks(), quiet=True).lines
+                self._require_arrived(packed, lines)
             with progress.phase("publish"):
                 progress.sent = True
                 session.ingest(commands.ingest(path, create=there is None))
@@ -273,11 +272,11 @@ class ServerPublisher(NodeUpkeep):
         name, message = (tag.name, tag.description) if tag else (None, "")
         session.run(Verb.PUBLISH, session.commands.publish(name, message))
 
-    def _require_arrived(self, packed: NodeArchive, said: Sequence[str]) -> None:
+    def _require_arrived(self, packed: NodeArchive, lines: Sequence[str]) -> None:
         here = hashlib.sha256()
         for block in packed.blocks():
             here.update(block)
-        if not said or said[-1].split(" ")[0] != here.hexdigest():
+        if not lines or lines[-1].split(" ")[0] != here.hexdigest():
             raise SYNC_FAILED(self.fqrn, "the archive did not arrive on the node as it was sent", hint="try again")
 
     def _require_place(
@@ -339,7 +338,7 @@ class ServerPublisher(NodeUpkeep):
 
     def _tagged(self, head: Repository, tag: NewTag, path: str) -> bool:
         """Whether the tag names a revision that holds what is at the path now."""
-        found = next((one for one in head.tags() if one.name == tag.name), None)
+        found = next((known for known in head.tags() if known.name == tag.name), None)
         there = head.revision.nested_at(path)
         return (
             found is not None

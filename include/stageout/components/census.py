@@ -216,9 +216,9 @@ def _asked(stageout: Stageout, client: FtsClient, rows: Sequence[Row[Any]], now:
             yield _job(stageout, kind, row, f"FTS has it {where}" if archived else f"FTS: {where} knows it", now)
 
 
-def _job(stageout: Stageout, kind: FindingKind, row: Row[Any], said: str, now: datetime) -> CensusFinding:
+def _job(stageout: Stageout, kind: FindingKind, row: Row[Any], detail: str, now: datetime) -> CensusFinding:
     """A job that FTS sees in another way; the monitor is to ask for it now."""
-    finding = CensusFinding(kind, f"job {row.fts_id} is {row.state}; {said}", job=row.id)
+    finding = CensusFinding(kind, f"job {row.fts_id} is {row.state}; {detail}", job=row.id)
     early = row.due_at > now and _J(row.state) not in JOB_ENDED
     repaired = early and _make_due(stageout, stageout_jobs, [row.id], _J(row.state), now)
     return replace(finding, outcome=FindingOutcome.REPAIRED) if repaired else finding

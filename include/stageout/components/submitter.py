@@ -334,7 +334,9 @@ class _SubmitBatch:
         # more than one where the configuration changed meanwhile: the rest becomes new
         most = max(drafts, key=lambda draft: len(draft.files))
         rest = [number for draft in drafts if draft is not most for number in draft.files]
-        self._move([TransferMove(one, _T.CLAIMED, _T.NEW, "the configuration changed") for one in rest], claim)
+        self._move(
+            [TransferMove(remaining, _T.CLAIMED, _T.NEW, "the configuration changed") for remaining in rest], claim
+        )
         rows = {transfer.id: transfer for transfer in ours}
         name = JobName(row.sid, row.fts_id)
         self._send(client, _Submission(row.id, name, queue, row.server, claim, most, rows))

@@ -82,7 +82,7 @@ class PassAccount:
 
     def to_json(self) -> dict[str, Any]:
         """The account, for the task's result."""
-        return {"ended": self.ended.value, **{name: one.to_json() for name, one in self.components.items()}}
+        return {"ended": self.ended.value, **{name: component.to_json() for name, component in self.components.items()}}
 
 
 def run_pass(
@@ -132,7 +132,7 @@ def counts_of(report: Any) -> tuple[dict[str, int], bool]:
     """The counts of a batch's report, those of mappings by their keys, and whether anything was due."""
     found: dict[str, int] = {}
     due = False
-    for name in (one.name for one in fields(report)):
+    for name in (column.name for column in fields(report)):
         value = getattr(report, name)
         if isinstance(value, int):
             found[name] = int(value)

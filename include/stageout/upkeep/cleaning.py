@@ -60,11 +60,11 @@ def is_in_folder_of(settings: StageoutSettings, area: str, owner: str, name: str
     return "/" not in settings.user_of(owner) and is_below(name, folder) and name != folder
 
 
-def is_same_file(sites: Mapping[str, RemoteSite], name: str, one: str, other: str) -> bool:
+def is_same_file(sites: Mapping[str, RemoteSite], name: str, site: str, other: str) -> bool:
     """Whether a name may be one file at two sites: they are names of one storage, or one is not known any more."""
-    if one == other or one not in sites or other not in sites:
+    if site == other or site not in sites or other not in sites:
         return True
-    return bool(_urls(sites[one], name) & _urls(sites[other], name))
+    return bool(_urls(sites[site], name) & _urls(sites[other], name))
 
 
 def removal_wait(tried_for: timedelta) -> timedelta | None:

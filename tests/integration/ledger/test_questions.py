@@ -32,7 +32,7 @@ def test_a_question_is_read_back_as_it_was_asked_and_answered(ledger):
     assert asked == questions.question(ledger, asked.id)
     assert [one.destination for one in questions.bound_of(ledger, asked.id)] == ["/n/a", "/n/b"]
     done = questions.settle(ledger, asked.id, Answer.REJECTED, now=LATER, by="Anna (anna)", comment="not on a Friday")
-    assert done.said == "rejected by Anna (anna) at 2026-11-02 07:00 UTC: not on a Friday"
+    assert done.outcome == "rejected by Anna (anna) at 2026-11-02 07:00 UTC: not on a Friday"
     assert questions.settle(ledger, asked.id, Answer.REJECTED, now=NOW) == done
     with refused(QuestionSettled, number=asked.number):
         questions.settle(ledger, asked.id, Answer.APPROVED, now=LATER, by="bob")

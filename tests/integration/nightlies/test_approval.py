@@ -90,7 +90,7 @@ def test_nothing_is_published_before_a_yes_and_all_that_was_asked_about_after_it
     assert {one.answer for one in waiting.failures.values()} == {Answer.OPEN}
     assert revision(asking) == before + 1  # the places were reserved by this test, nothing else
     again = ask(asking, batch)
-    assert answer(asking, again).said.startswith("approved by shift at")
+    assert answer(asking, again).outcome.startswith("approved by shift at")
     outcome = asking.publish(batch, try_number=3)
     assert not outcome.failures
     assert set(states(asking, batch.run).values()) == {State.PUBLISHED}
@@ -106,7 +106,7 @@ def test_without_a_yes_it_is_skipped_with_the_reason_which_the_gate_repeats_and_
     asking: Nights, given: Answer
 ) -> None:
     batch, before = prepared(asking, 2), revision(asking)
-    said = answer(asking, ask(asking, batch), given).said
+    said = answer(asking, ask(asking, batch), given).outcome
     assert ("rejected by shift" if given is Answer.REJECTED else "had no answer by its deadline") in said
     assert set(states(asking, batch.run).values()) == {State.SKIPPED}
     assert not asking.publish(batch).failures

@@ -31,7 +31,6 @@ SMALL = {
     "sensors.ceph": STORED,
     "triggers.begin": STORED,
     "triggers.fts": STORED,
-    "triggers.replicas": STORED,
 }
 
 

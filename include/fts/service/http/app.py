@@ -89,16 +89,16 @@ def fts_routes(transfers: Transfers, faults: Faults | None) -> list[tuple[str, s
     """Every call: method, path, handler."""
     jobs, who = JobCalls(transfers), IdentityCalls(transfers)
     links, simulated = LinkCalls(transfers), SimulatedCalls(transfers)
-    one = "/delegation/{delegation_id}"
+    delegation = "/delegation/{delegation_id}"
     routes: list[tuple[str, str, FtsHandler]] = [
         ("GET", "/", who.root),
         ("GET", "/whoami", who.whoami),
-        ("GET", one, who.delegated),
-        ("DELETE", one, who.undelegate),
-        ("GET", f"{one}/request", who.request_proxy),
-        ("PUT", f"{one}/credential", who.delegate),
-        ("POST", f"{one}/credential", who.delegate),
-        ("POST", f"{one}/voms", who.voms),
+        ("GET", delegation, who.delegated),
+        ("DELETE", delegation, who.undelegate),
+        ("GET", f"{delegation}/request", who.request_proxy),
+        ("PUT", f"{delegation}/credential", who.delegate),
+        ("POST", f"{delegation}/credential", who.delegate),
+        ("POST", f"{delegation}/voms", who.voms),
         ("GET", "/jobs", jobs.list),
         ("POST", "/jobs", jobs.submit),
         ("PUT", "/jobs", jobs.submit),

@@ -167,7 +167,7 @@ class StoreCommitter:
         """In a thread of its own: neither a commit that is under way nor a silent store holds up anything else."""
         if opened.ownership is not None:
             thread = threading.Thread(target=_release, args=(opened.ownership, opened.turn), daemon=True)
-            self._releasing = [thread, *(one for one in self._releasing if one.is_alive())]
+            self._releasing = [thread, *(other for other in self._releasing if other.is_alive())]
             thread.start()
 
     def _start_one(self, name: str, owned: list[Owned]) -> None:

@@ -91,14 +91,14 @@ class Intake:
         says = f"Content-Length leaves {self._length} bytes for the pack, its header announces {announced}"
         raise PackError(says)
 
-    def _store(self, one: PackObject, data: bytes) -> None:
-        identity = (one.hash.digest, one.hash.suffix)
+    def _store(self, packed: PackObject, data: bytes) -> None:
+        identity = (packed.hash.digest, packed.hash.suffix)
         if identity in self._seen:
             self._repeated += 1
             return
         self._seen.add(identity)
         self._budget.take(self._uploader.cost(data))
-        self._uploader.put(one.hash.key, data)
+        self._uploader.put(packed.hash.key, data)
 
     def _spool(self, data: bytes) -> None:
         if self._file is None:

@@ -227,10 +227,10 @@ class _Process:
         with self._asking, self.conversation(0) as answers:
             self.send(what, *arguments)
             try:
-                said, error = answers.get(timeout=timeout_s)
+                event, error = answers.get(timeout=timeout_s)
             except queue.Empty:
                 raise ConfigError(f"the process that commits does not {what} within {timeout_s:.0f} s") from None
-        if said == "ended":
+        if event == "ended":
             raise ConfigError(f"the process that commits ended with code {error}; see the gateway's log")
         if error is not None:
             raise error

@@ -182,8 +182,8 @@ class CommitQueue:
                 outcomes = await loop.run_in_executor(self._threads, self._run, group) if group else []
             except Exception as error:  # noqa: BLE001 - only this task can answer those who wait
                 outcomes = [error] * len(group)
-            for one, outcome in zip(group, outcomes, strict=True):
-                self._answer(line, one, outcome)
+            for waiting, outcome in zip(group, outcomes, strict=True):
+                self._answer(line, waiting, outcome)
         line.worker = None
 
     def _take(self, line: _Line) -> list[_Waiting]:
@@ -192,37 +192,37 @@ class CommitQueue:
         later: list[_Waiting] = []
         digests: set[bytes] = set()
         while line.waiting and len(group) < self._group_size:
-            one = line.waiting.popleft()
-            if one.digest in digests:
-                later.append(one)
+            waiting = line.waiting.popleft()
+            if waiting.digest in digests:
+                later.append(waiting)
                 continue
             try:
                 # While it waited, the same commit may have been finished or the lease may have run out.
-                found = self._look(one.digest, one.request, one.may_use)
+                found = self._look(waiting.digest, waiting.request, waiting.may_use)
             except (Refused, StateError) as refused:
-                self._answer(line, one, refused)
+                self._answer(line, waiting, refused)
                 continue
             if isinstance(found, int):
-                self._answer(line, one, found)
+                self._answer(line, waiting, found)
                 continue
-            one.row = found
-            digests.add(one.digest)
-            group.append(one)
+            waiting.row = found
+            digests.add(waiting.digest)
+            group.append(waiting)
         line.waiting.extendleft(reversed(later))
         return group
 
-    def _answer(self, line: _Line, one: _Waiting, outcome: int | Exception) -> None:
-        line.asked.pop((one.digest, one.request), None)
+    def _answer(self, line: _Line, waiting: _Waiting, outcome: int | Exception) -> None:
+        line.asked.pop((waiting.digest, waiting.request), None)
         if isinstance(outcome, int):
-            one.outcome.set_result(outcome)
+            waiting.outcome.set_result(outcome)
             result = "committed"
         else:
             refusal = outcome if isinstance(outcome, Refused | StateError) else refusal_of(outcome)
-            one.outcome.set_exception(refusal)
-            one.outcome.exception()  # the caller may have hung up
+            waiting.outcome.set_exception(refusal)
+            waiting.outcome.exception()  # the caller may have hung up
             result = refusal.reason if isinstance(refusal, Refused) else "state trouble"
-        self._metrics.commits.labels(one.row.repository, result).inc()
-        self._metrics.commit_seconds.labels(one.row.repository).observe(time.perf_counter() - one.since)
+        self._metrics.commits.labels(waiting.row.repository, result).inc()
+        self._metrics.commit_seconds.labels(waiting.row.repository).observe(time.perf_counter() - waiting.since)
 
     def _look(self, digest: bytes, request: CommitRequest, may_use: Callable[[str, str], bool]) -> LeaseRow | int:
         row = self._table.valid(digest)
@@ -245,7 +245,7 @@ class CommitQueue:
         began = time.perf_counter()
         self._on_point(Point.TAKEN)
         try:
-            orders = [one.order(self._table.payload_generation(one.row.epoch)) for one in group]
+            orders = [waiting.order(self._table.payload_generation(waiting.row.epoch)) for waiting in group]
             outcomes = self._committer.commit(
                 orders,
                 fence=lambda numbers: self._fence(group, numbers),
@@ -265,7 +265,7 @@ class CommitQueue:
                 "fields": {
                     "repository": repository, "revision": max(done, default=None), "commits": len(group),
                     "refused": sum(isinstance(outcome, Exception) for outcome in outcomes),
-                    "seconds": round(seconds, 6), "traces": [one.trace for one in group],
+                    "seconds": round(seconds, 6), "traces": [waiting.trace for waiting in group],
                 }
             },
         )  # fmt: skip
@@ -278,13 +278,13 @@ class CommitQueue:
     def _record(self, group: Sequence[_Waiting], outcomes: Sequence[int | Exception]) -> None:
         """The outcome is valid whether or not it can be recorded; if it cannot, the lease ends by expiry."""
         spent, failed = [], []
-        for one, outcome in zip(group, outcomes, strict=True):
+        for waiting, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, int):
-                spent.append(Spent(one.digest, one.row, one.request.roots(), outcome))
+                spent.append(Spent(waiting.digest, waiting.row, waiting.request.roots(), outcome))
                 continue
-            failed.append(one.row.epoch)
+            failed.append(waiting.row.epoch)
             known = isinstance(outcome, _KNOWN)
-            fields = {"path": one.row.full_path, "trace": one.trace, "detail": str(outcome)}
+            fields = {"path": waiting.row.full_path, "trace": waiting.trace, "detail": str(outcome)}
             log.warning(
                 "commit failed",
                 extra={"fields": {"reason": refusal_of(outcome).reason, **fields}},

@@ -152,7 +152,7 @@ class _Worker:
         except Exception as error:  # noqa: BLE001 - it is the outcome of each of the group
             outcomes = [error] * len(orders)
         del self._answers[number]
-        told = [portable(one) if isinstance(one, Exception) else one for one in outcomes]
+        told = [portable(outcome) if isinstance(outcome, Exception) else outcome for outcome in outcomes]
         self._send("outcome", number, told, self._memory.learnt(orders[0].repository))
 
     def _send(self, *message: Any) -> None:

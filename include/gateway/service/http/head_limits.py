@@ -34,8 +34,8 @@ class Bounds:
         self._open[connection] = None
         if len(self._open) <= self._most:
             return
-        silent = next((one for one in self._open if one.cycle is None), None)
-        idle = silent or next((one for one in self._open if one.cycle.response_complete), connection)
+        silent = next((other for other in self._open if other.cycle is None), None)
+        idle = silent or next((other for other in self._open if other.cycle.response_complete), connection)
         self._open.pop(idle)
         self.on_limit("connections")
         idle.transport.close()

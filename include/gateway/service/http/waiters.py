@@ -138,7 +138,7 @@ class _Index:
 
     def overlapping(self, path: LeasePath) -> list[float]:
         """Since when those at, above and below the path wait, sorted."""
-        above = [(path.repository, one + "/") for one in path_and_above(path.path)[1:]]
+        above = [(path.repository, directory + "/") for directory in path_and_above(path.path)[1:]]
         first = bisect_left(self._keys, (path.repository, path.path + "/"))
         behind = bisect_left(self._keys, (path.repository, path.path + "0"))  # "0" follows "/" in the order of bytes
         lines = [self._since[key] for key in (*above, *self._keys[first:behind]) if key in self._since]

@@ -40,6 +40,10 @@ def carry_over(connection: sqlite3.Connection, clock: Clock, longest_ns: int) ->
     seen = connection.execute("SELECT wall_ms, monotonic_ns, boot FROM clock").fetchone()
     since_ms = now_ms
     if seen is not None:
+        # On the same boot the monotonic clock says how late it must be: a wall clock that was set back would prolong
+        # every lease. After a reboot only the wall clock is left; if it is behind its last record, the pause counts as
+        # none, since ending a lease that its holder still renews costs the holder its work, and a late end costs others
+        # a wait.
         same_boot = bool(seen[2]) and seen[2] == clock.boot
         expected_ms = seen[0] + max(0, (now_ns - seen[1]) // 1_000_000) if same_boot else seen[0]
         if abs(now_ms - expected_ms) > STEP_MS if same_boot else now_ms < expected_ms - STEP_MS:

@@ -327,15 +327,15 @@ class LeaseTable:
         def operation(connection: sqlite3.Connection) -> None:
             expires_ms = self.clock.wall_ms() + self._longest_ns // 1_000_000
             deadline_ns = self.clock.monotonic_ns() + self._longest_ns
-            for one in spent:
-                connection.execute("DELETE FROM lease WHERE epoch = ?", (one.row.epoch,))
+            for lease in spent:
+                connection.execute("DELETE FROM lease WHERE epoch = ?", (lease.row.epoch,))
                 connection.execute(
                     "INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (one.digest, one.row.repository, one.row.key_id, one.roots[0].text, one.roots[1].text,
-                     one.revision, expires_ms, deadline_ns, self.clock.boot),
+                    (lease.digest, lease.row.repository, lease.row.key_id, lease.roots[0].text, lease.roots[1].text,
+                     lease.revision, expires_ms, deadline_ns, self.clock.boot),
                 )  # fmt: skip
-                self._gave_back(one.row)
-                self._forget(one.row.epoch)
+                self._gave_back(lease.row)
+                self._forget(lease.row.epoch)
             for epoch in failed:
                 if epoch in self._unwanted:
                     connection.execute("DELETE FROM lease WHERE epoch = ?", (epoch,))
@@ -343,7 +343,7 @@ class LeaseTable:
 
         def forget(written: Future[None]) -> None:
             if written.exception() is not None:
-                for epoch in (*(one.row.epoch for one in spent), *failed):
+                for epoch in (*(lease.row.epoch for lease in spent), *failed):
                     self._forget(epoch)
 
         future = self._writer.submit(operation)

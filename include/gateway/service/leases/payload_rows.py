@@ -38,7 +38,7 @@ class Received:
     uploaded_catalog_bytes: int = 0
 
     def __add__(self, other: Received) -> Received:
-        return Received(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
+        return Received(*(left + right for left, right in zip(astuple(self), astuple(other), strict=True)))
 
 
 def prepare(connection: sqlite3.Connection) -> None:

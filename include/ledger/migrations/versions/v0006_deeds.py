@@ -24,5 +24,5 @@ def upgrade() -> None:
 
 def _add(table: str, column: sa.Column[object]) -> None:
     # a migration that was killed half way is started again
-    if column.name not in {one["name"] for one in sa.inspect(op.get_bind()).get_columns(table)}:
+    if column.name not in {known["name"] for known in sa.inspect(op.get_bind()).get_columns(table)}:
         op.add_column(table, column)

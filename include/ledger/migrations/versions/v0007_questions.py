@@ -17,7 +17,7 @@ _ROW_ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 def upgrade() -> None:
     # a migration that was killed half way is started again
-    if "approve_try" not in {one["name"] for one in sa.inspect(op.get_bind()).get_columns("publications")}:
+    if "approve_try" not in {column["name"] for column in sa.inspect(op.get_bind()).get_columns("publications")}:
         op.add_column("publications", sa.Column("approve_try", sa.Integer, nullable=False, server_default="0"))
     op.create_table(
         "questions",

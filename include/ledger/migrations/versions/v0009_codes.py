@@ -57,5 +57,5 @@ def upgrade() -> None:
 
 def _add(column: sa.Column[str]) -> None:
     # a migration that was killed half way is started again
-    if column.name not in {one["name"] for one in sa.inspect(op.get_bind()).get_columns("publications")}:
+    if column.name not in {known["name"] for known in sa.inspect(op.get_bind()).get_columns("publications")}:
         op.add_column("publications", column)

@@ -17,7 +17,7 @@ ROW_ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 def upgrade() -> None:
     # a migration that was killed half way begins again
-    if "holder" not in {one["name"] for one in sa.inspect(op.get_bind()).get_columns("publications")}:
+    if "holder" not in {column["name"] for column in sa.inspect(op.get_bind()).get_columns("publications")}:
         op.add_column("publications", sa.Column("holder", exact(512)))
     _index("links", "slot", "build_date")
     _index("provenance", "repository", "revision")
@@ -37,5 +37,5 @@ def upgrade() -> None:
 
 def _index(table: str, *columns: str) -> None:
     name = f"ix_{table}_{'_'.join(columns)}"
-    if name not in {one["name"] for one in sa.inspect(op.get_bind()).get_indexes(table)}:
+    if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
         op.create_index(name, table, list(columns))

@@ -49,5 +49,5 @@ def upgrade() -> None:
 
 def _index(table: str, *columns: str) -> None:
     name = f"ix_{table}_{'_'.join(columns)}"
-    if name not in {one["name"] for one in sa.inspect(op.get_bind()).get_indexes(table)}:
+    if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
         op.create_index(name, table, list(columns))

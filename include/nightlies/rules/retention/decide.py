@@ -97,7 +97,7 @@ def decide(
     builds: Collection[HeldBuild], rules: Retention, *, now: datetime, today: date
 ) -> tuple[RetentionDecision, ...]:
     """What the rules make of these builds, the newest first. `today`: the build date that ages are counted from."""
-    ordered = sorted(builds, key=lambda one: (one.key, one.directory), reverse=True)
+    ordered = sorted(builds, key=lambda build: (build.key, build.directory), reverse=True)
     reasons: dict[str, list[str]] = {}
     before = 0
     for build in ordered:
@@ -105,9 +105,9 @@ def decide(
         before += build.counts
     _keep_what_is_referred_to(ordered, reasons)
     return tuple(
-        RetentionDecision(one, not why, "; ".join(why) or _no_reason(one, rules, today))
-        for one in ordered
-        for why in [reasons[one.directory]]
+        RetentionDecision(build, not why, "; ".join(why) or _no_reason(build, rules, today))
+        for build in ordered
+        for why in [reasons[build.directory]]
     )
 
 
@@ -139,8 +139,8 @@ def _reasons(build: HeldBuild, rules: Retention, before: int, now: datetime, tod
 
 def _keep_what_is_referred_to(ordered: Sequence[HeldBuild], reasons: Mapping[str, list[str]]) -> None:
     """Keep what kept builds refer to, and what that refers to."""
-    by_directory = {one.directory: one for one in ordered}
-    pending = [one for one in ordered if reasons[one.directory]]
+    by_directory = {held.directory: held for held in ordered}
+    pending = [held for held in ordered if reasons[held.directory]]
     while pending:
         build = pending.pop()
         for directory in build.refers_to:
