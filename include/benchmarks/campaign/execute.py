@@ -52,6 +52,8 @@ _OF_ONE_STEP = frozenset({RUNNER_FAILED.code, RESULT_UNREADABLE.code})
 """Errors after which the other steps are run."""
 FILLED_SHARE = 0.99
 """Of what a fill has to write."""
+FREED_S, FREED_EVERY_S = 30.0, 1.0
+"""After how long without growth the free space of a target counts as final, and how often it is asked for meanwhile."""
 Clock = Callable[[], datetime]
 Watch = Callable[[], AbstractContextManager[Callable[[], ServersView | None]]]
 
@@ -260,8 +262,7 @@ def _run_step(
         if load.creates:
             # each round writes new files; overwriting is another thing
             area.remove_files(load.names())
-    space = space_of(target)
-    _require_room(step, target, space)
+    space = _room_for(step, target)
     guard: ClusterWatch | None = None
     if spent + step.load.seconds > limit_s:
         error, code = f"not run: the campaign took {spent:.0f} of {limit_s} s before", OVER_TIME
@@ -329,10 +330,23 @@ def _noted(step: PlannedStep, result: RunnerResult | None, samples: Sequence[Clu
     return replace(result, notes=(*result.notes, f"{step.load.name}, round {step.round}: {note}"))
 
 
-def _require_room(step: PlannedStep, target: BenchmarkTarget, space: TargetSpace | None) -> None:
-    limit = target.settings.limits.fill_percent
-    if space is not None and step.bytes:
+def _room_for(step: PlannedStep, target: BenchmarkTarget) -> TargetSpace | None:
+    """How full the target is before a step. CephFS frees what was removed some time later: that is waited for.
+
+    Raises:
+        BenchmarkError: LIMIT_REACHED.
+    """
+    limit, most, ends = target.settings.limits.fill_percent, -1, 0.0
+    while True:
+        space = space_of(target)
+        if space is None or not step.bytes:
+            return space
         level = 100 - 100 * (space.free - step.bytes) / space.total if space.total else 100.0
-        if level > limit:
+        if level <= limit:
+            return space
+        if space.free > most:
+            most, ends = space.free, time.monotonic() + FREED_S
+        elif time.monotonic() > ends:
             what = f"step {step.load.name} would make it {level:.0f} % full, over its limit of {limit} %"
             raise LIMIT_REACHED(target.name, what)
+        time.sleep(FREED_EVERY_S)

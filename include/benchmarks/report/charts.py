@@ -64,7 +64,7 @@ def charts_of(
             lambda ended, _: ended.step.load.loads[0].block_bytes / 1000, log_x=True,
         ),
         _against(
-            _filled(counted), "occupancy", "Throughput against occupancy", "Occupancy of the target (%)",
+            _filled(steps, counted), "occupancy", "Throughput against occupancy", "Occupancy of the target (%)",
             lambda ended, _: round(ended.space.used_percent) if ended.space else None,
         ),
         _against(
@@ -108,12 +108,12 @@ def _against(
     return BenchmarkChart(name, title, x_label, "Throughput (MB/s)", lines, log_x=log_x) if lines else None
 
 
-def _filled(steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
-    """The steps, if the target became fuller between them by more than their own data."""
-    if any(ended.step.servers is not None for ended in steps):
+def _filled(steps: Sequence[StepRecord], counted: Sequence[StepRecord]) -> Sequence[StepRecord]:
+    """The counted steps, if the campaign fills the target between them: else other things differ between them."""
+    if any(ended.step.servers is not None for ended in counted) or not any(ended.step.fills for ended in steps):
         return ()
-    levels = [ended.space.used_percent for ended in steps if ended.space]
-    return steps if levels and max(levels) - min(levels) >= LEAST_FILLED else ()
+    levels = [ended.space.used_percent for ended in counted if ended.space]
+    return counted if levels and max(levels) - min(levels) >= LEAST_FILLED else ()
 
 
 def _outage(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
@@ -189,7 +189,7 @@ def _rounds(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
     for ended, load in _loads(steps):
         if load.bytes:
             values[_name(ended, load)].append((ended.step.round, load.throughput / MB))
-    lines = tuple(ChartLine(name, tuple(points)) for name, points in values.items())
+    lines = tuple(ChartLine(name, tuple(points)) for name, points in values.items() if len(points) > 1)
     return BenchmarkChart("rounds", "Throughput of each round", "Round", "Throughput (MB/s)", lines) if lines else None
 
 

@@ -140,8 +140,17 @@ def test_a_target_that_vanishes_ends_the_campaign_and_leaves_no_record_of_the_st
 
 def test_a_target_that_others_fill_ends_the_campaign(campaign, target, monkeypatch):
     monkeypatch.setattr(PathBenchmarkTarget, "space", lambda _: TargetSpace(1 << 30, 1 << 20))
+    monkeypatch.setattr(execute, "FREED_S", 0.0)
     with refused(LIMIT_REACHED, subject="scratch"):
         run(campaign, target)
+
+
+def test_space_that_is_freed_some_time_after_a_removal_is_waited_for(campaign, target, runner, monkeypatch):
+    free = iter([1 << 20, 2 << 20, 3 << 20])
+    monkeypatch.setattr(PathBenchmarkTarget, "space", lambda _: TargetSpace(1 << 30, next(free, 1 << 30)))
+    monkeypatch.setattr(execute, "FREED_EVERY_S", 0.001)
+    run(campaign, target)
+    assert runner.steps == ["write", "read", "write", "read"]
 
 
 def test_steps_over_the_time_limit_are_named_and_not_run(site, runner, monkeypatch):

@@ -80,9 +80,17 @@ def test_throughput_is_drawn_over_the_occupancy_that_was_there(site):
     folder, _ = measured(site)
     total = 100
     steps = [replace(ended, space=TargetSpace(total, total - 20 * ended.step.round)) for ended in folder.steps()]
-    chart = {chart.name: chart for chart in charts_of(steps, [])}["occupancy"]
+    assert "occupancy" not in names(charts_of(steps, [])), "the campaign fills nothing"
+    fill = replace(steps[0], step=replace(steps[0].step, round=0, fills=True))
+    chart = {chart.name: chart for chart in charts_of([fill, *steps], [])}["occupancy"]
     assert [x for x, _ in chart.lines[0].points] == [20, 40]
-    assert "occupancy" not in names(charts_of(list(folder.steps()), [])), "nothing else was written"
+    assert "occupancy" not in names(charts_of([fill, *folder.steps()], [])), "it was as full all the time"
+
+
+def test_rounds_are_drawn_where_there_are_several(site):
+    folder, _ = measured(site)
+    assert "rounds" in names(charts_of(list(folder.steps()), []))
+    assert "rounds" not in names(charts_of([ended for ended in folder.steps() if ended.step.round == 1], []))
 
 
 def test_the_history_has_all_campaigns_of_the_plan_and_marks_baselines(site):
