@@ -1,7 +1,7 @@
 """What our own readers of archives cost next to those of the standard library, and what each of them lets pass.
 
 Archives of many small files and of a few large ones are read to their end, by the readers of include/cvmfs/sources and
-by `tarfile` and `zipfile` of the standard library, which get what ours do besides: the SHA-256 of the archive, and for a
+by `tarfile` and `zipfile` of the standard library, with what ours do besides: the SHA-256 of the archive, and for a
 zip the temporary file. A large build index is read, too: to compare commits, run this with the PYTHONPATH of each. Each
 reading has a process of its own; medians of wall time, and the largest growth of memory. Then both kinds of readers
 get the same hostile archives. Ends in one line of JSON, which is also written to bench/results/readers.json.
@@ -112,7 +112,7 @@ def _inputs(folder: Path, options: argparse.Namespace) -> Iterator[Path]:
     fields = {"format": 1, "slot": "main", "build_id": "b1", "date": "2026-11-21", "complete": True}
     listed = [
         Artifact(
-            f"Project{number // 8}", f"x86_64-el9-gcc13-opt{number % 8}", f"b1/Project{number // 8}-{number % 8}.tar.zst",
+            f"Project{number // 8}", f"x86_64-el9-gcc13-opt{number % 8}", f"b1/Project{number}.tar.zst",
             1000 + number, hashlib.sha256(b"%d" % number).hexdigest(), ("Gaudi", "LCG", "ROOT")[: number % 4],
         ).to_json()
         for number in range(options.artifacts)

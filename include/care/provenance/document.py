@@ -15,13 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
-
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from include.cvmfs.coordination.documents import Instant, WholeNumber, read_document
 
@@ -114,7 +113,7 @@ class Sealed:
     """A record's document, exactly as it was signed, with its signatures by kind."""
 
     document: bytes
-    signatures: Mapping[str, str]
+    signatures: Mapping[str, Annotated[str, Field(pattern="^[!-~]*$")]]
     key_id: str
 
     @property

@@ -75,9 +75,7 @@ class CollectionRecord:
     @classmethod
     def parse(cls, data: bytes) -> CollectionRecord:
         """Raises FormatError."""
-        return read_document(
-            _READER, data, what="record of collections", version=_FORMAT, key=KEY, required=_FIELDS
-        )
+        return read_document(_READER, data, what="record of collections", version=_FORMAT, key=KEY, required=_FIELDS)
 
 
 _READER = TypeAdapter(CollectionRecord)

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 
 from pydantic import TypeAdapter
 
-from include.cvmfs.errors import RepositoryFrozen
 from include.cvmfs.coordination.documents import Instant, read_document
+from include.cvmfs.errors import RepositoryFrozen
 from include.storage.errors import NotFound
 from include.storage.store import Store, Version
 
@@ -68,9 +68,7 @@ class Freeze:
     @classmethod
     def parse(cls, data: bytes) -> Freeze:
         """Read :meth:`format`. Raises FormatError for anything else."""
-        return read_document(
-            _READER, data, what="freeze", version=FORMAT, key=KEY, required=("until", "thawed")
-        )
+        return read_document(_READER, data, what="freeze", version=FORMAT, key=KEY, required=("until", "thawed"))
 
 
 _READER = TypeAdapter(Freeze)

@@ -15,8 +15,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
-from include.cvmfs.errors import FormatError, GenerationMoved
 from include.cvmfs.coordination.documents import Instant, Sha256, read_document
+from include.cvmfs.errors import FormatError, GenerationMoved
 from include.storage.errors import NotFound
 from include.storage.store import Store, Version
 
@@ -210,9 +210,7 @@ class Generation:
     @classmethod
     def parse(cls, data: bytes) -> Generation:
         """Read :meth:`format`. Raises FormatError for anything else."""
-        return read_document(
-            _READER, data, what=_WHAT, version=FORMAT, key=KEY, required=("condemned", "past")
-        )
+        return read_document(_READER, data, what=_WHAT, version=FORMAT, key=KEY, required=("condemned", "past"))
 
 
 _READER = TypeAdapter(Generation)

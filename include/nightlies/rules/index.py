@@ -297,9 +297,7 @@ def _url(text: str, given: ValidationInfo) -> str:
         raise ValueError("carries a login", "Name a store of the configuration; its connection has the login.")
     decoded = unquote(text)
     if any(ord(letter) < 0x20 or 0xD800 <= ord(letter) < 0xE000 or letter in "\\\x7f" for letter in decoded):
-        raise ValueError(
-            f"{_brief(text)} has a control character, a lone surrogate or a backslash", "Rename the file."
-        )
+        raise ValueError(f"{_brief(text)} has a control character, a lone surrogate or a backslash", "Rename the file.")
     path = unquote(parts.path) if parts.scheme else decoded
     if parts.query or parts.fragment:
         raise ValueError("has a query or a fragment", "Write the plain URL of the file.")
@@ -334,8 +332,8 @@ def _instant(text: str) -> datetime.datetime:
     try:
         value = datetime.datetime.fromisoformat(text)
     except ValueError:
-        value = datetime.datetime.min
-    if value.tzinfo is None or not _YEARS[0] <= value.year <= _YEARS[1]:
+        value = None
+    if value is None or value.tzinfo is None or not _YEARS[0] <= value.year <= _YEARS[1]:
         cure = "Write ISO 8601 with a zone, as 2026-11-21T02:00:00+00:00."
         raise ValueError(f"{_brief(text)} is not an instant", cure)
     return value.astimezone(datetime.UTC)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 from pydantic import TypeAdapter
 
-from include.cvmfs.errors import FormatError
 from include.cvmfs.coordination.documents import Flag, Instant, WholeNumber, read_document
+from include.cvmfs.errors import FormatError
 
 
 @dataclass(frozen=True)

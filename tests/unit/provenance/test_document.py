@@ -56,8 +56,18 @@ def test_the_document_has_no_secret_and_a_place_of_its_own() -> None:
     assert all(one.key.startswith(f"{FOLDER}/") for one in others)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b'{"format": 2}', b'{"format": 1, "document": 5}',
-             b'{"format": 1, "document": "", "key_id": "", "signatures": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b'{"format": 2}',
+        b'{"format": 1, "document": 5}',
+        b'{"format": 1, "document": "", "key_id": "", "signatures": {"a": 1}}',
+    ],
+)
 def test_what_is_no_document_is_refused(data: bytes) -> None:
     with refused(FormatError, what="provenance"):
         Sealed.parse(data)
