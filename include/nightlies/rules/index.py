@@ -10,8 +10,9 @@ import datetime
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
@@ -47,7 +48,7 @@ class Artifact:
     platform: Name
     url: Annotated[str, AfterValidator(_url)]
     size: Annotated[StrictInt, _between(1, MAX_ARTIFACT_BYTES)]
-    sha256: Annotated[str, _without(_sha256_fault, "Write the file's sha256sum.")]
+    sha256: Annotated[str, AfterValidator(_sha256)]
     dependencies: Annotated[tuple[Name, ...], AfterValidator(_of_others)] = ()
     priority: Annotated[StrictInt, _between(-MAX_PRIORITY, MAX_PRIORITY)] = 0
 
@@ -261,24 +262,26 @@ def _described(error: ValidationError) -> tuple[str, str]:
     return f"`{fault.where or 'the name of a field'}` {what}", cure
 
 
-def _without(fault: Callable[[Any], str | None], cure: str) -> AfterValidator:
-    """Refuses a value with a fault."""
+@lru_cache(1 << 12)  # platforms and dependencies are those of other artifacts, too
+def _named(text: str) -> str:
+    if wrong := name_fault(text):
+        raise ValueError(f"{_brief(text)} {wrong}", "Rename it: names become components of paths.")
+    return text
 
-    def checked(value: Any) -> Any:
-        if wrong := fault(value):
-            raise ValueError(f"{_brief(value)} {wrong}", cure)
-        return value
 
-    return AfterValidator(checked)
+def _sha256(text: str) -> str:
+    if not _SHA256.fullmatch(text):
+        raise ValueError(f"{_brief(text)} is not 64 lower-case hexadecimal digits", "Write the file's sha256sum.")
+    return text
 
 
 def _between(lowest: int, highest: int) -> AfterValidator:
-    wrong = f"is not between {lowest} and {highest}"
-    return _without(lambda value: None if lowest <= value <= highest else wrong, "Correct it.")
+    def checked(value: int) -> int:
+        if not lowest <= value <= highest:
+            raise ValueError(f"{_brief(value)} is not between {lowest} and {highest}", "Correct it.")
+        return value
 
-
-def _sha256_fault(text: str) -> str | None:
-    return None if _SHA256.fullmatch(text) else "is not 64 lower-case hexadecimal digits"
+    return AfterValidator(checked)
 
 
 def _of_others(names: tuple[str, ...], given: ValidationInfo) -> tuple[str, ...]:
@@ -355,7 +358,7 @@ def _parent(base: ParentBuild | None, given: ValidationInfo) -> ParentBuild | No
     return base
 
 
-Name = Annotated[str, _without(name_fault, "Rename it: names become components of paths.")]
+Name = Annotated[str, AfterValidator(_named)]
 Date = Annotated[datetime.date, text_as(_date)]
 
 
