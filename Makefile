@@ -24,7 +24,7 @@ SLOT ?=
 unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly stageout up down status docs docs-site walkthrough tour-pictures structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages bench-stageout bench-together bench-heartbeats storage-benchmark bench-harness bench-verdict bench-ceph
+.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly stageout up down status docs docs-site walkthrough tour-pictures structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages bench-stageout bench-together bench-heartbeats storage-benchmark bench-harness bench-verdict bench-ceph bench-readers
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -234,6 +234,9 @@ TRIALS ?= 20
 
 bench-verdict: $(STAMP)  ## verdicts on targets that are slowed by 20 % and on unchanged ones [TRIALS=20]
 	@$(BIN)/python bench/verdict.py --trials $(TRIALS)
+
+bench-readers: $(STAMP)  ## own readers of archives against tarfile and zipfile: speed, memory, hostile archives; a large build index
+	@PYTHONPATH=$(CURDIR) $(BIN)/python bench/readers.py
 
 PRESETS ?=
 

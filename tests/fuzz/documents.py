@@ -8,10 +8,14 @@ import json
 import re
 import tempfile
 import zlib
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from include.care.provenance.document import ProvenanceRecord, Sealed, seal
+from include.cvmfs.collect.record import CollectionRecord, Ended
 from include.cvmfs.coordination.condemned import condemned_among, key_of, read_list, records_of, store_list
+from include.cvmfs.coordination.freeze import Freeze
 from include.cvmfs.coordination.generation import (
     KEY,
     STATUS_KEY,
@@ -55,6 +59,48 @@ def read_changeset(data: bytes) -> None:
     again = Changeset.parse(changeset.format())
     assert again.digest == changeset.digest
     assert (changeset.files, changeset.bytes, changeset.reference) is not None
+
+
+def freezes() -> list[bytes]:
+    one = Freeze("one", "disks are moved", "operator@host", NOW, NOW + timedelta(hours=1))
+    return [one.format(), replace(one, until=None, thawed=NOW).format()]
+
+
+def read_freeze(data: bytes) -> None:
+    found = Freeze.parse(data)
+    assert str(found)
+    assert found.holds(NOW) in {True, False}
+    assert found.format()
+
+
+def collection_records() -> list[bytes]:
+    ended = (Ended(6, NOW, 10, 3, 1, careful=True), Ended(7, NOW, 10, 3, 1, careful=False))
+    return [CollectionRecord(7, ended, (hash_bytes(b"x", suffix=CATALOG),), "a" * 64, NOW, 3, NOW).format()]
+
+
+def read_collection_record(data: bytes) -> None:
+    found = CollectionRecord.parse(data)
+    assert CollectionRecord.parse(found.format()) == found
+
+
+def provenance_records() -> list[bytes]:
+    record = ProvenanceRecord(FQRN, "/a/b", 7, "run", "holder", "native", "key1", NOW, source="x.tar")
+    return [seal(record, secret="secret").format()]
+
+
+def read_provenance(data: bytes) -> None:
+    sealed = Sealed.parse(data)
+    sealed.is_by_gateway_key("secret")
+    read_provenance_document(sealed.document)
+
+
+def provenance_documents() -> list[bytes]:
+    return [Sealed.parse(data).document for data in provenance_records()]
+
+
+def read_provenance_document(data: bytes) -> None:
+    record = Sealed(data, {}, "key1").record
+    assert Sealed.parse(seal(record, secret="secret").format()).record == record
 
 
 def generations() -> list[bytes]:

@@ -13,15 +13,16 @@ import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
+from pydantic import Field, TypeAdapter
 
-from include.cvmfs.errors import FormatError
+from include.cvmfs.coordination.documents import Instant, WholeNumber, read_document
 
 FOLDER = ".nightshift/provenance"
 FORMAT = 1
@@ -50,12 +51,12 @@ class ProvenanceRecord:
 
     repository: str
     path: str
-    revision: int
+    revision: WholeNumber
     run_id: str
     holder: str
     publisher: str
     key_id: str
-    published_at: datetime
+    published_at: Instant
     root_hash: str | None = None
     nested_hash: str | None = None
     changeset: str | None = None
@@ -106,57 +107,19 @@ class ProvenanceRecord:
             "reason": self.reason,
         }
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> ProvenanceRecord:
-        """Raises ValueError, KeyError or TypeError for another shape."""
-        if value.get("format") != FORMAT:
-            raise ValueError(f"is not of format {FORMAT}")
-        at = datetime.fromisoformat(value["published_at"])
-        if at.tzinfo is None or not isinstance(value["revision"], int):
-            raise ValueError("has no time with a zone, or no revision")
-        return cls(
-            repository=value["repository"],
-            path=value["path"],
-            revision=value["revision"],
-            run_id=value["run_id"],
-            holder=value["holder"],
-            publisher=value["publisher"],
-            key_id=value["key_id"],
-            published_at=at,
-            # what can be left out is in no document of before it was known
-            root_hash=value.get("root_hash"),
-            nested_hash=value.get("nested_hash"),
-            changeset=value.get("changeset"),
-            source=value.get("source"),
-            artifact_sha256=value.get("artifact_sha256"),
-            slot=value.get("slot"),
-            build_id=value.get("build_id"),
-            project=value.get("project"),
-            platform=value.get("platform"),
-            kind=ChangeKind(value.get("kind", ChangeKind.TREE)),
-            came_from=value.get("came_from"),
-            from_build=value.get("from_build"),
-            leads_to=value.get("leads_to"),
-            before=value.get("before"),
-            reason=value.get("reason"),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
     """A record's document, exactly as it was signed, with its signatures by kind."""
 
     document: bytes
-    signatures: Mapping[str, str]
+    signatures: Mapping[str, Annotated[str, Field(pattern="^[!-~]*$")]]
     key_id: str
 
     @property
     def record(self) -> ProvenanceRecord:
         """Raises FormatError."""
-        try:
-            return ProvenanceRecord.from_json(json.loads(self.document))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-            raise FormatError(_WHAT, f"the document cannot be read: {fault}") from None
+        return read_document(_RECORD, self.document, what=_WHAT, version=FORMAT, key="the document")
 
     def format(self) -> bytes:
         """The object of the store: the document as text within, since its very bytes are signed."""
@@ -171,14 +134,7 @@ class Sealed:
     @classmethod
     def parse(cls, data: bytes) -> Sealed:
         """Read :meth:`format`; nothing is believed yet. Raises FormatError."""
-        try:
-            outer = json.loads(data)
-            if outer["format"] != FORMAT:
-                raise ValueError(f"is not of format {FORMAT}")
-            signatures = {str(kind): str(value) for kind, value in dict(outer["signatures"]).items()}
-            return cls(str(outer["document"]).encode(), signatures, str(outer["key_id"]))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-            raise FormatError(_WHAT, f"cannot be read: {fault}") from None
+        return read_document(_SEALED, data, what=_WHAT, version=FORMAT)
 
     def is_by_gateway_key(self, secret: str) -> bool:
         """Whether a holder of that gateway key wrote it."""
@@ -196,6 +152,9 @@ class Sealed:
         except (InvalidSignature, ValueError):
             return False
         return True
+
+
+_RECORD, _SEALED = TypeAdapter(ProvenanceRecord), TypeAdapter(Sealed)
 
 
 def folder_of(path: str) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, NamedTuple
 
-from include.cvmfs.errors import FormatError
-from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from pydantic import Field, TypeAdapter
+
+from include.cvmfs.coordination.documents import CatalogHash, Flag, Instant, Sha256, WholeNumber, read_document
 from include.storage.errors import NotFound
 from include.storage.store import Store, Version
 
@@ -17,19 +17,17 @@ KEY = ".nightshift/collections"
 SEVENTHS = 7
 _FORMAT = 1
 _REMEMBERED = 60
-_WHAT = "record of collections"
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """A collection that ended. ``objects``: that were preserved; ``deleted``: objects, orphans among them."""
 
-    number: int
-    ended: datetime
-    objects: int
-    deleted: int
-    orphans: int
-    careful: bool
+    number: WholeNumber
+    ended: Instant
+    objects: WholeNumber
+    deleted: WholeNumber
+    orphans: WholeNumber
+    careful: Flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +39,13 @@ class CollectionRecord:
     (0 to 6), and when that was done last.
     """
 
-    total: int = 0
+    total: WholeNumber = 0
     ended: tuple[Ended, ...] = ()
-    roots: tuple[ObjectHash, ...] = ()
-    once: str | None = None
-    once_since: datetime | None = None
-    seventh: int = 0
-    listed: datetime | None = None
+    roots: tuple[CatalogHash, ...] = ()
+    once: Sha256 | None = None
+    once_since: Instant | None = None
+    seventh: Annotated[int, Field(strict=True, ge=0, lt=SEVENTHS)] = 0
+    listed: Instant | None = None
 
     @property
     def last(self) -> Ended | None:
@@ -77,24 +75,11 @@ class CollectionRecord:
     @classmethod
     def parse(cls, data: bytes) -> CollectionRecord:
         """Raises FormatError."""
-        try:
-            fields: Mapping[str, Any] = json.loads(data)
-            if fields["format"] != _FORMAT:
-                raise ValueError(f"is of format {fields['format']!r}, this program reads {_FORMAT}")
-            ended = tuple(
-                Ended(int(number), _required(at), int(objects), int(deleted), int(orphans), bool(careful))
-                for number, at, objects, deleted, orphans, careful in fields["ended"]
-            )
-            roots = tuple(ObjectHash.parse(text, suffix=CATALOG) for text in fields["roots"])
-            once = fields["once"]
-            if once is not None and (len(once) != 64 or not set(once) <= set("0123456789abcdef")):
-                raise ValueError(f"{once!r} is not the name of a list")
-            return cls(
-                int(fields["total"]), ended, roots, once, _time(fields["once_since"]),
-                int(fields["seventh"]) % SEVENTHS, _time(fields["listed"]),
-            )  # fmt: skip
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, FormatError) as fault:
-            raise FormatError(_WHAT, f"{KEY} cannot be read: {fault}") from None
+        return read_document(_READER, data, what="record of collections", version=_FORMAT, key=KEY, required=_FIELDS)
+
+
+_READER = TypeAdapter(CollectionRecord)
+_FIELDS = tuple(field.name for field in fields(CollectionRecord))
 
 
 def read_record(store: Store) -> tuple[CollectionRecord, Version | None]:
@@ -108,14 +93,3 @@ def read_record(store: Store) -> tuple[CollectionRecord, Version | None]:
 
 def _text(time: datetime | None) -> str | None:
     return None if time is None else time.astimezone(UTC).isoformat()
-
-
-def _time(value: Any) -> datetime | None:
-    return None if value is None else _required(value)
-
-
-def _required(value: Any) -> datetime:
-    time = datetime.fromisoformat(value)
-    if time.tzinfo is None:
-        raise ValueError(f"{value!r} is a time without its zone")
-    return time.astimezone(UTC)

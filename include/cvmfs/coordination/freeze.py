@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
-from include.cvmfs.errors import FormatError, RepositoryFrozen
+from pydantic import TypeAdapter
+
+from include.cvmfs.coordination.documents import Instant, read_document
+from include.cvmfs.errors import RepositoryFrozen
 from include.storage.errors import NotFound
 from include.storage.store import Store, Version
 
@@ -20,7 +22,6 @@ KEY = ".nightshift/freeze"
 FORMAT = 1
 MAX_REASON = 1000
 """Characters of a reason; those who wait are shown all of it."""
-_WHAT = "freeze"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,9 @@ class Freeze:
     id: str
     reason: str
     who: str
-    since: datetime
-    until: datetime | None = None
-    thawed: datetime | None = None
+    since: Instant
+    until: Instant | None = None
+    thawed: Instant | None = None
 
     def __post_init__(self) -> None:
         if not self.reason.strip() or len(self.reason) > MAX_REASON or not self.reason.isprintable():
@@ -67,17 +68,10 @@ class Freeze:
     @classmethod
     def parse(cls, data: bytes) -> Freeze:
         """Read :meth:`format`. Raises FormatError for anything else."""
-        try:
-            fields = json.loads(data)
-            if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-                raise ValueError(f"is not of format {FORMAT}")
-            name, reason, who = texts = [fields[key] for key in ("id", "reason", "who")]
-            if not all(isinstance(text, str) for text in texts):
-                raise ValueError("id, reason and who are not all text")
-            until, thawed = _time_or_none(fields["until"]), _time_or_none(fields["thawed"])
-            return cls(name, reason, who, _time(fields["since"]), until, thawed)
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as fault:
-            raise FormatError(_WHAT, f"{KEY} cannot be read: {fault}") from None
+        return read_document(_READER, data, what="freeze", version=FORMAT, key=KEY, required=("until", "thawed"))
+
+
+_READER = TypeAdapter(Freeze)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +134,3 @@ def _read(store: Store) -> tuple[Freeze | None, Version | None]:
 
 def _time_text(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="seconds")
-
-
-def _time(value: Any) -> datetime:
-    time = datetime.fromisoformat(value)
-    if time.tzinfo is None:
-        raise ValueError(f"{value!r} is a time without its zone")
-    return time.astimezone(UTC)
-
-
-def _time_or_none(value: Any) -> datetime | None:
-    return None if value is None else _time(value)

@@ -11,8 +11,11 @@ import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Annotated, NamedTuple
 
+from pydantic import Field, TypeAdapter
+
+from include.cvmfs.coordination.documents import Instant, Sha256, read_document
 from include.cvmfs.errors import FormatError, GenerationMoved
 from include.storage.errors import NotFound
 from include.storage.store import Store, Version
@@ -32,7 +35,8 @@ SHARDS = 256
 """Of a list of condemned objects, by the first byte of the digest; they are swept in ascending order."""
 FORMAT = 1
 _WHAT = "collection generation"
-_DIGITS = frozenset("0123456789abcdef")
+CollectionNumber = Annotated[int, Field(strict=True, ge=0, lt=1 << 53)]
+Shards = Annotated[int, Field(strict=True, ge=0, le=SHARDS)]
 
 
 class CollectionPhase(Enum):
@@ -80,13 +84,12 @@ MOVES: dict[tuple[CollectionPhase, CollectionStep], CollectionPhase] = {
 _SINCE_A_LIST = (CollectionPhase.CONDEMNED, CollectionPhase.SWEEPING, CollectionPhase.IDLE)
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(NamedTuple):
     """A collection that ended: its list (SHA-256 in hex; None if it deleted nothing) and when."""
 
-    number: int
-    condemned: str | None
-    ended: datetime
+    number: CollectionNumber
+    condemned: Sha256 | None
+    ended: Instant
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -105,7 +108,10 @@ class Moment:
             if number == "gc":
                 return cls(int(phase))
             completed = int(number) - (CollectionPhase(phase) is not CollectionPhase.IDLE)
-            return cls(completed, _swept(int(swept or 0)))
+            shards = int(swept or 0)
+            if not 0 <= shards <= SHARDS:
+                raise ValueError(f"{shards} shards swept of {SHARDS}")
+            return cls(completed, shards)
         except ValueError as fault:
             raise FormatError(_WHAT, f"{mark[:80]!r} names no moment of a collection: {fault}") from None
 
@@ -126,12 +132,19 @@ class Generation:
     ``swept``: so many shards of the list, in ascending order, are swept: all requests for them have been answered.
     """
 
-    number: int
+    number: CollectionNumber
     phase: CollectionPhase
-    since: datetime
-    condemned: str | None = None
+    since: Instant
+    condemned: Sha256 | None = None
     past: tuple[Past, ...] = ()
-    swept: int = 0
+    swept: Shards = 0
+
+    def __post_init__(self) -> None:
+        if self.phase.has_list is not (self.condemned is not None):
+            listed = "with" if self.condemned else "without"
+            raise ValueError(f"a collection is {self.phase.value} {listed} a list of condemned objects")
+        if self.swept and self.phase is not CollectionPhase.SWEEPING:
+            raise ValueError(f"a collection is {self.phase.value} with {self.swept} shards swept")
 
     @property
     def completed(self) -> int:
@@ -197,23 +210,10 @@ class Generation:
     @classmethod
     def parse(cls, data: bytes) -> Generation:
         """Read :meth:`format`. Raises FormatError for anything else."""
-        try:
-            fields = json.loads(data)
-            if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-                raise ValueError(f"is not of format {FORMAT}")
-            past = tuple(
-                Past(_number(number), _list_name(condemned), _time(ended))
-                for number, condemned, ended in fields["past"]
-            )
-            phase, condemned = CollectionPhase(fields["phase"]), _list_name(fields["condemned"])
-            if phase.has_list is not (condemned is not None):
-                raise ValueError(f"is {phase.value} {'with' if condemned else 'without'} a list of condemned objects")
-            swept = _swept(fields.get("swept", 0))
-            if swept and phase is not CollectionPhase.SWEEPING:
-                raise ValueError(f"is {phase.value} with {swept} shards swept")
-            return cls(_number(fields["number"]), phase, _time(fields["since"]), condemned, past, swept)
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as fault:
-            raise FormatError(_WHAT, f"{KEY} cannot be read: {fault}") from None
+        return read_document(_READER, data, what=_WHAT, version=FORMAT, key=KEY, required=("condemned", "past"))
+
+
+_READER = TypeAdapter(Generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,31 +344,6 @@ def _last_collection(store: Store) -> int:
     if time is not None and (seconds := int(time.timestamp())) > 0:
         return seconds
     return int.from_bytes(str(text).encode("utf-8", "surrogatepass")[-7:])
-
-
-def _number(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 53:
-        raise ValueError(f"{str(value)[:40]!r} is not the number of a collection")
-    return value
-
-
-def _swept(value: Any) -> int:
-    if _number(value) > SHARDS:
-        raise ValueError(f"{value} shards swept of {SHARDS}")
-    return int(value)
-
-
-def _list_name(value: Any) -> str | None:
-    if value is not None and not (isinstance(value, str) and len(value) == 64 and set(value) <= _DIGITS):
-        raise ValueError(f"{str(value)[:80]!r} is not the name of a list")
-    return value
-
-
-def _time(value: Any) -> datetime:
-    time = datetime.fromisoformat(value)
-    if time.tzinfo is None:
-        raise ValueError(f"{value!r} is a time without its zone")
-    return time.astimezone(UTC)
 
 
 def _time_text(time: datetime) -> str:

@@ -11,10 +11,12 @@ import json
 import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
-from include.cvmfs.coordination.generation import SHARDS, Moment
-from include.cvmfs.errors import DestinationError, FormatError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+
+from include.cvmfs.coordination.documents import CatalogHash, Instant, Sha256, WholeNumber, read_document
+from include.cvmfs.coordination.generation import Moment, Shards
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.counters import NAMES, Counts, Statistics
@@ -23,9 +25,9 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.paths import name_of
 from include.cvmfs.sources.source import checked_destination
+from include.validation import text_as
 
 FORMAT = 1
-_SHA256_DIGITS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +91,7 @@ class Changeset:
     @classmethod
     def parse(cls, data: builtins.bytes | str) -> Changeset:
         """Read :meth:`format`. Raises FormatError for anything else."""
-        try:
-            fields = json.loads(data)
-        except (ValueError, RecursionError) as fault:
-            raise _bad(f"is not JSON: {fault}") from fault
-        if not isinstance(fields, dict):
-            raise _bad("is not a JSON object")
-        version = fields.get("format")
-        if version != FORMAT or isinstance(version, bool):
-            raise _bad(f"has format {version!r}, this program reads {FORMAT}")
-        return _Fields(fields).changeset()
+        return read_document(_READER, data, what="changeset", version=FORMAT).changeset()
 
     def _document(self, *, with_times: bool) -> dict[str, Any]:
         entry = self.root_entry
@@ -156,131 +149,74 @@ def objects_of(changeset: Changeset, catalogs: CatalogCache) -> DigestSet:
     return found
 
 
-class _Fields:
-    """Takes fields of the right type out of a document, and complains by their names."""
+def _mode_of_a_directory(mode: int) -> int:
+    if not stat.S_ISDIR(mode) or mode >> 16:
+        raise ValueError("it should be the mode of a directory")
+    return mode
 
-    def __init__(self, fields: dict[str, Any], where: str = "") -> None:
-        self._fields = fields
-        self._where = where
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _RootEntry(_Part):
+    mode: Annotated[WholeNumber, AfterValidator(_mode_of_a_directory)]
+    size: WholeNumber
+    mtime: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+    uid: WholeNumber
+    gid: WholeNumber
+    linkcount: Annotated[WholeNumber, Field(ge=2)]
+    xattr: Annotated[bytes, text_as(bytes.fromhex)] | None = None
+    mtime_ns: WholeNumber | None = None
+
+
+def _all_counters(counters: dict[str, int]) -> dict[str, int]:
+    if missing := set(NAMES) - counters.keys():
+        raise ValueError(f"it should have {min(missing)}")
+    return {name: counters[name] for name in NAMES}
+
+
+_Counters = Annotated[dict[str, WholeNumber], AfterValidator(_all_counters)]
+
+
+class _Statistics(_Part):
+    own: _Counters
+    below: _Counters
+
+
+class _Document(_Part):
+    """What is stored of a changeset."""
+
+    repository: str
+    destination: Annotated[str, text_as(checked_destination)]
+    root: CatalogHash
+    root_size: WholeNumber
+    root_entry: _RootEntry
+    counters: _Statistics
+    catalogs: WholeNumber
+    objects_new: WholeNumber
+    objects_reused: WholeNumber
+    bytes_uploaded: WholeNumber
+    source: str
+    created: Instant
+    source_sha256: Sha256 | None
+    base_root: CatalogHash | None
+    base_revision: WholeNumber
+    generation: WholeNumber
+    notes: list[str]
+    stored: bool
+    swept: Shards = 0
 
     def changeset(self) -> Changeset:
-        destination = self._destination("destination")
-        counters = self.part("counters")
-        return Changeset(
-            repository=self.text("repository"),
-            destination=destination,
-            root=self.hash("root"),
-            root_size=self.number("root_size"),
-            root_entry=self.part("root_entry").directory(name_of(destination)),
-            statistics=Statistics(counters.part("own").counts(), counters.part("below").counts()),
-            catalogs=self.number("catalogs"),
-            objects_new=self.number("objects_new"),
-            objects_reused=self.number("objects_reused"),
-            bytes_uploaded=self.number("bytes_uploaded"),
-            source=self.text("source"),
-            created=self._time("created"),
-            source_sha256=None if self._get("source_sha256") is None else self._sha256("source_sha256"),
-            base_root=None if self._get("base_root") is None else self.hash("base_root"),
-            base_revision=self.number("base_revision"),
-            generation=self.number("generation"),
-            notes=self._texts("notes"),
-            stored=self._flag("stored"),
-            swept=self.number("swept", most=SHARDS) if "swept" in self._fields else 0,
-        )
+        fields = dict(self)
+        own, below = (Counts(**counters) for _, counters in fields.pop("counters"))
+        fields["root_entry"] = Dirent(name_of(self.destination), **dict(self.root_entry))
+        fields["notes"] = tuple(self.notes)
+        return Changeset(statistics=Statistics(own, below), **fields)
 
-    def directory(self, name: str) -> Dirent:
-        mode = self.number("mode")
-        if not stat.S_ISDIR(mode) or mode >> 16:
-            raise _bad(f"field {self._where}mode is {mode}, not that of a directory")
-        return Dirent(
-            name,
-            mode,
-            size=self.number("size"),
-            mtime=self.number("mtime", least=-(1 << 63)),
-            uid=self.number("uid"),
-            gid=self.number("gid"),
-            linkcount=self.number("linkcount", least=2),
-            xattr=self._hex("xattr") if "xattr" in self._fields else None,
-            mtime_ns=self.number("mtime_ns") if "mtime_ns" in self._fields else None,
-        )
 
-    def counts(self) -> Counts:
-        return Counts(**{name: self.number(name) for name in NAMES})
-
-    def text(self, key: str) -> str:
-        value = self._get(key)
-        if not isinstance(value, str):
-            raise self._wrong(key, value, "a text")
-        return value
-
-    def number(self, key: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
-        value = self._get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self._wrong(key, value, "a whole number in range")
-        return value
-
-    def hash(self, key: str) -> ObjectHash:
-        return ObjectHash.parse(self.text(key), suffix=CATALOG)
-
-    def _get(self, key: str) -> Any:
-        if key not in self._fields:
-            raise _bad(f"lacks the field {self._where}{key}")
-        return self._fields[key]
-
-    def part(self, key: str) -> _Fields:
-        value = self._get(key)
-        if not isinstance(value, dict):
-            raise self._wrong(key, value, "an object")
-        return _Fields(value, f"{self._where}{key}.")
-
-    def _destination(self, key: str) -> str:
-        try:
-            return checked_destination(self.text(key))
-        except DestinationError as fault:
-            raise _bad(str(fault)) from fault
-
-    def _sha256(self, key: str) -> str:
-        value = self.text(key)
-        if len(value) != _SHA256_DIGITS or not set(value) <= set("0123456789abcdef"):
-            raise self._wrong(key, value, "a SHA-256 in hex digits")
-        return value
-
-    def _hex(self, key: str) -> bytes:
-        value = self.text(key)
-        try:
-            return bytes.fromhex(value)
-        except ValueError:
-            raise self._wrong(key, value, "bytes in hex digits") from None
-
-    def _time(self, key: str) -> datetime:
-        value = self.text(key)
-        try:
-            time = datetime.fromisoformat(value)
-            if time.tzinfo is None:
-                raise self._wrong(key, value, "a time with its zone")
-            return time.astimezone(UTC)
-        except (ValueError, OverflowError):  # a zone may lead out of the first or the last year
-            raise self._wrong(key, value, "a time in ISO 8601") from None
-
-    def _texts(self, key: str) -> tuple[str, ...]:
-        value = self._get(key)
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise self._wrong(key, value, "a list of texts")
-        return tuple(value)
-
-    def _flag(self, key: str) -> bool:
-        value = self._get(key)
-        if not isinstance(value, bool):
-            raise self._wrong(key, value, "true or false")
-        return value
-
-    def _wrong(self, key: str, value: object, wanted: str) -> FormatError:
-        return _bad(f"field {self._where}{key} is {str(value)[:80]!r}, not {wanted}")
+_READER = TypeAdapter(_Document)
 
 
 def _canonical(document: dict[str, Any]) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
-
-
-def _bad(detail: str) -> FormatError:
-    return FormatError("changeset", detail)

@@ -12,12 +12,17 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError, ValidationInfo
+from pydantic.types import StrictBool, StrictInt
 
 from include.nightlies.errors import BadIndex
 from include.settings.names import name_fault
 from include.storage.kinds import SCHEMES
+from include.validation import first_fault, kind_of, text_as
 
 FORMAT = 1
 MAX_INDEX_BYTES = 64 * 1024**2
@@ -25,6 +30,8 @@ MAX_ARTIFACT_BYTES = 1 << 40
 MAX_PRIORITY = 1_000_000
 MAX_URL_LENGTH = 2048
 MAX_SERIAL = (1 << 63) - 1
+_ADD = "Add it; see docs/formats.md, build index."
+_RETYPE = "Correct its type."
 _YEARS = (1970, 9998)  # what stays an instant in every zone
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -37,13 +44,13 @@ class Artifact:
     `size` in bytes; `url` relative to the index's store, or full.
     """
 
-    project: str
-    platform: str
-    url: str
-    size: int
-    sha256: str
-    dependencies: tuple[str, ...] = ()
-    priority: int = 0
+    project: Name
+    platform: Name
+    url: Annotated[str, AfterValidator(_url)]
+    size: Annotated[StrictInt, _between(1, MAX_ARTIFACT_BYTES)]
+    sha256: Annotated[str, AfterValidator(_sha256)]
+    dependencies: Annotated[tuple[Name, ...], AfterValidator(_of_others)] = ()
+    priority: Annotated[StrictInt, _between(-MAX_PRIORITY, MAX_PRIORITY)] = 0
 
     @property
     def name(self) -> str:
@@ -92,8 +99,8 @@ class RejectedArtifact:
 class ParentBuild:
     """The build of the same slot that a partial build takes from whatever it does not list itself."""
 
-    build_id: str
-    date: datetime.date
+    build_id: Name
+    date: Date
 
     def __str__(self) -> str:
         return f"build {self.build_id} of {self.date}"
@@ -132,22 +139,20 @@ class BuildIndex:
         `file` is what messages call the index. `store` is the URL of the store below which a full artifact URL must
         lie; without it every s3 and http(s) URL is taken, and no file URL.
         """
-        document = _document(data, file)
-        fields = _Fields(document, file)
-        if fields.get("format", int) != FORMAT:
-            raise BadIndex(file, f"`format` is not {FORMAT}", "Write the index in that format, or update Nightshift.")
-        found_slot, build_id = fields.name("slot"), fields.name("build_id")
-        if found_slot != slot:
-            what = f"belongs to slot {found_slot!r}, not {slot!r}"
+        try:
+            head = _Head.model_validate(_document(data, file))
+        except ValidationError as error:
+            raise BadIndex(file, *_described(error)) from None
+        if head.slot != slot:
+            what = f"belongs to slot {head.slot!r}, not {slot!r}"
             raise BadIndex(file, what, "Correct `slot`, or put the index where that slot looks for it.")
-        found_date = fields.date("date")
-        if build_date is not None and found_date != build_date:
-            what = f"is of {found_date}, not of {build_date}"
+        if build_date is not None and head.date != build_date:
+            what = f"is of {head.date}, not of {build_date}"
             raise BadIndex(file, what, "Correct `date`, or put the index where that date is looked for.")
-        complete = fields.get("complete", bool)
-        base, serial, created = fields.base(build_id), fields.serial(), fields.created()
-        artifacts, rejected = _artifacts(fields.get("artifacts", list), store)
-        return cls(found_slot, build_id, found_date, complete, artifacts, rejected, base, serial, created)
+        artifacts, rejected = _artifacts(head.artifacts, store)
+        return cls(
+            slot, head.build_id, head.date, head.complete, artifacts, rejected, head.base, head.serial, head.created
+        )
 
     def format(self) -> bytes:
         """The index as a file; `rejected` is not part of it."""
@@ -169,86 +174,6 @@ class BuildIndex:
         return json.dumps(document, indent=1).encode() + b"\n"
 
 
-class _Fields:
-    """The fields of the document itself, each missing or wrong one an BadIndex."""
-
-    def __init__(self, document: Mapping[str, Any], file: str, within: str = "") -> None:
-        self._document = document
-        self._file = file
-        self._within = within
-
-    def get(self, name: str, kind: type[Any]) -> Any:
-        if name not in self._document:
-            raise self._fault(name, "is missing", "Add it; see docs/formats.md, build index.")
-        value = self._document[name]
-        if type(value) is not kind:
-            raise self._fault(name, f"is {_kind(value)}, not {_KINDS[kind]}", "Correct its type.")
-        return value
-
-    def name(self, name: str) -> str:
-        value = str(self.get(name, str))
-        wrong = name_fault(value)
-        if wrong:
-            raise self._fault(name, f"{_brief(value)} {wrong}", "Rename it: it becomes a component of paths.")
-        return value
-
-    def date(self, name: str) -> datetime.date:
-        value = str(self.get(name, str))
-        try:
-            return _date(value)
-        except ValueError:
-            raise self._fault(name, f"{_brief(value)} is not a date", "Write YYYY-MM-DD.") from None
-
-    def base(self, build_id: str) -> ParentBuild | None:
-        """The parent build of a partial build; `build_id` is its own."""
-        partial = self.get("partial", bool) if "partial" in self._document else False
-        if not partial:
-            if "base" in self._document:
-                cure = 'Add `"partial": true`, or remove `base`.'
-                raise self._fault("base", "is given and the build is not partial", cure)
-            return None
-        inner = _Fields(self.get("base", dict), self._file, within="base.")
-        base = ParentBuild(inner.name("build_id"), inner.date("date"))
-        if base.build_id == build_id:
-            raise self._fault("base.build_id", "is this very build", "Name an earlier build of the slot.")
-        return base
-
-    def serial(self) -> int | None:
-        if "serial" not in self._document:
-            return None
-        value = int(self.get("serial", int))
-        if not 0 <= value <= MAX_SERIAL:
-            raise self._fault("serial", f"is not between 0 and {MAX_SERIAL}", "Count from 0 on.")
-        return value
-
-    def created(self) -> datetime.datetime | None:
-        if "created" not in self._document:
-            return None
-        text = str(self.get("created", str))
-        try:
-            value = datetime.datetime.fromisoformat(text)
-        except ValueError:
-            value = None
-        if value is None or value.tzinfo is None or not _YEARS[0] <= value.year <= _YEARS[1]:
-            cure = "Write ISO 8601 with a zone, as 2026-11-21T02:00:00+00:00."
-            raise self._fault("created", f"{_brief(text)} is not an instant", cure)
-        return value.astimezone(datetime.UTC)
-
-    def _fault(self, name: str, what: str, cure: str) -> BadIndex:
-        return BadIndex(self._file, f"`{self._within}{name}` {what}", cure)
-
-
-_KINDS: Mapping[type, str] = {
-    str: "text",
-    int: "a whole number",
-    bool: "true or false",
-    list: "a list",
-    dict: "an object",
-    float: "a number with a fraction",
-    type(None): "null",
-}
-
-
 def _document(data: bytes, file: str) -> Mapping[str, Any]:
     if len(data) > MAX_INDEX_BYTES:
         raise BadIndex(file, f"is larger than {MAX_INDEX_BYTES} bytes", "Split the build into several.")
@@ -261,7 +186,7 @@ def _document(data: bytes, file: str) -> Mapping[str, Any]:
     except ValueError as error:
         raise BadIndex(file, f"is not JSON: {error}", "Write it again; it may be truncated.") from None
     if not isinstance(document, dict):
-        raise BadIndex(file, f"is {_kind(document)}, not an object", "See docs/formats.md, build index.")
+        raise BadIndex(file, f"is {kind_of(document)}, not an object", "See docs/formats.md, build index.")
     return document
 
 
@@ -325,96 +250,140 @@ def _identity(item: object) -> tuple[str | None, str | None]:
 
 def _artifact(item: object, store: str | None) -> Artifact:
     if not isinstance(item, dict):
-        raise ValueError(f"is {_kind(item)}, not an object. Write one object for each artifact.")
-    sha256 = _typed(item, "sha256", str)
-    if not _SHA256.fullmatch(sha256):
-        raise ValueError(
-            f"`sha256` {_brief(sha256)} is not 64 lower-case hexadecimal digits. Write the file's sha256sum."
-        )
-    project, dependencies = _name(_typed(item, "project", str), "project"), _typed(item, "dependencies", list, [])
-    for dependency in dependencies:
-        if type(dependency) is not str:
-            raise ValueError(f"`dependencies` holds {_kind(dependency)}. Write names of projects.")
-        _name(dependency, "dependencies")
-    return Artifact(
-        project=project,
-        platform=_name(_typed(item, "platform", str), "platform"),
-        url=_url(_typed(item, "url", str), store),
-        size=_number(_typed(item, "size", int), "size", 1, MAX_ARTIFACT_BYTES),
-        sha256=sha256,
-        dependencies=tuple(name for name in dict.fromkeys(dependencies) if name != project),
-        priority=_number(_typed(item, "priority", int, 0), "priority", -MAX_PRIORITY, MAX_PRIORITY),
-    )
+        raise ValueError(f"is {kind_of(item)}, not an object. Write one object for each artifact.")
+    try:
+        return _ARTIFACT.validate_python(item, context=store)
+    except ValidationError as error:
+        raise ValueError(". ".join(_described(error))) from None
 
 
-def _typed(item: Mapping[str, Any], field: str, kind: type[Any], default: Any = None) -> Any:
-    if field not in item:
-        if default is not None:
-            return default
-        raise ValueError(f"`{field}` is missing. Add it; see docs/formats.md, build index.")
-    if type(item[field]) is not kind:
-        raise ValueError(f"`{field}` is {_kind(item[field])}, not {_KINDS[kind]}. Correct its type.")
-    return item[field]
+def _described(error: ValidationError) -> tuple[str, str]:
+    """What is wrong with the first field that is, and what helps."""
+    fault = first_fault(error)
+    what, cure = fault.raised.args if fault.raised else (fault.what, _ADD if fault.kind == "missing" else _RETYPE)
+    return f"`{fault.where or 'the name of a field'}` {what}", cure
 
 
-def _name(text: str, field: str) -> str:
-    wrong = name_fault(text)
-    if wrong:
-        raise ValueError(f"`{field}` {_brief(text)} {wrong}. Rename it: names become components of paths.")
+@lru_cache(1 << 12)  # platforms and dependencies are those of other artifacts, too
+def _named(text: str) -> str:
+    if wrong := name_fault(text):
+        raise ValueError(f"{_brief(text)} {wrong}", "Rename it: names become components of paths.")
     return text
 
 
-def _number(value: int, field: str, lowest: int, highest: int) -> int:
-    if not lowest <= value <= highest:
-        raise ValueError(f"`{field}` {value} is not between {lowest} and {highest}. Correct it.")
-    return value
+def _sha256(text: str) -> str:
+    if not _SHA256.fullmatch(text):
+        raise ValueError(f"{_brief(text)} is not 64 lower-case hexadecimal digits", "Write the file's sha256sum.")
+    return text
 
 
-def _url(text: str, store: str | None) -> str:
+def _between(lowest: int, highest: int) -> AfterValidator:
+    def checked(value: int) -> int:
+        if not lowest <= value <= highest:
+            raise ValueError(f"{_brief(value)} is not between {lowest} and {highest}", "Correct it.")
+        return value
+
+    return AfterValidator(checked)
+
+
+def _of_others(names: tuple[str, ...], given: ValidationInfo) -> tuple[str, ...]:
+    return tuple(name for name in dict.fromkeys(names) if name != given.data.get("project"))
+
+
+def _url(text: str, given: ValidationInfo) -> str:
     if not text or len(text) > MAX_URL_LENGTH:
-        raise ValueError(f"`url` is empty or longer than {MAX_URL_LENGTH} characters. Write where the file is.")
+        raise ValueError(f"is empty or longer than {MAX_URL_LENGTH} characters", "Write where the file is.")
     try:
         parts = urlsplit(text)
     except ValueError:
-        raise ValueError("`url` cannot be parsed. Write a key of the index's store, or the full URL.") from None
+        raise ValueError("cannot be parsed", "Write a key of the index's store, or the full URL.") from None
     if "@" in parts.netloc:
         # the URL is not repeated here: it may carry a password
-        raise ValueError("`url` carries a login. Name a store of the configuration; its connection has the login.")
+        raise ValueError("carries a login", "Name a store of the configuration; its connection has the login.")
     decoded = unquote(text)
     if any(ord(letter) < 0x20 or 0xD800 <= ord(letter) < 0xE000 or letter in "\\\x7f" for letter in decoded):
-        raise ValueError(
-            f"`url` {_brief(text)} has a control character, a lone surrogate or a backslash. Rename the file."
-        )
+        raise ValueError(f"{_brief(text)} has a control character, a lone surrogate or a backslash", "Rename the file.")
     path = unquote(parts.path) if parts.scheme else decoded
     if parts.query or parts.fragment:
-        raise ValueError("`url` has a query or a fragment. Write the plain URL of the file.")
+        raise ValueError("has a query or a fragment", "Write the plain URL of the file.")
     if not parts.scheme and (text.startswith("/") or not path):
-        raise ValueError(f"`url` {_brief(text)} is absolute. Write it relative to the index's store.")
+        raise ValueError(f"{_brief(text)} is absolute", "Write it relative to the index's store.")
     components = path.split("/")[1:] if parts.scheme else path.split("/")
     if any(component in {"", ".", ".."} for component in components) or not components:
-        raise ValueError(f"`url` {_brief(text)} has an empty, . or .. component. Write the plain path of the file.")
+        raise ValueError(f"{_brief(text)} has an empty, . or .. component", "Write the plain path of the file.")
     if parts.scheme:
-        _allowed(text, parts.scheme, store)
+        _allowed(text, parts.scheme, given.context)
     return text
 
 
 def _allowed(text: str, scheme: str, store: str | None) -> None:
     if store is not None:
         if not text.startswith(store.rstrip("/") + "/"):
-            raise ValueError(f"`url` {_brief(text)} lies outside the store of the index, {store}. Move the file there.")
+            raise ValueError(f"{_brief(text)} lies outside the store of the index, {store}", "Move the file there.")
     elif (kind := SCHEMES.get(scheme)) is None or kind.is_local:
-        raise ValueError(f"`url` {_brief(text)} is of a scheme that is not read here. Use s3 or http(s).")
+        raise ValueError(f"{_brief(text)} is of a scheme that is not read here", "Use s3 or http(s).")
 
 
 def _date(text: str) -> datetime.date:
-    if not _DATE.fullmatch(text):
-        raise ValueError(text)
-    return datetime.date.fromisoformat(text)
+    try:
+        if _DATE.fullmatch(text):
+            return datetime.date.fromisoformat(text)
+    except ValueError:
+        pass  # no such day
+    raise ValueError(f"{_brief(text)} is not a date", "Write YYYY-MM-DD.")
 
 
-def _kind(value: object) -> str:
-    return _KINDS.get(type(value), type(value).__name__)
+def _instant(text: str) -> datetime.datetime:
+    try:
+        value = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        value = None
+    if value is None or value.tzinfo is None or not _YEARS[0] <= value.year <= _YEARS[1]:
+        cure = "Write ISO 8601 with a zone, as 2026-11-21T02:00:00+00:00."
+        raise ValueError(f"{_brief(text)} is not an instant", cure)
+    return value.astimezone(datetime.UTC)
 
 
-def _brief(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:77] + "…")
+def _this_format(value: int) -> int:
+    if value != FORMAT:
+        raise ValueError(f"is not {FORMAT}", "Write the index in that format, or update Nightshift.")
+    return value
+
+
+def _parent(base: ParentBuild | None, given: ValidationInfo) -> ParentBuild | None:
+    if base is None and given.data.get("partial"):
+        raise ValueError("is missing", _ADD)
+    if base is not None and not given.data.get("partial"):
+        raise ValueError("is given and the build is not partial", 'Add `"partial": true`, or remove `base`.')
+    if base is not None and base.build_id == given.data.get("build_id"):
+        raise ValueError("names this very build", "Name an earlier build of the slot.")
+    return base
+
+
+Name = Annotated[str, AfterValidator(_named)]
+Date = Annotated[datetime.date, text_as(_date)]
+
+
+class _Head(BaseModel):
+    """The document; its artifacts are read one by one, since a fault of one rejects only that one."""
+
+    model_config = ConfigDict(validate_default=True)
+
+    format: Annotated[StrictInt, AfterValidator(_this_format)]
+    slot: Name
+    build_id: Name
+    date: Date
+    complete: StrictBool
+    partial: StrictBool = False
+    base: Annotated[ParentBuild | None, AfterValidator(_parent)] = None
+    serial: Annotated[StrictInt, _between(0, MAX_SERIAL)] | None = None
+    created: Annotated[datetime.datetime, text_as(_instant)] | None = None
+    artifacts: list[Any]
+
+
+_ARTIFACT = TypeAdapter(Artifact)
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from include.stageout.files import MAX_FILES, FileKind, FileToTransfer, StageoutRequest
 from include.stageout.rest.errors import BODY_INVALID
+from include.validation import first_fault
 
 T = TypeVar("T", bound="SentDocument")
 
@@ -23,10 +24,8 @@ class SentDocument(BaseModel):
         try:
             return cls.model_validate_json(body)
         except ValidationError as error:
-            wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            # names of unknown fields are the client's, of any length
-            where = ".".join(map(str, wrong["loc"]))[:200]
-            raise BODY_INVALID(where or "the body", wrong["msg"][:500]) from None
+            fault = first_fault(error)
+            raise BODY_INVALID(fault.where or "the body", fault.what) from None
 
 
 class FileDocument(SentDocument):

@@ -35,7 +35,8 @@ def test_a_document_is_read_as_it_was_written(
 @pytest.mark.parametrize(
     "data",
     [b"", b"[]", b"{}", b'{"format":2}', b"\xff", ONE.format().replace(b"+00:00", b""), ONE.format()[:-3],
-     ONE.format().replace(b'"disks are moved"', b"7"), ONE.format().replace(b"disks are moved", b"")],
+     ONE.format().replace(b'"disks are moved"', b"7"), ONE.format().replace(b"disks are moved", b""),
+     ONE.format().replace(b"until", b"til"), ONE.format().replace(b"thawed", b"frozen")],
 )  # fmt: skip
 def test_what_is_no_freeze_stops_those_who_ask_and_thaws_nothing(data: bytes) -> None:
     store = MemoryStore()

@@ -101,7 +101,10 @@ def test_anything_else_is_refused_in_our_own_words(data: bytes) -> None:
         (b'"condemned":null', b'"condemned":"../../etc"'),
         (b"+00:00", b""),
         (b'"format":1', b'"format":2'),
+        (b'"number":3', b'"number":"3"'),
         (b'"past":[]', b'"past":[[1]]'),
+        (b'"past":[]', b'"pst":[]'),
+        (b'"condemned":null', b'"cond":null'),
         (b'"number":3', b'"number":3,"swept":1'),
     ],
 )

@@ -118,7 +118,14 @@ def test_of_two_that_find_it_free_at_once_one_gets_it(store: Careless) -> None:
         take(store, sleep=lambda _: store.put(KEY, rival.format()))
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"format": 2}', b'{"format": 1, "id": "x"}', b"\xff"])
+PIDS = (b'"7"', b"true", b"-1", b"1.5", b"%d" % (1 << 62))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{}", b"[1]", b'{"format": 2}', b'{"format": 1, "id": "x"}', b"\xff", b"[" * 9999,
+     *(b'{"format": 1, "id": "x", "host": "h", "boot": "b", "since": "", "pid": %b}' % pid for pid in PIDS)],
+)  # fmt: skip
 def test_what_is_no_document_is_nobodys(data: bytes) -> None:
     assert GatewayOwner.parse(data) is None
 

@@ -20,7 +20,7 @@ RECORD = ProvenanceRecord(
     "r.example.org", "/nightlies/main/b1/A/x86", 7, "night/run-1", "night/run-1/publish try 1", "native", "key-1",
     datetime(2026, 11, 21, 4, 0, 1, 5, tzinfo=UTC), "e" * 40, "f" * 40, "c" * 64, "s3://builds/A.tar", "a" * 64, "main",
 )  # fmt: skip
-TEXTS = st.text(max_size=40)
+TEXTS = st.text(max_size=40) | st.just("bytes that are not UTF-8: \udcff")
 
 
 @given(TEXTS, TEXTS, st.integers(0, 1 << 62), st.datetimes(timezones=st.just(UTC)), st.none() | TEXTS)
@@ -56,7 +56,18 @@ def test_the_document_has_no_secret_and_a_place_of_its_own() -> None:
     assert all(one.key.startswith(f"{FOLDER}/") for one in others)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b'{"format": 2}', b'{"format": 1, "document": 5}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b'{"format": 2}',
+        b'{"format": 1, "document": 5}',
+        b'{"format": 1, "document": "", "key_id": "", "signatures": {"a": 1}}',
+    ],
+)
 def test_what_is_no_document_is_refused(data: bytes) -> None:
     with refused(FormatError, what="provenance"):
         Sealed.parse(data)
@@ -64,8 +75,9 @@ def test_what_is_no_document_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"format": 2}, {"revision": "7"}, {"published_at": "2026-11-21T04:00:00"}, {"path": None}, {"published_at": 1}],
-)
+    [{"format": 2}, {"revision": "7"}, {"published_at": "2026-11-21T04:00:00"}, {"path": None}, {"published_at": 1},
+     {"source": 5}, {"holder": ["a"]}, {"kind": "another"}],
+)  # fmt: skip
 def test_a_document_of_another_shape_is_no_deed(change: dict[str, object]) -> None:
     document = {**RECORD.to_json(), **change}
     if document["path"] is None:

@@ -17,7 +17,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Annotated
 
+from pydantic import Field, TypeAdapter
+
+from include.cvmfs.coordination.documents import WholeNumber, read_document
+from include.cvmfs.errors import FormatError
 from include.gateway.service.clock import SystemClock
 from include.gateway.service.config import ConfigError
 from include.storage.errors import NotFound, StoreError
@@ -46,10 +51,10 @@ class GatewayOwner:
 
     id: str
     host: str
-    pid: int
+    pid: Annotated[WholeNumber, Field(gt=0, lt=1 << 31)]
     boot: str
     since: str
-    count: int = 0
+    count: WholeNumber = 0
 
     @classmethod
     def of_this_process(cls) -> GatewayOwner:
@@ -72,19 +77,8 @@ class GatewayOwner:
     def parse(cls, data: bytes) -> GatewayOwner | None:
         """None for what is no such document: then no process renews it either."""
         try:
-            found = json.loads(data)
-            if found.pop("format") != FORMAT:
-                return None
-            owner = cls(
-                id=found.pop("id"),
-                host=found.pop("host"),
-                pid=found.pop("pid"),
-                boot=found.pop("boot"),
-                since=found.pop("since"),
-                count=found.pop("count", 0),
-            )
-            return None if found else owner
-        except (ValueError, TypeError, KeyError, AttributeError):
+            return read_document(_READER, data, what="owner", version=FORMAT)
+        except FormatError:
             return None
 
     def __str__(self) -> str:
@@ -101,6 +95,9 @@ class GatewayOwner:
         except OSError:
             return False
         return False
+
+
+_READER = TypeAdapter(GatewayOwner)
 
 
 class Ownership:
