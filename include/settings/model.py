@@ -212,7 +212,7 @@ class Links(_Block):
     """Symbolic links to the builds of a slot that are whole: `latest`, and one for each day of the week."""
 
     folder: FolderTemplate = "/nightlies/{slot}"
-    """The directory of the links."""
+    """The directory of the links; `{slot}` is filled in."""
     latest: bool = True
     """Whether `latest` leads to the newest build."""
     weekdays: bool = True
@@ -256,7 +256,7 @@ class Slot(_Block):
     store: str
     """The store, of `stores:`, where the build system leaves archives and indices."""
     index: IndexTemplate = "{slot}/{date}/index.json"
-    """The key of a build's index in that store (docs/formats.md, build index)."""
+    """The key of a build's index in that store (docs/formats.md, build index); `{slot}` and `{date}` are filled in."""
     schedule: Schedule | None = None
     """When its night begins, in `timezone`. None: a person or the first artifact begins it."""
     begins: Begins = Begins.SCHEDULE
@@ -269,7 +269,7 @@ class Slot(_Block):
     platforms: tuple[Name, ...] = ()
     """The platforms that are installed; empty: all that the index lists."""
     destination: DestinationTemplate = "/nightlies/{slot}/{build_id}/{project}/{platform}"
-    """The directory of an artifact in the repository."""
+    """The directory of an artifact; `{slot}`, `{build_id}`, `{date}`, `{project}` and `{platform}` are filled in."""
     priority: Annotated[int, Field(ge=1, le=1000)] = 10
     """Of its tasks in Airflow: those of the slot with the higher number go first."""
     retries: Annotated[int, Field(ge=0, le=20)] = 2
@@ -292,7 +292,7 @@ class Slot(_Block):
     links: Links | None = None
     """Symbolic links to the slot's builds that are whole. None: none are set."""
     tag: TagTemplate | None = None
-    """The name for the revision in which a build is whole; none without."""
+    """The name of the revision in which a build is whole, of `{slot}`, `{build_id}` and `{date}`. None: no tag."""
     partial: Literal["copy", "link"] = "copy"
     """What a partial build makes of what it takes from another: trees of its own that share all objects, or links."""
     retention: Retention | None = None
