@@ -57,7 +57,7 @@ class Flow:
 OUTSIDE, AIRFLOW, SERVICE, DATA = "#eceff1", "#e3f2fd", "#fff3e0", "#e8f5e9"
 BOXES = (
     Box(20, 20, 200, 62, ("Build system", "tarballs and a build index"), OUTSIDE),
-    Box(400, 20, 200, 62, ("People", "pages, forms, command line"), OUTSIDE),
+    Box(400, 20, 200, 62, ("People", "pages, forms, commands"), OUTSIDE),
     Box(780, 20, 200, 62, ("Users of stage-out", "REST, command line"), OUTSIDE),
     Box(20, 130, 960, 150, ("Airflow",), "#f5faff"),
     Box(40, 165, 200, 96, ("Workers", "operators: read, compress,", "hash, upload, ask for", "commits"), AIRFLOW),

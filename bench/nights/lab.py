@@ -134,10 +134,8 @@ def bench_lab(change: Callable[[dict[str, Any]], None] = lambda _: None) -> Iter
 
 
 def _configuration(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """The configuration of the embedded services, whose slot has links here."""
+    """The configuration of the embedded services, changed."""
     document = yaml.safe_load((ROOT / "config" / "site.yaml").read_text())
-    for slot in document["slots"].values():
-        slot["links"] = {}
     change(document)
     file = folder / "site.yaml"
     file.write_text(yaml.safe_dump(document))

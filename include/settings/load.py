@@ -17,21 +17,19 @@ from include.settings.model import (
     Choice,
     IndexSignature,
     Links,
-    NodeSettings,
     PublisherKind,
     RepositorySettings,
     SiteSettings,
     Slot,
     StoreSettings,
-    TagRule,
 )
 from include.settings.notify import Mail, Notify, Webhook
 from include.settings.prepare import ArtifactLimits, OwnerSettings, Prepare
 from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings
-from include.settings.retention import Retention, WeekdayRule
+from include.settings.retention import Retention, TagRule, WeekdayRule
 from include.settings.services import Gateway, Paths
-from include.settings.ssh import SshLogin
+from include.settings.ssh import NodeSettings, SshLogin
 from include.settings.storage_benchmark.blocks import (
     BenchmarkLimits,
     BenchmarkSettings,

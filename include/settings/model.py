@@ -19,9 +19,9 @@ from include.settings.notify import Notify
 from include.settings.prepare import ArtifactLimits, Prepare
 from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings, named_once
-from include.settings.retention import CollectionSettings, Retention
+from include.settings.retention import CollectionSettings, Retention, TagRule
 from include.settings.services import Gateway, Paths
-from include.settings.ssh import SshLogin
+from include.settings.ssh import NodeSettings
 from include.settings.storage_benchmark.blocks import BenchmarkSettings
 from include.settings.templates import fields
 from include.settings.text_types import (
@@ -34,7 +34,6 @@ from include.settings.text_types import (
     IndexTemplate,
     LedgerUrl,
     Name,
-    NodeFolder,
     PublicUrl,
     Schedule,
     SitePath,
@@ -82,71 +81,45 @@ class HashAlgorithm(Enum):
 BlockT = TypeVar("BlockT", bound=_Block)
 
 
-class TagRule(_Block):
-    """Which tags stay: of those whose names match, the newest, and whatever is not older. The others may go."""
-
-    keep: Annotated[int, Field(ge=0)] = 0
-    older_than_days: Annotated[int, Field(ge=0)] | None = None
-    match: Annotated[str, Field(min_length=1)] = "*"
-    apply: bool = False
-    """Whether scheduled runs take tags away; otherwise they only say which would go."""
-
-    @model_validator(mode="after")
-    def _something_stays(self) -> TagRule:
-        if self.keep == 0 and self.older_than_days is None:
-            raise fault("a rule for tags by which none stays", "Set `keep:`, `older_than_days:`, or both.")
-        return self
-
-
 class Care(_Block):
     """What the DAG `repository_care` does for a repository."""
 
     whitelist_days: Annotated[int, Field(ge=0, le=365)] = 7
     """How many days before the whitelist ends the run fails, so that it is signed again in time."""
     tags: TagRule | None = None
+    """Which tags stay. None: no tag is removed."""
     protect_tags: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Patterns of tags that no rule takes away."""
 
 
 class StoreSettings(_Block):
-    """An object store: where it is and how it is spoken to. `connection` carries its access key and secret.
-
-    `gateway_connection`, `collector_connection`: those of who switches manifests, and of who deletes objects, where
-    publishers are not allowed to (`settings roles`).
-    """
+    """An object store: where it is and how it is spoken to (docs/operations.md, keys by role)."""
 
     name: str
     url: StoreUrl
+    """`s3://bucket/prefix`, `file:folder`, or `http(s)://host/path` for a store that is only read."""
     endpoint: HttpUrl | None = None
+    """S3: the address of the server. None: that of AWS in `region`."""
     region: str = "us-east-1"
+    """S3: the region that requests are signed for."""
     addressing: Literal["path", "virtual"] = "path"
+    """S3: whether the bucket is in the path of a request, or in the name of its host."""
     connection: ConnectionId | None = None
+    """The connection with the publishers' access key and secret. None: requests are not signed."""
     gateway_connection: ConnectionId | None = None
+    """The key of the gateway, which switches manifests. None: that of `connection`."""
     collector_connection: ConnectionId | None = None
+    """The key of collections, which delete objects. None: that of `connection`."""
     connections: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Requests that one process has in flight at the same time."""
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    """Seconds until an answer begins, and between two pieces of its body."""
     retries: Annotated[int, Field(ge=0, le=50)] = 5
+    """How often a request is repeated after a time-out, a dropped connection, HTTP 429 or 5xx."""
     acl: str | None = None
+    """S3: the canned ACL that each PUT sends. None: none; the bucket's policy decides who may read."""
     fsync: Literal["always", "switch", "never"] = "switch"
     """Folders: when what is written is flushed to the disk (docs/operations.md, stores in folders)."""
-
-
-class NodeSettings(SshLogin):
-    """The publisher node of a repository (docs/publishers.md).
-
-    `behind`: what the node publishes through. `mount` and `spool` are folders of the node, `{fqrn}` stands for the
-    repository's name.
-    """
-
-    behind: Literal["stock", "nightshift", "none"]
-    install: Literal["transaction", "ingest"] = "transaction"
-    keep_owners: bool = False
-    """Keep the owners that the tree has; otherwise everything is the node's user's. Needs root on the node."""
-    mount: NodeFolder = "/cvmfs/{fqrn}"
-    busy_wait_s: Annotated[int, Field(ge=1, le=86_400)] = 30
-    """How long a busy path, or another task of ours on the node, is waited for within a task."""
-    time_limit_s: Annotated[int, Field(ge=1, le=604_800)] = 7_200
-    """How long one command may take on the node."""
 
 
 class Approval(_Block):
@@ -162,13 +135,17 @@ class Approval(_Block):
 
 
 class RepositorySettings(_Block):
-    """A CernVM-FS repository; its objects lie in `store` below the repository's name."""
+    """A CernVM-FS repository."""
 
     name: str
     store: str
+    """The store, of `stores:`, that has its objects, below the repository's name."""
     public_url: PublicUrl
+    """Where readers find it: the folder of `.cvmfspublished`."""
     public_key: SitePath
+    """The file of its public key, by which what readers see is verified."""
     gateway: ConnectionId
+    """The connection of its gateway: the address, and the key that leases are taken with."""
     gateway_kind: GatewayKind = GatewayKind.AUTO
     gateway_admin: ConnectionId | None = None
     """The connection with an administrator's key of the gateway: it ends leases that were left behind, and collects
@@ -181,6 +158,7 @@ class RepositorySettings(_Block):
     hash: HashAlgorithm = HashAlgorithm.SHA1
     """Of a repository that is created; one that is there keeps its own."""
     garbage_collectable: bool = True
+    """Whether it may be collected; a repository that is created says so in its manifest."""
     collection: CollectionSettings = CollectionSettings()
     reflog_checksum: SitePath | None = None
     """`/var/spool/cvmfs/<fqrn>/reflog.chksum` where `cvmfs_server` works on it on the gateway's machine, too."""
@@ -234,8 +212,11 @@ class Links(_Block):
     """Symbolic links to the builds of a slot that are whole: `latest`, and one for each day of the week."""
 
     folder: FolderTemplate = "/nightlies/{slot}"
+    """The directory of the links; `{slot}` is filled in."""
     latest: bool = True
+    """Whether `latest` leads to the newest build."""
     weekdays: bool = True
+    """Whether `Mon` to `Sun` lead to the newest build of that day."""
 
     @model_validator(mode="after")
     def _some(self) -> Links:
@@ -248,7 +229,9 @@ class Choice(_Block):
     """Some of a slot's artifacts: those of these projects, and those of these platforms."""
 
     projects: tuple[Name, ...] = ()
+    """Names of projects; empty: none is named."""
     platforms: tuple[Name, ...] = ()
+    """Names of platforms; empty: none is named."""
 
 
 class IndexSignature(_Block):
@@ -261,7 +244,7 @@ class IndexSignature(_Block):
 
 
 class Slot(_Block):
-    """A series of builds. Empty `projects` or `platforms` take everything that a build's index offers.
+    """A series of builds.
 
     What is listed or expected is required unless `optional` has its project or its platform, or `required` names
     projects or platforms and not its own.
@@ -269,18 +252,28 @@ class Slot(_Block):
 
     name: str
     repository: str
+    """The repository, of `repositories:`, that its builds are published to."""
     store: str
+    """The store, of `stores:`, where the build system leaves archives and indices."""
     index: IndexTemplate = "{slot}/{date}/index.json"
+    """The key of a build's index in that store (docs/formats.md, build index); `{slot}` and `{date}` are filled in."""
     schedule: Schedule | None = None
+    """When its night begins, in `timezone`. None: a person or the first artifact begins it."""
     begins: Begins = Begins.SCHEDULE
     timezone: Zone = "UTC"
+    """The time zone of its times and dates."""
     date_offset: Annotated[int, Field(ge=-31, le=31)] = 0
     """Days from the run's day, in the slot's time zone, to the date of the build that it installs."""
     projects: tuple[Name, ...] = ()
+    """The projects that are installed; empty: all that the index lists."""
     platforms: tuple[Name, ...] = ()
+    """The platforms that are installed; empty: all that the index lists."""
     destination: DestinationTemplate = "/nightlies/{slot}/{build_id}/{project}/{platform}"
+    """The directory of an artifact; `{slot}`, `{build_id}`, `{date}`, `{project}` and `{platform}` are filled in."""
     priority: Annotated[int, Field(ge=1, le=1000)] = 10
+    """Of its tasks in Airflow: those of the slot with the higher number go first."""
     retries: Annotated[int, Field(ge=0, le=20)] = 2
+    """How often Airflow repeats a task that failed."""
     cutoff: Cutoff = "6h"
     """When a scheduled night ends whose index is not complete: the next such time of day in the slot's time zone after
     its schedule, or so long after it."""
@@ -293,10 +286,13 @@ class Slot(_Block):
     summary_at: TimeOfDay | None = None
     """Time of day, in the slot's time zone, at which the night's summary is made and sent; none without."""
     required: Choice = Choice()
+    """What a build must have; empty: all that is not optional."""
     optional: Choice = Choice()
+    """What a build may lack."""
     links: Links | None = None
+    """Symbolic links to the slot's builds that are whole. None: none are set."""
     tag: TagTemplate | None = None
-    """The name for the revision in which a build is whole; none without."""
+    """The name of the revision in which a build is whole, of `{slot}`, `{build_id}` and `{date}`. None: no tag."""
     partial: Literal["copy", "link"] = "copy"
     """What a partial build makes of what it takes from another: trees of its own that share all objects, or links."""
     retention: Retention | None = None
@@ -359,7 +355,9 @@ class SiteSettings(_Block):
     """The whole configuration of a deployment."""
 
     ledger: LedgerUrl = "sqlite:///var/ledger.db"
+    """Nightshift's own database: `sqlite:///file`, or `mysql+pymysql://host:port/database`."""
     ledger_connection: ConnectionId | None = None
+    """The connection with login and password of a MySQL ledger. None: what `ledger` says is all."""
     airflow_connection: ConnectionId | None = None
     """A user of Airflow's REST API, for looking at its pools (`nightshift preflight`); empty for none."""
     metrics_connection: ConnectionId | None = None

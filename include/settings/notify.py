@@ -11,9 +11,10 @@ from include.settings.text_types import ConnectionId, MailAddress
 
 
 class Mail(Block):
-    """Mail to people. `connection`: an SMTP server (`schema` *ssl* or *starttls*), with a login if it asks for one."""
+    """Mail to people."""
 
     connection: ConnectionId
+    """The connection of an SMTP server: `schema` *ssl* or *starttls*, and a login if the server asks for one."""
     sender: MailAddress
     """The address that mail comes from."""
     to: Annotated[tuple[MailAddress, ...], Field(min_length=1)]
@@ -23,9 +24,10 @@ class Mail(Block):
 
 
 class Webhook(Block):
-    """A call of one's own service. `connection`: its URL as host; its password signs what is sent (docs/formats.md)."""
+    """A call of one's own service."""
 
     connection: ConnectionId
+    """The connection with the service's URL as host; its password signs what is sent (docs/formats.md)."""
     timeout_s: Annotated[float, Field(gt=0, le=120)] = 10.0
     """How long one call may take."""
     retries: Annotated[int, Field(ge=0, le=10)] = 3
@@ -33,9 +35,10 @@ class Webhook(Block):
 
 
 class Chat(Block):
-    """Chat and mail services by Apprise. `connections`: the password of each is one Apprise URL, such as `slack://…`."""
+    """Chat and mail services by Apprise."""
 
     connections: Annotated[tuple[ConnectionId, ...], Field(min_length=1)]
+    """One connection a service; its password is an Apprise URL, such as `slack://…`."""
     timeout_s: Annotated[float, Field(gt=0, le=120)] = 20.0
     """How long one service may take."""
 

@@ -25,7 +25,9 @@ class OwnerSettings(Block):
     """Whose everything is."""
 
     uid: Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
+    """The user id of all entries."""
     gid: Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
+    """The group id of all entries."""
 
 
 class Prepare(Block):

@@ -16,10 +16,12 @@ from include.settings.text_types import HttpUrl, Name, fault
 
 
 class ReplicaSettings(Block):
-    """A copy of a repository. `url`: where its manifest is, as clients have it with the repository's name filled in."""
+    """A copy of a repository that readers use."""
 
     name: Name
+    """What commands and pages call it."""
     url: HttpUrl
+    """The folder of its `.cvmfspublished`, as clients have it with the repository's name filled in."""
     node: SshLogin | None = None
     """The stratum 1's machine, for starting its snapshots and collections; none for a copy that is only checked."""
     longest_snapshot_minutes: Annotated[int, Field(ge=1, le=10_080)] = 240

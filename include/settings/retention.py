@@ -1,4 +1,4 @@
-"""What stays in a repository, and for how long: builds of a slot, and objects (docs/operations.md, collection)."""
+"""What stays in a repository, and for how long: builds of a slot, tags and objects (docs/operations.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ class WeekdayRule(Block):
     """Builds whose date is one of these days stay for so many weeks."""
 
     days: Annotated[tuple[Weekday, ...], Field(min_length=1)]
+    """The days of the week."""
     weeks: Annotated[int, Field(ge=1, le=1000)]
+    """How long such a build stays, from its build date."""
 
 
 class Retention(Block):
@@ -27,8 +29,9 @@ class Retention(Block):
     keep_last: Count = 0
     """So many of the newest builds."""
     keep_days: Count | None = None
-    """Builds that are not older."""
+    """Builds that are not older. None: age keeps none."""
     keep_weekdays: WeekdayRule | None = None
+    """Builds of some days of the week. None: no day keeps any."""
     keep_tagged: bool = True
     """Builds that a tag of the current history names."""
     minimum: Annotated[int, Field(ge=1)] = 3
@@ -42,6 +45,25 @@ class Retention(Block):
     def _something_stays(self) -> Retention:
         if not self.keep_last and self.keep_days is None and self.keep_weekdays is None:
             raise fault("retention without a rule", "Set `keep_last:`, `keep_days:` or `keep_weekdays:`.")
+        return self
+
+
+class TagRule(Block):
+    """Which tags stay: of those whose names match, the newest, and whatever is not older. The others may go."""
+
+    keep: Count = 0
+    """So many of the newest tags stay."""
+    older_than_days: Count | None = None
+    """Tags that are not older stay. None: age keeps none."""
+    match: Annotated[str, Field(min_length=1)] = "*"
+    """A pattern of names, as `nightly-*`; tags of other names stay."""
+    apply: bool = False
+    """Whether scheduled runs take tags away; otherwise they only say which would go."""
+
+    @model_validator(mode="after")
+    def _something_stays(self) -> TagRule:
+        if self.keep == 0 and self.older_than_days is None:
+            raise fault("a rule for tags by which none stays", "Set `keep:`, `older_than_days:`, or both.")
         return self
 
 

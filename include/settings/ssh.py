@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,11 +11,12 @@ from include.settings.text_types import ConnectionId, HostName, NodeFolder, Site
 
 
 class SshLogin(Block):
-    """Where it is, who we are there, by which key it is known. `{fqrn}` in `spool` is the repository's name."""
+    """Where it is, who we are there, by which key it is known."""
 
     host: HostName
     """Its name or address."""
     port: Annotated[int, Field(ge=1, le=65535)] = 22
+    """Of its SSH server."""
     user: Annotated[str, Field(min_length=1)]
     """Who we are there."""
     known_hosts: SitePath
@@ -29,7 +30,7 @@ class SshLogin(Block):
     command: Annotated[tuple[str, ...], Field(min_length=1)] = ("cvmfs_server",)
     """The program with its prefix, as `[sudo, -n, cvmfs_server]`."""
     spool: NodeFolder = "/var/spool/cvmfs/{fqrn}"
-    """A folder for what is sent and locked."""
+    """A folder for what is sent and locked; `{fqrn}` is the repository's name."""
     connect_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
     """How long a connection may take to be made."""
     keepalive_s: Annotated[int, Field(ge=1, le=600)] = 15
@@ -43,3 +44,20 @@ class SshLogin(Block):
         if self.connection and not self.key:
             raise fault("a passphrase without a key file", "Remove `connection`, or name the `key` that it opens.")
         return self
+
+
+class NodeSettings(SshLogin):
+    """The publisher node of a repository (docs/publishers.md)."""
+
+    behind: Literal["stock", "nightshift", "none"]
+    """What the node publishes through: a stock gateway, Nightshift's, or none, into the store itself."""
+    install: Literal["transaction", "ingest"] = "transaction"
+    """How a tree goes in: unpacked into an open transaction, or by `cvmfs_server ingest` if it is new."""
+    keep_owners: bool = False
+    """Keep the owners that the tree has; otherwise everything is the node's user's. Needs root on the node."""
+    mount: NodeFolder = "/cvmfs/{fqrn}"
+    """Where the node mounts the repository; `{fqrn}` is its name."""
+    busy_wait_s: Annotated[int, Field(ge=1, le=86_400)] = 30
+    """How long a busy path, or another task of ours on the node, is waited for within a task."""
+    time_limit_s: Annotated[int, Field(ge=1, le=604_800)] = 7_200
+    """How long one command may take on the node."""

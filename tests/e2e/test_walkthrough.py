@@ -12,6 +12,9 @@ import pytest
 from include.lab.environment import MARK
 from tests.e2e.walkthrough import README, TOUR, Newcomer, commands
 
+NIGHT = re.compile(r"main (\S+): (\d+) published, \d+ unchanged, 0 failed.*\n\S+ revision (\d+)")
+"""In the account of a night: its date, how many artifacts it published, and the revision."""
+
 pytestmark = [pytest.mark.server("weed"), pytest.mark.thorough, pytest.mark.timeout(2400)]
 
 
@@ -36,17 +39,21 @@ def at_work(newcomer: Newcomer) -> list[str]:
 
 def test_the_readme_and_then_the_tour_can_be_typed_as_they_are(newcomer: Newcomer) -> None:
     said = newcomer.follow(README, commands(README))
-    assert "0 failed" in said
     assert "created software.example.org" in said
+    assert (newcomer.places.var / "software/software.example.org/.cvmfspublished").exists()
     assert "/tool/1.0/bin/tool" in said
     assert said.count("no problems found") == 2
     assert at_work(newcomer) == []
     before, said = said, newcomer.follow(TOUR, commands(TOUR))
-    nights = re.findall(r"main (\S+): (\d+) published, \d+ unchanged, 0 failed", before + said)
-    assert len(nights) == 3
+    nights = re.findall(NIGHT, before + said)
+    assert len(nights) == 3, before + said
     first: dict[str, str] = {}
-    for day, published in nights:  # midnight may pass
-        assert published == "0" or day not in first, said
-        first[day] = published
+    for day, published, revision in nights:  # midnight may pass
+        if day in first:
+            assert (published, revision) == ("0", first[day]), said
+        first[day] = revision
+    assert re.search(r"latest -> \d{4}-\d\d-\d\d", said)
+    assert "would go from revision" in said
+    assert "nightlies.example.org is thawed" in said
     assert "Each copy has its content" in said
     assert at_work(newcomer) == []

@@ -28,7 +28,7 @@ README, TOUR = ROOT / "README.md", ROOT / "docs" / "tour.md"
 IMAGES = ROOT / "docs" / "images"
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 FQRN = "nightlies.example.org"
-WIDTH, HEIGHT, SCALE = 1280, 900, 0.75
+WIDTH, HEIGHT, LARGEST_HEIGHT = 1100, 600, 1400
 SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -116,19 +116,26 @@ def take_pictures(newcomer: Newcomer, folder: Path) -> None:
             ("repository", "Repositories", f"nightshift-repositories/nightshift/repositories?repository={FQRN}", FQRN),
             ("transfers", "Transfers", "nightshift-transfers", "Transfers"),
         ):
+            _resize(browser, HEIGHT)
             browser.open(f"/plugin/{path}")
             browser.driver.switch_to.frame(browser.find(f"iframe[title='{frame}']"))
             browser.wait_for_text("h1", text)
+            whole = browser.driver.execute_script("return document.documentElement.scrollHeight")
             browser.driver.switch_to.default_content()
+            _resize(browser, min(whole, LARGEST_HEIGHT))
             _shoot(browser, name)
+        _resize(browser, HEIGHT)
         browser.open(f"/dags/{dag_id}/runs/{quote(run_id)}")
         browser.wait_for_text("body", "announce")
         _shoot(browser, "run")
 
 
-def _shoot(browser: Browser, name: str) -> None:
-    size = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": SCALE, "mobile": False}
+def _resize(browser: Browser, height: int) -> None:
+    size = {"width": WIDTH, "height": height, "deviceScaleFactor": 1, "mobile": False}
     browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def _shoot(browser: Browser, name: str) -> None:
     browser.wait(lambda driver: driver.execute_script("return document.getAnimations().length == 0"))
     picture = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
     (IMAGES / f"{name}.png").write_bytes(base64.b64decode(picture["data"]))

@@ -15,9 +15,9 @@ from include.publishers.server.connection import NodeAddress
 from include.publishers.server.node import Node
 from include.publishers.server.pack import Packing
 from include.publishers.server.publisher import ServerPublisher
-from include.settings.model import NodeSettings, RepositorySettings
+from include.settings.model import RepositorySettings
 from include.settings.secrets import Secrets
-from include.settings.ssh import SshLogin
+from include.settings.ssh import NodeSettings, SshLogin
 
 PACKED = "packed"
 """Below the site's ``var``: trees that were prepared for a node and are not published yet."""

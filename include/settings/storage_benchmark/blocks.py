@@ -55,6 +55,7 @@ class BenchmarkLimits(Block):
     """What one campaign may take of its target. A plan that exceeds one is refused before anything is written."""
 
     minutes: Annotated[int, Field(ge=1, le=1440)] = 60
+    """All steps and rounds together."""
     bytes: Size = ByteSize(20 << 30)
     """Written by all steps and rounds together."""
     fill_percent: Annotated[int, Field(ge=1, le=95)] = 70
@@ -74,6 +75,7 @@ class ServerView(Block):
     """What a target's servers are asked of themselves while it is measured. Nothing is changed there."""
 
     every_s: Annotated[int, Field(ge=1, le=300)] = 10
+    """Seconds from one look to the next."""
     ceph: CephAccess | None = None
     """Latencies of OSDs, and recovery. None: of a pool its own cluster, of other targets none."""
     hosts: Mapping[Name, SshLogin] = Field(default_factory=dict)
@@ -81,21 +83,21 @@ class ServerView(Block):
 
 
 class TargetSettings(Block):
-    """What all targets have in common: marks, limits, and figures that only people know.
-
-    `benchmark: allowed` is needed for every run; `fill`, `pools` and `degrade` for presets that fill the target, create
-    pools on it or stop its servers.
-    """
+    """What all targets have in common: marks, limits, and figures that only people know."""
 
     name: str
     benchmark: Mark = Mark.REFUSED
+    """Whether campaigns may run on it."""
     fill: Mark = Mark.REFUSED
+    """Whether presets may that fill the target."""
     pools: Mark = Mark.REFUSED
+    """Whether presets may that create pools on its cluster."""
     degrade: Mark = Mark.REFUSED
+    """Whether presets may that stop its servers."""
     limits: BenchmarkLimits = BenchmarkLimits()
     servers: ServerView = ServerView()
     raw_bytes: Size | None = None
-    """The size of all disks together."""
+    """The size of all disks together. None: it is not reported."""
     usable_bytes: Size | None = None
     """What remains of it for data, after replicas or erasure coding; None: what the target itself reports."""
     price: Annotated[float, Field(gt=0)] | None = None
@@ -113,22 +115,29 @@ class PathTarget(TargetSettings):
     """A folder of a mounted file system: a local disk or CephFS. It exists; runs create folders in it."""
 
     kind: Literal["path"]
+    """A folder of this machine."""
     path: SitePath
+    """The folder."""
 
 
 class BucketTarget(TargetSettings):
     """A store of this configuration, below a prefix."""
 
     kind: Literal["bucket"]
+    """An object store."""
     store: str
+    """The store, of `stores:`."""
     prefix: Annotated[str, AfterValidator(_prefix)] = "benchmarks"
+    """What the keys of all objects of campaigns begin with."""
 
 
 class PoolTarget(TargetSettings, CephAccess):
     """A RADOS pool. It exists; runs write into namespaces of their own."""
 
     kind: Literal["pool"]
+    """A RADOS pool."""
     pool: Name
+    """The name of the pool."""
 
     @model_validator(mode="before")
     @classmethod
@@ -148,8 +157,11 @@ class RemoteTarget(TargetSettings):
     """A folder that exists on several hosts, which are reached over SSH: one runner works on each, with its own fio."""
 
     kind: Literal["remote"]
+    """The same folder on several hosts."""
     path: NodeFolder
+    """The folder, on each host."""
     hosts: Annotated[Mapping[Name, SshLogin], Field(min_length=1)]
+    """The hosts that runners work on."""
 
 
 AnyTarget = Annotated[PathTarget | BucketTarget | PoolTarget | RemoteTarget, Field(discriminator="kind")]
@@ -159,12 +171,13 @@ class RequirementLine(Block):
     """What a target has to reach in a step of a preset, whatever its baseline is."""
 
     target: str
+    """The target, of `targets:`."""
     step: Annotated[str, Field(min_length=1)]
     """The name of a step, or a pattern such as `mixed-*`."""
     throughput: Size | None = None
-    """Bytes per second of all streams together, at least."""
+    """Bytes per second of all streams together, at least. None: any."""
     p95_ms: Annotated[float, Field(gt=0)] | None = None
-    """The 95th percentile of the latency, at most."""
+    """The 95th percentile of the latency, at most. None: any."""
 
     @model_validator(mode="after")
     def _requires_something(self) -> RequirementLine:
@@ -179,19 +192,25 @@ class NightlyBenchmark(Block):
     schedule: Schedule
     """In UTC, at an hour at which nothing else uses the target."""
     target: str
+    """The target, of `targets:`."""
     preset: Annotated[str, Field(min_length=1)] = "hlt2-uncontrolled"
+    """What is run; `nightshift storage-benchmark presets` lists them."""
     scale: Annotated[float, Field(gt=0, le=1)] = 0.01
+    """A factor for streams and sizes of the preset; 1: those of the source."""
     minutes: Annotated[int, Field(ge=1, le=1440)] = 15
+    """All steps and rounds together, within the target's `limits`."""
 
 
 class BenchmarkSettings(Block):
     """Targets of storage benchmarks, their requirements, and how campaigns are compared."""
 
     targets: Mapping[Name, AnyTarget] = Field(default_factory=dict)
+    """What may be measured, by name: a path, a bucket, a pool or a folder of remote hosts."""
     requirements: tuple[RequirementLine, ...] = ()
     nightly: NightlyBenchmark | None = None
     """None: campaigns are begun by hand only."""
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    """The currency of each target's `price`."""
     margin: Annotated[float, Field(ge=0.01, le=0.5)] = 0.1
     """The share by which a figure may be worse than its baseline and still pass."""
     rounds: Annotated[int, Field(ge=1, le=50)] = 5

@@ -30,35 +30,45 @@ OsdCommand = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_nam
 class CephServer(Block):
     """A server with OSDs that campaigns may stop. Its commands are run once for each OSD, `{osd}` is its number.
 
-    `start` and `unset` are also run by the timer on the server; both change nothing when they are run again.
+    A timer on the server also runs `start` and `unset`; both must change nothing when they are run again.
     """
 
     osds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+    """The numbers of its OSDs."""
     login: SshLogin | None = None
     """None: this machine."""
     stop: OsdCommand = ("systemctl", "stop", "ceph-osd@{osd}")
+    """The command, as a list of words, that stops an OSD."""
     start: OsdCommand = ("systemctl", "start", "ceph-osd@{osd}")
+    """The command that starts it again."""
     unset: OsdCommand = ("ceph", "osd", "unset-group", "noout", "osd.{osd}")
+    """The command that takes back the `noout` of an OSD, which the campaign set before it stopped it."""
     folder: NodeFolder = "/var/tmp"  # noqa: S108 - files that are found there are not used
     """Where the timer has its files."""
 
 
 class ProductionProbe(Block):
-    """A small object of production, which is read while a step runs. `limit_ms`: how long that may take."""
+    """A small object of production, which is read while a step runs."""
 
     pool: Name
+    """The pool that has it."""
     object: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^-]")]
+    """The name of the object."""
     limit_ms: Annotated[float, Field(gt=0)] = 1000.0
-    """With the start of the program that reads it, a tenth of a second."""
+    """How long a read may take, with the start of the program that reads, a tenth of a second."""
 
 
 class ErasureCode(Block):
-    """Of pools that campaigns create: as of the pool that they stand for."""
+    """The erasure code of pools that campaigns create: that of the pool which they stand for."""
 
     k: Annotated[int, Field(ge=2, le=32)] = 8
+    """Pieces of data of an object."""
     m: Annotated[int, Field(ge=1, le=16)] = 2
+    """Pieces of parity: so many may be lost."""
     failure_domain: Annotated[str, Field(pattern=r"^[a-z]+$")] = "host"
+    """A kind of CRUSH bucket, as `host` or `osd`: no two pieces of an object are in one."""
     groups: Annotated[int, Field(ge=1, le=4096)] = 128
+    """Placement groups of a pool."""
 
 
 class ClusterBlock(Block):

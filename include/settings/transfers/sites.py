@@ -92,7 +92,9 @@ class PrefixRule(Block):
     """The URL of the logical names below a prefix: `url`, then the rest of the name."""
 
     prefix: LogicalPrefix
+    """The beginning of logical names, as `/store`."""
     url: SiteUrl
+    """What takes the place of the prefix, as `davs://se.example.org/cms/store`."""
 
     @property
     def protocol(self) -> str:
@@ -103,16 +105,18 @@ class PrefixRule(Block):
 class RemoteSite(Block):
     """A storage site that data are transferred to and from.
 
-    `read`, `write` and `third_party` (copies that its server makes from or to another site) are rules in the order of
-    preference. For each protocol the first rule counts whose prefix the logical name is below.
+    Its rules are in the order of preference. For each protocol the first one counts whose prefix the name is below.
     """
 
     name: str
     store: str | None = None
     """The object store of this deployment that is the site, where there is one."""
     read: tuple[PrefixRule, ...] = ()
+    """URLs by which its files are read."""
     write: tuple[PrefixRule, ...] = ()
+    """URLs by which files are written and removed."""
     third_party: tuple[PrefixRule, ...] = ()
+    """URLs of copies that its server makes from or to another site."""
     allowed: tuple[SiteUrl, ...] = ()
     """What a URL of the site begins with; empty: the URLs of its rules."""
     checksum: ChecksumMode = ChecksumMode.ADLER32

@@ -50,7 +50,9 @@ class LinkLimit(Block):
     """The limit of one link: transfers from one site to another."""
 
     source: Name
+    """The site, of `sites:`, that files are read from."""
     destination: Name
+    """The site that they go to."""
     most_queued: Annotated[int, Field(ge=0, le=1_000_000)]
     """Files that FTS may have of it; 0 holds the link back."""
 
@@ -73,9 +75,11 @@ class StageoutSettings(Block):
     identities: Mapping[Name, GridIdentity] = Field(default_factory=dict)
     """Users whose identity is not their Airflow name."""
     files_per_job: Annotated[int, Field(ge=1, le=1000)] = 100
+    """Files that one job of FTS has at most."""
     most_queued: Annotated[int, Field(ge=1, le=1_000_000)] = 2000
     """Files of one link that FTS may have; it decides itself how many are active."""
     links: tuple[LinkLimit, ...] = ()
+    """Limits of single links, in place of `most_queued`."""
     retry: RetryAlgorithmName = RetryAlgorithmName.EXPONENTIAL
     """How failed transfers are retried."""
     queue_hours: Annotated[int, Field(ge=1, le=168)] = 5

@@ -72,6 +72,12 @@ def test_generated_pages_are_current() -> None:
     assert generate_architecture.PICTURE.read_text() == generate_architecture.render(), "run `make docs`"
 
 
+def test_every_key_of_the_configuration_has_a_meaning() -> None:
+    rows = re.findall(r"^\| (`\w+`) \|.*\| *([^|]*?) *\|$", generate_configuration.render(), re.MULTILINE)
+    assert len(rows) > 200
+    assert [key for key, meaning in rows if not meaning] == []
+
+
 def test_every_alert_links_to_its_entry_with_meaning_check_and_cure() -> None:
     rules = yaml.safe_load((ROOT / "config" / "prometheus" / "alerts.yaml").read_text())["groups"]
     entries = dict(

@@ -13,8 +13,9 @@ from include.publishers.capabilities import Way
 from include.publishers.errors import PublisherError
 from include.publishers.gateway import NightshiftGateway, StockGateway
 from include.settings.load import load
-from include.settings.model import GatewayKind, NodeSettings, StoreSettings
+from include.settings.model import GatewayKind, StoreSettings
 from include.settings.secrets import EnvSecrets
+from include.settings.ssh import NodeSettings
 from include.settings.traits import record_traits
 from include.site.site import Site, native_publisher
 from include.site.stores import connection_of
