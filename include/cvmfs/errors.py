@@ -45,14 +45,18 @@ class CvmfsError(NightshiftError):
 
 
 class FormatError(CvmfsError):
-    """``what`` names the thing that was read (a manifest, a hash, a reflog), ``detail`` what is wrong with it."""
+    """``what`` names the thing that was read (a manifest, a hash, a reflog), ``detail`` what is wrong with it.
+
+    ``field`` is the member of a JSON document that is missing or wrong, if it is one.
+    """
 
     code = "format-invalid"
 
-    def __init__(self, what: str, detail: str) -> None:
+    def __init__(self, what: str, detail: str, *, field: str = "") -> None:
         super().__init__(f"{what}: {detail}")
         self.what = what
         self.detail = detail
+        self.field = field
 
 
 class TrustError(CvmfsError):

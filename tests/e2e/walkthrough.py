@@ -28,7 +28,9 @@ README, TOUR = ROOT / "README.md", ROOT / "docs" / "tour.md"
 IMAGES = ROOT / "docs" / "images"
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 FQRN = "nightlies.example.org"
-WIDTH, HEIGHT, LARGEST_HEIGHT = 1100, 600, 1400
+WIDTH, HEIGHT, LARGEST_HEIGHT = 1100, 600, 1000
+# a running task of Airflow's page turns for ever
+STILL = "document.getAnimations().every(a => a.effect.getComputedTiming().endTime === Infinity)"
 SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -136,7 +138,7 @@ def _resize(browser: Browser, height: int) -> None:
 
 
 def _shoot(browser: Browser, name: str) -> None:
-    browser.wait(lambda driver: driver.execute_script("return document.getAnimations().length == 0"))
+    browser.wait(lambda driver: driver.execute_script(f"return {STILL}"))
     picture = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
     (IMAGES / f"{name}.png").write_bytes(base64.b64decode(picture["data"]))
 

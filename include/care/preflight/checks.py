@@ -48,7 +48,10 @@ def checks_of(
         Check("paused", "", partial(look_at_paused, settings, site.secrets, [slot] if slot else None),
               "Start Airflow's API server."),
     ]  # fmt: skip
-    found += [Check("bounds", one.name, partial(look_at_bounds, site, one.name), "Start its server.") for one in chosen]
+    found += [
+        Check("bounds", name, partial(look_at_bounds, site, name), "Start the ledger's server.")
+        for name in (chosen_slot.name for chosen_slot in chosen)
+    ]
     for name in sorted(used):
         cure = "Check its URL, endpoint and connection, and that it runs."
         found.append(Check("store", name, partial(stores.look_at_store, site, name, source=name in sources), cure))

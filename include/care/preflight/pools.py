@@ -60,7 +60,9 @@ def look_at_bounds(site: Site, slot: str) -> Iterator[Finding]:
         if build is None:
             break
         done = publications_of_build(site.ledger, build.id)
-        work = [one.seconds for one in done if one.state is State.PUBLISHED and one.seconds]
+        work = [
+            publication.seconds for publication in done if publication.state is State.PUBLISHED and publication.seconds
+        ]
         if work:
             shown = ", ".join(f"{name} {seconds / 60:.1f} min" for name, seconds in night_bounds(work, slots))
             yield Finding("bounds", slot, Severity.OK, f"{len(work)} artifacts of {build.key} take at least: {shown}")

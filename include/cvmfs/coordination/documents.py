@@ -49,36 +49,34 @@ def read_document(
 
     ``key`` is where the document is, for messages. ``required`` must be there although the value has defaults.
     """
-    try:
-        return _value(reader, data, version, required)
-    except RecursionError:
-        fault = "is nested too deeply"
-    except ValidationError as error:
-        fault = _described(error)
-    except ValueError as error:
-        fault = str(error)
-    raise FormatError(what, f"{key} cannot be read: {fault}" if key else fault)
 
+    def bad(fault: str, field: str = "") -> FormatError:
+        return FormatError(what, f"{key} cannot be read: {fault}" if key else fault, field=field)
 
-def _value(reader: TypeAdapter[T], data: bytes | str, version: int, required: Collection[str]) -> T:
     try:
         fields = json.loads(data)
-    except ValueError as fault:
-        raise ValueError(f"is not JSON: {fault}") from None
-    if not isinstance(fields, dict):
-        raise ValueError("is not a JSON object")
-    found = fields.get("format")
-    if type(found) is not int or found != version:
-        raise ValueError(f"has format {reprlib.repr(found)}, this program reads {version}")
-    for name in required:
-        if name not in fields:
-            raise ValueError(f"lacks the field {name}")
-    return reader.validate_python(fields)
+        if not isinstance(fields, dict):
+            raise bad("is not a JSON object")
+        found = fields.get("format")
+        if type(found) is not int or found != version:
+            raise bad(f"has format {reprlib.repr(found)}, this program reads {version}", "format")
+        if missing := [name for name in required if name not in fields]:
+            raise bad(f"lacks the field {missing[0]}", missing[0])
+        return reader.validate_python(fields)
+    except ValidationError as error:
+        raise bad(*_described(error)) from None
+    except RecursionError:
+        raise bad("is nested too deeply") from None
+    except ValueError as error:
+        raise bad(f"is not JSON: {error}") from None
 
 
-def _described(error: ValidationError) -> str:
+def _described(error: ValidationError) -> tuple[str, str]:
+    """What is wrong, and with which field, if it is one."""
     fault = first_fault(error)
     if fault.kind == "missing":
-        return f"lacks the field {fault.where}"
-    field = f"field {fault.where} ({reprlib.repr(fault.given)})"
-    return f"{field}{': ' if fault.raised else ' '}{fault.what}" if fault.where else fault.what
+        return f"lacks the field {fault.where}", fault.where
+    if not fault.where:
+        return fault.what, ""
+    text = f"field {fault.where} ({reprlib.repr(fault.given)}){': ' if fault.raised else ' '}{fault.what}"
+    return text, fault.where
