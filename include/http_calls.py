@@ -34,6 +34,14 @@ class CallFailure:
     tls: bool = False
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a service that listens there is reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def pooled_session(connections: int) -> requests.Session:
     """A session that keeps ``connections`` open, and repeats nothing and follows no redirection by itself."""
     session = _Session()
