@@ -39,7 +39,6 @@ SOCKET_PATH_LIMIT = 107  # bytes, sockaddr_un
 # Plain HTTP, which does not leave this machine; and no stage-out, whose sites are folders of one machine.
 _ON_A_NETWORK = {
     "NIGHTSHIFT_GATEWAY_INSECURE": "true",
-    "NIGHTSHIFT_FTS_INSECURE": "true",
     "NIGHTSHIFT_STAGEOUT": "false",
 }
 
@@ -177,7 +176,7 @@ class Lab:
 
     @property
     def fts_url(self) -> str:
-        return f"http://{self.address}:{self.ports.fts}"
+        return f"http://{LOOPBACK}:{self.ports.fts}"
 
     def connections(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The connections of these services, as Airflow reads them: `store_<name>`, `gateway_<name>`, `gateway_admin`,
@@ -199,7 +198,7 @@ class Lab:
                  "password": self.secrets.gateway_admin_secret}  # fmt: skip
         if any(one.gateway_admin for one in settings.repositories.values()):
             found["gateway_admin"] = admin
-        found[FTS_CONNECTION] = {"conn_type": "fts", "host": self.address, "port": self.ports.fts, "schema": "http",
+        found[FTS_CONNECTION] = {"conn_type": "fts", "host": LOOPBACK, "port": self.ports.fts, "schema": "http",
                                  "password": self.secrets.fts_token}  # fmt: skip
         if settings.airflow_connection:
             found[settings.airflow_connection] = {"conn_type": "http", "host": self.address, "port": self.ports.airflow,

@@ -87,11 +87,7 @@ def fts(lab: Lab) -> Service:
     program = Program(
         components.FTS.name,
         (*resolved(components.FTS), "--folder", str(lab.place.sites)),
-        environment={
-            "NIGHTSHIFT_FTS_HOST": lab.address,
-            "NIGHTSHIFT_FTS_TOKENS": str(lab.place.fts_tokens),
-            "NIGHTSHIFT_FTS_S3_ENDPOINT": lab.s3_url,
-        },
+        environment={"NIGHTSHIFT_FTS_TOKENS": str(lab.place.fts_tokens), "NIGHTSHIFT_FTS_S3_ENDPOINT": lab.s3_url},
     )
     return Service(program, ("fts",), lambda: fts_answers(lab.fts_url), lab.fts_url)
 
@@ -126,8 +122,8 @@ def ledger(lab: Lab) -> Service:
     """Nightshift's own database, for workers on more than one machine."""
     server = ledger_server(lab)
     program = Program("ledger", tuple(server.command()))
-    answers = lambda: None if server.ready() else "no answer"  # noqa: E731
-    return Service(program, ("ledger",), answers, f"{lab.address}:{lab.ports.ledger}")
+    where = f"{lab.address}:{lab.ports.ledger}"
+    return Service(program, ("ledger",), lambda: None if server.ready() else "no answer", where)
 
 
 def ledger_server(lab: Lab) -> MariaDbServer:

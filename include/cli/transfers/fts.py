@@ -19,10 +19,6 @@ def fts() -> None:
 @app.command()
 def serve(
     port: Annotated[int, typer.Option(help="0 takes any.", envvar="NIGHTSHIFT_FTS_PORT")] = 8446,
-    host: Annotated[str, typer.Option(help="The address to listen on.", envvar="NIGHTSHIFT_FTS_HOST")] = "127.0.0.1",
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Without TLS on any address.", envvar="NIGHTSHIFT_FTS_INSECURE")
-    ] = False,
     state: Annotated[
         Path | None, typer.Option(help="SQLite file; without it, fts/fts.sqlite below the lab's folder.")
     ] = None,
@@ -52,7 +48,7 @@ def serve(
     threads: Annotated[int, typer.Option(min=1, help="Real copies at a time.")] = 16,
     faults: Annotated[bool, typer.Option(help="Accept POST /simulated/faults.")] = False,
 ) -> None:
-    """Serve until stopped, without TLS on loopback only. Simulated copies are between `mock://` URLs.
+    """Serve until stopped, on loopback. Simulated copies are between `mock://` URLs.
 
     S3's keys come from NIGHTSHIFT_S3_ACCESS_KEY and NIGHTSHIFT_S3_SECRET_KEY; without them, S3 is not served.
     """
@@ -64,8 +60,7 @@ def serve(
 
     access, secret = (os.environ.get(f"NIGHTSHIFT_S3_{name}_KEY") for name in ("ACCESS", "SECRET"))
     config = FtsServiceConfig(
-        state or LabFolders.from_environment(os.environ).fts / "fts.sqlite", host=host, port=port, insecure=insecure,
-        tokens=tokens,
+        state or LabFolders.from_environment(os.environ).fts / "fts.sqlite", port=port, tokens=tokens,
         certificate=certificate, key=key, authorities=authorities, admins=frozenset(admin or ()),
         active_per_link=active_per_link, tick_s=tick, archive_after_s=archive_after, with_faults=faults,
         folder=folder, webdav=webdav, storage_authorities=storage_authorities, threads=threads,

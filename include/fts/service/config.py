@@ -17,7 +17,6 @@ class FtsServiceConfig:
         state: The SQLite file.
         tokens: A file with a line `<token> <user>` for each caller, and `admin` behind those who may ban; None: no
             token is accepted.
-        insecure: It may listen on other addresses than loopback without TLS.
         certificate, key, authorities: PEM files for mutual TLS; callers are then known by their certificates.
         admins: Users who may ban, beside those of the token file.
         active_per_link: How many files of a link are copied at the same time.
@@ -35,7 +34,6 @@ class FtsServiceConfig:
     state: Path
     host: str = "127.0.0.1"
     port: int = 8446
-    insecure: bool = False
     tokens: Path | None = None
     certificate: Path | None = None
     key: Path | None = None

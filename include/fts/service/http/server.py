@@ -1,4 +1,4 @@
-"""Runs the service: one process, on loopback unless told otherwise, until SIGTERM."""
+"""Runs the service: one process on loopback, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from include.fts.service.config import FtsServiceConfig
 from include.fts.service.copies.real import real_copiers
 from include.fts.service.errors import FtsServiceError
 from include.fts.service.http.app import SUBJECT, create_fts_app
-from include.http_calls import is_loopback
 
 log = logging.getLogger(__name__)
+
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class CertifiedHttp(HttpToolsProtocol):
@@ -49,10 +50,9 @@ def serve_fts(
     Raises:
         FtsServiceError: The settings, the port or the state file cannot be used.
     """
+    if config.host not in _LOOPBACK:
+        raise FtsServiceError(f"the FTS service listens on loopback only, not on {config.host}; use 127.0.0.1")
     context = _tls(config)
-    if not (context or config.insecure or is_loopback(config.host)):
-        cure = "give it a certificate, or say --insecure where the network is trusted"
-        raise FtsServiceError(f"the FTS service does not listen on {config.host} without TLS; {cure}")
     app = create_fts_app(config, copiers=real_copiers(config))
     listener = _listen(config)
     host, port = listener.getsockname()[:2]

@@ -39,6 +39,11 @@ def serve(
 
     Raises ConfigError if the port or the state is taken, or the address is open to others without ``insecure``.
     """
+    if not (config.insecure or is_loopback(config.host)):
+        raise ConfigError(
+            f"gateway does not listen on {config.host}: what it is told is not encrypted;"
+            " put a server with TLS in front of it, or set `gateway.insecure` where the network is trusted"
+        )
     sys.setswitchinterval(_SWITCH_S)
     app = create_app(config, committer=committer, clock=clock, on_point=on_point, read_config=read_config)
     metrics = app.state.serving.metrics
@@ -65,11 +70,6 @@ def serve(
 
 
 def _listen(config: ServiceConfig) -> socket.socket:
-    if not (config.insecure or is_loopback(config.host)):
-        raise ConfigError(
-            f"gateway does not listen on {config.host}: what it is told is not encrypted;"
-            " put a server with TLS in front of it, or set `gateway.insecure` where the network is trusted"
-        )
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
