@@ -1,6 +1,5 @@
 """The embedded services of a lab: for each its command line, the ports it opens, and how it shows that it is ready."""
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -136,14 +135,14 @@ def ledger_server(lab: Lab) -> MariaDbServer:
 def rabbitmq(lab: Lab) -> Service:
     """The broker of Celery."""
     server = rabbitmq_server(lab)
-    program = Program("rabbitmq", server.command(), environment=server.environment())
+    program = Program("rabbitmq", server.command(), environment=server.environment(), stop_as_group=False)
     ports = ("rabbitmq", "rabbitmq_node", "rabbitmq_names")
     return Service(program, ports, lambda: _served(lab, ()), f"{lab.address}:{lab.ports.rabbitmq}")
 
 
 def rabbitmq_server(lab: Lab) -> RabbitServer:
     """The broker of a lab; it waits for the longest task."""
-    ports, waits = lab.ports, lab.consumer_timeout(os.environ)
+    ports, waits = lab.ports, lab.consumer_timeout(lab.environment())
     return RabbitServer(
         lab.place.rabbitmq, lab.address, ports.rabbitmq, ports.rabbitmq_node, ports.rabbitmq_names,
         lab.secrets.broker_password, waits,

@@ -44,6 +44,7 @@ class RabbitServer:
         return {
             "HOME": str(self.directory),  # of the cookie by which its tools log in
             "RABBITMQ_CONF_ENV_FILE": os.devnull,
+            "RUNNING_UNDER_SYSTEMD": "true",  # a process manager gets Erlang itself, and no shell before it
             "RABBITMQ_CONFIG_FILE": str(self._configuration),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.directory / "plugins"),
             "RABBITMQ_MNESIA_BASE": str(self.directory / "mnesia"),
