@@ -44,7 +44,9 @@ def up(
     airflow: Annotated[
         bool, typer.Option(help="Airflow and its database too, or the store, the gateway and FTS only.")
     ] = True,
-    executor: Annotated[Executor, typer.Option(help="What runs tasks: this machine, or Celery's workers.")] = Executor.LOCAL,
+    executor: Annotated[
+        Executor, typer.Option(help="What runs tasks: this machine, or Celery's workers.")
+    ] = Executor.LOCAL,
     workers: Annotated[
         int, typer.Option(min=1, max=MOST_WORKERS, help="Celery's workers, each in a network namespace; needs root.")
     ] = 3,

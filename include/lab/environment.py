@@ -230,7 +230,10 @@ class Lab:
         found = {**self.places(), **self.connections(environment)}
         if self.cluster:
             hours = self.consumer_timeout(environment) / timedelta(hours=1)
-            found |= {LEDGER_URL_VARIABLE: f"mysql+pymysql://{ledger}", "NIGHTSHIFT_CONSUMER_TIMEOUT_HOURS": f"{hours:g}"}
+            found |= {
+                LEDGER_URL_VARIABLE: f"mysql+pymysql://{ledger}",
+                "NIGHTSHIFT_CONSUMER_TIMEOUT_HOURS": f"{hours:g}",
+            }
         return found
 
     def consumer_timeout(self, environment: Mapping[str, str]) -> timedelta:

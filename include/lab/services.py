@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from include.gateway.protocol import API
 from include.care.preflight.workers import consumers
+from include.gateway.protocol import API
 from include.lab import components
 from include.lab.cluster import Machine, find
 from include.lab.components import Component
@@ -108,7 +108,10 @@ def postgres_server(lab: Lab) -> Postgres:
 
 def s3(lab: Lab) -> Service:
     """The way from the workers to SeaweedFS: of its ports only that of S3 asks for a login, and all are on loopback."""
-    ways = (f"TCP-LISTEN:{lab.ports.s3},bind={lab.address},reuseaddr,fork,nodelay", f"TCP:{LOOPBACK}:{lab.ports.s3},nodelay")
+    ways = (
+        f"TCP-LISTEN:{lab.ports.s3},bind={lab.address},reuseaddr,fork,nodelay",
+        f"TCP:{LOOPBACK}:{lab.ports.s3},nodelay",
+    )
     return _s3_service(lab, Program("s3", (str(find("socat")), *ways)), (), lab.address)
 
 

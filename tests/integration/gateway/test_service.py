@@ -26,8 +26,8 @@ from include.gateway.client.client import GatewayClient
 from include.gateway.service.commits.points import DIE_AT, Point, from_environment
 from include.gateway.service.config import AcceptedKey, ConfigError, RepositoryConfig, ServiceConfig
 from include.gateway.service.http import serving
-from include.gateway.service.http.server import serve
 from include.gateway.service.http.app import create_app
+from include.gateway.service.http.server import serve
 from include.gateway.service.limits import Rate, RateLimits
 from include.gateway.service.replies import Refused
 from include.storage.open import open_store

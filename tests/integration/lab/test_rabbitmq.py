@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import psutil
 import pytest

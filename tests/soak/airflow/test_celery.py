@@ -153,8 +153,8 @@ def test_a_night_survives_a_dead_worker_a_cut_off_one_and_a_restart_of_the_broke
     assert workers.leases() == []
 
     # both are workers again, and what they had begun changes nothing
-    for machine in (dead, cut):
-        workers.wait_until(lambda of=worker(workers.lab, machine): of.answers() is None, machine.name, BACK_S)
+    back = [worker(workers.lab, machine) for machine in (dead, cut)]
+    workers.wait_until(lambda: not any(one.answers() for one in back), "both answer", BACK_S)
     assert workers.revision() == after
 
 

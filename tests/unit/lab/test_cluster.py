@@ -76,7 +76,9 @@ def test_without_celery_nothing_of_it_is_there(lab: Lab) -> None:
     ]  # fmt: skip
     added = lab.environment({}).keys() - alone.environment({}).keys()
     assert BROKER_URL in added
-    assert not {name for name in alone.environment({}) if "CELERY" in name or "INSECURE" in name or "LEDGER_URL" in name}
+    assert not {
+        name for name in alone.environment({}) if "CELERY" in name or "INSECURE" in name or "LEDGER_URL" in name
+    }
 
 
 def test_no_secret_is_on_a_command_line_or_for_a_shell_that_needs_none(lab: Lab) -> None:
