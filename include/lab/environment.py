@@ -17,6 +17,7 @@ from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import LabSecrets, load_or_create
 from include.settings.load import load, project_root
 from include.settings.pools import consumer_timeout
+from include.settings.queues import BROKER_URL
 from include.settings.secrets import LEDGER_URL_VARIABLE, connection_variable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,9 +30,9 @@ KEEPER = "keeper"  # deletes old runs of the DAGs that run every minute
 RUNS_CONNECTION = "airflow_runs"
 FTS_CONNECTION = "fts_default"
 LEDGER = "nightshift"  # a database
-BROKER_URL = "AIRFLOW__CELERY__BROKER_URL"
+EXECUTOR, CELERY = "AIRFLOW__CORE__EXECUTOR", "CeleryExecutor"
 DATABASE, DATABASE_USER = "airflow", "nightshift"
-NOT_FOR_SHELLS = frozenset({"AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET", BROKER_URL})
+OF_THE_API = frozenset({"AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET"})
 WORKER_LOGS = 8793  # each on its own address
 SLOTS = 20  # tasks of all workers together: what airflow.cfg has as `parallelism`
 NOBODY = 1  # a port that only root may take, and that nothing uses
@@ -233,6 +234,8 @@ class Lab:
             found |= {
                 LEDGER_URL_VARIABLE: f"mysql+pymysql://{ledger}",
                 "NIGHTSHIFT_CONSUMER_TIMEOUT_HOURS": f"{hours:g}",
+                EXECUTOR: CELERY,
+                BROKER_URL: self.broker_url,
             }
         return found
 
@@ -268,10 +271,9 @@ class Lab:
         if self.cluster is None:
             return settings
         return settings | {
-            "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
+            EXECUTOR: CELERY,
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{self.address}:{ports.execution}/execution/",
             "AIRFLOW__API__HOST": self.address,
-            BROKER_URL: self.broker_url,
             "AIRFLOW__CELERY__RESULT_BACKEND": f"db+postgresql+psycopg2://{address}",
             "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(-(-SLOTS // self.cluster.workers)),
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(WORKER_LOGS),
@@ -312,7 +314,7 @@ class Lab:
         """What a shell needs for Airflow's commands: places, ports, and of the secrets the database's password and the
         key of what is encrypted there. Keys of stores, gateways and of Airflow's API are not among them.
         """
-        settings = {name: value for name, value in self.airflow_settings().items() if name not in NOT_FOR_SHELLS}
+        settings = {name: value for name, value in self.airflow_settings().items() if name not in OF_THE_API}
         return {**self.places(), **settings, **own_dags(os.environ)}
 
 

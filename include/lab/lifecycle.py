@@ -20,6 +20,7 @@ from include.care.preflight.findings import Finding, Severity
 from include.care.preflight.folders import room, written
 from include.lab import components
 from include.lab.airflow_api import AirflowApi
+from include.lab.cluster import Cluster
 from include.lab.environment import ADMIN, KEEPER, LEDGER, VIEWER, Lab, LabFolders
 from include.lab.errors import LabError, ServiceFailed
 from include.lab.ports import check_free
@@ -304,8 +305,11 @@ def _write_fts_tokens(lab: Lab) -> None:
 
 def _record(lab: Lab) -> None:
     """Makes the machines of the workers, and writes down which there are, for the commands to come."""
+    before = Cluster.load(lab.place.cluster)
+    if before and before != lab.cluster:
+        before.remove()
+        lab.place.cluster.unlink()
     if lab.cluster is None:
-        lab.place.cluster.unlink(missing_ok=True)
         return
     lab.cluster.save(lab.place.cluster)
     lab.cluster.make()

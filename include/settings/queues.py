@@ -6,6 +6,8 @@ from enum import Enum
 
 from include.settings.pools import BACKFILL, STAGEOUT
 
+BROKER_URL = "AIRFLOW__CELERY__BROKER_URL"
+
 
 class Queue(Enum):
     """The queues of a deployment with Celery; other executors have none."""

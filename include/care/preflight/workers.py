@@ -9,9 +9,8 @@ from include.care.preflight.findings import Finding, Severity
 from include.care.preflight.stores import TIMEOUT_S
 from include.settings.model import SiteSettings
 from include.settings.pools import consumer_timeout
-from include.settings.queues import Queue
+from include.settings.queues import BROKER_URL, Queue
 
-BROKER_URL = "AIRFLOW__CELERY__BROKER_URL"
 RABBITMQ = ("amqp", "pyamqp")
 
 

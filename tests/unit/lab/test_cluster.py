@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from include.care.preflight.workers import BROKER_URL
 from include.lab import cluster as clusters
 from include.lab.cluster import Cluster
-from include.lab.environment import NOT_FOR_SHELLS, Lab, LabFolders
+from include.lab.environment import Lab, LabFolders
 from include.lab.errors import LabError
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import LabSecrets
 from include.lab.services import services
 from include.lab.supervise import Supervisor, configuration
-from include.settings.queues import Queue
+from include.settings.queues import BROKER_URL, Queue
 from tests.fakes.refused import refused
 
 
@@ -89,7 +88,6 @@ def test_no_secret_is_on_a_command_line_or_for_a_shell_that_needs_none(lab: Lab)
     assert {name for name, secret in secrets.items() if secret in json.dumps(lab.shell())} == {
         "postgres_password", "fernet_key",
     }  # fmt: skip
-    assert BROKER_URL in NOT_FOR_SHELLS
 
 
 def test_which_workers_there_are_is_written_down(lab: Lab) -> None:
