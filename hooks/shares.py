@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from include.settings.pools import BACKFILL, NIGHTLY
-from include.settings.queues import Queue, queue_of
+from include.settings.pools import BACKFILL, NIGHTLY, Queue, queue_of
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -30,7 +29,7 @@ def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | N
     """Airflow asks this whenever it makes a task of a run, or takes its settings from the DAG again."""
     if task_instance.pool in NIGHTLY and is_backfill(getattr(task_instance, "run_id", None)):
         task_instance.pool = BACKFILL
-    if task_instance.queue == Queue.DEFAULT.value:  # not where somebody has chosen one
+    if task_instance.queue == Queue.DEFAULT.value:  # any other was chosen
         task_instance.queue = queue_of(task_instance.dag_id, task_instance.pool).value
 
 

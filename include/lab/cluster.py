@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from include.lab.errors import LabError
-from include.settings.queues import Queue
+from include.settings.pools import Queue
 
 MOST_WORKERS = 99
 _NEEDED = {

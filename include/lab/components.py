@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from include.settings.queues import Queue
+from include.settings.pools import Queue
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from include.lab.errors import LabError
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import LabSecrets, load_or_create
 from include.settings.load import load, project_root
-from include.settings.pools import consumer_timeout
-from include.settings.queues import BROKER_URL
+from include.settings.pools import BROKER_URL, consumer_timeout
 from include.settings.secrets import LEDGER_URL_VARIABLE, connection_variable
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -39,8 +39,7 @@ from include.lab.services import (
 from include.lab.supervise import ProcessState, Supervisor, end_marked, marked_processes, wait_for_end
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from include.settings.pools import pools
-from include.settings.queues import Queue
+from include.settings.pools import Queue, pools
 
 STORAGE_READY_S = 120.0  # seconds on an idle machine; a service that ends is reported at once
 AIRFLOW_READY_S = 240.0  # the first start compiles all of Airflow, on whatever else the machine does

@@ -8,8 +8,7 @@ from datetime import timedelta
 from include.care.preflight.findings import Finding, Severity
 from include.care.preflight.stores import TIMEOUT_S
 from include.settings.model import SiteSettings
-from include.settings.pools import consumer_timeout
-from include.settings.queues import BROKER_URL, Queue
+from include.settings.pools import BROKER_URL, Queue, consumer_timeout
 
 RABBITMQ = ("amqp", "pyamqp")
 

@@ -76,7 +76,7 @@ class ServiceConfig:
     Of the payloads of a repository, ``payloads_at_once`` are read and the others wait; one that sends nothing for the
     idle timeout is refused. ``not_served``: other repositories of the site, and why. With a ``recipe`` commits are made
     in a process of their own (``commits.process``), without one in threads of the service. ``insecure``: it may listen
-    on other addresses than loopback, although what it is told is not encrypted.
+    on other addresses than loopback, although requests are not encrypted.
     """
 
     state: Path

@@ -16,7 +16,7 @@ from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import LabSecrets
 from include.lab.services import services
 from include.lab.supervise import Supervisor, configuration
-from include.settings.queues import BROKER_URL, Queue
+from include.settings.pools import BROKER_URL, Queue
 from tests.fakes.refused import refused
 
 

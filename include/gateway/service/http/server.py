@@ -41,7 +41,7 @@ def serve(
     """
     if not (config.insecure or is_loopback(config.host)):
         raise ConfigError(
-            f"gateway does not listen on {config.host}: what it is told is not encrypted;"
+            f"gateway does not listen on {config.host}: requests are not encrypted;"
             " put a server with TLS in front of it, or set `gateway.insecure` where the network is trusted"
         )
     sys.setswitchinterval(_SWITCH_S)
