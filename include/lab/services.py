@@ -41,13 +41,13 @@ class Service:
 def services(lab: Lab, *, airflow: bool) -> tuple[Service, ...]:
     """The services of a lab, in the order in which they are listed; Airflow brings its database."""
     storage = (weed(lab), gateway(lab), fts(lab))
-    if lab.cluster:
-        storage = (*storage, s3(lab), ledger(lab))
     if not airflow:
         return storage
-    workers = [worker(lab, machine) for machine in lab.cluster.machines] if lab.cluster else []
-    broker = [rabbitmq(lab)] if lab.cluster else []
-    return (*storage, postgres(lab), *broker, *airflow_services(lab), *workers)
+    if lab.cluster is None:
+        return (*storage, postgres(lab), *airflow_services(lab))
+    foundations = (s3(lab), ledger(lab), postgres(lab), rabbitmq(lab))
+    workers = (worker(lab, machine) for machine in lab.cluster.machines)
+    return (*storage, *foundations, *airflow_services(lab), *workers)
 
 
 def weed(lab: Lab) -> Service:

@@ -56,7 +56,7 @@ def judged_timeout(settings: SiteSettings) -> Finding:
 
 def consumers(url: str, queues: Iterable[str]) -> dict[str, int]:
     """How many workers take from each queue; none from one that is not there. Raises OSError: no broker answers."""
-    from celery import Celery
+    from celery import Celery  # type: ignore[import-untyped]
 
     found = {}
     with Celery(broker=url).connection_for_read(connect_timeout=TIMEOUT_S) as connection:
