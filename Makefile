@@ -24,7 +24,7 @@ SLOT ?=
 unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly stageout up down status docs docs-site walkthrough tour-pictures structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages bench-stageout bench-together bench-heartbeats storage-benchmark bench-harness bench-verdict bench-ceph bench-readers
+.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly stageout up down status docs docs-site walkthrough tour-pictures structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages bench-stageout bench-together bench-heartbeats storage-benchmark bench-harness bench-verdict bench-ceph bench-readers bench-workers
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -259,6 +259,13 @@ bench-together: $(STAMP) servers  ## a night alone, and beside stage-out and a c
 
 bench-heartbeats: $(STAMP) servers  ## heartbeats of tasks beside users' bulk requests, with one API server and with two
 	@$(BIN)/python bench/heartbeats.py
+
+LATENCY ?= 10
+
+bench-workers: ARTIFACTS = 48
+bench-workers: ROUNDS = 2
+bench-workers: $(STAMP) servers  ## a night on one Celery worker and on three, as root [ARTIFACTS=48 LATENCY=10 ROUNDS=2]
+	@$(BIN)/python bench/workers.py --artifacts $(ARTIFACTS) --latency $(LATENCY) --rounds $(ROUNDS)
 
 clean:  ## stop the services; remove the environment, state and caches
 	@if [ -x $(BIN)/nightshift ]; then $(BIN)/nightshift lab down; fi

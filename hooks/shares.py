@@ -1,6 +1,6 @@
-"""What backfills leave to others: their tasks have a pool of their own, and step back. Imports no Airflow.
+"""What tasks share: the queue of each, and what backfills leave to others. Imports no Airflow.
 
-The reasons: docs/decisions/0019-backfills-have-a-share-of-their-own.md.
+Tasks of backfills have a pool of their own, and step back: docs/decisions/0019-backfills-have-a-share-of-their-own.md.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from include.settings.pools import BACKFILL, NIGHTLY
+from include.settings.pools import BACKFILL, NIGHTLY, Queue, queue_of
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -29,6 +29,8 @@ def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | N
     """Airflow asks this whenever it makes a task of a run, or takes its settings from the DAG again."""
     if task_instance.pool in NIGHTLY and is_backfill(getattr(task_instance, "run_id", None)):
         task_instance.pool = BACKFILL
+    if task_instance.queue == Queue.DEFAULT.value:  # any other was chosen
+        task_instance.queue = queue_of(task_instance.dag_id, task_instance.pool).value
 
 
 def give_way(run_id: str | None) -> None:

@@ -34,6 +34,14 @@ class CallFailure:
     tls: bool = False
 
 
+def is_loopback(host: str) -> bool:
+    """Whether what is sent there stays on this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def pooled_session(connections: int) -> requests.Session:
     """A session that keeps ``connections`` open, and repeats nothing and follows no redirection by itself."""
     session = _Session()
@@ -47,10 +55,7 @@ def pooled_session(connections: int) -> requests.Session:
 def may_carry_token(url: str) -> bool:
     """Whether a token that is sent to this URL can be read by no other machine."""
     parts = urlsplit(url)
-    try:
-        return parts.scheme.lower() == "https" or ipaddress.ip_address(parts.hostname or "").is_loopback
-    except ValueError:
-        return parts.hostname == "localhost"
+    return parts.scheme.lower() == "https" or is_loopback(parts.hostname or "")
 
 
 def repeated(

@@ -14,13 +14,17 @@ from include.storage.store import Store
 PLATFORMS = 4
 
 
-def drop(store: Store, build_id: str, artifacts: int, files: int) -> tuple[Artifact, ...]:
-    """The tarballs of a build in a store: in each `files` that all platforms and builds have alike, and two more."""
+def drop(store: Store, build_id: str, artifacts: int, files: int, own: int = 0) -> tuple[Artifact, ...]:
+    """The tarballs of a build in a store: in each `files` that all platforms and builds have alike, and two more.
+
+    `own`: how many further files each has that no other one has.
+    """
     made = []
     for number in range(artifacts):
         project, platform = f"P{number // PLATFORMS:04}", f"platform{number % PLATFORMS}"
         alike = {f"file{n}": f"{project} {n}".encode() * 20 for n in range(files)}
-        data = _tarball({**alike, "platform": platform.encode(), "build": build_id.encode()})
+        apart = {f"own/{n}": f"{build_id} {project} {platform} {n}".encode() * 20 for n in range(own)}
+        data = _tarball({**alike, **apart, "platform": platform.encode(), "build": build_id.encode()})
         url = f"bench/{build_id}/{project}-{platform}.tar.gz"
         store.put(url, data)
         made.append(Artifact(project, platform, url, len(data), hashlib.sha256(data).hexdigest()))

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from nights.builds import drop
 
 from include.lab import lifecycle
 from include.lab.airflow_api import AirflowApi
+from include.lab.cluster import Cluster
 from include.lab.environment import ADMIN, ROOT, Lab
 from include.lab.follow import Snapshot, follow
 from include.lab.night import start, today
@@ -55,11 +56,11 @@ class BenchLab:
     def today(self) -> date:
         return today(self.site.settings, self.slot.name, datetime.now(UTC))
 
-    def drop(self, day: date, artifacts: int, files: int) -> None:
+    def drop(self, day: date, artifacts: int, files: int, own: int = 0) -> None:
         """Put the whole build of a date into the store, its index last."""
         store = self.site.store(self.slot.store)
         build_id = f"b{day:%Y%m%d}"
-        made: tuple[Artifact, ...] = drop(store, build_id, artifacts, files)
+        made: tuple[Artifact, ...] = drop(store, build_id, artifacts, files, own)
         index = BuildIndex(self.slot.name, build_id, day, complete=True, artifacts=made)
         store.put(index_place(self.slot, day), index.format())
 
@@ -104,18 +105,19 @@ class BenchLab:
 
 
 @contextmanager
-def bench_lab(change: Callable[[dict[str, Any]], None] = lambda _: None) -> Iterator[BenchLab]:
+def bench_lab(change: Callable[[dict[str, Any]], None] = lambda _: None, workers: int = 0) -> Iterator[BenchLab]:
     """Start it, found its stores and its repository; at the end all of it goes away.
 
-    `change` may change the configuration before that.
+    `change` may change the configuration before that. `workers`: of Celery, or none.
     """
+    before = dict(os.environ)
     # what is started here ends with us, also when it is `kill` that ends us
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-night-"))
     folder.chmod(0o755)  # the database's server runs as a user of its own
     os.environ.update({"NIGHTSHIFT_VAR": str(folder), **Ports.unused().to_environment()})
     os.environ["NIGHTSHIFT_CONFIG"] = str(_configuration(folder, change))
-    lab = Lab.from_environment()
+    lab = replace(Lab.from_environment(), cluster=Cluster.choose(workers) if workers else None)
     lab.place.make()
     os.environ.update(lab.settings(os.environ))
     try:
@@ -131,6 +133,8 @@ def bench_lab(change: Callable[[dict[str, Any]], None] = lambda _: None) -> Iter
     finally:
         lifecycle.down(lab, say=say)
         shutil.rmtree(folder, ignore_errors=True)
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _configuration(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:

@@ -122,6 +122,7 @@ def service_config(settings: SiteSettings, secrets: Secrets, *, port: int | None
         repositories=served,
         host=settings.gateway.host,
         port=settings.gateway.port if port is None else port,
+        insecure=settings.gateway.insecure,
         max_lease_time_s=settings.gateway.max_lease_time_s,
         max_payload_bytes=settings.gateway.max_payload_mib << 20,
         payloads_at_once=settings.gateway.payloads_at_once,

@@ -6,7 +6,9 @@ import os
 import shlex
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +18,9 @@ from rich.table import Table
 
 from include.cli.lab_ceph import NOT_RUNNING, ceph
 from include.gateway.protocol import API
+from include.lab.cluster import MOST_WORKERS, Cluster
 from include.lab.environment import ADMIN, MARK, Lab, of_a_lab
+from include.lab.errors import LabError
 
 if TYPE_CHECKING:
     from include.lab.stageout.account import StageoutAccount
@@ -28,16 +32,31 @@ if not console.is_terminal:
     console.width = 160  # a table in a log is not folded
 
 
+class Executor(Enum):
+    """Airflow's executors that the lab knows."""
+
+    LOCAL = "local"
+    CELERY = "celery"
+
+
 @app.command()
 def up(
     airflow: Annotated[
         bool, typer.Option(help="Airflow and its database too, or the store, the gateway and FTS only.")
     ] = True,
+    executor: Annotated[
+        Executor, typer.Option(help="What runs tasks: this machine, or Celery's workers.")
+    ] = Executor.LOCAL,
+    workers: Annotated[
+        int, typer.Option(min=1, max=MOST_WORKERS, help="Celery's workers, each in a network namespace; needs root.")
+    ] = 3,
 ) -> None:
     """Start what does not run yet; return when everything answers as itself."""
     from include.lab import lifecycle
 
-    lab = Lab.from_environment()
+    lab = _chosen(Lab.from_environment(), executor, workers)
+    if lab.cluster and not airflow:
+        raise LabError("Celery's workers are a part of Airflow: leave out --no-airflow")
     began = time.monotonic()
     timings = lifecycle.up(lab, airflow=airflow, say=console.print)
     steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in timings.steps.items())
@@ -164,6 +183,14 @@ def env() -> None:
     for name, value in lab.shell().items():
         print(f"export {name}={shlex.quote(value)}")
     print(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
+
+
+def _chosen(lab: Lab, executor: Executor, workers: int) -> Lab:
+    """The lab with these workers; with those that it has, if they are as many."""
+    if executor is Executor.LOCAL:
+        return replace(lab, cluster=None)
+    same = lab.cluster is not None and lab.cluster.workers == workers
+    return lab if same else replace(lab, cluster=Cluster.choose(workers))
 
 
 def show_stageout(account: StageoutAccount) -> None:

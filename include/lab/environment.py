@@ -6,15 +6,18 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
+from include.lab.cluster import Cluster, Machine
 from include.lab.errors import LabError
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import LabSecrets, load_or_create
 from include.settings.load import load, project_root
-from include.settings.secrets import connection_variable
+from include.settings.pools import BROKER_URL, consumer_timeout
+from include.settings.secrets import LEDGER_URL_VARIABLE, connection_variable
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "NIGHTSHIFT_LAB"  # carried by every process of a lab: its state folder
@@ -25,10 +28,19 @@ METRICS_CONNECTION = "metrics"
 KEEPER = "keeper"  # deletes old runs of the DAGs that run every minute
 RUNS_CONNECTION = "airflow_runs"
 FTS_CONNECTION = "fts_default"
+LEDGER = "nightshift"  # a database
+EXECUTOR, CELERY = "AIRFLOW__CORE__EXECUTOR", "CeleryExecutor"
 DATABASE, DATABASE_USER = "airflow", "nightshift"
 OF_THE_API = frozenset({"AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET"})
+WORKER_LOGS = 8793  # each on its own address
+SLOTS = 20  # tasks of all workers together: what airflow.cfg has as `parallelism`
 NOBODY = 1  # a port that only root may take, and that nothing uses
 SOCKET_PATH_LIMIT = 107  # bytes, sockaddr_un
+# Plain HTTP, which does not leave this machine; and no stage-out, whose sites are folders of one machine.
+_ON_A_NETWORK = {
+    "NIGHTSHIFT_GATEWAY_INSECURE": "true",
+    "NIGHTSHIFT_STAGEOUT": "false",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,23 @@ class LabFolders:
         return self.var / "weed"
 
     @property
+    def ledger(self) -> Path:
+        return self.var / "ledger"
+
+    @property
+    def rabbitmq(self) -> Path:
+        return self.var / "rabbitmq"
+
+    @property
+    def cluster(self) -> Path:
+        """Which workers there are; absent while tasks run on this machine alone."""
+        return self.run / "cluster.json"
+
+    def of(self, machine: Machine) -> "LabFolders":
+        """The folders of a worker."""
+        return LabFolders(self.var / "workers" / machine.name)
+
+    @property
     def fts(self) -> Path:
         return self.var / "fts"
 
@@ -105,30 +134,45 @@ class LabFolders:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """One set of embedded services: where, on which ports, with which secrets."""
+    """One set of embedded services: where, on which ports, with which secrets.
+
+    `cluster`: the workers, if Celery runs its tasks; they reach the services on `address`.
+    """
 
     place: LabFolders
     ports: Ports
     secrets: LabSecrets
+    cluster: Cluster | None = field(default=None, kw_only=True)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """The lab that the environment describes; its secrets are made if absent."""
         environment = os.environ if environment is None else environment
         place = LabFolders.from_environment(environment)
-        return cls(place, Ports.from_environment(environment), load_or_create(place.secrets))
+        ports, secrets = Ports.from_environment(environment), load_or_create(place.secrets)
+        return cls(place, ports, secrets, cluster=Cluster.load(place.cluster))
+
+    @property
+    def address(self) -> str:
+        """Where the services listen."""
+        return self.cluster.address if self.cluster else LOOPBACK
+
+    @property
+    def broker_url(self) -> str:
+        """RabbitMQ, with the password."""
+        return f"amqp://{DATABASE_USER}:{self.secrets.broker_password}@{self.address}:{self.ports.rabbitmq}//"
 
     @property
     def airflow_url(self) -> str:
-        return f"http://{LOOPBACK}:{self.ports.airflow}"
+        return f"http://{self.address}:{self.ports.airflow}"
 
     @property
     def s3_url(self) -> str:
-        return f"http://{LOOPBACK}:{self.ports.s3}"
+        return f"http://{self.address}:{self.ports.s3}"
 
     @property
     def gateway_url(self) -> str:
-        return f"http://{LOOPBACK}:{self.ports.gateway}"
+        return f"http://{self.address}:{self.ports.gateway}"
 
     @property
     def fts_url(self) -> str:
@@ -142,9 +186,9 @@ class Lab:
         that the environment defines itself, for real services, are left to it.
         """
         settings = load(environ={**environment, **self.places()})
-        store = {"conn_type": "object_store", "host": LOOPBACK, "port": self.ports.s3, "schema": "http",
+        store = {"conn_type": "object_store", "host": self.address, "port": self.ports.s3, "schema": "http",
                  "login": self.secrets.s3_access_key, "password": self.secrets.s3_secret_key}  # fmt: skip
-        gateway = {"conn_type": "cvmfs_gateway", "host": LOOPBACK, "port": self.ports.gateway, "schema": "http",
+        gateway = {"conn_type": "cvmfs_gateway", "host": self.address, "port": self.ports.gateway, "schema": "http",
                    "login": self.secrets.gateway_key_id, "password": self.secrets.gateway_key_secret}  # fmt: skip
         ours = {name: one for name, one in settings.stores.items() if one.connection and one.endpoint == self.s3_url}
         found = dict.fromkeys(_meant("store", {name: one.connection for name, one in ours.items()}), store)
@@ -157,11 +201,11 @@ class Lab:
         found[FTS_CONNECTION] = {"conn_type": "fts", "host": LOOPBACK, "port": self.ports.fts, "schema": "http",
                                  "password": self.secrets.fts_token}  # fmt: skip
         if settings.airflow_connection:
-            found[settings.airflow_connection] = {"conn_type": "http", "host": LOOPBACK, "port": self.ports.airflow,
+            found[settings.airflow_connection] = {"conn_type": "http", "host": self.address, "port": self.ports.airflow,
                                               "schema": "http", "login": VIEWER,
                                               "password": self.secrets.viewer_password}  # fmt: skip
         if keeper := settings.stageout.runs_connection:
-            found[keeper] = {"conn_type": "http", "host": LOOPBACK, "port": self.ports.airflow, "schema": "http",
+            found[keeper] = {"conn_type": "http", "host": self.address, "port": self.ports.airflow, "schema": "http",
                              "login": KEEPER, "password": self.secrets.keeper_password}  # fmt: skip
         if settings.metrics_connection:
             found[settings.metrics_connection] = {"conn_type": "generic", "password": self.secrets.metrics_token}
@@ -169,10 +213,11 @@ class Lab:
         return {key: value for key, value in named.items() if key not in environment}
 
     def places(self) -> dict[str, str]:
-        """Where the state is, and where its services listen: nowhere but on loopback."""
+        """Where the state is, and where its services listen: on loopback, or on the bridge to the workers."""
         return {
             "NIGHTSHIFT_VAR": str(self.place.var),
-            "NIGHTSHIFT_GATEWAY_HOST": LOOPBACK,
+            "NIGHTSHIFT_GATEWAY_HOST": self.address,
+            **(_ON_A_NETWORK | {"NIGHTSHIFT_S3_HOST": self.address} if self.cluster else {}),
             "NIGHTSHIFT_AIRFLOW_CONNECTION": AIRFLOW_CONNECTION,
             "NIGHTSHIFT_METRICS_CONNECTION": METRICS_CONNECTION,
             "NIGHTSHIFT_RUNS_CONNECTION": RUNS_CONNECTION,
@@ -181,13 +226,27 @@ class Lab:
 
     def settings(self, environment: Mapping[str, str]) -> dict[str, str]:
         """What a command outside of the lab needs to work with its services: places, ports, connections."""
-        return {**self.places(), **self.connections(environment)}
+        ledger = f"{DATABASE_USER}:{self.secrets.ledger_password}@{self.address}:{self.ports.ledger}/{LEDGER}"
+        found = {**self.places(), **self.connections(environment)}
+        if self.cluster:
+            hours = self.consumer_timeout(environment) / timedelta(hours=1)
+            found |= {
+                LEDGER_URL_VARIABLE: f"mysql+pymysql://{ledger}",
+                "NIGHTSHIFT_CONSUMER_TIMEOUT_HOURS": f"{hours:g}",
+                EXECUTOR: CELERY,
+                BROKER_URL: self.broker_url,
+            }
+        return found
+
+    def consumer_timeout(self, environment: Mapping[str, str]) -> timedelta:
+        """How long RabbitMQ waits for a task."""
+        return consumer_timeout(load(environ={**environment, **self.places()}))
 
     def airflow_settings(self) -> dict[str, str]:
         """What differs between installations in Airflow's configuration; the rest is in airflow.cfg."""
         place, ports, secrets = self.place, self.ports, self.secrets
-        address = f"{DATABASE_USER}:{secrets.postgres_password}@{LOOPBACK}:{ports.postgres}/{DATABASE}"
-        return {
+        address = f"{DATABASE_USER}:{secrets.postgres_password}@{self.address}:{ports.postgres}/{DATABASE}"
+        settings = {
             "AIRFLOW_HOME": str(place.airflow_home),
             "AIRFLOW_CONFIG": str(ROOT / "airflow.cfg"),
             "PYTHONPATH": str(ROOT),
@@ -208,11 +267,32 @@ class Lab:
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(NOBODY),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(NOBODY),
         }
+        if self.cluster is None:
+            return settings
+        return settings | {
+            EXECUTOR: CELERY,
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{self.address}:{ports.execution}/execution/",
+            "AIRFLOW__API__HOST": self.address,
+            "AIRFLOW__CELERY__RESULT_BACKEND": f"db+postgresql+psycopg2://{address}",
+            "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(-(-SLOTS // self.cluster.workers)),
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(WORKER_LOGS),
+        }
+
+    def of_worker(self, machine: Machine) -> dict[str, str]:
+        """What differs in the environment of a worker: the folders of its machine, and its queues."""
+        place = self.place.of(machine)
+        return {
+            "NIGHTSHIFT_VAR": str(place.var),
+            "AIRFLOW_HOME": str(place.airflow_home),
+            "NIGHTSHIFT_QUEUES": ",".join(machine.queues),
+        }
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of every program of the lab; nothing of it appears on a command line."""
         base = os.environ if base is None else base
         binaries = str(Path(sys.executable).parent)
+        machines = self.cluster.machines if self.cluster else ()
+        direct = [*dict.fromkeys((LOOPBACK, "localhost", self.address, *(one.address for one in machines)))]
         return {
             # Airflow settings of the caller's shell belong to another installation.
             **{key: value for key, value in base.items() if not key.startswith(("AIRFLOW__", "AWS_"))},
@@ -223,8 +303,8 @@ class Lab:
             "NIGHTSHIFT_S3_SECRET_KEY": self.secrets.s3_secret_key,
             MARK: str(self.place.var),
             "PATH": f"{binaries}{os.pathsep}{base.get('PATH', os.defpath)}",
-            "NO_PROXY": ",".join(filter(None, (base.get("NO_PROXY"), LOOPBACK, "localhost"))),
-            "no_proxy": ",".join(filter(None, (base.get("no_proxy"), LOOPBACK, "localhost"))),
+            "NO_PROXY": ",".join(filter(None, (base.get("NO_PROXY"), *direct))),
+            "no_proxy": ",".join(filter(None, (base.get("no_proxy"), *direct))),
             "PYTHONUNBUFFERED": "1",
             "SPT_NOENV": "1",  # or Airflow's process titles would overwrite the mark
         }

@@ -20,20 +20,31 @@ from include.care.preflight.findings import Finding, Severity
 from include.care.preflight.folders import room, written
 from include.lab import components
 from include.lab.airflow_api import AirflowApi
-from include.lab.environment import ADMIN, KEEPER, VIEWER, Lab
+from include.lab.cluster import Cluster
+from include.lab.environment import ADMIN, KEEPER, LEDGER, VIEWER, Lab, LabFolders
 from include.lab.errors import LabError, ServiceFailed
 from include.lab.ports import check_free
 from include.lab.readiness import ServiceNotReady, Wrong, wait
 from include.lab.servers.weed_command import left_sockets
-from include.lab.services import Service, postgres_server, resolved, services, weed_ports
+from include.lab.services import (
+    Service,
+    airflow_services,
+    ledger_server,
+    postgres_server,
+    rabbitmq_server,
+    resolved,
+    services,
+    weed_ports,
+)
 from include.lab.supervise import ProcessState, Supervisor, end_marked, marked_processes, wait_for_end
 from include.settings.load import load
-from include.settings.pools import pools
+from include.settings.model import SiteSettings
+from include.settings.pools import Queue, pools
 
 STORAGE_READY_S = 120.0  # seconds on an idle machine; a service that ends is reported at once
 AIRFLOW_READY_S = 240.0  # the first start compiles all of Airflow, on whatever else the machine does
 STOP_S = 45.0
-_FOUNDATIONS = frozenset({"postgres", "weed"})
+_FOUNDATIONS = frozenset({"postgres", "weed", "s3", "ledger", "rabbitmq"})
 STARTS = 3  # a service that ends as often before it is ready does not become so
 
 Say = Callable[[str], None]
@@ -92,11 +103,16 @@ def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
     absent = [one for one in wanted if one.name not in alive or not alive[one.name].state.alive]
     check_free(lab.ports, [name for service in absent for name in service.ports])
     if not alive:
+        _record(lab)
         environment = lab.environment() | _only(os.environ, "AIRFLOW_CONN_")
         with timings.measure("process manager"):
             supervisor.start(programs, environment)
     _write_fts_tokens(lab)
     by_name = {one.name: one for one in wanted}
+    if lab.cluster:
+        ledger_server(lab).prepare(LEDGER)
+        for name in ("ledger", "weed", "s3"):
+            _start(supervisor, [by_name[name]], STORAGE_READY_S, timings)
     with ThreadPoolExecutor(max_workers=4) as pool:
         chains = [
             pool.submit(_start, supervisor, [by_name[name]], STORAGE_READY_S, timings)
@@ -147,6 +163,9 @@ def _down(lab: Lab, say: Say) -> int:
     if left := _end_leftovers(lab):
         # of the scheduler's, or of a task; a worker that waits for work does not notice that the scheduler is gone
         say(f"stopped {left} idle worker {'process' if left == 1 else 'processes'}")
+    if lab.cluster:
+        lab.cluster.remove()
+        lab.place.cluster.unlink(missing_ok=True)
     for path in (supervisor.socket, supervisor.pid_file, *left_sockets(weed_ports(lab.ports))):
         path.unlink(missing_ok=True)
     return stopped
@@ -205,7 +224,17 @@ def _start_airflow(
     server.ensure_database()
     _write_passwords(lab)
     _migrate(lab, timings, say)
-    _start(supervisor, [by_name[one.name] for one in components.AIRFLOW], AIRFLOW_READY_S, timings)
+    parts = [one for one in airflow_services(lab) if one.name != components.EXECUTION_API.name]
+    if lab.cluster:
+        rabbitmq_server(lab).prepare()
+        _start(supervisor, [by_name["rabbitmq"]], STORAGE_READY_S, timings)
+        workers = [by_name[machine.name] for machine in lab.cluster.machines]
+        for one in (*workers, execution := by_name[components.EXECUTION_API.name]):
+            supervisor.start_program(one.name)
+    _start(supervisor, parts, AIRFLOW_READY_S, timings)
+    if lab.cluster:
+        for one in (execution, *workers):
+            _start(supervisor, [one], AIRFLOW_READY_S, timings)
     with timings.measure("pools"):
         api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
         for pool in pools(load(environ=lab.environment())):
@@ -271,6 +300,39 @@ def _write_fts_tokens(lab: Lab) -> None:
     path.touch(mode=0o600)
     path.chmod(0o600)
     path.write_text(f"{lab.secrets.fts_token} lab admin\n")
+
+
+def _record(lab: Lab) -> None:
+    """Makes the machines of the workers, and writes down which there are, for the commands to come."""
+    before = Cluster.load(lab.place.cluster)
+    if before and before != lab.cluster:
+        before.remove()
+        lab.place.cluster.unlink()
+    if lab.cluster is None:
+        return
+    lab.cluster.save(lab.place.cluster)
+    lab.cluster.make()
+    settings = load(environ=lab.environment())
+    for machine in lab.cluster.machines:
+        place = lab.place.of(machine)
+        place.make()
+        _hand_out_keys(lab, settings, place, whole=Queue.GATEWAY_HOST.value in machine.queues)
+
+
+def _hand_out_keys(lab: Lab, settings: SiteSettings, place: LabFolders, *, whole: bool) -> None:
+    """Leads from a worker's folder to the public keys, or to all, as they will be when repositories are made."""
+    ours = settings.gateway.keys
+    keys = place.var / "keys"
+    if not ours.is_relative_to(lab.place.var) or keys.is_symlink():
+        return
+    if whole:
+        keys.symlink_to(ours)
+        return
+    keys.mkdir(exist_ok=True)
+    for name in {one.public_key.name for one in settings.repositories.values() if one.public_key.parent == ours}:
+        link = keys / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(ours / name)
 
 
 def _recover(lab: Lab, supervisor: Supervisor, say: Say) -> None:

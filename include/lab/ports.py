@@ -40,6 +40,12 @@ class Ports:
     fts: int = _moved_by("FTS", 8446)
     postgres: int = _moved_by("POSTGRES", 15432)
     airflow: int = _moved_by("AIRFLOW", 8080)
+    # with Celery only
+    execution: int = _moved_by("EXECUTION", 8081)
+    ledger: int = _moved_by("LEDGER", 13306)
+    rabbitmq: int = _moved_by("RABBITMQ", 5672)
+    rabbitmq_node: int = _moved_by("RABBITMQ_NODE", 25672)
+    rabbitmq_names: int = _moved_by("RABBITMQ_NAMES", 14369)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:

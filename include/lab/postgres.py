@@ -32,17 +32,22 @@ FORSAKEN_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """One cluster: its data folder, port and password."""
+    """One cluster: its data folder, port and password; on loopback only, if not told otherwise.
+
+    `clients`: the network whose clients may log in instead of those of loopback.
+    """
 
     data: Path
     port: int
     password: str
     log: Path
+    host: str = LOOPBACK
+    clients: str = ""
 
     def command(self) -> tuple[str, ...]:
         """The server's command line; it holds no secret."""
         settings = {
-            "listen_addresses": LOOPBACK,
+            "listen_addresses": self.host,
             "unix_socket_directories": "",
             "max_connections": "200",
             "shared_buffers": "128MB",
@@ -58,6 +63,7 @@ class Postgres:
         """Makes the cluster if absent, and removes what a crash or a reboot left of a server that is gone."""
         if (self.data / "PG_VERSION").exists():
             self._forget_dead_server()
+            self._admit()
             return
         shutil.rmtree(self.data, ignore_errors=True)  # an interrupted initdb
         self.data.mkdir(mode=0o700, parents=True)
@@ -77,6 +83,7 @@ class Postgres:
         if result.returncode:
             shutil.rmtree(self.data, ignore_errors=True)
             raise ServiceFailed(NAME, f"initdb failed: {result.stderr.strip()[-300:]}", str(self.log))
+        self._admit()
 
     def answer(self) -> str | None:
         """None when a query with the password is answered, else why not."""
@@ -118,13 +125,17 @@ class Postgres:
 
     def _connect(self, database: str) -> psycopg2.extensions.connection:
         return psycopg2.connect(
-            host=LOOPBACK,
+            host=self.host,
             port=self.port,
             user=DATABASE_USER,
             password=self.password,
             dbname=database,
             connect_timeout=3,
         )
+
+    def _admit(self) -> None:
+        if self.clients:
+            (self.data / "pg_hba.conf").write_text(f"host all all {self.clients} scram-sha-256\n")
 
     def _forget_dead_server(self) -> None:
         # After a reboot the recorded pid may be another program's, and PostgreSQL would take that for itself.

@@ -109,6 +109,14 @@ def fts_answers(url: str) -> str | None:
     return None if answer.ok and found == "nightshift-fts" else f"another server answers: {answer.text[:40]!r}"
 
 
+def execution_answers(url: str) -> str | None:
+    """Airflow's API server for tasks."""
+    answer = _get(f"{url}/execution/health")
+    if isinstance(answer, str):
+        return answer
+    return None if answer.ok and "healthy" in answer.text else f"another server answers: {answer.text[:80]!r}"
+
+
 def airflow_answers(url: str, version: str) -> str | None:
     """Airflow of this version, with all four components healthy."""
     answer = _get(f"{url}/api/v2/monitor/health")

@@ -59,6 +59,16 @@ class LabSecrets:
         """The bearer token of the lab's user at its FTS."""
         return self._derived(b"fts")
 
+    @property
+    def ledger_password(self) -> str:
+        """Of the ledger's user in MariaDB."""
+        return self._derived(b"ledger")
+
+    @property
+    def broker_password(self) -> str:
+        """Of Celery's user in RabbitMQ."""
+        return self._derived(b"broker")
+
     def _derived(self, what: bytes) -> str:
         return hmac.new(self.api_secret_key.encode(), what, hashlib.sha256).hexdigest()
 

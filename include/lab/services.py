@@ -2,17 +2,22 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from include.care.preflight.workers import consumers
 from include.gateway.protocol import API
 from include.lab import components
+from include.lab.cluster import Machine, find
 from include.lab.components import Component
 from include.lab.environment import Lab
+from include.lab.errors import LabError
 from include.lab.ports import LOOPBACK, Ports
-from include.lab.postgres import Postgres
-from include.lab.readiness import airflow_answers, fts_answers, gateway_answers, weed_answers
+from include.lab.postgres import Postgres, reachable
+from include.lab.readiness import airflow_answers, execution_answers, fts_answers, gateway_answers, weed_answers
+from include.lab.servers.mariadb import MariaDbServer
+from include.lab.servers.rabbitmq import RabbitServer
 from include.lab.servers.weed_command import WeedPorts, weed_command
 from include.lab.supervise import Program
 
@@ -36,7 +41,13 @@ class Service:
 def services(lab: Lab, *, airflow: bool) -> tuple[Service, ...]:
     """The services of a lab, in the order in which they are listed; Airflow brings its database."""
     storage = (weed(lab), gateway(lab), fts(lab))
-    return (*storage, postgres(lab), *airflow_services(lab)) if airflow else storage
+    if not airflow:
+        return storage
+    if lab.cluster is None:
+        return (*storage, postgres(lab), *airflow_services(lab))
+    foundations = (s3(lab), ledger(lab), postgres(lab), rabbitmq(lab))
+    workers = (worker(lab, machine) for machine in lab.cluster.machines)
+    return (*storage, *foundations, *airflow_services(lab), *workers)
 
 
 def weed(lab: Lab) -> Service:
@@ -56,12 +67,7 @@ def weed(lab: Lab) -> Service:
             "AWS_SECRET_ACCESS_KEY": "%(ENV_NIGHTSHIFT_S3_SECRET_KEY)s",
         },
     )
-    return Service(
-        program,
-        WEED_PORTS,
-        lambda: weed_answers(lab.s3_url, lab.secrets.s3_access_key, lab.secrets.s3_secret_key),
-        lab.s3_url,
-    )
+    return _s3_service(lab, program, WEED_PORTS, LOOPBACK)
 
 
 def weed_ports(ports: Ports) -> WeedPorts:
@@ -90,26 +96,104 @@ def postgres(lab: Lab) -> Service:
     server = postgres_server(lab)
     # SIGINT ends PostgreSQL quickly and cleanly, and is for the first process only.
     program = Program("postgres", server.command(), stop_signal="INT", stop_as_group=False)
-    return Service(program, ("postgres",), server.answer, f"{LOOPBACK}:{lab.ports.postgres}")
+    return Service(program, ("postgres",), server.answer, f"{lab.address}:{lab.ports.postgres}")
 
 
 def postgres_server(lab: Lab) -> Postgres:
     """The cluster of a lab."""
-    return Postgres(lab.place.postgres, lab.ports.postgres, lab.secrets.postgres_password, lab.place.log / "initdb.log")
+    log, clients = lab.place.log / "initdb.log", lab.cluster.network if lab.cluster else ""
+    password = lab.secrets.postgres_password
+    return Postgres(lab.place.postgres, lab.ports.postgres, password, log, lab.address, clients)
+
+
+def s3(lab: Lab) -> Service:
+    """The way from the workers to SeaweedFS: of its ports only that of S3 asks for a login, and all are on loopback."""
+    ways = (
+        f"TCP-LISTEN:{lab.ports.s3},bind={lab.address},reuseaddr,fork,nodelay",
+        f"TCP:{LOOPBACK}:{lab.ports.s3},nodelay",
+    )
+    return _s3_service(lab, Program("s3", (str(find("socat")), *ways)), (), lab.address)
+
+
+def _s3_service(lab: Lab, program: Program, ports: tuple[str, ...], host: str) -> Service:
+    url, secrets = f"http://{host}:{lab.ports.s3}", lab.secrets
+    return Service(program, ports, lambda: weed_answers(url, secrets.s3_access_key, secrets.s3_secret_key), url)
+
+
+def ledger(lab: Lab) -> Service:
+    """Nightshift's own database, for workers on more than one machine."""
+    server = ledger_server(lab)
+    program = Program("ledger", tuple(server.command()))
+    where = f"{lab.address}:{lab.ports.ledger}"
+    return Service(program, ("ledger",), lambda: None if server.ready() else "no answer", where)
+
+
+def ledger_server(lab: Lab) -> MariaDbServer:
+    """The server with the ledger of a lab."""
+    place, account = lab.place.ledger, "mysql" if reachable(lab.place.ledger) else "root"
+    password = lab.secrets.ledger_password
+    return MariaDbServer(place, host=lab.address, port=lab.ports.ledger, password=password, account=account)
+
+
+def rabbitmq(lab: Lab) -> Service:
+    """The broker of Celery."""
+    server = rabbitmq_server(lab)
+    program = Program("rabbitmq", server.command(), environment=server.environment(), stop_as_group=False)
+    ports = ("rabbitmq", "rabbitmq_node", "rabbitmq_names")
+    return Service(program, ports, lambda: _served(lab, ()), f"{lab.address}:{lab.ports.rabbitmq}")
+
+
+def rabbitmq_server(lab: Lab) -> RabbitServer:
+    """The broker of a lab; it waits for the longest task."""
+    ports, waits = lab.ports, lab.consumer_timeout(lab.environment())
+    return RabbitServer(
+        lab.place.rabbitmq, lab.address, ports.rabbitmq, ports.rabbitmq_node, ports.rabbitmq_names,
+        lab.secrets.broker_password, waits,
+    )  # fmt: skip
+
+
+def worker(lab: Lab, machine: Machine) -> Service:
+    """A Celery worker on its machine; nothing but its environment and the machine's names differ from the others."""
+    if lab.cluster is None:
+        raise LabError(f"{machine.name} is no machine of this lab: nightshift lab up --executor celery")
+    # the last --queues counts, which is that of the environment
+    command = lab.cluster.inside(machine, resolved(components.WORKER))
+    program = Program(machine.name, command, environment=lab.of_worker(machine))
+    mailbox = f"celery@{machine.address}.celery.pidbox"
+    where = f"{machine.address}, queues {', '.join(machine.queues)}"
+    return Service(program, (), lambda: _served(lab, (mailbox,)), where)
+
+
+def _served(lab: Lab, queues: tuple[str, ...]) -> str | None:
+    """Whether the broker answers, and something takes from these queues."""
+    try:
+        found = consumers(lab.broker_url, queues)
+    except OSError as error:
+        return str(error) or type(error).__name__
+    idle = [name for name in queues if not found[name]]
+    return f"nothing takes from {', '.join(idle)}" if idle else None
 
 
 def airflow_services(lab: Lab) -> tuple[Service, ...]:
-    """Airflow's components. Only the API server listens; it knows the health of all."""
+    """Airflow's components. Only API servers listen; that of people knows the health of all but the other one."""
     expected = version("apache-airflow-core")
-    return tuple(
-        Service(
-            Program(component.name, resolved(component)),
-            ("airflow",) if component is components.API_SERVER else (),
+
+    def service(component: Component) -> Service:
+        program = Program(component.name, resolved(component))
+        if component is components.EXECUTION_API:
+            url = f"http://{lab.address}:{lab.ports.execution}"
+            # the last one counts
+            program = replace(program, command=(*program.command, "--port", str(lab.ports.execution)))
+            return Service(program, ("execution",), lambda: execution_answers(url), url)
+        listens = component.name == components.API_SERVER.name
+        return Service(
+            program,
+            ("airflow",) if listens else (),
             lambda: airflow_answers(lab.airflow_url, expected),
-            lab.airflow_url if component is components.API_SERVER else "",
+            lab.airflow_url if listens else "",
         )
-        for component in components.AIRFLOW
-    )
+
+    return tuple(map(service, components.AIRFLOW_WITH_CELERY if lab.cluster else components.AIRFLOW))
 
 
 def resolved(component: Component) -> tuple[str, ...]:

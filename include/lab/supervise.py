@@ -265,4 +265,7 @@ def _escaped(text: Path | str) -> str:
 
 def _quoted(word: str) -> str:
     escaped = _escaped(word)
-    return f'"{escaped}"' if any(letter in escaped for letter in " ;\"'") else escaped
+    if not any(letter in escaped for letter in " ;\"'"):
+        return escaped
+    inside = escaped.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{inside}"'

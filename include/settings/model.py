@@ -366,6 +366,8 @@ class SiteSettings(_Block):
     """How long a task waits for a store, gateway or publisher node that cannot be reached; 0: only its retries wait."""
     collection_schedule: Schedule | None = "0 12 * * *"
     """When the DAG `nightly_gc` begins, in UTC; None: by hand only."""
+    consumer_timeout_hours: Annotated[float, Field(gt=0)] | None = None
+    """What RabbitMQ's `consumer_timeout` is, for `nightshift preflight`; RabbitMQ does not tell its clients."""
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
     notify: Notify = Notify()
@@ -393,7 +395,7 @@ class SiteSettings(_Block):
         off = isinstance(block, Mapping) and str(block.get("enabled")).lower() == "false"
         return {**value, "sites": {}} if off and isinstance(value, Mapping) else value
 
-    @field_validator("airflow_connection", "metrics_connection", mode="before")
+    @field_validator("airflow_connection", "metrics_connection", "consumer_timeout_hours", mode="before")
     @classmethod
     def _none_if_empty(cls, value: object) -> object:
         return value or None  # out of a variable that is not set

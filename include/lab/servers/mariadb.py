@@ -1,4 +1,4 @@
-"""A throw-away MariaDB of Debian's package `mariadb-server` on a free loopback port: the ledger's server in tests."""
+"""MariaDB of Debian's package `mariadb-server`, with all its files in one folder: a ledger's server."""
 
 from __future__ import annotations
 
@@ -23,21 +23,33 @@ def find_mariadb(name: str = "mariadbd") -> str | None:
 
 
 class MariaDbServer:
-    """A server with all its files in `directory`, which must not exist yet, and one user, `LOGIN`.
+    """A server with all its files in `directory`, and one user, `LOGIN`; on loopback only, if not told otherwise.
 
-    The user may do everything in databases whose name begins with `nightshift`, and nothing else.
+    The user may do everything in databases whose name begins with `nightshift`, and nothing else. `start` wants a
+    folder that does not exist yet; `prepare`, `command` and `ready` are for a process manager, and a folder that stays.
+    `account`: whom root runs it as.
     """
 
-    def __init__(self, directory: Path, *, port: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        host: str = LOOPBACK,
+        port: int | None = None,
+        password: str | None = None,
+        account: str = "mysql",
+    ) -> None:
         self.directory = directory
+        self.account = account
+        self.host = host
         self.port = port or free_port()
         self.log = directory / "mariadb.log"
-        self.password = secrets.token_urlsafe(18)
+        self.password = password or secrets.token_urlsafe(18)
         self._process: ServerProcess | None = None
 
     def url(self, database: str) -> str:
         """The ledger URL of a database, without the password."""
-        return f"mysql+pymysql://{LOGIN}@{LOOPBACK}:{self.port}/{database}"
+        return f"mysql+pymysql://{LOGIN}@{self.host}:{self.port}/{database}"
 
     def create_database(self, name: str) -> str:
         """Make an empty database, which must begin with `nightshift`; returns its URL without the password."""
@@ -62,7 +74,7 @@ class MariaDbServer:
             f"--socket={self.directory / 'm.sock'}",
             f"--pid-file={self.directory / 'm.pid'}",
             f"--init-file={self._script}",
-            f"--bind-address={LOOPBACK}",
+            f"--bind-address={self.host}",
             f"--port={self.port}",
             "--skip-name-resolve",
             "--skip-log-bin",
@@ -70,8 +82,15 @@ class MariaDbServer:
             "--innodb-log-file-size=16M",
             "--innodb-flush-log-at-trx-commit=0",
             "--performance-schema=off",
-            *_as_account(),
+            *self._as_account(),
         ]
+
+    def prepare(self, database: str) -> None:
+        """Makes its files if they are absent, and has the next start make this database and the user's password."""
+        if not (self.directory / "data" / "mysql").is_dir():
+            shutil.rmtree(self.directory, ignore_errors=True)  # an interrupted start
+            self._initialise()
+        self._write_script(f"CREATE DATABASE IF NOT EXISTS `{database}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;\n")
 
     def ready(self) -> bool:
         """Whether the server answers that has the user and the password made here."""
@@ -120,13 +139,9 @@ class MariaDbServer:
         data, temporary = self.directory / "data", self.directory / "tmp"
         data.mkdir(parents=True)
         temporary.mkdir()
-        self._script.touch(mode=0o600)
-        self._script.write_text(
-            f"CREATE USER '{LOGIN}'@'{LOOPBACK}' IDENTIFIED BY '{self.password}';\n"
-            f"GRANT ALL ON `nightshift%`.* TO '{LOGIN}'@'{LOOPBACK}';\n"
-        )
+        self._write_script()
         if os.geteuid() == 0:
-            owner = _account()
+            owner = self._account()
             for path in (self.directory, data, temporary, self._script):
                 os.chown(path, owner.pw_uid, owner.pw_gid)
         options = [
@@ -134,12 +149,21 @@ class MariaDbServer:
             f"--datadir={data}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
-            *_as_account(),
+            *self._as_account(),
         ]
         with self.log.open("ab") as output:
             done = subprocess.run([install, *options], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         if done.returncode:
             raise ServerStartError("mariadb", f"mariadb-install-db ended with code {done.returncode}; see {self.log}")
+
+    def _write_script(self, more: str = "") -> None:
+        """What the server runs whenever it starts."""
+        self._script.touch(mode=0o600)
+        clients = LOOPBACK if self.host == LOOPBACK else "%"
+        self._script.write_text(
+            f"CREATE OR REPLACE USER '{LOGIN}'@'{clients}' IDENTIFIED BY '{self.password}';\n"
+            f"GRANT ALL ON `nightshift%`.* TO '{LOGIN}'@'{clients}';\n{more}"
+        )
 
     def _execute(self, statement: str) -> None:
         with contextlib.closing(self._connect()) as connection, connection.cursor() as cursor:
@@ -149,19 +173,17 @@ class MariaDbServer:
         import pymysql
 
         return pymysql.connect(
-            host=LOOPBACK, port=self.port, user=LOGIN, password=self.password, autocommit=True, connect_timeout=5
+            host=self.host, port=self.port, user=LOGIN, password=self.password, autocommit=True, connect_timeout=5
         )
 
+    def _as_account(self) -> list[str]:
+        return [f"--user={self._account().pw_name}"] if os.geteuid() == 0 else []
 
-def _as_account() -> list[str]:
-    # MariaDB refuses to run as root; its package makes an account for it
-    return [f"--user={_account().pw_name}"] if os.geteuid() == 0 else []
-
-
-def _account() -> pwd.struct_passwd:
-    try:
-        return pwd.getpwnam("mysql")
-    except KeyError:
-        raise ServerStartError(
-            "mariadb", "there is no account `mysql` to run as; apt-get install mariadb-server"
-        ) from None
+    def _account(self) -> pwd.struct_passwd:
+        # MariaDB refuses to run as root unasked; its package makes the account `mysql` for it
+        try:
+            return pwd.getpwnam(self.account)
+        except KeyError:
+            raise ServerStartError(
+                "mariadb", f"there is no account `{self.account}` to run as; apt-get install mariadb-server"
+            ) from None

@@ -27,6 +27,7 @@ from include.gateway.service.commits.points import DIE_AT, Point, from_environme
 from include.gateway.service.config import AcceptedKey, ConfigError, RepositoryConfig, ServiceConfig
 from include.gateway.service.http import serving
 from include.gateway.service.http.app import create_app
+from include.gateway.service.http.server import serve
 from include.gateway.service.limits import Rate, RateLimits
 from include.gateway.service.replies import Refused
 from include.storage.open import open_store
@@ -412,3 +413,13 @@ def reflog_matches(world: World) -> bool:
 
     manifest = read_head(world.store, FQRN).manifest
     return manifest.reflog is not None and hash_bytes(world.store.get(REFLOG_KEY)).digest == manifest.reflog.digest
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "gateway.example.org"])
+def test_other_addresses_than_loopback_are_refused_without_the_switch(tmp_path: Path, host: str) -> None:
+    with refused(ConfigError) as caught:
+        serve(service_config(tmp_path, host=host))
+    assert "gateway.insecure" in str(caught.value)
+    with refused(ConfigError) as caught:
+        serve(service_config(tmp_path, host="192.0.2.1", insecure=True))  # an address of no machine
+    assert "gateway.insecure" not in str(caught.value)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from include.care.preflight.findings import Severity
+from include.care.preflight.workers import judged_timeout
 from include.lab import components
 from include.lab.ports import Ports
 from include.lab.servers.weed_command import EVERYWHERE, weed_command
@@ -28,8 +30,8 @@ SECRETS = {name: f"secret-of-{name}" for name in compose.required()}
 FILLED = compose.load(SECRETS)
 CONTAINERS = FILLED["services"]
 
-COMPONENTS = (*components.AIRFLOW, components.GATEWAY, components.WORKER)
-AIRFLOW = {one.name for one in (*components.AIRFLOW, components.WORKER)} | {"migrate"}
+COMPONENTS = (*components.AIRFLOW_WITH_CELERY, components.GATEWAY, components.WORKER)
+AIRFLOW = {one.name for one in (*components.AIRFLOW_WITH_CELERY, components.WORKER)} | {"migrate"}
 OURS = AIRFLOW | {"gateway", "keeper", "s3"}
 OTHERS = {"postgres", "rabbitmq", "ledger"}
 # What the image itself sets; the Dockerfile's own test reads it from there.
@@ -113,6 +115,7 @@ def test_the_site_configuration_leads_to_the_other_containers(name: str) -> None
 
 def test_the_gateway_listens_for_all_and_is_found_by_the_publishers() -> None:
     assert site("gateway").gateway.host == "0.0.0.0"
+    assert site("gateway").gateway.insecure
     for name in AIRFLOW | {"keeper"}:
         connection = EnvSecrets(CONTAINERS[name]["environment"]).get("gateway_nightlies")
         assert (connection.host, connection.port) == ("gateway", site("gateway").gateway.port)
@@ -146,6 +149,14 @@ def test_rabbitmq_waits_for_the_longest_task() -> None:
     milliseconds = consumer_timeout(site("worker")) // timedelta(milliseconds=1)
     arguments = SERVICES["rabbitmq"]["environment"]["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"]
     assert arguments == f"-rabbit consumer_timeout {milliseconds}"
+    assert judged_timeout(site("worker")).severity is Severity.OK
+
+
+def test_tasks_and_people_have_api_servers_of_their_own() -> None:
+    for name in AIRFLOW:
+        url = CONTAINERS[name]["environment"]["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
+        assert url == "http://execution-api:8081/execution/"
+    assert "ports" not in SERVICES["execution-api"]
 
 
 def test_logs_are_served_where_tasks_and_triggers_run() -> None:

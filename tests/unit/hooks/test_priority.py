@@ -42,9 +42,28 @@ def test_among_alike_the_priority_of_the_slot_counts() -> None:
     ],
 )
 def test_only_backfills_are_moved_to_their_own_pool(run_id: str | None, pool: str, taken: str) -> None:
-    ti: Any = SimpleNamespace(run_id=run_id, pool=pool)
+    ti: Any = SimpleNamespace(run_id=run_id, dag_id="nightly_install", pool=pool, queue="default")
     task_instance_mutation_hook(ti, dag_run=None)
     assert ti.pool == taken
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "pool", "given", "taken"),
+    [
+        ("nightly_install_main", "prepare", "default", "publish"),
+        ("nightly_install_main", "control", "default", "default"),
+        ("somebody_s_own", "publish", "default", "publish"),
+        ("somebody_s_own", "publish", "chosen", "chosen"),
+        ("nightly_gc", "publish", "default", "gateway-host"),
+        ("rollback", "publish", "default", "gateway-host"),
+        ("storage_benchmark", "default_pool", "default", "benchmark"),
+        ("stage_out_submit", "stageout", "default", "transfer"),
+    ],
+)
+def test_a_task_is_put_into_the_queue_of_what_it_needs(dag_id: str, pool: str, given: str, taken: str) -> None:
+    ti: Any = SimpleNamespace(run_id="scheduled__1", dag_id=dag_id, pool=pool, queue=given)
+    task_instance_mutation_hook(ti, dag_run=None)
+    assert ti.queue == taken
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from include.care.preflight.paused_dags import judged_paused, needed
 from include.care.preflight.pools import judged_pools
 from include.care.preflight.schedule import FALLBACK, hour_before_first
 from include.care.preflight.stores import judged_skew
+from include.care.preflight.workers import judged_queues, judged_timeout, look_at_workers
 from include.gateway.client.values import LeaseInfo
 from include.settings.load import load
 from include.settings.model import SiteSettings
@@ -172,3 +173,23 @@ def slots(*schedules: str | None) -> Any:
 )
 def test_it_is_looked_an_hour_before_the_first_slot(schedules: tuple[str | None, ...], when: object) -> None:
     assert hour_before_first(slots(*schedules)) == when
+
+
+def test_a_queue_without_a_worker_would_keep_its_tasks() -> None:
+    served, idle = judged_queues({"publish": 2, "benchmark": 0})
+    assert (served.subject, served.severity) == ("publish", Severity.OK)
+    assert (idle.subject, idle.severity) == ("benchmark", Severity.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("hours", "severity"), [(None, Severity.ERROR), (0.5, Severity.ERROR), (25.9, Severity.ERROR), (26, Severity.OK)]
+)
+def test_rabbitmq_has_to_wait_for_the_longest_task(hours: float | None, severity: Severity) -> None:
+    found = judged_timeout(SiteSettings(consumer_timeout_hours=hours))
+    assert found.severity is severity
+    assert ("93600000" in found.cure) is (severity is Severity.ERROR)
+
+
+def test_a_broker_that_is_not_known_here_is_not_asked() -> None:
+    (found,) = look_at_workers(SiteSettings(), {})
+    assert found.severity is Severity.WARNING

@@ -18,6 +18,7 @@ from include.gateway.service.config import ConfigError, ServiceConfig
 from include.gateway.service.http.app import create_app
 from include.gateway.service.http.head_limits import BoundedHttp, Bounds
 from include.gateway.service.http.serving import ReadConfig, log_not_served
+from include.http_calls import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,13 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until ``stop`` is set; ``ready`` gets the URL once connections are accepted.
 
-    Raises ConfigError if the port or the state is taken.
+    Raises ConfigError if the port or the state is taken, or the address is open to others without ``insecure``.
     """
+    if not (config.insecure or is_loopback(config.host)):
+        raise ConfigError(
+            f"gateway does not listen on {config.host}: requests are not encrypted;"
+            " put a server with TLS in front of it, or set `gateway.insecure` where the network is trusted"
+        )
     sys.setswitchinterval(_SWITCH_S)
     app = create_app(config, committer=committer, clock=clock, on_point=on_point, read_config=read_config)
     metrics = app.state.serving.metrics

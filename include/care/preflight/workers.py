@@ -1,0 +1,73 @@
+"""Celery's workers before a night: a task in a queue that no worker serves waits for ever, without a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+
+from include.care.preflight.findings import Finding, Severity
+from include.care.preflight.stores import TIMEOUT_S
+from include.settings.model import SiteSettings
+from include.settings.pools import BROKER_URL, Queue, consumer_timeout
+
+RABBITMQ = ("amqp", "pyamqp")
+
+
+def look_at_workers(settings: SiteSettings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Ask the broker of the environment who serves which queue, and compare how long it waits for a task."""
+    url = environ.get(BROKER_URL)
+    if not url:
+        cure = f"Set {BROKER_URL} here, too."
+        yield Finding("workers", "", Severity.WARNING, "not checked: the broker is not known here", cure)
+        return
+    served = consumers(url, [queue.value for queue in Queue])
+    yield from judged_queues(served)
+    if url.partition(":")[0].removesuffix("s") in RABBITMQ:
+        yield judged_timeout(settings)
+
+
+def judged_queues(served: Mapping[str, int]) -> Iterator[Finding]:
+    """Queues without a worker; their tasks would not start."""
+    for name, workers in served.items():
+        if workers:
+            yield Finding("queue", name, Severity.OK, f"{workers} workers")
+        else:
+            cure = f"Start a worker: airflow celery worker --queues {name}"
+            yield Finding("queue", name, Severity.ERROR, "no worker serves it: its tasks would never start", cure)
+
+
+def judged_timeout(settings: SiteSettings) -> Finding:
+    """RabbitMQ hands a task that takes longer to a second worker; it does not tell its clients after how long."""
+    needed = consumer_timeout(settings)
+    if settings.consumer_timeout_hours is None:
+        text = "not known; 30 minutes by default"
+    else:
+        given = timedelta(hours=settings.consumer_timeout_hours)
+        if given >= needed:
+            return Finding("consumer_timeout", "rabbitmq", Severity.OK, f"{given / timedelta(hours=1):g} h")
+        text = f"{given / timedelta(hours=1):g} h: longer tasks would be handed to a second worker"
+    milliseconds = needed // timedelta(milliseconds=1)
+    cure = (
+        f"Set `consumer_timeout = {milliseconds}` in rabbitmq.conf,"
+        f" and `consumer_timeout_hours: {needed / timedelta(hours=1):g}` in the configuration."
+    )
+    return Finding("consumer_timeout", "rabbitmq", Severity.ERROR, text, cure)
+
+
+def consumers(url: str, queues: Iterable[str]) -> dict[str, int]:
+    """How many workers take from each queue; none from one that is not there. Raises OSError: no broker answers."""
+    from celery import Celery  # type: ignore[import-untyped]
+
+    found = {}
+    with Celery(broker=url).connection_for_read(connect_timeout=TIMEOUT_S) as connection:
+        try:
+            connection.connect()
+            for name in queues:
+                try:
+                    # a channel does not outlive a question for a queue that is not there
+                    found[name] = connection.channel().queue_declare(name, passive=True).consumer_count
+                except connection.channel_errors:
+                    found[name] = 0
+        except (*connection.connection_errors, *connection.channel_errors) as error:
+            raise OSError(f"the broker does not answer: {error}") from error
+    return found
