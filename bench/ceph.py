@@ -60,8 +60,9 @@ SHAPES = {
     "hlt2-blocks": BenchPreset(2),
     "hlt2-occupancy": BenchPreset(8, 0.003),
     "hlt2-ageing": BenchPreset(30),
-    "hlt2-degraded-osd": BenchPreset(6, 0.003),
-    "hlt2-degraded-host": BenchPreset(6, 0.003),
+    # no longer steps: what they may write would make the OSDs nearly full
+    "hlt2-degraded-osd": BenchPreset(3, 0.003),
+    "hlt2-degraded-host": BenchPreset(3, 0.003),
     "hlt2-packet-size": BenchPreset(2),
 }
 
