@@ -292,7 +292,7 @@ class Lab:
         base = os.environ if base is None else base
         binaries = str(Path(sys.executable).parent)
         machines = self.cluster.machines if self.cluster else ()
-        direct = [*dict.fromkeys((LOOPBACK, "localhost", self.address, *(one.address for one in machines)))]
+        direct = [*dict.fromkeys((LOOPBACK, "localhost", self.address, *(machine.address for machine in machines)))]
         return {
             # Airflow settings of the caller's shell belong to another installation.
             **{key: value for key, value in base.items() if not key.startswith(("AIRFLOW__", "AWS_"))},

@@ -224,17 +224,17 @@ def _start_airflow(
     server.ensure_database()
     _write_passwords(lab)
     _migrate(lab, timings, say)
-    parts = [one for one in airflow_services(lab) if one.name != components.EXECUTION_API.name]
+    parts = [service for service in airflow_services(lab) if service.name != components.EXECUTION_API.name]
     if lab.cluster:
         rabbitmq_server(lab).prepare()
         _start(supervisor, [by_name["rabbitmq"]], STORAGE_READY_S, timings)
         workers = [by_name[machine.name] for machine in lab.cluster.machines]
-        for one in (*workers, execution := by_name[components.EXECUTION_API.name]):
-            supervisor.start_program(one.name)
+        for service in (*workers, execution := by_name[components.EXECUTION_API.name]):
+            supervisor.start_program(service.name)
     _start(supervisor, parts, AIRFLOW_READY_S, timings)
     if lab.cluster:
-        for one in (execution, *workers):
-            _start(supervisor, [one], AIRFLOW_READY_S, timings)
+        for service in (execution, *workers):
+            _start(supervisor, [service], AIRFLOW_READY_S, timings)
     with timings.measure("pools"):
         api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
         for pool in pools(load(environ=lab.environment())):
@@ -329,7 +329,7 @@ def _hand_out_keys(lab: Lab, settings: SiteSettings, place: LabFolders, *, whole
         keys.symlink_to(ours)
         return
     keys.mkdir(exist_ok=True)
-    for name in {one.public_key.name for one in settings.repositories.values() if one.public_key.parent == ours}:
+    for name in {entry.public_key.name for entry in settings.repositories.values() if entry.public_key.parent == ours}:
         link = keys / name
         link.unlink(missing_ok=True)
         link.symlink_to(ours / name)
