@@ -76,7 +76,7 @@ def charts_of(
         _response(counted),
         _rounds(counted),
         _over_time(counted, "throughput-over-time", "Throughput over time", "Throughput (MB/s)",
-                   lambda load: [(point.second, point.bytes_per_s / MB) for point in load.series]),
+                   _speeds),
         _over_time(counted, "latency-over-time", "95th percentile of the latency over time", "Latency (ms)",
                    lambda load: [(point.second, point.p95_ms) for point in load.series if point.p95_ms is not None]),
         _history(history, frozenset(accepted)),
@@ -116,12 +116,18 @@ def _filled(steps: Sequence[StepRecord], counted: Sequence[StepRecord]) -> Seque
     return counted if levels and max(levels) - min(levels) >= LEAST_FILLED else ()
 
 
+def _speeds(load: MeasuredLoad) -> list[tuple[int, float]]:
+    """MB/s in each second; 0 in one that the runner has no line of, since no operation ended in it."""
+    known = {point.second: point.bytes_per_s / MB for point in load.series}
+    return [(second, known.get(second, 0.0)) for second in range(min(known), max(known) + 1)] if known else []
+
+
 def _outage(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
     """The last round of steps between which servers are stopped and started, one after the other."""
     lines: defaultdict[LoadAccess, list[tuple[Point, str]]] = defaultdict(list)
     for begin, ended in _last_round(steps):
         for load in ended.result.loads if ended.result else ():
-            points: list[Point] = [(begin + point.second, point.bytes_per_s / MB) for point in load.series]
+            points: list[Point] = [(begin + second, speed) for second, speed in _speeds(load)]
             lines[load.access] += _labelled(points, ended.step.load.name)
     drawn = _drawn({access.value: found for access, found in lines.items()})
     title = "Throughput before, during and after the outage"

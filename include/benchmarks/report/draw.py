@@ -41,6 +41,10 @@ def plotly_figure(chart: BenchmarkChart) -> dict[str, Any]:
     return {"data": traces, "layout": layout}
 
 
+_HEADROOM = 1.08
+"""Of the vertical axis, above the highest point and its text."""
+
+
 def png(chart: BenchmarkChart) -> bytes:
     """The chart as a picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -57,7 +61,8 @@ def png(chart: BenchmarkChart) -> bytes:
             offset: dict[str, Any] = {"xytext": (0, 6), "textcoords": "offset points", "fontsize": 7, "ha": "center"}
             axes.annotate(_plain(text), (place, height), **offset)
     axes.set(title=_plain(chart.title), xlabel=chart.x_label, ylabel=chart.y_label)
-    axes.set_ylim(bottom=0)
+    highest = max((y for line in chart.lines for _, y in line.points if not math.isnan(y)), default=0.0)
+    axes.set_ylim(0, _HEADROOM * highest or 1)
     if chart.log_x:
         axes.set_xscale("log", base=2)
     axes.grid(visible=True, alpha=0.3)

@@ -16,7 +16,7 @@ from include.benchmarks.loads import RunnerKind, ServerState
 from include.benchmarks.report.charts import BenchmarkChart, ChartLine, charts_of
 from include.benchmarks.report.draw import plotly_figure, png
 from include.benchmarks.report.write import write_report
-from include.benchmarks.results import ClusterSample
+from include.benchmarks.results import ClusterSample, SeriesPoint
 from include.benchmarks.runners.choose import RUNNERS
 from include.benchmarks.targets.base import TargetSpace
 from include.benchmarks.verdict.record import accept_baseline, judge_campaign, judged_campaigns
@@ -159,6 +159,15 @@ def test_an_outage_is_drawn_as_one_line_of_time_with_gaps_between_its_steps(site
     assert png(charts["outage"]).startswith(PNG)
     assert None in plotly_figure(charts["outage"])["data"][0]["y"], "JSON has no other word for a gap"
     assert "occupancy" not in charts
+
+
+def test_a_second_in_which_no_operation_ended_is_drawn_as_zero(site):
+    folder, _ = measured(site)
+    first, *_ = (ended for ended in folder.steps() if ended.step.counted)
+    load = replace(first.result.loads[0], series=(SeriesPoint(1, 64e6), SeriesPoint(4, 64e6)))
+    ended = replace(first, result=replace(first.result, loads=(load,)))
+    chart = {chart.name: chart for chart in charts_of([ended], [])}["throughput-over-time"]
+    assert chart.lines[0].points == ((1, 64.0), (2, 0.0), (3, 0.0), (4, 64.0))
 
 
 def test_texts_with_dollar_signs_are_no_formulas():
