@@ -11,7 +11,6 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from hooks.secrets import AirflowSecrets, in_form
-from include.settings.urls import base_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,10 +47,9 @@ class CvmfsGatewayHook(BaseHook):
             MissingConnection: There is no connection of this id.
             BadConnection: It names no host.
         """
-        from include.gateway.client.client import GatewayClient
+        from include.gateway.client.open import open_gateway
 
-        connection = AirflowSecrets().get(self.gateway_conn_id)
-        return GatewayClient(base_url(connection, port=4929), connection.login or "", connection.password or "")
+        return open_gateway(AirflowSecrets().get(self.gateway_conn_id))
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the gateway takes the key, and which repositories it serves; for the form's button, in the lab."""

@@ -49,6 +49,12 @@ def get_provider_info() -> dict[str, Any]:
     }
 
 
+_AUTHORITIES: dict[str, Any] = {
+    "label": "Certificate authorities",
+    "description": "Path of a PEM bundle to check the server's certificate against; empty: the system's.",
+    "schema": {"type": ["string", "null"]},
+}
+
 _GATEWAY: dict[str, Any] = {
     "connection-type": "cvmfs_gateway",
     "hook-class-name": "hooks.gateway.CvmfsGatewayHook",
@@ -70,6 +76,7 @@ _GATEWAY: dict[str, Any] = {
             "description": "max_lease_time of the gateway; a publication waits at least that long for a busy path.",
             "schema": {"type": ["integer", "null"], "minimum": 1, "maximum": 86_400},
         },
+        "authorities": _AUTHORITIES,
     },
 }
 
@@ -121,10 +128,6 @@ _FTS: dict[str, Any] = {
             "description": "Path of the certificate's key; leave empty for a proxy, which carries its own.",
             "schema": {"type": ["string", "null"]},
         },
-        "authorities": {
-            "label": "Certificate authorities",
-            "description": "Path of a PEM bundle to check the server's certificate against; empty: the system's.",
-            "schema": {"type": ["string", "null"]},
-        },
+        "authorities": _AUTHORITIES,
     },
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import random
 import ssl
 from collections.abc import Callable
@@ -20,6 +19,8 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 
+from include.addresses import is_loopback
+
 T = TypeVar("T")
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
@@ -32,14 +33,6 @@ class CallFailure:
     sent: bool
     why: str
     tls: bool = False
-
-
-def is_loopback(host: str) -> bool:
-    """Whether what is sent there stays on this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def pooled_session(connections: int) -> requests.Session:

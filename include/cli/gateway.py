@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from include.addresses import is_loopback
 from include.settings.errors import MissingConnection
 from include.settings.load import load
 from include.settings.model import RepositorySettings, SiteSettings
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 ADMIN_KEY = "gateway-admin.gw"
-_LOCAL = {"127.0.0.1", "::1", "localhost"}
 
 
 @app.command()
@@ -51,7 +51,11 @@ def leases(
     """Show who holds which path, and for how long yet."""
     from include.gateway.client.client import GatewayClient
 
-    with GatewayClient(url or gateway_url(load()), "", "", timeout_s=10) as client:
+    settings = load()
+    authorities = settings.gateway.certificate if url is None else None
+    with GatewayClient(
+        url or gateway_url(settings), "", "", authorities=str(authorities) if authorities else None, timeout_s=10
+    ) as client:
         held = client.leases()
     now = datetime.now(UTC)
     rows = [
@@ -82,7 +86,8 @@ def gateway_url(settings: SiteSettings) -> str:
     host = settings.gateway.host
     if host in ("0.0.0.0", "::"):  # noqa: S104 - compared with, not bound to
         host = "127.0.0.1"
-    return f"http://[{host}]:{settings.gateway.port}" if ":" in host else f"http://{host}:{settings.gateway.port}"
+    scheme = "https" if settings.gateway.certificate else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.gateway.port}"
 
 
 def served_config(port: int | None = None) -> ServiceConfig:
@@ -122,6 +127,8 @@ def service_config(settings: SiteSettings, secrets: Secrets, *, port: int | None
         repositories=served,
         host=settings.gateway.host,
         port=settings.gateway.port if port is None else port,
+        certificate=settings.gateway.certificate,
+        private_key=settings.gateway.private_key,
         insecure=settings.gateway.insecure,
         max_lease_time_s=settings.gateway.max_lease_time_s,
         max_payload_bytes=settings.gateway.max_payload_mib << 20,
@@ -138,6 +145,7 @@ def _public_keys(*files: Path) -> list[bytes]:
 
 def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secrets) -> tuple[AcceptedKey, ...]:
     """The key of the file and the key of the connection, once if they are the same."""
+    from include.gateway.client.open import PORT
     from include.gateway.service.config import AcceptedKey
 
     found = []
@@ -149,9 +157,8 @@ def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secre
     except MissingConnection:
         connection = None
     if connection and connection.login and connection.password:
-        here = (
-            connection.host in _LOCAL | {settings.gateway.host} and (connection.port or 4929) == settings.gateway.port
-        )
+        host, port = connection.host or "", connection.port or PORT
+        here = (is_loopback(host) or host == settings.gateway.host) and port == settings.gateway.port
         if here and (connection.login, connection.password) not in found:
             found.append((connection.login, connection.password))
     return tuple(AcceptedKey(key_id, secret) for key_id, secret in found)
@@ -159,6 +166,8 @@ def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secre
 
 def _without_key(settings: SiteSettings, repository: RepositorySettings, secrets: Secrets) -> str:
     """Why ``_keys`` found none."""
+    from include.gateway.client.open import PORT
+
     name, file = repository.gateway, settings.gateway.keys / f"{repository.fqrn}.gw"
     try:
         connection = secrets.get(name)
@@ -166,7 +175,7 @@ def _without_key(settings: SiteSettings, repository: RepositorySettings, secrets
         return f"no gateway key: there is neither {file} nor the connection {name!r}; create one of them"
     if not (connection.login and connection.password):
         return f"no gateway key: there is no {file}, and the connection {name!r} has no login and password"
-    place = f"{connection.host}:{connection.port or 4929}"
+    place = f"{connection.host}:{connection.port or PORT}"
     return f"its connection {name!r} names the gateway {place}, not this one; if it is to be served here, create {file}"
 
 

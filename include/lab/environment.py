@@ -231,7 +231,7 @@ class Lab:
         if self.cluster:
             hours = self.consumer_timeout(environment) / timedelta(hours=1)
             found |= {
-                LEDGER_URL_VARIABLE: f"mysql+pymysql://{ledger}",
+                LEDGER_URL_VARIABLE: f"mysql+pymysql://{ledger}?ssl_disabled=true",
                 "NIGHTSHIFT_CONSUMER_TIMEOUT_HOURS": f"{hours:g}",
                 EXECUTOR: CELERY,
                 BROKER_URL: self.broker_url,

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
+from include.addresses import is_loopback
 from include.ledger.errors import LedgerError, LedgerUnavailable
 
 Bind = Engine | Connection
@@ -23,6 +24,8 @@ ATTEMPTS = 8
 _RETRY_S = 0.01
 _WRITE = "nightshift_write"
 _DEADLOCK, _LOCK_WAIT = 1213, 1205
+_AGREED = frozenset({"ssl_ca", "ssl_capath", "ssl_disabled", "unix_socket"})
+"""One of them in a URL says that TLS is verified, not needed, or not wanted."""
 
 T = TypeVar("T")
 
@@ -168,6 +171,13 @@ def _open_sqlite(url: URL) -> Engine:
 def _open_mysql(url: URL) -> Engine:
     if not url.database:
         raise _unusable(shown(url), "names no database")
+    if not (is_loopback(url.host or "localhost") or _AGREED & url.query.keys()):
+        where = shown(url)
+        raise LedgerError(
+            f"ledger {where}: the connection is not encrypted."
+            " Hint: add ?ssl_ca=/path/authorities.pem to its URL, or ?ssl_disabled=true where the network is trusted.",
+            url=where,
+        )
     engine = create_engine(
         url,
         connect_args={"charset": "utf8mb4", "connect_timeout": 10},

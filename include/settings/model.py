@@ -355,7 +355,7 @@ class SiteSettings(_Block):
     """The whole configuration of a deployment."""
 
     ledger: LedgerUrl = "sqlite:///var/ledger.db"
-    """Nightshift's own database: `sqlite:///file`, or `mysql+pymysql://host:port/database`."""
+    """Nightshift's own database: `sqlite:///file`, or `mysql+pymysql://host:port/database?ssl_ca=<PEM file>`."""
     ledger_connection: ConnectionId | None = None
     """The connection with login and password of a MySQL ledger. None: what `ledger` says is all."""
     airflow_connection: ConnectionId | None = None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from include.settings.block import Block as _Block
-from include.settings.text_types import SitePath
+from include.settings.text_types import SitePath, fault
 
 
 class Gateway(_Block):
@@ -18,8 +18,12 @@ class Gateway(_Block):
     """The address that it listens on."""
     port: Annotated[int, Field(ge=1, le=65535)] = 4929
     """Its port."""
+    certificate: SitePath | None = None
+    """PEM file of its certificate, and of those between it and the authority; with it the gateway speaks https only."""
+    private_key: SitePath | None = None
+    """PEM file of the certificate's key."""
     insecure: bool = False
-    """Whether it may listen on other addresses than loopback: it speaks plain HTTP, for networks that are trusted."""
+    """Whether it may listen on other addresses than loopback without a certificate, on a network that is trusted."""
     max_lease_time_s: Annotated[int, Field(ge=1, le=86_400)] = 120
     """How long a lease lasts; publishers renew it."""
     state: SitePath = Path("var/gateway/state.db")
@@ -30,6 +34,12 @@ class Gateway(_Block):
     """What a stock publisher may send at once. It puts 200 MiB into a pack, and a larger object into one of its own."""
     payloads_at_once: Annotated[int, Field(ge=1, le=256)] = 8
     """Payloads of one repository that are read; its others wait. Each may take 36 MiB of memory."""
+
+    @model_validator(mode="after")
+    def _a_certificate_has_a_key(self) -> Gateway:
+        if (self.certificate is None) != (self.private_key is None):
+            raise fault("`certificate` and `private_key` belong together", "Name both files, or neither.")
+        return self
 
 
 class Paths(_Block):

@@ -15,6 +15,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.repository import Repository
 from include.gateway.client.client import GatewayClient
+from include.gateway.client.open import open_gateway
 from include.publishers.base import Publisher
 from include.publishers.capabilities import Loss, Way
 from include.publishers.errors import NotSupported, PublisherError
@@ -24,7 +25,6 @@ from include.settings.ledger import open_site_ledger
 from include.settings.model import GatewayKind, PublisherKind, RepositorySettings, SiteSettings
 from include.settings.secrets import Secrets
 from include.settings.traits import recorded_traits, require_single_writer
-from include.settings.urls import base_url
 from include.site.stores import connected_store, credentials_of, options_of
 from include.storage.open import open_store
 from include.storage.roles import Role
@@ -130,8 +130,7 @@ class Site:
 
     def gateway(self, fqrn: str) -> GatewayClient:
         """The client of a repository's gateway, with the key of its connection."""
-        found = self.secrets.get(self.settings.repository(fqrn).gateway)
-        return GatewayClient(base_url(found, port=self.settings.gateway.port), found.login or "", found.password or "")
+        return open_gateway(self.secrets.get(self.settings.repository(fqrn).gateway), port=self.settings.gateway.port)
 
     def gateway_admin(self, fqrn: str) -> GatewayClient:
         """The same with the administrator's key, if the settings name one; else with the publishers'."""
@@ -139,7 +138,7 @@ class Site:
         if settings.gateway_admin is None:
             return self.gateway(fqrn)
         address, key = self.secrets.get(settings.gateway), self.secrets.get(settings.gateway_admin)
-        return GatewayClient(base_url(address, port=self.settings.gateway.port), key.login or "", key.password or "")
+        return open_gateway(address, key=key, port=self.settings.gateway.port)
 
     def require_thawed(self, fqrn: str) -> None:
         """Call this before any change of the repository. Raises RepositoryFrozen."""

@@ -10,7 +10,7 @@ from include.care.preflight.findings import Finding, PreflightReport, Severity
 from include.care.preflight.run import Check, run
 from include.care.preflight.stores import look_at_store
 from include.fts.client.open import connected_credential, open_client, server_url
-from include.gateway.client.client import GatewayClient
+from include.gateway.client.open import open_gateway
 from include.gateway.client.values import LeaseInfo
 from include.ledger.engine import shown
 from include.ledger.migrate import version
@@ -76,12 +76,12 @@ def _ledger(site: Site) -> Iterator[Finding]:
 
 
 def _gateway(site: Site, name: str, fqrns: list[str], leases: dict[str, list[LeaseInfo]]) -> Iterator[Finding]:
-    url = base_url(site.secrets.get(name), port=site.settings.gateway.port)
-    with GatewayClient(url, "", "", timeout_s=LIMIT_S, retries=0) as client:
+    found, port = site.secrets.get(name), site.settings.gateway.port
+    with open_gateway(found, port=port, timeout_s=LIMIT_S, retries=0) as client:
         held = client.leases()
     for fqrn in fqrns:
         leases[fqrn] = [lease for lease in held if lease.repository == fqrn]
-    yield Finding("gateway", name, Severity.OK, f"{url} answers")
+    yield Finding("gateway", name, Severity.OK, f"{base_url(found, port=port)} answers")
 
 
 def _fts(site: Site, name: str) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from include.care.preflight.findings import Finding, Severity
 from include.care.preflight.stores import TIMEOUT_S, skew
 from include.gateway.client.client import GatewayClient
+from include.gateway.client.open import open_gateway
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AccessRefused, PathBusy, RepositoryDisabled
 from include.gateway.holders import TaskName
@@ -22,8 +23,9 @@ def look_at_gateway(site: Site, fqrn: str) -> Iterator[Finding]:
     """It serves the repository, and takes a lease on a probe path with our key; an administrator's key ends it."""
     settings = site.settings.repository(fqrn)
     found = site.secrets.get(settings.gateway)
-    url = base_url(found, port=site.settings.gateway.port)
-    with GatewayClient(url, found.login or "", found.password or "", timeout_s=TIMEOUT_S, retries=0) as client:
+    port = site.settings.gateway.port
+    url = base_url(found, port=port)
+    with open_gateway(found, port=port, timeout_s=TIMEOUT_S, retries=0) as client:
         known = {repository.name: repository for repository in client.repositories()}
         if fqrn not in known:
             seen = f"{url} serves {', '.join(sorted(known)) or 'no repository'}, not this one"
@@ -40,7 +42,7 @@ def look_at_gateway(site: Site, fqrn: str) -> Iterator[Finding]:
         yield from _key(client, fqrn, settings.gateway, f"{below}/{PROBE}")
     if settings.gateway_admin is not None:
         key = site.secrets.get(settings.gateway_admin)
-        with GatewayClient(url, key.login or "", key.password or "", timeout_s=TIMEOUT_S, retries=0) as admin:
+        with open_gateway(found, key=key, port=port, timeout_s=TIMEOUT_S, retries=0) as admin:
             try:
                 admin.drop_by_path(fqrn, f"/{PROBE}")  # where no lease is held
             except AccessRefused as error:
@@ -48,15 +50,15 @@ def look_at_gateway(site: Site, fqrn: str) -> Iterator[Finding]:
                 yield Finding("gateway", f"{fqrn} administrator", Severity.ERROR, str(error).rstrip("."), cure)
             else:
                 yield Finding("gateway", f"{fqrn} administrator", Severity.OK, f"takes key {key.login}")
-    yield from skew("gateway of", fqrn, f"{url}{API}")
+    yield from skew("gateway of", fqrn, f"{url}{API}", authorities=found.extra.get("authorities"))
 
 
 def leases(site: Site, fqrn: str) -> Iterator[Finding]:
     """Who holds a lease now, and since about when: a lease is held for moments."""
     found = site.secrets.get(site.settings.repository(fqrn).gateway)
-    url, now = base_url(found, port=site.settings.gateway.port), datetime.now(UTC)
+    port, now = site.settings.gateway.port, datetime.now(UTC)
     longest_s = float(found.extra.get("max_lease_time_s", site.settings.gateway.max_lease_time_s))
-    with GatewayClient(url, "", "", timeout_s=TIMEOUT_S, retries=0) as client:
+    with open_gateway(found, port=port, timeout_s=TIMEOUT_S, retries=0) as client:
         held = [lease for lease in client.leases() if lease.repository == fqrn and PROBE not in lease.path]
     if not held:
         yield Finding("leases", fqrn, Severity.OK, "none is open")

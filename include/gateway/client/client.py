@@ -57,6 +57,7 @@ class GatewayClient(Administration):
     Times in seconds: ``timeout_s`` for each reply, ``commit_timeout_s`` for that of a commit; ``commit_margin_s``: what
     must be left of a lease when a commit begins, or as much as its longest commit took, but never more than half of
     what a lease lasts. ``retries`` counts the repetitions of calls whose connection failed, where they do no harm.
+    ``authorities``: a PEM bundle for the gateway's certificate; None: the system's.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class GatewayClient(Administration):
         commit_timeout_s: float = 300.0,
         commit_margin_s: float = COMMIT_MARGIN_S,
         retries: int = 3,
+        authorities: str | None = None,
         session: requests.Session | None = None,
     ) -> None:
         self.key_id = key_id
@@ -87,6 +89,7 @@ class GatewayClient(Administration):
             lambda message: authorization(key_id, secret, message),
             timeout_s=timeout_s,
             retries=retries,
+            authorities=authorities,
             session=session,
         )
         self._verdict = ReplyVerdict(self._transport.url, key_id)

@@ -63,6 +63,7 @@ class Transport:
         *,
         timeout_s: float,
         retries: int,
+        authorities: str | None = None,
         session: requests.Session | None = None,
         pause: Callable[[float], object] | None = None,
     ) -> None:
@@ -72,6 +73,8 @@ class Transport:
         self._retries = retries
         self._pause = pause or threading.Event().wait
         self._session = session or pooled_session(_CONNECTIONS)
+        if authorities:
+            self._session.verify = authorities
         _hide_tokens_of_urllib3()
 
     def close(self) -> None:

@@ -75,14 +75,16 @@ class ServiceConfig:
 
     Of the payloads of a repository, ``payloads_at_once`` are read and the others wait; one that sends nothing for the
     idle timeout is refused. ``not_served``: other repositories of the site, and why. With a ``recipe`` commits are made
-    in a process of their own (``commits.process``), without one in threads of the service. ``insecure``: it may listen
-    on other addresses than loopback, although requests are not encrypted.
+    in a process of their own (``commits.process``), without one in threads of the service. ``certificate``: the PEM
+    file with which it speaks https. ``insecure``: it may listen on other addresses than loopback without one.
     """
 
     state: Path
     repositories: Mapping[str, RepositoryConfig]
     host: str = "127.0.0.1"
     port: int = 4929
+    certificate: Path | None = None
+    private_key: Path | None = None
     insecure: bool = False
     max_lease_time_s: float = 7200.0
     keys: tuple[AcceptedKey, ...] = ()

@@ -8,6 +8,7 @@ import pwd
 import secrets
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ class MariaDbServer:
 
     The user may do everything in databases whose name begins with `nightshift`, and nothing else. `start` wants a
     folder that does not exist yet; `prepare`, `command` and `ready` are for a process manager, and a folder that stays.
-    `account`: whom root runs it as.
+    `account`: whom root runs it as; `options`: more of them, for the server.
     """
 
     def __init__(
@@ -38,8 +39,10 @@ class MariaDbServer:
         port: int | None = None,
         password: str | None = None,
         account: str = "mysql",
+        options: Sequence[str] = (),
     ) -> None:
         self.directory = directory
+        self.options = tuple(options)
         self.account = account
         self.host = host
         self.port = port or free_port()
@@ -82,6 +85,7 @@ class MariaDbServer:
             "--innodb-log-file-size=16M",
             "--innodb-flush-log-at-trx-commit=0",
             "--performance-schema=off",
+            *self.options,
             *self._as_account(),
         ]
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from include.cvmfs.revision.repository import Repository
 from include.gateway import errors
 from include.gateway.auth import authorization, body_signature_fits, sign_body
 from include.gateway.client.client import GatewayClient
+from include.gateway.client.open import open_gateway
+from include.gateway.errors import GatewayUnreachable
 from include.gateway.service.commits.points import DIE_AT, Point, from_environment
 from include.gateway.service.config import AcceptedKey, ConfigError, RepositoryConfig, ServiceConfig
 from include.gateway.service.http import serving
@@ -30,7 +32,9 @@ from include.gateway.service.http.app import create_app
 from include.gateway.service.http.server import serve
 from include.gateway.service.limits import Rate, RateLimits
 from include.gateway.service.replies import Refused
+from include.settings.secrets import ConnectionSecrets
 from include.storage.open import open_store
+from tests.fakes.certificates import Authority
 from tests.fakes.gateway_service import ManualClock
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
@@ -423,3 +427,27 @@ def test_other_addresses_than_loopback_are_refused_without_the_switch(tmp_path: 
     with refused(ConfigError) as caught:
         serve(service_config(tmp_path, host="192.0.2.1", insecure=True))  # an address of no machine
     assert "gateway.insecure" not in str(caught.value)
+
+
+def test_it_speaks_https_with_a_certificate_to_those_who_trust_its_authority(
+    start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    authority = Authority(datetime.now(UTC))
+    files = authority.files(tmp_path, "server", timedelta(days=1))
+    pair = {"certificate": Path(files.certificate), "private_key": Path(str(files.key))}
+    gateway = start_gateway(**pair)
+    assert gateway.url.startswith("https://127.0.0.1:")
+    extra = {"authorities": str(authority.bundle(tmp_path))}
+    trusting = ConnectionSecrets("gateway", host=gateway.url, login="rootkey", password="root-secret", extra=extra)
+    with open_gateway(trusting) as client:
+        client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), *roots())
+    with open_gateway(replace(trusting, extra={}), retries=0) as client, refused(GatewayUnreachable) as caught:
+        client.acquire(REPOSITORY, "/b", hostname="h")
+    assert "TLS" in str(caught.value)
+    with refused(ConfigError) as caught:  # an address of no machine: with a certificate no switch is asked for
+        serve(service_config(tmp_path, host="192.0.2.1", **pair))
+    assert "gateway.insecure" not in str(caught.value)
+    (tmp_path / "server.key").write_text("none")
+    with refused(ConfigError) as caught:
+        serve(service_config(tmp_path, **pair))
+    assert files.certificate in str(caught.value)

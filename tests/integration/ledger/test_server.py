@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
+from include.fts.client.credentials import X509Files
 from include.lab.servers.mariadb import MariaDbServer
 from include.ledger.engine import open_ledger, reading
+from include.ledger.errors import LedgerUnavailable
+from tests.fakes.certificates import Authority
 
 pytestmark = pytest.mark.server("mariadbd")
 
@@ -31,3 +36,34 @@ def test_servers_share_no_folder_of_temporary_tables(mariadb: MariaDbServer) -> 
         assert Path(connection.scalar(text("SELECT @@tmpdir"))).is_relative_to(mariadb.directory)
     ledger.dispose()
     mariadb.drop_database("nightshift_temporary")
+
+
+def test_a_ledger_is_reached_over_tls_by_those_who_trust_its_authority(tmp_path: Path) -> None:
+    authority, another = (Authority(datetime.now(UTC)) for _ in range(2))
+    (tmp_path / "other").mkdir()
+    trusted, other = authority.bundle(tmp_path), another.bundle(tmp_path / "other")
+    files = authority.files(tmp_path, "server", timedelta(days=1))
+    with tempfile.TemporaryDirectory(prefix="nightshift-mariadb-") as folder:
+        Path(folder).chmod(0o711)
+        server = MariaDbServer(Path(folder) / "server", options=tls_of(files, Path(folder)))
+        with server:
+            url = server.create_database("nightshift_tls")
+            for query, cipher in ((f"?ssl_ca={trusted}", True), ("?ssl_disabled=true", False)):
+                ledger = open_ledger(url + query, password=server.password)
+                with reading(ledger) as connection:
+                    name, value = connection.execute(text("SHOW STATUS LIKE 'Ssl_cipher'")).one()
+                assert (name, bool(value)) == ("Ssl_cipher", cipher)
+                ledger.dispose()
+            ledger = open_ledger(f"{url}?ssl_ca={other}", password=server.password)
+            with pytest.raises(LedgerUnavailable), reading(ledger):
+                pass
+            ledger.dispose()
+
+
+def tls_of(files: X509Files, folder: Path) -> tuple[str, ...]:
+    """The options for a certificate, which the server's account can read in this folder."""
+    certificate, key = folder / "server.pem", folder / "server.key"
+    for ours, theirs in ((files.certificate, certificate), (str(files.key), key)):
+        shutil.copy(ours, theirs)
+        theirs.chmod(0o644)
+    return (f"--ssl-cert={certificate}", f"--ssl-key={key}")

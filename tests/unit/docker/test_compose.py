@@ -108,7 +108,7 @@ def test_the_site_configuration_leads_to_the_other_containers(name: str) -> None
     assert {store.endpoint for store in found.stores.values()} == {"http://s3:8433"}
     assert {one.public_url.partition("/cvmfs/")[0] for one in found.repositories.values()} == {"http://s3:8433"}
     address = ledger_address(found, EnvSecrets({}), CONTAINERS[name]["environment"])
-    assert address.url == f"mysql+pymysql://nightshift:{SECRETS['LEDGER_PASSWORD']}@ledger/nightshift"
+    assert address.url == f"mysql+pymysql://nightshift:{SECRETS['LEDGER_PASSWORD']}@ledger/nightshift?ssl_disabled=true"
     assert CONTAINERS["ledger"]["environment"]["MARIADB_PASSWORD"] == SECRETS["LEDGER_PASSWORD"]
     assert CONTAINERS["ledger"]["environment"]["MARIADB_DATABASE"] == "nightshift"
 

@@ -44,6 +44,7 @@ RANKS = (
     ("include.cvmfs", "include.settings"),
     ("include.storage", "include.ledger"),
     ("include.http_calls", "include.validation"),
+    ("include.addresses",),
     ("include.error_names",),
     ("include.errors",),
 )

@@ -60,7 +60,7 @@ def test_services_are_reached_at_the_bridge_by_everybody(lab: Lab) -> None:
     for name, value in environment.items():
         if name.startswith("AIRFLOW_CONN_") and "host" in value and "FTS" not in name:
             assert json.loads(value)["host"] == "10.213.7.1", name
-    assert environment["NIGHTSHIFT_LEDGER_URL"].endswith("@10.213.7.1:13306/nightshift")
+    assert environment["NIGHTSHIFT_LEDGER_URL"].endswith("@10.213.7.1:13306/nightshift?ssl_disabled=true")
     assert environment["NIGHTSHIFT_GATEWAY_INSECURE"] == "true"
     assert {"10.213.7.1", *(one.address for one in Cluster(7, 3).machines)} <= {*environment["NO_PROXY"].split(",")}
     assert environment["NIGHTSHIFT_CONSUMER_TIMEOUT_HOURS"] == "26"

@@ -49,6 +49,19 @@ def test_what_is_no_ledger_is_refused_without_its_password(url):
     assert "hunter2" not in repr(caught.value)
 
 
+@pytest.mark.parametrize("query", ["", "?connect_timeout=1", "?ssl_cert=/own.pem"])
+def test_a_ledger_of_another_machine_needs_tls_or_a_word_against_it(query):
+    with refused(LedgerError) as caught:
+        open_ledger(f"mysql+pymysql://u:hunter2@db.example.org/d{query}")
+    assert "ssl_disabled" in str(caught.value)
+    assert "hunter2" not in repr(caught.value)
+
+
+@pytest.mark.parametrize("agreed", ["ssl_ca=/ca.pem", "ssl_capath=/certificates", "ssl_disabled=true"])
+def test_a_ledger_of_another_machine_is_opened_with_it(agreed):
+    open_ledger(f"mysql+pymysql://u@db.example.org/d?{agreed}").dispose()
+
+
 def test_a_server_that_does_not_answer_is_retryable_and_named_without_the_password():
     engine = open_ledger("mysql+pymysql://u@127.0.0.1:1/d?connect_timeout=1", password="hunter2")
     with pytest.raises(LedgerUnavailable) as caught:

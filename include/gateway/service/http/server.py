@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from functools import partial
 
 import uvicorn
 
+from include.addresses import is_loopback
 from include.gateway.service.clock import Clock
 from include.gateway.service.commits.points import OnPoint
 from include.gateway.service.commits.queue import Committer
@@ -18,7 +20,6 @@ from include.gateway.service.config import ConfigError, ServiceConfig
 from include.gateway.service.http.app import create_app
 from include.gateway.service.http.head_limits import BoundedHttp, Bounds
 from include.gateway.service.http.serving import ReadConfig, log_not_served
-from include.http_calls import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -37,24 +38,27 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until ``stop`` is set; ``ready`` gets the URL once connections are accepted.
 
-    Raises ConfigError if the port or the state is taken, or the address is open to others without ``insecure``.
+    Raises ConfigError if the port or the state is taken, the certificate cannot be used, or the address is open to
+    others with neither a certificate nor ``insecure``.
     """
-    if not (config.insecure or is_loopback(config.host)):
+    if not (config.certificate or config.insecure or is_loopback(config.host)):
         raise ConfigError(
-            f"gateway does not listen on {config.host}: requests are not encrypted;"
-            " put a server with TLS in front of it, or set `gateway.insecure` where the network is trusted"
+            f"gateway does not listen on {config.host}: requests are not encrypted; set `gateway.certificate` and"
+            " `gateway.private_key`, or `gateway.insecure` where the network is trusted"
         )
+    tls = _tls(config)
     sys.setswitchinterval(_SWITCH_S)
     app = create_app(config, committer=committer, clock=clock, on_point=on_point, read_config=read_config)
     metrics = app.state.serving.metrics
     bounds = Bounds(config.limits, lambda limit: metrics.limited.labels(limit).inc())
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
     server = uvicorn.Server(
         uvicorn.Config(
             app, log_config=None, access_log=False, server_header=False, lifespan="on", workers=1, ws="none",
             http=partial(BoundedHttp, bounds=bounds),  # type: ignore[arg-type]
+            ssl_context_factory=(lambda *_: tls) if tls else None,
             backlog=512,
             timeout_keep_alive=75, timeout_graceful_shutdown=round(config.stop_timeout_s),
         )
@@ -67,6 +71,19 @@ def serve(
     if ready is not None:
         ready(url)
     server.run(sockets=[listener])
+
+
+def _tls(config: ServiceConfig) -> ssl.SSLContext | None:
+    if config.certificate is None:
+        return None
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(config.certificate, config.private_key)
+    except OSError as error:
+        raise ConfigError(
+            f"gateway certificate {config.certificate}: {error}; give the PEM files of a certificate and its key"
+        ) from None
+    return context
 
 
 def _listen(config: ServiceConfig) -> socket.socket:
