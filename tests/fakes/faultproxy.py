@@ -33,8 +33,8 @@ class Seen:
 class Fault:
     """What befalls the next ``times`` matching requests (None: all). Made by the methods of ``FaultProxy``.
 
-    ``peer``: the client's port, once a request has arrived; it tells whose request that is. ``done``: it was answered,
-    or could not be because its client has gone.
+    ``peer``: the client's port, and ``host`` its address, once a request has arrived; they tell whose request that is.
+    ``done``: it was answered, or could not be because its client has gone.
     """
 
     kind: Kind
@@ -49,6 +49,7 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     struck: int = 0
     peer: int = 0
+    host: str = ""
     arrived: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
@@ -245,7 +246,7 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             body = self._read_body()
             fault = proxy.take_fault(self.command, self.path, self.headers)
             if fault is not None:
-                fault.peer = self.client_address[1]
+                fault.host, fault.peer = self.client_address[:2]
                 if not (fault.kind == "hold" and fault.after_forwarding):
                     fault.arrived.set()
             try:
