@@ -19,15 +19,15 @@ BY_HAND = {"manual", "backfill"}
 
 def note_failure(context: Context) -> None:
     """Keep why a task failed. Airflow calls this in the task's process when no try is left."""
-    from include.care.watch.runs import Fault, note_fault
+    from include.care.watch.runs import TaskFault, note_fault
 
     error, ti = context.get("exception"), context["ti"]
     task = ti.task_id if ti.map_index is None or ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]"
     if isinstance(error, BaseException):
         subject = getattr(error, "repository", None) or getattr(error, "fqrn", None)
-        fault = Fault.of(ti.task_id, error, f"{task}: {error}", subject)
+        fault = TaskFault.of(ti.task_id, error, f"{task}: {error}", subject)
     else:
-        fault = Fault(ti.task_id, "", f"{task}: {error or 'it ended without its own error'}")
+        fault = TaskFault(ti.task_id, "", f"{task}: {error or 'it ended without its own error'}")
     note_fault(OnSite().site(), run_name(context), fault, now=clock())
 
 

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from include.errors import NightshiftError
 from include.fts.client.open import connected_credential, open_client
-from include.fts.client.replies import LinkDecision
+from include.fts.client.replies import OptimizerDecision
 from include.settings.transfers.sites import RemoteSite
 from include.site.site import Site
 from include.stageout.attempts.queues import Link, server_of, storage_of
 
 TIMEOUT_S = 10.0
-ServerDecisions = Mapping[str, Sequence[LinkDecision] | NightshiftError]
+ServerDecisions = Mapping[str, Sequence[OptimizerDecision] | NightshiftError]
 """By the id of the server's connection; an error where the server did not answer."""
 
 
 def ask_optimizers(site: Site) -> ServerDecisions:
     """Ask each FTS server of stage-out, with the credential of its connection."""
-    found: dict[str, Sequence[LinkDecision] | NightshiftError] = {}
+    found: dict[str, Sequence[OptimizerDecision] | NightshiftError] = {}
     for server in site.settings.stageout.fts:
         try:
             connection = site.secrets.get(server)
@@ -31,7 +31,7 @@ def ask_optimizers(site: Site) -> ServerDecisions:
 
 def decisions_by_link(
     links: Iterable[Link], sites: Mapping[str, RemoteSite], decisions: ServerDecisions
-) -> dict[Link, LinkDecision]:
+) -> dict[Link, OptimizerDecision]:
     """The decision of each link that its server has one of.
 
     Args:
@@ -40,14 +40,14 @@ def decisions_by_link(
         decisions: Of all FTS servers, in the order of the configuration.
     """
     servers = list(decisions)
-    known: dict[str, dict[tuple[str, str], LinkDecision]] = {}
+    known: dict[str, dict[tuple[str, str], OptimizerDecision]] = {}
     for server, answer in decisions.items():
         of_server = () if isinstance(answer, NightshiftError) else answer
         # the newest comes first, and stays
         known[server] = {
             (decided.source.lower(), decided.destination.lower()): decided for decided in reversed(of_server)
         }
-    found: dict[Link, LinkDecision] = {}
+    found: dict[Link, OptimizerDecision] = {}
     for link in links:
         storages = _storages(link, sites)
         decision = known[server_of(link, servers)].get(storages) if storages else None

@@ -19,7 +19,7 @@ from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.records import alerts_since, append_note, claim, not_told, take_notes
 from include.care.provenance.records import links_by_path, nearest, note
 from include.care.watch.records import begun_since, is_made, note_made
-from include.care.watch.runs import Fault, note_fault
+from include.care.watch.runs import TaskFault, note_fault
 from include.cvmfs.ingest.changeset import Changeset
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
@@ -149,7 +149,7 @@ def _watched(ledger: Engine) -> None:
     lost = Message("run-failed:x", NotifyEvent.RUN_FAILED, "error", "title", "text")
     claim(ledger, lost, now=AT, window=12 * HOUR)
     not_told(ledger, lost, "no answer")
-    note_fault(site_of(ledger), RUN, Fault("plan", "IndexNotJson", "not JSON: é", FQRN), now=AT)
+    note_fault(site_of(ledger), RUN, TaskFault("plan", "IndexNotJson", "not JSON: é", FQRN), now=AT)
     append_note(ledger, "another", {"text": "kept"}, now=AT, limit=20)
     note_made(ledger, night_summary(), Path("/var/summaries/main/2026-11-21.html"), now=AT, fault=None)
 

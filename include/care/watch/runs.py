@@ -43,7 +43,7 @@ OF_THE_GATE = {GateClosed.code, NotVerified.code}
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class TaskFault:
     """Why a task failed. `code`: of its error, "" without one. `subject`: the repository that it was for, if known."""
 
     task: str
@@ -52,12 +52,12 @@ class Fault:
     subject: str | None = None
 
     @classmethod
-    def of(cls, task: str, error: BaseException, text: str, subject: str | None = None) -> Fault:
+    def of(cls, task: str, error: BaseException, text: str, subject: str | None = None) -> TaskFault:
         """That of an error."""
         return cls(task, code_of(error), text, subject)
 
     @classmethod
-    def from_json(cls, note: Mapping[str, Any]) -> Fault:
+    def from_json(cls, note: Mapping[str, Any]) -> TaskFault:
         """As `to_json` of this or an earlier version made it."""
         return cls(note["task"], code_of_name(note["error_class"]), note["text"], note["subject"])
 
@@ -85,7 +85,7 @@ class FailedRun:
         return f"{self.dag_id}/{self.run_id}"
 
 
-def note_fault(site: Site, run: str, fault: Fault, *, now: datetime) -> None:
+def note_fault(site: Site, run: str, fault: TaskFault, *, now: datetime) -> None:
     """Keep why a task failed until its run has ended."""
     append_note(site.ledger, _notes(run), fault.to_json(), now=now, limit=SHOWN)
 
@@ -115,7 +115,7 @@ def tell_failed_run(
     try:
         messages = _messages(site, run, now, log_of, tell)
     except LedgerError as error:
-        messages = [_of_run(run, [Fault.of("", error, f"The ledger cannot be asked: {error}")])]
+        messages = [_of_run(run, [TaskFault.of("", error, f"The ledger cannot be asked: {error}")])]
     url = log_of(run.name)
     for message in messages:
         tell(replace(message, links={**message.links, **({"run": url} if url else {})}))
@@ -131,7 +131,7 @@ def _messages(
 ) -> list[Message]:
     """The messages about the run itself, after those about its artifacts' failures were sent."""
     ledger = site.ledger
-    faults = [Fault.from_json(note) for note in take_notes(ledger, _notes(run.name))]
+    faults = [TaskFault.from_json(note) for note in take_notes(ledger, _notes(run.name))]
     own = [fault for fault in faults if fault.code not in OF_THE_GATE | TOLD_BY_THEMSELVES]
     published = records.publications_of_run(ledger, run.name)
     if faults and not own and (len(faults) == _count(faults, TOLD_BY_THEMSELVES) or _was_refused(site, run)):
@@ -140,7 +140,7 @@ def _messages(
         if _night_is_told(site, run, published, now, log_of, tell, alone=not own):
             return []
     elif failed := [publication for publication in published if publication.state is State.FAILED]:
-        own = [Fault(publication.destination, publication.code or "", publication.reason) for publication in failed]
+        own = [TaskFault(publication.destination, publication.code or "", publication.reason) for publication in failed]
     found = list(_of_faults(site, run, own or faults, now))
     if all(message.key != f"run-failed:{run.name}" for message in found):
         # the watch knows only the run: its failure is reported by what follows
@@ -190,9 +190,9 @@ def _night_is_told(
     return True
 
 
-def _of_faults(site: Site, run: FailedRun, faults: Sequence[Fault], now: datetime) -> Iterator[Message]:
+def _of_faults(site: Site, run: FailedRun, faults: Sequence[TaskFault], now: datetime) -> Iterator[Message]:
     """One message for each fault of the site or of a DAG that runs by itself; one for all others of the run."""
-    others = list[Fault]()
+    others = list[TaskFault]()
     for code, same in groupby(sorted(faults, key=lambda fault: fault.code), lambda fault: fault.code):
         found = list(same)
         if (cure := site_cure(code)) is not None:
@@ -207,11 +207,13 @@ def _of_faults(site: Site, run: FailedRun, faults: Sequence[Fault], now: datetim
         yield _of_run(run, others)
 
 
-def _of_run(run: FailedRun, faults: Sequence[Fault]) -> Message:
+def _of_run(run: FailedRun, faults: Sequence[TaskFault]) -> Message:
     return _message(f"run-failed:{run.name}", run, faults)
 
 
-def _message(key: str, run: FailedRun, faults: Sequence[Fault], cure: str = "", *, code: str | None = None) -> Message:
+def _message(
+    key: str, run: FailedRun, faults: Sequence[TaskFault], cure: str = "", *, code: str | None = None
+) -> Message:
     """`code`: of the one error of them all, which is then part of the key."""
     first = faults[0] if faults else None
     why = f": {first.code or first.task}" if first else ""
@@ -235,7 +237,7 @@ def _was_refused(site: Site, run: FailedRun) -> bool:
     return bool(asked) and asked[-1].answer in {Answer.REJECTED, Answer.EXPIRED}
 
 
-def _count(faults: Iterable[Fault], codes: set[str]) -> int:
+def _count(faults: Iterable[TaskFault], codes: set[str]) -> int:
     return sum(fault.code in codes for fault in faults)
 
 

@@ -24,7 +24,7 @@ from include.fts.client.replies import (
     Identity,
     JobAnswers,
     JobStatus,
-    LinkDecision,
+    OptimizerDecision,
     Submitted,
 )
 from include.fts.client.transport import FtsCall, FtsReply, FtsTransport
@@ -245,9 +245,9 @@ class FtsClient:
 
     # -- links
 
-    def link_decisions(self) -> tuple[LinkDecision, ...]:
+    def link_decisions(self) -> tuple[OptimizerDecision, ...]:
         """What the optimizer decided of each link, the newest first; a link that it has no decision of is left out."""
-        return self._listed(FtsCall("GET", "/optimizer/current", "decisions of the optimizer"), LinkDecision)
+        return self._listed(FtsCall("GET", "/optimizer/current", "decisions of the optimizer"), OptimizerDecision)
 
     # -- who we are
 

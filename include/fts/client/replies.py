@@ -127,7 +127,7 @@ class BannedUser(Ban):
     name: Text = Field(validation_alias="dn")
 
 
-class LinkDecision(_Reply):
+class OptimizerDecision(_Reply):
     """What the server's optimizer decided of a link between two storages, ``scheme://host``, without a port."""
 
     source: Text = Field(validation_alias="source_se")

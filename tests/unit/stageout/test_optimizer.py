@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from include.fts.client.replies import LinkDecision
+from include.fts.client.replies import OptimizerDecision
 from include.fts.errors import FtsUnreachable
 from include.settings.transfers.sites import RemoteSite
 from include.stageout.attempts.queues import server_of
@@ -18,10 +18,10 @@ def site(name: str, *urls: str) -> RemoteSite:
     return RemoteSite.model_validate({"name": name, "third_party": rules})
 
 
-def decision(source: str, destination: str, active: int = 7) -> LinkDecision:
+def decision(source: str, destination: str, active: int = 7) -> OptimizerDecision:
     at = datetime(2026, 11, 23, tzinfo=UTC)
     row = {"source_se": source, "dest_se": destination, "active": active, "datetime": at}
-    return LinkDecision.model_validate(row)
+    return OptimizerDecision.model_validate(row)
 
 
 SITES = {

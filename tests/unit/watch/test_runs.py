@@ -14,7 +14,7 @@ from include.care.notify.notifier import Notifier
 from include.care.notify.records import alerts_since, append_note, claim, seen_since
 from include.care.watch.alerts import Runs, Tick, alerts_of, ticks
 from include.care.watch.records import read_summary
-from include.care.watch.runs import FailedRun, Fault, note_fault, tell_failed_run
+from include.care.watch.runs import FailedRun, TaskFault, note_fault, tell_failed_run
 from include.care.watch.watch import watch
 from include.ledger.metadata import metadata
 from include.nightlies.records import builds
@@ -69,7 +69,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
     on_site.ledger.dispose()
 
 
-def fails(site: Site, dag_id: str, run_id: str, *faults: Fault, by_itself: bool = False, now: datetime = NOW) -> None:
+def fails(
+    site: Site, dag_id: str, run_id: str, *faults: TaskFault, by_itself: bool = False, now: datetime = NOW
+) -> None:
     run = FailedRun(dag_id, run_id, by_itself, "task_failure", "last")
     for fault in faults:
         note_fault(site, run.name, fault, now=now)
@@ -112,14 +114,14 @@ def test_a_run_by_hand_is_told_once_with_the_first_fault_and_its_page(
         site,
         dag_id,
         run_id,
-        Fault("find", "build-unknown", "find: no build"),
-        Fault("gate", "artifacts-missing", "gate: 1"),
+        TaskFault("find", "build-unknown", "find: no build"),
+        TaskFault("gate", "artifacts-missing", "gate: 1"),
     )
     (message,) = told
     assert message.title == f"run {run_id} of {dag_id} failed: build-unknown"
     assert "find: no build" in message.text
     assert message.links == {"run": f"http://airflow/{dag_id}/{run_id}"}
-    fails(site, dag_id, run_id, Fault("find", "build-unknown", "find: no build"))
+    fails(site, dag_id, run_id, TaskFault("find", "build-unknown", "find: no build"))
     assert len(told) == 1
 
 
@@ -135,7 +137,7 @@ def test_a_store_that_is_away_is_one_cause_whatever_runs_it_hits(site: Site, tol
             site,
             "nightly_install_main",
             f"backfill__{day}",
-            Fault("find_build", "store-unavailable", f"no answer {day}"),
+            TaskFault("find_build", "store-unavailable", f"no answer {day}"),
         )
     (message,) = told
     assert message.key == "run-failed:nightly_install_main:store-unavailable"
@@ -143,14 +145,14 @@ def test_a_store_that_is_away_is_one_cause_whatever_runs_it_hits(site: Site, tol
 
 
 def test_a_dag_that_runs_by_itself_tells_each_cause_once_and_another_cause_again(site: Site, told: Told) -> None:
-    left = Fault("end", "leases-left", "end: r.example.org: no answer")
+    left = TaskFault("end", "leases-left", "end: r.example.org: no answer")
     for number in range(3):
         fails(site, "leases", f"scheduled__{number}", left, by_itself=True)
     assert len(told) == 1
-    damage = Fault(
+    damage = TaskFault(
         "care.check", "repository-problems", "care.check[0]: repository r.example.org: 1 problem: lost catalog", FQRN
     )
-    tags = Fault("care.prune_tags", "KeyError", "no key")
+    tags = TaskFault("care.prune_tags", "KeyError", "no key")
     fails(site, "repository_care", "scheduled__1", damage, tags, by_itself=True)
     assert [message.key for message in told[1:]] == [
         "run-failed:repository_care:care.prune_tags:KeyError",
@@ -160,14 +162,14 @@ def test_a_dag_that_runs_by_itself_tells_each_cause_once_and_another_cause_again
 
 
 def test_what_a_task_or_an_answer_has_told_is_not_told_again(site: Site, told: Told) -> None:
-    fails(site, "preflight", "scheduled__1", Fault("look", "preflight-failed", "2 errors"), by_itself=True)
+    fails(site, "preflight", "scheduled__1", TaskFault("look", "preflight-failed", "2 errors"), by_itself=True)
     assert told == []
 
 
 def test_an_artifact_of_a_backfill_is_told_as_the_watch_tells_it(site: Site, told: Told) -> None:
     old = NOW - timedelta(days=9)
     failed_artifact(site, "nightly_install_main/backfill__1", old)
-    gate = Fault("gate", "artifacts-missing", "gate: 1 missing")
+    gate = TaskFault("gate", "artifacts-missing", "gate: 1 missing")
     fails(site, "nightly_install_main", "backfill__1", gate)
     (message,) = told
     assert message.title == "night of main, 2026-11-12: A/x86 failed: artifact-missing"
@@ -190,8 +192,8 @@ def test_the_watch_and_a_run_of_its_night_tell_no_cause_twice(site: Site, told: 
     # a task of its own fails before the cut-off, then what is missing at the cut-off is another cause
     early = tick.at + timedelta(minutes=5)
     fails(
-        site, "nightly_install_main", run_id, Fault("find_build", "index-invalid", "it is truncated"), by_itself=True,
-        now=early,
+        site, "nightly_install_main", run_id, TaskFault("find_build", "index-invalid", "it is truncated"),
+        by_itself=True, now=early,
     )  # fmt: skip
     assert [message.key for message in told] == [f"run-failed:nightly_install_main/{run_id}"]
     seen = read_summary(site.ledger, site.settings.slot("main"), tick.date, now=early)
@@ -199,7 +201,7 @@ def test_the_watch_and_a_run_of_its_night_tell_no_cause_twice(site: Site, told: 
         told[0].key
     ]
     failed_artifact(site, f"nightly_install_main/{run_id}", NOW)
-    fails(site, "nightly_install_main", run_id, Fault("gate", "artifacts-missing", "1 missing"), by_itself=True)
+    fails(site, "nightly_install_main", run_id, TaskFault("gate", "artifacts-missing", "1 missing"), by_itself=True)
     assert len(told) == 2
     watch(site, now=NOW, airflow=Airflow())
     assert [message.key.partition(":")[0] for message in told] == ["run-failed", "failed", "deadline"]
@@ -208,14 +210,15 @@ def test_the_watch_and_a_run_of_its_night_tell_no_cause_twice(site: Site, told: 
 def test_the_deadline_that_a_last_pass_missed_is_told_as_the_watch_tells_it(site: Site, told: Told) -> None:
     (tick,) = ticks(site.settings.slot("main"), NOW)
     fails(
-        site, "nightly_install_main", tick.first_runs[0], Fault("gate", "artifacts-missing", "no build"), by_itself=True
+        site, "nightly_install_main", tick.first_runs[0], TaskFault("gate", "artifacts-missing", "no build"),
+        by_itself=True,
     )  # fmt: skip
     assert [message.key for message in told] == [f"deadline:main:{tick.date}"]
 
 
 def test_a_message_that_could_not_be_sent_is_sent_by_the_next_watch(site: Site, told: Told) -> None:
     told.fails = True
-    fails(site, "publication", "manual__1", Fault("plan", "source-not-allowed", "plan: not of a store"))
+    fails(site, "publication", "manual__1", TaskFault("plan", "source-not-allowed", "plan: not of a store"))
     assert told == []
     told.fails = False
     watch(site, now=NOW)
@@ -258,5 +261,5 @@ def test_an_alert_that_the_version_before_sent_has_the_new_key_and_is_not_sent_a
     assert f"{former.rpartition(':')[0]}:{code}" in keys
     assert former not in keys
     later = NOW + 2 * HOURS
-    fails(site, dag_id, "run__2", Fault("look", code, "why"), by_itself=by_itself, now=later)
+    fails(site, dag_id, "run__2", TaskFault("look", code, "why"), by_itself=by_itself, now=later)
     assert [one.code for one in told] == [code]
