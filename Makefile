@@ -24,7 +24,7 @@ SLOT ?=
 unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly stageout up down status docs docs-site walkthrough tour-pictures structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages bench-stageout bench-together bench-heartbeats storage-benchmark bench-harness bench-verdict bench-ceph bench-readers bench-workers
+.PHONY: help venv lock format lint check test-dags test test-full test-busy middle-tests apart-tests servers nightly stageout up down status docs docs-site walkthrough tour-pictures structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages bench-stageout bench-together bench-heartbeats storage-benchmark bench-harness bench-verdict bench-ceph bench-readers bench-workers
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,12 +80,18 @@ test-dags: lint  ## what `make check` does, and whole DAGs by `dag.test()`; JUni
 	@$(BIN)/pytest tests/unit tests/dags -m "not slow" -q -n 3 --dist loadscope --no-loadscope-reorder \
 		--junitxml=$(REPORTS)/test-dags.xml -o junit_logging=all -o junit_log_passing_tests=false 2>&1 | tee $(REPORTS)/test-dags.log
 
-# Files in parallel, more than there are cores, since they wait half of their time; the end-to-end tests share a whole
-# deployment and come last.
+# Files in parallel, more than there are cores, since they wait for a part of their time. The end-to-end tests share a
+# whole deployment, which waits for half of its time: they run beside the others, and their output follows.
 APART = tests/e2e
 TESTS = $(BIN)/pytest tests/unit -n auto --dist worksteal && \
-	$(BIN)/pytest tests $(addprefix --ignore=,tests/unit $(APART)) -n 3 --dist loadfile --no-loadscope-reorder && \
-	$(BIN)/pytest $(APART)
+	$(MAKE) --no-print-directory --keep-going --jobs 2 middle-tests apart-tests
+
+middle-tests:
+	@$(BIN)/pytest tests $(addprefix --ignore=,tests/unit $(APART)) -n 3 --dist loadfile --no-loadscope-reorder
+
+apart-tests:
+	@mkdir -p $(REPORTS)
+	@code=0; $(BIN)/pytest $(APART) > $(REPORTS)/apart-tests.log 2>&1 || code=$$?; cat $(REPORTS)/apart-tests.log; exit $$code
 
 test: $(STAMP) servers  ## all tests; a server that cannot be had is skipped and named
 	@$(TESTS)

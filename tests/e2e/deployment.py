@@ -43,6 +43,13 @@ POLL_S = 0.5
 PROXY_HOLDS_S = 240.0
 
 
+_WITH_CELERY = {
+    # what a scheduler queued that died before it was sent is queued again after so long, by default after ten minutes
+    "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "60",
+    "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "10",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class TestLab(Lab):
     """A lab whose programs see the proxies, notice much sooner, and have the plugin of the kill tests."""
@@ -54,18 +61,22 @@ class TestLab(Lab):
 
     def airflow_settings(self) -> dict[str, str]:
         # zero-argument super() does not work in a dataclass with slots
-        return Lab.airflow_settings(self) | {
-            "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.plugins),
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT_S),
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
-            "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
-            # a DAG that a test has changed is seen at once, a deadline soon, and so is that the scheduler is up
-            "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
-            "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
-            "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
-            # reading all files once a minute is a tenth of two cores; tests that change a file have it read
-            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
-        }
+        return (
+            Lab.airflow_settings(self)
+            | (_WITH_CELERY if self.cluster else {})
+            | {
+                "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.plugins),
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT_S),
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+                "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
+                # a DAG that a test has changed is seen at once, a deadline soon, and so is that the scheduler is up
+                "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
+                "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
+                "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+                # reading all files once a minute is a tenth of two cores; tests that change a file have it read
+                "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+            }
+        )
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
         return Lab.environment(self, self.base if base is None else base)

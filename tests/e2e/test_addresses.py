@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import asdict
 
 import psutil
 import pytest
 
+from include.lab.services import services
 from include.lab.supervise import marked_processes
 from tests.e2e.deployment import Deployment
 
@@ -26,4 +26,6 @@ def listening(pids: list[int]) -> dict[tuple[str, int], str]:
 def test_every_listening_socket_is_on_loopback_and_on_a_port_of_the_lab(deployment: Deployment) -> None:
     seen = listening(marked_processes(deployment.place))
     assert not {place: who for place, who in seen.items() if not ipaddress.ip_address(place[0]).is_loopback}
-    assert {port for _, port in seen} == set(asdict(deployment.ports).values())
+    lab = deployment.lab
+    wanted = {name for service in services(lab, airflow=True) for name in service.ports}
+    assert {port for _, port in seen} == {getattr(lab.ports, name) for name in wanted}
