@@ -5,8 +5,11 @@ best slots of the pool `prepare` and connections to each store; then three worke
 The store is SeaweedFS behind a way that is late, for the gateway and for everybody else too. A night's time is that of
 its run, from its being queued to its end; each is the best of ROUNDS.
 
-Ends in one line of JSON (one_s, three_s, ratio), which is also written to bench/results/workers.json; with code 1 if
-something was not published, or `ratio` is below the target of that latency.
+The workers share the cores of this machine with all services. CORES gives each of them so many and no more, as machines
+of their own would have: then a night on three has three times the cores. CHOICE leaves out the sweep.
+
+Ends in one line of JSON (one_s, three_s, ratio), which is also written to bench/results/workers.json (with CORES to
+workers-cores.json); with code 1 if something was not published, or `ratio` is below the target of that latency.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
@@ -24,6 +28,7 @@ from typing import Any
 
 import yaml
 from nights import late
+from nights.cores import limited
 from nights.lab import BenchLab, bench_lab, say
 from nights.times import seconds
 from publishing.machine import description
@@ -42,11 +47,11 @@ def main() -> int:
     options = _options()
     say(f"machine: {description()}")
     _make_late(options.latency / 1000)
-    with bench_lab(workers=1) as lab:
+    with _limited_lab(1, options.cores) as lab:
         nights = _nights(lab, options)
-        tried = {choice: _best(nights, *choice, options.rounds) for choice in CHOICES}
+        tried = {choice: _best(nights, *choice, options.rounds) for choice in options.choice or CHOICES}
     (slots, connections), one_s = min(tried.items(), key=lambda item: item[1])
-    with bench_lab(workers=3) as lab:
+    with _limited_lab(3, options.cores) as lab:
         three_s = _best(_nights(lab, options), 3 * slots, connections, options.rounds)
     ratio, target = one_s / three_s, TARGET if options.latency else TARGET_WITHOUT
     result = {
@@ -62,13 +67,24 @@ def main() -> int:
             for (slots, connections), spent in tried.items()
         ],
         "artifacts": options.artifacts,
+        "cores_of_each_worker": options.cores or "all, shared",
         "machine": description(),
     }
     folder = Path(options.results)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "workers.json").write_text(json.dumps(result, indent=1) + "\n")
+    (folder / ("workers-cores.json" if options.cores else "workers.json")).write_text(
+        json.dumps(result, indent=1) + "\n"
+    )
     print(json.dumps(result))
     return 0 if ratio >= target else 1
+
+
+@contextmanager
+def _limited_lab(workers: int, cores: float) -> Iterator[BenchLab]:
+    with bench_lab(workers=workers) as lab:
+        assert lab.lab.cluster
+        with limited(lab.lab.cluster, cores):
+            yield lab
 
 
 def _make_late(delay_s: float) -> None:
@@ -124,14 +140,23 @@ def _nights(lab: BenchLab, options: argparse.Namespace) -> Nights:
     return nights
 
 
+def _choice(text: str) -> tuple[int, int]:
+    slots, connections = map(int, text.split("x"))
+    return slots, connections
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--artifacts", type=int, default=48)
     parser.add_argument("--files", type=int, default=20, help="files that all artifacts have alike")
     parser.add_argument("--own", type=int, default=100, help="files that no other artifact has")
     parser.add_argument("--latency", type=float, default=10.0, help="milliseconds that each answer takes longer")
+    parser.add_argument("--cores", type=float, default=0.0, help="cores of each worker; 0: all, shared with everything")
+    parser.add_argument(
+        "--choice", type=_choice, action="append", help="slots and connections of one worker, as 4x16; no sweep"
+    )
     parser.add_argument("--rounds", type=int, default=2, help="nights of each kind")
-    parser.add_argument("--seconds", type=float, default=600.0, help="how long a night may take")
+    parser.add_argument("--seconds", type=float, default=900.0, help="how long a night may take")
     parser.add_argument("--results", default=str(Path(__file__).parent / "results"))
     return parser.parse_args()
 
