@@ -233,7 +233,7 @@ def test_a_run_by_hand_that_fails_sends_an_alert_that_links_to_it(deployment: De
 
 def test_connections_have_forms_of_their_own(deployment: Deployment, browser: Browser) -> None:
     known = {one["connection_type"]: one for one in deployment.api._call("GET", "/ui/connections/hook_meta").json()}
-    assert set(known["cvmfs_gateway"]["extra_fields"]) == {"max_lease_time_s"}
+    assert set(known["cvmfs_gateway"]["extra_fields"]) == {"max_lease_time_s", "authorities"}
     assert set(known["object_store"]["extra_fields"]) == {"url", "region", "addressing"}
     assert set(known["fts"]["extra_fields"]) == {"certificate", "key", "authorities"}
     browser.open("/connections")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import pytest
 from celery import Celery
 
-from include.care.preflight.workers import consumers
+from include.care.preflight.findings import Severity
+from include.care.preflight.workers import clocks, consumers, judged_clocks
 from include.lab.servers.process import LOOPBACK, ServerProcess, free_port
 from include.lab.servers.rabbitmq import RabbitServer
 from tests.fakes.refused import refused
@@ -51,6 +54,18 @@ def test_a_queue_is_served_by_those_who_take_from_it(broker: RabbitServer) -> No
         channel.queue_declare("publish")
         channel.basic_consume("publish")
         assert consumers(broker.url, ["publish", "benchmark"]) == {"publish": 1, "benchmark": 0}
+
+
+def test_the_clock_of_a_worker_is_known_whatever_its_time_zone(broker: RabbitServer, tmp_path: Path) -> None:
+    assert clocks(broker.url) == {}
+    words = (sys.executable, "-m", "celery", "--broker", broker.url, "worker", "--pool", "solo", "--hostname", "w@far")
+    place = {**os.environ, "TZ": "Asia/Kathmandu", "C_FORCE_ROOT": "true"}
+    with ServerProcess("worker", words, log=tmp_path / "log", ready=lambda: bool(clocks(broker.url)), env=place):
+        ((name, ahead_s),) = clocks(broker.url).items()
+    assert name == "w@far"
+    assert abs(ahead_s) < 2  # the same clock; a busy machine may be late
+    (found,) = judged_clocks({name: -400.0})
+    assert (found.severity, found.subject) == (Severity.ERROR, "worker w@far")
 
 
 def test_a_wrong_password_is_no_answer(broker: RabbitServer) -> None:
