@@ -52,7 +52,7 @@ _OF_ONE_STEP = frozenset({RUNNER_FAILED.code, RESULT_UNREADABLE.code})
 """Errors after which the other steps are run."""
 FILLED_SHARE = 0.99
 """Of what a fill has to write."""
-FREED_S, FREED_EVERY_S = 120.0, 1.0
+FREED_S, FREED_EVERY_S = 30.0, 1.0
 """After how long without growth the free space of a target counts as final, and how often it is asked for meanwhile."""
 Clock = Callable[[], datetime]
 Watch = Callable[[], AbstractContextManager[Callable[[], ServersView | None]]]
@@ -140,6 +140,9 @@ def run_campaign(
                 continue
             check_target(target)
             theirs = area if step.packet_bytes is None else PacketPools(target, folder.id).area(step.packet_bytes)
+            if step.fills:
+                # a level is that of what fills alone
+                area.remove_files(_not_needed(record.plan, step))
             ended = _run_step(step, folder, target, theirs, spent=spent, clock=clock, outage=outage, watch=watch)
             folder.store(ended)
             spent += ended.seconds
@@ -237,6 +240,17 @@ def _goes_on(
     if spent + takes + kept / LOAD_SHARE > min(_limit_s(target), 60 * (plan.wish.minutes or math.inf)):
         return False
     return more is None or step.round - 1 not in plan.looks or more(before)
+
+
+def _not_needed(plan: CampaignPlan, step: PlannedStep) -> Iterator[str]:
+    """The names of measured datasets that no later step uses before it makes them anew."""
+    place = plan.steps.index(step)
+    filling = {load.dataset for other in plan.steps if other.fills for load in other.load.loads}
+    later = [load for other in plan.steps[place:] for load in other.load.loads]
+    for name, written in plan.datasets.items():
+        following = next((load for load in later if load.dataset == name), None)
+        if name not in filling and (following is None or following.creates):
+            yield from written.names()
 
 
 def _limit_s(target: BenchmarkTarget) -> int:

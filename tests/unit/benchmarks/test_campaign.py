@@ -153,6 +153,29 @@ def test_space_that_is_freed_some_time_after_a_removal_is_waited_for(campaign, t
     assert runner.steps == ["write", "read", "write", "read"]
 
 
+def test_what_was_measured_on_one_level_is_gone_before_the_next_fill(tmp_path, runner, monkeypatch):
+    site = benchmark_site(tmp_path, fill="allowed")
+    monkeypatch.setattr(PathBenchmarkTarget, "space", lambda _: TargetSpace(1 << 30, 1 << 30))
+    campaign = begin_campaign(site, preset="hlt2-occupancy")
+    measured = {
+        name for step in campaign.record().plan.steps if step.counted
+        for load in step.load.loads for name in load.names()
+    }  # fmt: skip
+    seen = {}
+    first = MeasuringRunner.run
+
+    def looking(self, step, area, scratch):
+        seen[step.name] = {path.name for path in area.folder.iterdir()}
+        return first(self, step, area, scratch)
+
+    monkeypatch.setattr(MeasuringRunner, "run", looking)
+    run(campaign, open_target(site, "scratch"))
+    fills = [name for name in seen if name.startswith("fill")]
+    assert fills == ["fill-to-20", "fill-to-40", "fill-to-60", "fill-to-80"]
+    assert not any(seen[name] & measured for name in fills)
+    assert len(seen["fill-to-80"]) > len(seen["fill-to-60"]) > len(seen["fill-to-40"]), "what fills stays"
+
+
 def test_steps_over_the_time_limit_are_named_and_not_run(site, runner, monkeypatch):
     campaign = begin_campaign(site)
     short = open_target(site, "scratch")
