@@ -243,7 +243,7 @@ def _goes_on(
 
 
 def _not_needed(plan: CampaignPlan, step: PlannedStep) -> Iterator[str]:
-    """The names of measured datasets that no later step uses before it makes them anew."""
+    """The names of measured datasets that no later step uses before it fills them again."""
     place = plan.steps.index(step)
     filling = {load.dataset for other in plan.steps if other.fills for load in other.load.loads}
     later = [load for other in plan.steps[place:] for load in other.load.loads]
