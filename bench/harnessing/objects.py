@@ -132,9 +132,9 @@ class ObjectArms:
     def _load(self, access: LoadAccess, dataset: str, streams: int, files: int) -> StreamLoad:
         return StreamLoad(access, dataset, streams, self._size, self._size, files=files)
 
-    def _open(self, connections: int) -> Store:
+    def _open(self, connections: int, *, sign_payload: bool = True) -> Store:
         server = self._timed.server
-        options = server.options(retries=0, connections=connections)
+        options = server.options(retries=0, connections=connections, sign_payload=sign_payload)
         return open_store(f"s3://{BUCKET}", credentials=server.credentials, options=options)
 
     def _client(self, connections: int) -> Any:
@@ -142,6 +142,7 @@ class ObjectArms:
         return S3Store(
             BUCKET, endpoint=server.endpoint, region="us-east-1", virtual_hosted_style_request=False,
             access_key_id=server.credentials.access_key, secret_access_key=server.credentials.secret_key,
+            unsigned_payload=True,
             client_options={
                 "allow_http": True, "pool_max_idle_per_host": str(connections), "timeout": timedelta(seconds=60),
             },

@@ -149,7 +149,7 @@ def cluster_of(site: Site, target: str) -> ClusterClient | None:
     return ClusterClient.of(site.settings.benchmarks.target(target))
 
 
-def _open_bucket(settings: StoreSettings, secrets: Secrets, connections: int) -> Store:
+def _open_bucket(settings: StoreSettings, secrets: Secrets, connections: int, *, sign_payload: bool = True) -> Store:
     # a request that is repeated would hide a failure and count as one long operation
-    options = replace(options_of(settings), retries=0, connections=connections)
+    options = replace(options_of(settings), retries=0, connections=connections, sign_payload=sign_payload)
     return open_store(settings.url, credentials=credentials_of(settings, secrets), options=options)

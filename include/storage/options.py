@@ -44,6 +44,8 @@ class StoreOptions:
     """Seconds until the answer begins, and between two pieces of its body."""
     retries: int = 5
     """Further attempts after 429, 5xx, time-outs and dropped connections."""
+    sign_payload: bool = True
+    """S3: the signature covers the bytes of a PUT too, whose SHA-256 the client makes before it sends them."""
     acl: str | None = None
     """S3: canned ACL sent with every PUT, for stores where a bucket policy does not do."""
     traits: Traits | None = None

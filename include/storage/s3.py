@@ -81,6 +81,7 @@ class S3Connection(ServerConnection):
             "virtual_hosted_style_request": options.addressing == "virtual",
             "skip_signature": credentials is None,
             "request_payer": False,
+            "unsigned_payload": not options.sign_payload,
             "disable_bulk_delete": not bulk_delete or (options.traits is not None and not options.traits.bulk_delete),
         }
         if credentials is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Protocol
 
 from include.benchmarks.errors import AREA_FOREIGN, TARGET_UNUSABLE
 from include.benchmarks.targets.base import AREA, MARKER, AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
@@ -10,8 +11,11 @@ from include.settings.storage_benchmark.blocks import BucketTarget, TargetKind
 from include.storage.errors import NotFound, StoreError
 from include.storage.store import Store
 
-OpenStore = Callable[[int], Store]
-"""Opens the target's store for so many requests at the same time; failed requests are not repeated."""
+
+class OpenStore(Protocol):
+    """Opens the target's store for so many requests at the same time; failed requests are not repeated."""
+
+    def __call__(self, connections: int, *, sign_payload: bool = True) -> Store: ...
 
 
 class ObjectArea(RunArea):
@@ -23,9 +27,9 @@ class ObjectArea(RunArea):
         self._open = open_bucket
         self.where = f"{name}: {prefix}"
 
-    def store(self, connections: int) -> Store:
+    def store(self, connections: int, *, sign_payload: bool = True) -> Store:
         """The area as a store, for so many requests at the same time."""
-        return self._open(connections).child(self._prefix)
+        return self._open(connections, sign_payload=sign_payload).child(self._prefix)
 
     def create(self) -> None:
         store = self.store(1)

@@ -68,8 +68,8 @@ def folder(tmp_path: Path) -> RunArea:
 
 @pytest.fixture
 def bucket(weed: WeedServer, s3_prefix: str) -> RunArea:
-    def opened(connections: int) -> Store:
-        options = weed.options(retries=0, connections=connections)
+    def opened(connections: int, *, sign_payload: bool = True) -> Store:
+        options = weed.options(retries=0, connections=connections, sign_payload=sign_payload)
         return open_store(f"s3://{BUCKET}/{s3_prefix}", credentials=weed.credentials, options=options)
 
     settings = BucketTarget.model_validate({"kind": "bucket", "name": "t", "store": "s"})
@@ -147,6 +147,15 @@ def test_objects_are_put_read_mixed_listed_and_deleted(bucket: RunArea, scratch:
     deleted = run(bucket, RunnerKind.OBJECTS, scratch, replace(OBJECTS, access=LoadAccess.DELETE), seconds=60).loads[0]
     assert deleted.operations == 100
     assert removed(bucket)
+
+
+@pytest.mark.server("weed")
+def test_large_objects_are_read_whole_in_pieces(bucket: RunArea, scratch: Path) -> None:
+    large = replace(OBJECTS, streams=2, files=2, file_bytes=3 * MIB)
+    run(bucket, RunnerKind.OBJECTS, scratch, large, seconds=60)
+    got = run(bucket, RunnerKind.OBJECTS, scratch, reading(large)).loads[0]
+    assert (got.failed, got.bytes) == (0, got.operations * 3 * MIB)
+    assert removed(bucket, large)
 
 
 @pytest.mark.server("weed")

@@ -1,5 +1,6 @@
 """The S3 store behind a connection that breaks: passing faults are repeated and counted, lost answers are settled."""
 
+import hashlib
 import os
 import threading
 from collections.abc import Mapping
@@ -327,3 +328,15 @@ def test_an_acl_is_sent_when_it_is_configured(s3_server: S3Server, s3_proxy: Fau
     s3_proxy.pretend(when=lambda headers: sent.append(headers.get("x-amz-acl")) or True)
     opened(s3_server, s3_proxy, s3_prefix, acl="public-read").put("a", b"")
     assert sent == ["public-read"]
+
+
+def test_the_signature_covers_the_bytes_unless_a_benchmark_leaves_them_out(
+    s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str
+) -> None:
+    sums = []
+    s3_proxy.pretend(when=lambda headers: sums.append(headers["x-amz-content-sha256"]))
+    for sign_payload in (True, False):
+        store = opened(s3_server, s3_proxy, s3_prefix, sign_payload=sign_payload)
+        store.put("a", b"bytes")
+        assert store.get("a") == b"bytes"
+    assert sums == [hashlib.sha256(b"bytes").hexdigest(), "UNSIGNED-PAYLOAD"]
