@@ -105,7 +105,7 @@ def clocks(url: str) -> dict[str, float]:
 @contextmanager
 def _connected(url: str) -> Iterator[tuple[Any, Any]]:
     """Celery's application and its connection to the broker."""
-    from celery import Celery  # type: ignore[import-untyped]
+    from celery import Celery
 
     app = Celery(broker=url)
     with app.connection_for_read(connect_timeout=TIMEOUT_S) as connection:
