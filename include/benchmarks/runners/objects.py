@@ -35,6 +35,8 @@ STAMP_BYTES = 16
 """Of each object's beginning: they make every object another one."""
 LARGE_BYTES = 1 << 20
 """Larger objects of one stream are all the same, and are read in pieces."""
+PIECE_BYTES = 256 << 10
+"""Small enough to be copied within the caches of a core, while the next piece arrives."""
 
 
 @dataclass(slots=True)
@@ -154,7 +156,7 @@ class ObjectStream:
 
     def _get(self, name: str) -> Callable[[], int]:
         if self._load.file_bytes > LARGE_BYTES:
-            return lambda: sum(map(len, self._store.stream(name)))
+            return lambda: sum(map(len, self._store.stream(name, block=PIECE_BYTES)))
         return lambda: len(self._store.get(name))
 
     def _list(self) -> int:
