@@ -75,8 +75,6 @@ class TestLab(Lab):
                 "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
                 # reading all files once a minute is a tenth of two cores; tests that change a file have it read
                 "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
-                # and so is looking for work five times a second
-                "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             }
         )
 

@@ -116,10 +116,20 @@ def asked(deployment: Deployment, run: str, map_index: int) -> dict[str, Any]:
     return dict(deployment.rest("GET", question(run, map_index)))
 
 
-def answer(deployment: Deployment, run: str, map_index: int, give: Callable[[], object]) -> None:
-    """Answers as a person does: where Airflow asks once more, once more.
+def settled(deployment: Deployment, run: str, map_index: int) -> bool:
+    """Whether the scheduler has seen that the task of this question paused, in each of its tries so far."""
+    (task,) = (
+        one for one in deployment.tasks(DAG, run) if (one["task_id"], one["map_index"]) == ("approve", map_index)
+    )
+    key = f"task_id='approve', run_id='{run}', try_number={task['try_number']}, map_index={map_index})"
+    lines = (deployment.place.log / "scheduler.log").read_text(errors="replace").splitlines()
+    return any("Received executor event with state success" in line and key in line for line in lines)
 
-    It does if the answer comes in the moment in which the task pauses: the scheduler then takes the task for lost.
+
+def answer(deployment: Deployment, run: str, map_index: int, give: Callable[[], object]) -> None:
+    """Answers as a person does, who is not faster than the scheduler; where Airflow asks once more, once more.
+
+    An answer before the scheduler has seen that the task paused makes it take the task for lost, which costs a try.
     """
 
     def received() -> bool:
@@ -127,7 +137,7 @@ def answer(deployment: Deployment, run: str, map_index: int, give: Callable[[], 
 
     def over() -> bool:
         now = state(deployment, run, "approve", map_index)
-        if now == WAITING and not received():
+        if now == WAITING and settled(deployment, run, map_index) and not received():
             give()
             deployment.wait_until(received, f"the answer to question {map_index} of {run} is received", READ_S)
         return now in {"success", "skipped"}
