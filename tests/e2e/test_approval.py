@@ -117,7 +117,7 @@ def asked(deployment: Deployment, run: str, map_index: int) -> dict[str, Any]:
 
 
 def settled(deployment: Deployment, run: str, map_index: int) -> bool:
-    """Whether the scheduler has seen that the task of this question paused, in each of its tries so far."""
+    """Whether the scheduler has seen that the task of this question paused in its current try."""
     (task,) = (
         one for one in deployment.tasks(DAG, run) if (one["task_id"], one["map_index"]) == ("approve", map_index)
     )

@@ -52,7 +52,7 @@ _OF_ONE_STEP = frozenset({RUNNER_FAILED.code, RESULT_UNREADABLE.code})
 """Errors after which the other steps are run."""
 FILLED_SHARE = 0.99
 """Of what a fill has to write."""
-FREED_S, FREED_EVERY_S = 120.0, 1.0
+FREED_S, FREED_EVERY_S = 30.0, 1.0
 """After how long without growth the free space of a target counts as final, and how often it is asked for meanwhile."""
 Clock = Callable[[], datetime]
 Watch = Callable[[], AbstractContextManager[Callable[[], ServersView | None]]]
