@@ -7,7 +7,7 @@ from celery.signals import import_modules
 
 from hooks.preload import preload
 
-__all__ = ["DEFAULT_CELERY_CONFIG"]
+CONFIG = DEFAULT_CELERY_CONFIG
 
 
 def _preload(**_: object) -> None:
