@@ -269,6 +269,8 @@ class CephCluster:
                 "osd_op_num_shards": 2,
                 "bluestore_block_size": self.osd_bytes,
                 "bluestore_block_create": "true",
+                # Five logs of this size are kept for reuse: those of the usual 256 MiB would take half of a small OSD.
+                "bluestore_rocksdb_options_annex": "write_buffer_size=16777216",
                 "memstore_device_bytes": self.osd_bytes,
             },
             "mds": {

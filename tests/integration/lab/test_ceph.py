@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,9 @@ def test_a_cluster_that_stays_is_read_and_written_while_an_osd_is_stopped(tmp_pa
     lab, lines = CephLab(tmp_path / "ceph"), list[str]()
     try:
         lab.up(osd_gib=2, say=lines.append)
+        used = subprocess.check_output(["ceph", "--conf", lab.conf, "osd", "df", "-f", "json"])
+        # what an OSD keeps for itself grows to five times of this, and is no room for data
+        assert all(0 < osd["utilization"] < 5 for osd in json.loads(used)["nodes"])
         options = StoreOptions(endpoint=lab.status().endpoint)
         ensure_bucket("s3://kept", lab.credentials, options)
         store = open_store("s3://kept/", credentials=lab.credentials, options=options)
