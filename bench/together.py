@@ -4,7 +4,8 @@ One lab with its ledger on a MariaDB. Before a night of kind B a build of GARBAG
 a collection removes it, and a small build is published, so that no tag of the last revisions names it any more; users
 inject RATE files a second, and the DAGs of stage-out run until they verify as many. A second collection is begun with
 the night and deletes these objects. In a night of kind A the DAGs are paused. The first night warms up and is not
-counted.
+counted. PREPARE is the slots of the pool `prepare` in nights of both kinds: what a night leaves to others, also when it
+is alone. A night of kind W is one alone with the usual slots.
 
 Ends in one line of JSON, which is also written to bench/results/together.json; code 1 if the ratio of the means is
 above the target, an artifact was not published, a collection deleted less than its garbage or did not do so within its
@@ -23,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from statistics import mean
@@ -41,6 +42,7 @@ from stageouting.scheduled import DAGS, scheduled
 from include.cli.settings import check_site
 from include.lab.errors import LabError
 from include.nightlies.steps.collect import file_name, reports_of
+from include.settings.pools import pools
 from include.settings.secrets import EnvSecrets
 
 TARGET = 1.15
@@ -110,11 +112,14 @@ def _rounds(scene: Scene, lab: BenchLab, plan: LoadPlan, options: argparse.Names
     check_site(EnvSecrets())  # a collection begins only on a store that was seen to keep conditions
     lab.api.unpause(COLLECTION)
     _night(lab, first, WARM_UP, options.files, options.seconds)
+    (usual,) = (pool for pool in pools(lab.site.settings) if pool.name == "prepare")
     nights = []
     for number, kind in enumerate(options.order):
         day = first + timedelta(days=number + 1)
         run = LoadPlan(plan.rate, plan.minutes, run=f"together{number}")
-        nights.append(_beside(scene, lab, run, day, options) if kind == "B" else _alone(lab, day, options))
+        slots = usual.slots if kind == "W" else options.prepare or usual.slots
+        lab.api.put_pool(replace(usual, slots=slots).to_json())
+        nights.append(_beside(scene, lab, run, day, options) if kind == "B" else _alone(kind, lab, day, options))
         say(f"{nights[-1]}")
     alone = [night.night_s for night in nights if night.kind == "A"]
     beside = [night for night in nights if night.kind == "B"]
@@ -126,6 +131,7 @@ def _rounds(scene: Scene, lab: BenchLab, plan: LoadPlan, options: argparse.Names
         "rate": options.rate,
         "alone_s": [round(one, 1) for one in alone],
         "beside_s": [round(night.night_s, 1) for night in beside],
+        "alone_with_usual_slots_s": [round(night.night_s, 1) for night in nights if night.kind == "W"],
         "alone_busy": [night.busy for night in nights if night.kind == "A"],
         "beside_busy": [night.busy for night in beside],
         "ratio": round(mean(night.night_s for night in beside) / mean(alone), 3),
@@ -139,10 +145,10 @@ def _rounds(scene: Scene, lab: BenchLab, plan: LoadPlan, options: argparse.Names
     }
 
 
-def _alone(lab: BenchLab, day: date, options: argparse.Namespace) -> TogetherNight:
+def _alone(kind: str, lab: BenchLab, day: date, options: argparse.Namespace) -> TogetherNight:
     before = _processor()
     began, ended, whole = _night(lab, day, options.artifacts, options.files, options.seconds)
-    return TogetherNight("A", ended - began, whole, _busy(before))
+    return TogetherNight(kind, ended - began, whole, _busy(before))
 
 
 def _beside(scene: Scene, lab: BenchLab, plan: LoadPlan, day: date, options: argparse.Namespace) -> TogetherNight:
@@ -253,6 +259,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--artifacts", type=int, default=400)
     parser.add_argument("--files", type=int, default=3, help="files in each artifact that all platforms have alike")
     parser.add_argument("--rate", type=float, default=140.0, help="files a second")
+    parser.add_argument("--prepare", type=int, default=0, help="slots of the pool prepare; 0: the usual ones")
     parser.add_argument("--order", default="ABBA")
     parser.add_argument("--seconds", type=float, default=1200.0, help="how long a night may take")
     parser.add_argument("--results", default=str(Path(__file__).parent / "results"))
