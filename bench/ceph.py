@@ -25,7 +25,7 @@ from publishing.machine import BENCH, Idle, description
 from include.benchmarks.campaign.execute import utc_now
 from include.benchmarks.campaign.folder import StepRecord
 from include.benchmarks.campaigns import begin_campaign, clean_up, conclude, measure, open_target
-from include.benchmarks.cluster.client import space_of
+from include.benchmarks.cluster.client import ClusterClient
 from include.benchmarks.loads import LoadAccess
 from include.benchmarks.report.write import CHARTS, REPORT
 from include.benchmarks.scenarios.plan import CampaignWish
@@ -37,8 +37,8 @@ from include.settings.storage_benchmark.blocks import TargetKind
 from include.site.site import Site
 
 VOID = 3
-FREED, FREED_S = 5.0, 300.0
-"""Percent of the cluster that may be used more than at first (OSDs keep logs), and how long that is waited for."""
+FREED_BYTES, FREED_S = 100e6, 300.0
+"""What all pools together may still hold, and how long that is waited for."""
 MB = 1e6
 RESULTS = BENCH / "results" / "ceph"
 MARKS = {"benchmark": "allowed", "fill": "allowed", "pools": "allowed", "degrade": "allowed"}
@@ -82,8 +82,7 @@ def main() -> int:
                 # without the mount a folder of this machine would be measured in place of CephFS
                 sys.exit("CephFS is not mounted: apt-get install ceph-fuse, give access to /dev/fuse, and run it again")
             site = lab_site(lab, Path(place))
-            empty = used_percent(site)
-            rows = [campaign(site, name, SHAPES.get(name, USUAL), empty) for name in wanted]
+            rows = [campaign(site, name, SHAPES.get(name, USUAL)) for name in wanted]
             clean = lab.status().clean
         finally:
             lab.down(purge=True, say=print)
@@ -116,17 +115,18 @@ def lab_site(lab: CephLab, place: Path) -> Site:
     return Site(SiteSettings.model_validate(settings), EnvSecrets({}))
 
 
-def used_percent(site: Site) -> float:
-    """How full the fullest OSD is."""
-    space = space_of(open_target(site, "cephfs"))
-    return 100.0 if space is None else space.used_percent
+def held_bytes(site: Site) -> int:
+    """What all pools hold on all OSDs; these keep logs of their own beside it."""
+    cluster = ClusterClient.of(open_target(site, "cephfs").settings)
+    assert cluster
+    return sum(pool["stats"]["bytes_used"] for pool in json.loads(cluster.ask("df"))["pools"])
 
 
-def campaign(site: Site, preset: str, shape: BenchPreset, empty: float) -> dict[str, Any]:
+def campaign(site: Site, preset: str, shape: BenchPreset) -> dict[str, Any]:
     """Run one campaign and keep its report; its data are removed whatever becomes of it."""
     target = "cephfs" if TargetKind.PATH in PRESETS[preset].targets else "rados"
     ends = time.monotonic() + FREED_S
-    while used_percent(site) > empty + FREED and time.monotonic() < ends:
+    while held_bytes(site) > FREED_BYTES and time.monotonic() < ends:
         time.sleep(2.0)  # Ceph frees the space of removed files some time later
     began = time.monotonic()
     folder = begin_campaign(site, CampaignWish(target, preset, shape.scale, 1, shape.minutes), now=utc_now())
