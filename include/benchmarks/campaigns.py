@@ -111,9 +111,10 @@ def measure(site: Site, folder: CampaignFolder, *, each: Callable[[StepRecord], 
 def watched_servers(site: Site, target: BenchmarkTarget) -> WatchedServers:
     """What is asked while a target is measured."""
     settings, view = target.settings, target.settings.servers
-    ceph = view.ceph or (settings if isinstance(settings, PoolTarget) else None)
     clients = settings.hosts if isinstance(settings, RemoteTarget) else {}
-    return WatchedServers(view.every_s, hosts_of(view.hosts, site.secrets), hosts_of(clients, site.secrets), ceph)
+    return WatchedServers(
+        view.every_s, hosts_of(view.hosts, site.secrets), hosts_of(clients, site.secrets), view.ceph or settings.ceph
+    )
 
 
 def conclude(site: Site, folder: CampaignFolder) -> ConcludedCampaign:

@@ -11,6 +11,8 @@ from typing import Any
 from include.benchmarks.report.charts import BenchmarkChart
 
 COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#a855f7", "#ef4444", "#64748b", "#06b6d4", "#d946ef")
+LINES_INSIDE = 6
+"""With more lines the legend is beside the chart, where it hides none of them."""
 _INCHES, _DPI = (8.0, 4.5), 110
 
 
@@ -49,6 +51,7 @@ def png(chart: BenchmarkChart) -> bytes:
     """The chart as a picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
@@ -65,8 +68,13 @@ def png(chart: BenchmarkChart) -> bytes:
     axes.set_ylim(0, _HEADROOM * highest or 1)
     if chart.log_x:
         axes.set_xscale("log", base=2)
+    elif not chart.days and all(float(x).is_integer() for line in chart.lines for x, _ in line.points):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(visible=True, alpha=0.3)
-    axes.legend(fontsize=8)
+    if len(chart.lines) > LINES_INSIDE:
+        figure.legend(fontsize=7, loc="outside right upper")
+    else:
+        axes.legend(fontsize=8)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     return picture.getvalue()

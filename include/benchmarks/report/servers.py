@@ -15,6 +15,8 @@ from include.benchmarks.servers.osds import OsdLatency, RecoveryLook, merged_lat
 from include.benchmarks.servers.view import ServersView
 
 SECONDS = "Seconds since the campaign began"
+DRAWN_OPERATIONS = 10
+"""Of fewer a percentile is in the table only, as of the few reads beside a step that writes."""
 _OF_MACHINES: tuple[tuple[str, str, str, Callable[[MachineUse], float]], ...] = (
     ("machines-processors", "Processors in use", "Processor time (%)", lambda use: use.busy_percent),
     ("machines-disk", "The busiest disk of each machine", "Time in use (%)", lambda use: use.disk_percent),
@@ -98,12 +100,11 @@ def _osds(steps: Sequence[StepRecord]) -> Iterator[OsdRow]:
 def _of_osds(steps: Sequence[StepRecord]) -> Iterator[BenchmarkChart]:
     lines: defaultdict[str, list[Point]] = defaultdict(list)
     for row in _osds(steps):
-        name = f"{row.step} {row.latency.access.value}"
-        for figure, value in (("mean", row.latency.mean_ms()), ("p95", row.latency.percentile_ms(95))):
-            if value is not None:
-                lines[f"{name} {figure}"].append((row.latency.osd, value))
+        value = row.latency.percentile_ms(95)
+        if value is not None and row.latency.operations >= DRAWN_OPERATIONS:
+            lines[f"{row.step} {row.latency.access.value}"].append((row.latency.osd, value))
     if lines:
-        yield _chart("osd-latency", "Latency in each OSD", "OSD", "Latency (ms)", lines)
+        yield _chart("osd-latency", "95th percentile of the latency in each OSD", "OSD", "Latency (ms)", lines)
 
 
 def _of_machines(began_at: datetime, steps: Sequence[StepRecord]) -> Iterator[BenchmarkChart]:

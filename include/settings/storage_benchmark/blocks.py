@@ -77,7 +77,7 @@ class ServerView(Block):
     every_s: Annotated[int, Field(ge=1, le=300)] = 10
     """Seconds from one look to the next."""
     ceph: CephAccess | None = None
-    """Latencies of OSDs, and recovery. None: of a pool its own cluster, of other targets none."""
+    """Latencies of OSDs, and recovery. None: that of the pool or of `cluster:`, if there is one."""
     hosts: Mapping[Name, SshLogin] = Field(default_factory=dict)
     """Processors, disks and network of these machines. This one, and the hosts of a remote target, are always asked."""
 

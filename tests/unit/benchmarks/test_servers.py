@@ -160,6 +160,20 @@ def steps(tmp_path, monkeypatch):
     return list(folder.steps())
 
 
+def test_the_cluster_of_a_target_is_asked_unless_another_access_to_it_is_set(tmp_path):
+    cluster, access = {"conf": f"{tmp_path}/a.conf", "pool": "files"}, {"conf": f"{tmp_path}/b.conf"}
+    site = benchmark_site(tmp_path, cluster=cluster)
+    ceph = watched_servers(site, open_target(site, "scratch")).ceph
+    assert ceph is not None
+    assert ceph.conf == tmp_path / "a.conf"
+    site = benchmark_site(tmp_path, cluster=cluster, servers={"ceph": access})
+    ceph = watched_servers(site, open_target(site, "scratch")).ceph
+    assert ceph is not None
+    assert ceph.conf == tmp_path / "b.conf"
+    site = benchmark_site(tmp_path)
+    assert watched_servers(site, open_target(site, "scratch")).ceph is None
+
+
 def test_missing_rights_are_a_line_of_the_report_and_fail_no_step(steps):
     assert [ended.error for ended in steps] == [None] * len(steps)
     rows = servers_of(steps)
@@ -172,7 +186,7 @@ def test_a_report_has_machines_osds_and_recovery(steps):
     views = [
         ServersView(
             machines=(MachineView("server1", True, busy, (busy,)),),
-            latencies=(OsdLatency(0, WRITE, ((0, 100_000, 20),)),),
+            latencies=(OsdLatency(0, WRITE, ((0, 100_000, 20),)), OsdLatency(1, READ, ((0, 100_000, 2),))),
             commit_ms={0: 4.0 + number},
             recovery=(RecoveryLook(1.0, 10 * number, 0, 0.0),),
         )
@@ -187,10 +201,11 @@ def test_a_report_has_machines_osds_and_recovery(steps):
     ]  # fmt: skip
     rows = servers_of(seen)
     assert [(row.machine, row.use.limit()) for row in rows.machines] == [("server1", "processors")]
-    assert [(row.latency.operations, row.commit_ms) for row in rows.osds] == [(40, 4.5)]
+    assert [(row.latency.operations, row.commit_ms) for row in rows.osds] == [(40, 4.5), (4, None)]
     charts = {chart.name: chart for chart in server_charts(START, seen)}
     assert set(charts) == {
         "osd-latency", "machines-processors", "machines-disk", "machines-network", "machines-load", "machines-steal",
         "recovery",
     }  # fmt: skip
+    assert [{osd for osd, _ in line.points} for line in charts["osd-latency"].lines] == [{0}]
     assert charts["recovery"].lines[0].points == ((1.0, 0.0), (61.0, 10.0))
