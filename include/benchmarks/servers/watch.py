@@ -28,6 +28,7 @@ from include.benchmarks.servers.osds import (
 )
 from include.benchmarks.servers.view import MachineView, ServersView
 from include.settings.storage_benchmark.blocks import CephAccess
+from include.settings.storage_benchmark.cluster import ClusterBlock
 
 THIS_MACHINE = "this machine"
 CLUSTER = "Ceph"
@@ -45,7 +46,7 @@ class WatchedServers:
     every_s: float
     servers: tuple[BenchmarkHost, ...] = ()
     clients: tuple[BenchmarkHost, ...] = ()
-    ceph: CephAccess | None = None
+    ceph: CephAccess | ClusterBlock | None = None
 
     @contextmanager
     def during(self) -> Iterator[Callable[[], ServersView]]:
@@ -94,7 +95,7 @@ class _Watch:
 
         self._start(name, work)
 
-    def cluster(self, access: CephAccess) -> None:
+    def cluster(self, access: CephAccess | ClusterBlock) -> None:
         def ceph(*words: str) -> str:
             arguments = (*cluster_arguments(access), *words, "--format", "json")
             done = run_program(CEPH, arguments, subject=CLUSTER, limit_s=LIMIT_S)
