@@ -246,7 +246,7 @@ bench-readers: $(STAMP)  ## own readers of archives against tarfile and zipfile:
 
 PRESETS ?=
 
-bench-ceph: $(STAMP) servers  ## all presets hlt2-* on a real Ceph cluster, with OSDs stopped, in about 40 minutes [PRESETS=hlt2-degraded-osd]
+bench-ceph: $(STAMP) servers  ## all presets hlt2-* on a real Ceph cluster, with OSDs stopped, in about 20 minutes [PRESETS=hlt2-degraded-osd]
 	@$(BIN)/python bench/ceph.py --only $(PRESETS)
 
 MINUTES ?= 15

@@ -1,4 +1,4 @@
-"""A program `ceph` whose cluster of three OSDs is files of a test: `down-0`, `noout-0`, and `checks` for its health."""
+"""A program `ceph` whose three OSDs are files of a test: `down-0`, `noout-0`, `checks` for their health, `counts`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ case "$1 $2" in
 "osd df") echo '{{"nodes": [{{"type": "osd", "kb": 1000, "utilization": 10.0}}]}}' ;;
 "df "*) echo '{{"stats": {{"total_bytes": 300000000000, "total_avail_bytes": 300000000000}}, "pools": []}}' ;;
 "tell mon.*") cat deletable ;;
+"tell osd.*") cat counts; [ "$down" = 0 ] || exit 6 ;;
+"osd perf") echo '{{"osd_perf_infos": []}}' ;;
 esac
 """
 

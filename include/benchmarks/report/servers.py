@@ -9,14 +9,14 @@ from datetime import datetime
 from statistics import fmean
 
 from include.benchmarks.campaign.folder import StepRecord
+from include.benchmarks.loads import LoadAccess
 from include.benchmarks.report.charts import MB, BenchmarkChart, ChartLine, Point
 from include.benchmarks.servers.machine import MachineUse
 from include.benchmarks.servers.osds import OsdLatency, RecoveryLook, merged_latencies
 from include.benchmarks.servers.view import ServersView
 
 SECONDS = "Seconds since the campaign began"
-DRAWN_OPERATIONS = 10
-"""Of fewer a percentile is in the table only, as of the few reads beside a step that writes."""
+_OTHER = {LoadAccess.READ: {LoadAccess.WRITE}, LoadAccess.WRITE: {LoadAccess.READ}}
 _OF_MACHINES: tuple[tuple[str, str, str, Callable[[MachineUse], float]], ...] = (
     ("machines-processors", "Processors in use", "Processor time (%)", lambda use: use.busy_percent),
     ("machines-disk", "The busiest disk of each machine", "Time in use (%)", lambda use: use.disk_percent),
@@ -98,10 +98,12 @@ def _osds(steps: Sequence[StepRecord]) -> Iterator[OsdRow]:
 
 
 def _of_osds(steps: Sequence[StepRecord]) -> Iterator[BenchmarkChart]:
+    loads = {ended.step.load.name: {load.access for load in ended.step.load.loads} for ended in steps}
     lines: defaultdict[str, list[Point]] = defaultdict(list)
     for row in _osds(steps):
         value = row.latency.percentile_ms(95)
-        if value is not None and row.latency.operations >= DRAWN_OPERATIONS:
+        # the few reads of a step that only writes are in the table
+        if value is not None and loads[row.step] != _OTHER[row.latency.access]:
             lines[f"{row.step} {row.latency.access.value}"].append((row.latency.osd, value))
     if lines:
         yield _chart("osd-latency", "95th percentile of the latency in each OSD", "OSD", "Latency (ms)", lines)

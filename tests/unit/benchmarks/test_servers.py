@@ -24,7 +24,9 @@ from include.benchmarks.servers.osds import (
     parse_histograms,
 )
 from include.benchmarks.servers.view import MachineView, ServersView
+from include.benchmarks.servers.watch import WatchedServers
 from tests.fakes.benchmarking import START, MeasuringRunner, begin_campaign, benchmark_site, ticking
+from tests.fakes.cephprogram import FileCluster
 from tests.fakes.refused import refused
 
 READ, WRITE = LoadAccess.READ, LoadAccess.WRITE
@@ -172,6 +174,19 @@ def test_the_cluster_of_a_target_is_asked_unless_another_access_to_it_is_set(tmp
     assert ceph.conf == tmp_path / "b.conf"
     site = benchmark_site(tmp_path)
     assert watched_servers(site, open_target(site, "scratch")).ceph is None
+
+
+def test_osds_that_reply_are_counted_while_another_one_is_down(tmp_path, monkeypatch):
+    cluster = FileCluster(tmp_path, monkeypatch)
+    (cluster.folder / "down-1").touch()
+    counts = cluster.folder / "counts"
+    counts.write_text(dump(osd_0=(5, 0, 0, 0)))
+    watched = WatchedServers(1, ceph=cluster.settings())
+    with watched.during() as seen:
+        counts.write_text(dump(osd_0=(5, 90, 10, 0)))
+        view = seen()
+    assert view.notes == ()
+    assert [(one.osd, one.access, one.operations) for one in view.latencies] == [(0, READ, 100), (0, WRITE, 100)]
 
 
 def test_missing_rights_are_a_line_of_the_report_and_fail_no_step(steps):
