@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -154,15 +155,14 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A TCP port of loopback that no process listens on; not handed out twice by this process.
+    """A TCP port of loopback that no process listens on, and that this call gave to no other process just now.
 
     From below the range that the kernel uses for outgoing connections, which could take it before the server does.
     """
     with _ports_lock:
         for _ in range(1000):
             port = random.randrange(12_000, 32_000)  # noqa: S311 - not a secret
-            if port not in _ports_given and _is_free(port):
-                _ports_given.add(port)
+            if _is_free(port) and _reserve(port):
                 return port
     raise ServerStartError("free_port", "no free port found between 12000 and 32000; stop what listens there")
 
@@ -177,7 +177,22 @@ def _is_free(port: int) -> bool:
     return True
 
 
-_ports_given: set[int] = set()
+def _reserve(port: int) -> bool:
+    """Whether this process is the first; servers that start at the same time would see the same ports free."""
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0nightshift-port-{port}")  # abstract: of this network namespace, and gone with the process
+    except OSError:
+        mark.close()
+        return False
+    _reservations.append(mark)
+    if len(_reservations) > _MOST_RESERVATIONS:
+        _reservations.popleft().close()
+    return True
+
+
+_MOST_RESERVATIONS = 100
+_reservations: deque[socket.socket] = deque()
 _ports_lock = threading.Lock()
 
 # Run by a fresh interpreter, which then becomes the program: running Python between fork and exec is not safe in a
