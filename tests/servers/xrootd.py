@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import mkdtemp
@@ -29,6 +31,8 @@ http.desthttps no
 tpc.trace info
 xrootd.chksum max 64 adler32 crc32c md5
 """
+
+_PULLED = re.compile(r"event=TRANSFER_SUCCESS, local=([^,]+),")
 
 
 class XrootdServer:
@@ -76,9 +80,9 @@ class XrootdServer:
         reply = requests.get(self.path(name), timeout=20)
         return None if reply.status_code == 404 else reply.content
 
-    def pulled(self) -> int:
-        """How many files it copied from another storage by itself."""
-        return self._server.log.read_text(errors="replace").count("event=TRANSFER_SUCCESS")
+    def pulled(self) -> Counter[str]:
+        """The paths of the files that it copied from another storage by itself, as often as it did."""
+        return Counter(_PULLED.findall(self._server.log.read_text(errors="replace")))
 
     def __enter__(self) -> Self:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from include.ledger.engine import reading
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
+from include.stageout.archive import history
 from include.stageout.components.census import take_census
 from include.stageout.opening import open_stageout
 from include.stageout.registration.blocks import close_workflow
@@ -117,8 +119,11 @@ class TwoStorages:
     site: Site
     places: XrootdPlaces
 
-    def pulled(self) -> int:
-        return sum(server.pulled() for server in self.places.servers)
+    def pulled(self) -> Counter[Path]:
+        """The copies that the storages made, as often as they did."""
+        return Counter(
+            {server.data / path[1:]: n for server in self.places.servers for path, n in server.pulled().items()}
+        )
 
 
 @pytest.fixture
@@ -175,12 +180,18 @@ def test_sources_are_removed_only_where_the_copy_is_whole(storages: TwoStorages,
             assert source == (None if file.fault is LabFault.NO_SOURCE else file.content)
     assert len(damages.done) == len(damages.once) + ATTEMPTS * len(damages.always)
     # each copy was made by the storages: those that are whole, and those that were damaged
-    assert storages.pulled() == account.states["cleaned"] + len(damages.done)
+    pulled = storages.pulled()
+    damaged = Counter(number for number, _ in damages.done)
+    for name in sound:
+        row = by_name[name]
+        made = damaged[row.id] + (name not in damages.always)
+        assert pulled.pop(places.path(*copies[name])) == made, history(site.ledger, row.id)
+    assert pulled == {}
     census = take_census(open_stageout(site, "census"), now=lambda: ended + timedelta(days=1))
     assert census.findings == ()
     print(
         f"{files} files of {account.bytes / 1e6:.0f} MB together in {took_s:.1f} s: {files / took_s:.1f} files/s, "
-        f"{storages.pulled()} copies, {len(damages.done)} of them damaged; {dict(account.states)}, "
+        f"{storages.pulled().total()} copies, {len(damages.done)} of them damaged; {dict(account.states)}, "
         f"{ {kind: count for kind, (count, _) in account.failures.items()} }"
     )
 

@@ -61,7 +61,7 @@ def test_files_are_copied_by_their_storages_with_checksums_at_both_ends(
         (FileState.FINISHED, len(CONTENT), ADLER)
     ] * 5
     assert all(destination.get(f"new/{name}") == CONTENT for name in names)
-    assert destination.pulled() == 5
+    assert destination.pulled() == {f"/store/new/{name}": 1 for name in names}
 
 
 def test_what_is_wrong_is_found_and_leaves_nothing(client: FtsClient, sites: tuple[XrootdServer, XrootdServer]) -> None:
