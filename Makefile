@@ -270,7 +270,7 @@ LATENCY ?= 10
 
 bench-workers: ARTIFACTS = 48
 bench-workers: ROUNDS = 2
-bench-workers: $(STAMP) servers  ## a night on one Celery worker and on three, as root [ARTIFACTS=48 LATENCY=10 ROUNDS=2 CORES=0.4 CHOICE=4x16]
+bench-workers: $(STAMP) servers  ## a night on one Celery worker and on three, as root [ARTIFACTS=48 LATENCY=10 ROUNDS=2 CORES=0.25 CHOICE=4x16]
 	@$(BIN)/python bench/workers.py --artifacts $(ARTIFACTS) --latency $(LATENCY) --rounds $(ROUNDS) \
 		--cores $(or $(CORES),0) $(addprefix --choice ,$(CHOICE))
 

@@ -1,7 +1,8 @@
 """A night on one Celery worker and on three, over a store each of whose answers takes LATENCY ms longer.
 
 Each worker is a machine of its own to the services: a network namespace of the lab. First nights on one worker find its
-best slots of the pool `prepare` and connections to each store; then three workers run nights with the same per worker.
+best slots of the pools `prepare` and `publish`, and connections to each store; then three workers run nights with the
+same per worker.
 The store is SeaweedFS behind a way that is late, for the gateway and for everybody else too. A night's time is that of
 its run, from its being queued to its end; each is the best of ROUNDS.
 
@@ -9,7 +10,8 @@ The workers share the cores of this machine with all services. CORES gives each 
 of their own would have: then a night on three has three times the cores. CHOICE leaves out the sweep.
 
 Ends in one line of JSON (one_s, three_s, ratio), which is also written to bench/results/workers.json (with CORES to
-workers-cores.json); with code 1 if something was not published, or `ratio` is below the target of that latency.
+workers-cores.json, without latency to workers-no-latency.json); with code 1 if something was not published, or `ratio`
+is below the target of that latency.
 """
 
 from __future__ import annotations
@@ -72,9 +74,8 @@ def main() -> int:
     }
     folder = Path(options.results)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / ("workers-cores.json" if options.cores else "workers.json")).write_text(
-        json.dumps(result, indent=1) + "\n"
-    )
+    kind = ("-cores" if options.cores else "") + ("" if options.latency else "-no-latency")
+    (folder / f"workers{kind}.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
     return 0 if ratio >= target else 1
 
@@ -118,8 +119,9 @@ class Nights:
         for store in document["stores"].values():
             store["connections"] = connections
         file.write_text(yaml.safe_dump(document))
-        (pool,) = [one for one in pools(lab.site.settings) if one.name == "prepare"]
-        lab.api.put_pool(replace(pool, slots=slots).to_json())
+        for pool in pools(lab.site.settings):
+            if pool.name in ("prepare", "publish"):
+                lab.api.put_pool(replace(pool, slots=slots).to_json())
         day = lab.today() - timedelta(days=next(self._days))
         wanted = artifacts or options.artifacts
         lab.drop(day, wanted, options.files, options.own)

@@ -75,7 +75,7 @@ class PoolSettings:
 
 
 def pools(settings: SiteSettings, *, cores: int | None = None) -> tuple[PoolSettings, ...]:
-    """The pools of a site: preparing is bound by cores, publishing by the gateway, which commits one by one.
+    """The pools of a site: preparing is bound by cores; so is publishing, where gateways do not bound it.
 
     Args:
         cores: Of all workers together; those of this machine if not given.
@@ -87,7 +87,10 @@ def pools(settings: SiteSettings, *, cores: int | None = None) -> tuple[PoolSett
             "prepare", max(3, cores), "Reading, compressing and uploading artifacts: bound by the cores of a worker."
         ),
         PoolSettings(
-            "publish", 2 + 2 * max(1, len(settings.repositories)), "Short leases and commits: bound by the gateways."
+            # most of a short task's time is its worker's, and the gateway commits together what waits for it
+            "publish",
+            max(2 + 2 * max(1, len(settings.repositories)), cores),
+            "Short leases and commits: bound by the gateways, and by the cores of a worker.",
         ),
         PoolSettings("control", 16, "Looking into indices and the ledger: light."),
         PoolSettings("collect", 1, "Garbage collections: one at a time; each takes what its store can do."),

@@ -33,9 +33,10 @@ def test_the_command_writes_what_airflow_s_import_reads() -> None:
 
 
 @pytest.mark.parametrize(("words", "env"), [(("--cores", "48"), {}), ((), {"NIGHTSHIFT_WORKER_CORES": "48"})])
-def test_the_cores_of_all_workers_size_preparing(words: tuple[str, ...], env: dict[str, str]) -> None:
-    assert shown(*words, env=env)["prepare"]["slots"] == 48
-    assert shown(*words, env=env)["publish"] == shown("--cores", "1")["publish"]
+def test_the_cores_of_all_workers_size_their_pools(words: tuple[str, ...], env: dict[str, str]) -> None:
+    found = shown(*words, env=env)
+    assert (found["prepare"]["slots"], found["publish"]["slots"]) == (48, 48)
+    assert found["control"] == shown("--cores", "1")["control"]
 
 
 def test_an_empty_number_of_cores_means_this_machine_s() -> None:
