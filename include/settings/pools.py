@@ -75,7 +75,7 @@ class PoolSettings:
 
 
 def pools(settings: SiteSettings, *, cores: int | None = None) -> tuple[PoolSettings, ...]:
-    """The pools of a site: preparing is bound by cores; so is publishing, where gateways do not bound it.
+    """The pools of a site: preparing is bound by cores, publishing by cores and by the gateways.
 
     Args:
         cores: Of all workers together; those of this machine if not given.

@@ -155,7 +155,9 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A TCP port of loopback that no process listens on, and that this call gave to no other process just now.
+    """A TCP port of loopback that no process listens on.
+
+    It is not given again, to this process or to another, before this process ended or was given 100 others.
 
     From below the range that the kernel uses for outgoing connections, which could take it before the server does.
     """
