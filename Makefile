@@ -260,8 +260,8 @@ bench-stageout: $(STAMP) servers  ## stage-out under the load of its source, ove
 
 bench-together: ARTIFACTS = 400
 bench-together: RATE = 140
-bench-together: $(STAMP) servers  ## a night alone, and beside stage-out and a collection [ARTIFACTS=400 RATE=140 ORDER=ABBA PREPARE=1 (slots)]
-	@$(BIN)/python bench/together.py --artifacts $(ARTIFACTS) --rate $(RATE) --order $(ORDER) $(if $(PREPARE),--prepare $(PREPARE))
+bench-together: $(STAMP) servers  ## a night alone, and beside stage-out and a collection [ARTIFACTS=400 RATE=140 ORDER=ABBA PREPARE=1 PUBLISH=2 (slots) SHARDS=1]
+	@$(BIN)/python bench/together.py --artifacts $(ARTIFACTS) --rate $(RATE) --order $(ORDER) $(if $(PREPARE),--prepare $(PREPARE)) $(if $(PUBLISH),--publish $(PUBLISH)) $(if $(SHARDS),--shards $(SHARDS))
 
 bench-heartbeats: $(STAMP) servers  ## heartbeats of tasks beside users' bulk requests, with one API server and with two
 	@$(BIN)/python bench/heartbeats.py

@@ -4,12 +4,12 @@ One lab with its ledger on a MariaDB. Before a night of kind B a build of GARBAG
 a collection removes it, and a small build is published, so that no tag of the last revisions names it any more; users
 inject RATE files a second, and the DAGs of stage-out run until they verify as many. A second collection is begun with
 the night and deletes these objects. In a night of kind A the DAGs are paused. The first night warms up and is not
-counted. PREPARE is the slots of the pool `prepare` in nights of both kinds: what a night leaves to others, also when it
-is alone. A night of kind W is one alone with the usual slots.
+counted. PREPARE and PUBLISH are the slots of these pools in nights of both kinds: what a night leaves to others, also
+when it is alone. A night of kind W is one alone with the usual slots. SHARDS are the tasks that share a pass.
 
 Ends in one line of JSON, which is also written to bench/results/together.json; code 1 if the ratio of the means is
 above the target, an artifact was not published, a collection deleted less than its garbage or did not do so within its
-night, or stage-out verified too few files meanwhile.
+night, or stage-out verified too few files, or too late, in the night and the two minutes after it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import psutil
 from nights.lab import BenchLab, say
 from nights.times import seconds
 from publishing.machine import description
-from stageouting.account import Mark, Measures
+from stageouting.account import Mark, Measures, open_files, percentile
 from stageouting.load import LoadPlan
 from stageouting.scene import Scene, opened
 from stageouting.scheduled import DAGS, scheduled
@@ -44,6 +44,7 @@ from include.lab.errors import LabError
 from include.nightlies.steps.collect import file_name, reports_of
 from include.settings.pools import pools
 from include.settings.secrets import EnvSecrets
+from include.stageout.states import TransferState
 
 TARGET = 1.15
 KEEPS_UP = 0.95
@@ -57,20 +58,32 @@ AT_WORK_S = 300.0
 INJECTED, INJECTED_MINUTES = 1.07, 30.0
 """Of the rate: a twentieth of the copies fails, and is tried again much later."""
 COLLECTION = "nightly_gc"
-CYCLE_S = 60.0
-"""The passes of stage-out begin once in it: rates are of whole cycles."""
+MOVING = (TransferState.NEW, TransferState.CLAIMED, TransferState.SUBMITTED, TransferState.ACTIVE, TransferState.COPIED)
+CYCLE_S, CYCLES = 60.0, 2
+"""The passes of stage-out begin once in it. They step back for a night, and have so many after it to catch up."""
+LAG_S = 150.0
+"""Between a copy and its verification, for 95 % of files."""
 
 
 @dataclass(frozen=True, slots=True)
 class TogetherNight:
-    """One night; `files_per_s`: that stage-out verified meanwhile; `deleted`: objects, before the night ended."""
+    """One night.
+
+    Attributes:
+        meanwhile: Files that stage-out verified in a second of the night.
+        files_per_s: The same of whole cycles of the night and the CYCLES after it.
+        lag_p95_s: From a copy to its verification, for 95 % of all files.
+        deleted: Objects, before the night ended.
+    """
 
     kind: str
     night_s: float
     whole: bool
     busy: float = 0.0
     """Of the machine's processor time."""
+    meanwhile: float = 0.0
     files_per_s: float = 0.0
+    lag_p95_s: float = 0.0
     deleted: int = 0
 
 
@@ -82,7 +95,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-together-"))
     folder.chmod(0o711)  # the database's server runs as an account of its own
     try:
-        with opened(folder, mean_s=20.0) as scene, _scheduled(scene, plan) as lab:
+        with opened(folder, mean_s=20.0) as scene, _scheduled(scene, plan, options.shards) as lab:
             result = _rounds(scene, lab, plan, options)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -93,7 +106,7 @@ def main() -> int:
     return 0 if result["good"] and result["ratio"] <= TARGET else 1
 
 
-def _scheduled(scene: Scene, plan: LoadPlan) -> AbstractContextManager[BenchLab]:
+def _scheduled(scene: Scene, plan: LoadPlan, shards: int) -> AbstractContextManager[BenchLab]:
     def change(document: dict[str, Any]) -> None:
         for slot in document["slots"].values():
             slot["retention"] = {"keep_days": KEEP_DAYS, "minimum": 1, "rebuild_days": 0}
@@ -101,6 +114,7 @@ def _scheduled(scene: Scene, plan: LoadPlan) -> AbstractContextManager[BenchLab]
         for repository in document["repositories"].values():
             # what is removed can be deleted at once, and without a second collection
             repository["collection"] = {"grace_days": 0, "careful": False}
+        document["stageout"]["shards"] = shards
 
     return scheduled(plan, scene.ledger_url, scene.fts.url, change)
 
@@ -112,19 +126,22 @@ def _rounds(scene: Scene, lab: BenchLab, plan: LoadPlan, options: argparse.Names
     check_site(EnvSecrets())  # a collection begins only on a store that was seen to keep conditions
     lab.api.unpause(COLLECTION)
     _night(lab, first, WARM_UP, options.files, options.seconds)
-    (usual,) = (pool for pool in pools(lab.site.settings) if pool.name == "prepare")
+    usual = [pool for pool in pools(lab.site.settings) if pool.name in ("prepare", "publish")]
+    fewer = {"prepare": options.prepare, "publish": options.publish}
+    chosen = [replace(pool, slots=fewer[pool.name] or pool.slots) for pool in usual]
     nights = []
     for number, kind in enumerate(options.order):
         day = first + timedelta(days=number + 1)
         run = LoadPlan(plan.rate, plan.minutes, run=f"together{number}")
-        slots = usual.slots if kind == "W" else options.prepare or usual.slots
-        lab.api.put_pool(replace(usual, slots=slots).to_json())
+        for pool in usual if kind == "W" else chosen:
+            lab.api.put_pool(pool.to_json())
         nights.append(_beside(scene, lab, run, day, options) if kind == "B" else _alone(kind, lab, day, options))
         say(f"{nights[-1]}")
     alone = [night.night_s for night in nights if night.kind == "A"]
     beside = [night for night in nights if night.kind == "B"]
     good = all(night.whole for night in nights) and all(
-        night.deleted >= GARBAGE and night.files_per_s >= KEEPS_UP * options.rate for night in beside
+        night.deleted >= GARBAGE and night.files_per_s >= KEEPS_UP * options.rate and night.lag_p95_s <= LAG_S
+        for night in beside
     )
     return {
         "artifacts": options.artifacts,
@@ -137,9 +154,12 @@ def _rounds(scene: Scene, lab: BenchLab, plan: LoadPlan, options: argparse.Names
         "ratio": round(mean(night.night_s for night in beside) / mean(alone), 3),
         "target": TARGET,
         "files_per_s": [round(night.files_per_s, 1) for night in beside],
+        "files_per_s_meanwhile": [round(night.meanwhile, 1) for night in beside],
+        "lag_p95_s": [round(night.lag_p95_s, 1) for night in beside],
         "deleted": [night.deleted for night in beside],
         "garbage": GARBAGE,
-        "pools": {name: lab.api.ask("GET", f"/pools/{name}")["slots"] for name in ("prepare", "publish", "stageout")},
+        "shards": options.shards,
+        "pools": {pool.name: pool.slots for pool in chosen},
         "good": good,
         "machine": machine,
     }
@@ -163,22 +183,29 @@ def _beside(scene: Scene, lab: BenchLab, plan: LoadPlan, day: date, options: arg
     def collect() -> None:
         lab.api.trigger(COLLECTION, run_id, accepted, logical_date=None)
 
+    _pause(lab, paused=False)
+    _until_drained(scene)
     mark, start = Mark.of(scene.ledger), datetime.now(UTC)
     with scene.injecting(plan):
-        _pause(lab, paused=False)
         _until_at_work(scene, mark, start, options.rate)
         before = _processor()
         began, ended, whole = _night(lab, day, options.artifacts, options.files, options.seconds, collect)
         busy = _busy(before)
+        last = ended + CYCLES * CYCLE_S
+        time.sleep(max(0.0, last - time.time()))
         _pause(lab, paused=True)
     _until_ended(lab, run_id)
     for name in DAGS:
         _until_idle(lab, name)  # what a pass does after its night is no part of the next one
     measures = Measures.of(scene.ledger, mark, start)
-    cycles = max(1, math.floor((ended - began) / CYCLE_S)) * CYCLE_S
-    last = ended - start.timestamp()
-    rate = measures.rate(last - cycles, last)
-    return TogetherNight("B", ended - began, whole, busy, rate, _deleted(lab, run_id, ended))
+    began, ended, last = (moment - start.timestamp() for moment in (began, ended, last))
+    night_s = ended - began
+    cycles = math.floor((last - began) / CYCLE_S) * CYCLE_S
+    rates = (measures.rate(began, ended), measures.rate(last - cycles, last))
+    steps = [f"{measures.rate(at - 20, at):.0f}" for at in range(20, int(last), 20)]
+    say(f"files/s by 20 s: {' '.join(steps)}; the night from {began:.0f} to {ended:.0f} s")
+    lag = percentile(measures.lags, 0.95)
+    return TogetherNight("B", night_s, whole, busy, *rates, lag, _deleted(lab, run_id, start.timestamp() + ended))
 
 
 def _processor() -> tuple[float, float]:
@@ -190,6 +217,16 @@ def _processor() -> tuple[float, float]:
 def _busy(before: tuple[float, float]) -> float:
     idle, every = (now - then for now, then in zip(_processor(), before, strict=True))
     return round(1 - idle / every, 3)
+
+
+def _until_drained(scene: Scene) -> None:
+    """Until nothing of an earlier night is to be copied or verified: it would be done beside this one."""
+    ends = time.monotonic() + AT_WORK_S
+    while time.monotonic() < ends:
+        if not {state.value for state in MOVING} & set(open_files(scene.ledger, Mark(0, 0, 0, 0))):
+            return
+        time.sleep(5.0)
+    say("stage-out still has transfers of an earlier night")
 
 
 def _until_at_work(scene: Scene, mark: Mark, start: datetime, rate: float) -> None:
@@ -260,6 +297,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--files", type=int, default=3, help="files in each artifact that all platforms have alike")
     parser.add_argument("--rate", type=float, default=140.0, help="files a second")
     parser.add_argument("--prepare", type=int, default=0, help="slots of the pool prepare; 0: the usual ones")
+    parser.add_argument("--publish", type=int, default=0, help="slots of the pool publish; 0: the usual ones")
+    parser.add_argument("--shards", type=int, default=2, help="tasks that share a pass of stage-out")
     parser.add_argument("--order", default="ABBA")
     parser.add_argument("--seconds", type=float, default=1200.0, help="how long a night may take")
     parser.add_argument("--results", default=str(Path(__file__).parent / "results"))

@@ -46,8 +46,8 @@ Without a yes no build goes, and the collection goes on. It runs only where the 
 gateway's machine. Repositories with `garbage_collectable: false` are left out. Behind a stock gateway and on a node the
 stock tools collect, and publications wait meanwhile (docs/publishers.md).
 
-One collection at a time, in the pool `collect`, after tasks of nights; before each 20,000 deletions it waits while a
-lease is held in the repository, at most a minute, and a quarter of an hour in all. The details are in
+Removals and collections are in the pool `collect`, one at a time, after tasks of nights. Before each 20,000 deletions
+a collection waits while a lease is held in the repository, at most a minute, and a quarter of an hour in all. More:
 docs/operations.md, collection: when a collection is refused, careful mode, reports.
 """
 
@@ -136,7 +136,7 @@ def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
             task_display_name="Prune tags",
             repository=repository,
             only_by_rule=True,
-            pool="publish",
+            pool="collect",
             doc_md="Removes the tags that the repository's rule does not keep, or lists them.",
         )
         plan = PlanRetentionOperator(
@@ -150,7 +150,7 @@ def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
             task_id="remove",
             task_display_name="Remove expired builds",
             plans=XComArg(plan, key=PLAN),
-            pool="publish",
+            pool="collect",
             doc_md="Removes the expired builds, those of a slot in one revision; skipped in a dry run.",
         )
         collect = CvmfsCollectOperator(

@@ -60,10 +60,10 @@ class PrepareArtifactsOperator(NightshiftOperator):
 
 
 @contextmanager
-def yielding() -> Iterator[None]:
+def yielding(niceness: int = NICENESS) -> Iterator[None]:
     """Lower the priority of this thread and of those it starts: a commit on this machine must not wait for us."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, max(before, NICENESS))
+    os.setpriority(os.PRIO_PROCESS, 0, max(before, niceness))
     try:
         yield
     finally:

@@ -93,7 +93,12 @@ def pools(settings: SiteSettings, *, cores: int | None = None) -> tuple[PoolSett
             "Short leases and commits: bound by the gateways, and by the cores of a worker.",
         ),
         PoolSettings("control", 16, "Looking into indices and the ledger: light."),
-        PoolSettings("collect", 1, "Garbage collections: one at a time; each takes what its store can do."),
+        PoolSettings(
+            # their removals too: they would wait there for all publications of a night
+            "collect",
+            1,
+            "Garbage collections and their removals: one at a time; each takes what its store can do.",
+        ),
         PoolSettings("benchmark", 1, "Storage benchmarks: one at a time, since each would measure the other."),
         PoolSettings(BACKFILL, max(1, cores // 2), "All that backfills do: what they never take from the nights."),
         *stageout,

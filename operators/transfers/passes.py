@@ -26,6 +26,8 @@ PRIORITY = 1
 """Below that of every slot."""
 MOST_LINKS = 50
 """Links of a day's figures; the others are added up."""
+NICENESS = 19
+"""After all that works for a night, preparing included: what a pass does not reach, the next one does."""
 _MOST_NAME = 128
 _GRACE = timedelta(minutes=5)
 """What a batch that has begun may take beyond the time of its pass."""
@@ -35,7 +37,7 @@ class StageoutPassOperator(NightshiftOperator):
     """Runs batches of components of stage-out in turns, until nothing is due or the time of the pass is over.
 
     What waits is a state in the ledger, never a task. Several such tasks work side by side: each claims what it takes.
-    On its machine it steps back for publications, as preparing does.
+    On its machine it steps back for all that works for a night.
     A kill loses and doubles nothing: what was claimed is due again when its claim ends. A component that fails stops no
     other, and fails the task in the end. Returns the counts of each component. Runs of a backfill are refused.
 
@@ -75,7 +77,7 @@ class StageoutPassOperator(NightshiftOperator):
         end = time.monotonic() + float(self.seconds or site.settings.stageout.pass_s)
         self._at_work = True
         try:
-            with yielding():
+            with yielding(NICENESS):
                 account = run_pass(
                     open_stageout(site, claimer(context)),
                     {name: COMPONENTS[name] for name in self.components},

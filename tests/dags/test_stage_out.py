@@ -28,9 +28,8 @@ from include.stageout.requests import record_request
 from include.stageout.status import TransferFilter, TransferStatus, list_transfers
 from include.stageout.tables import stageout_jobs
 from operators.lease import Killed
-from operators.prepare import NICENESS
 from operators.transfers import passes
-from operators.transfers.passes import StageoutPassOperator
+from operators.transfers.passes import NICENESS, StageoutPassOperator
 from tests.dags.conftest import MiniSite, read_dags, record
 from tests.fakes.ftsservice import FtsService
 from tests.fakes.taskcontext import task_context
