@@ -115,18 +115,19 @@ def lab_site(lab: CephLab, place: Path) -> Site:
     return Site(SiteSettings.model_validate(settings), EnvSecrets({}))
 
 
-def held_bytes(site: Site) -> int:
-    """What all pools hold on all OSDs; these keep logs of their own beside it."""
+def emptied(site: Site) -> bool:
+    """Whether all pools hold nearly nothing, and the monitors have noticed. OSDs keep logs of their own beside it."""
     cluster = ClusterClient.of(open_target(site, "cephfs").settings)
     assert cluster
-    return sum(pool["stats"]["bytes_used"] for pool in json.loads(cluster.ask("df"))["pools"])
+    held = sum(pool["stats"]["bytes_used"] for pool in json.loads(cluster.ask("df"))["pools"])
+    return held <= FREED_BYTES and not cluster.health().stopping
 
 
 def campaign(site: Site, preset: str, shape: BenchPreset) -> dict[str, Any]:
     """Run one campaign and keep its report; its data are removed whatever becomes of it."""
     target = "cephfs" if TargetKind.PATH in PRESETS[preset].targets else "rados"
     ends = time.monotonic() + FREED_S
-    while held_bytes(site) > FREED_BYTES and time.monotonic() < ends:
+    while not emptied(site) and time.monotonic() < ends:
         time.sleep(2.0)  # Ceph frees the space of removed files some time later
     began = time.monotonic()
     folder = begin_campaign(site, CampaignWish(target, preset, shape.scale, 1, shape.minutes), now=utc_now())
