@@ -281,3 +281,9 @@ def test_the_settings_decide_when_it_runs_and_for_which_repositories(collected: 
     assert dag.timetable.can_be_scheduled
     assert not dag.catchup
     assert {one.partition(".")[0] for one in dag.task_ids} == {"begin", OURS, BROKEN}
+
+
+def test_neither_a_collection_nor_its_removals_take_a_slot_of_publications(collected: MiniSite) -> None:
+    pools = {task.task_id.partition(".")[2]: task.pool for task in collected.dags["nightly_gc"].tasks}
+    assert "publish" not in pools.values()
+    assert {name for name, pool in pools.items() if pool == "collect"} == {"prune_tags", "remove", "collect"}
