@@ -233,8 +233,9 @@ bench-pages: $(STAMP)  ## response times of the pages over a large ledger [PUBLI
 SERVERS ?= weed,radosgw
 
 bench-harness: ROUNDS = 6
-bench-harness: $(STAMP)  ## what the harness of storage benchmarks costs [SERVERS=weed,radosgw ROUNDS=6]
-	@$(BIN)/python bench/harness.py --servers $(SERVERS) --rounds $(ROUNDS)
+bench-harness: FOLDER = /dev/shm
+bench-harness: $(STAMP)  ## what the harness of storage benchmarks costs [SERVERS=weed,radosgw ROUNDS=6 FOLDER=/dev/shm]
+	@$(BIN)/python bench/harness.py --servers $(SERVERS) --rounds $(ROUNDS) --folder $(FOLDER)
 
 TRIALS ?= 20
 

@@ -2,7 +2,8 @@
 
 The driver and a bare loop of obstore load the same server in turn, A B B A, first writing and then reading; the ratio
 is the median over the pairs of rounds. Latencies are those of the driver beside the server's own, of the same
-requests. fio runs under the harness and by hand in turn. The first round is a warm-up. A run in which the bare loop's
+requests. fio runs under the harness and by hand in turn. `make bench-harness` keeps all data in memory, since what a
+disk does between two rounds is not the harness's. The first round is a warm-up. A run in which the bare loop's
 rounds differ by more than a quarter from their median is void: exit code 3. Ends in one line of JSON, which is also
 written to bench/results/harness.json.
 """
