@@ -86,6 +86,7 @@ def main() -> int:
         **result,
         "rounds": options.rounds,
         "seconds": options.seconds,
+        "folder": options.folder or tempfile.gettempdir(),
         "floor_spread": round(max(spreads), 2),
         "idle": round(idle.share(), 2),
         "machine": machine,

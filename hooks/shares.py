@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BACKFILLED = "backfill__"
 """How Airflow begins the ids of the runs that a backfill makes."""
 NICENESS = 15
-"""How far the tasks of backfills step back for all others of their machine; preparing for a night does so by 10."""
+"""How far tasks of backfills step back for those of nights; preparing for a night does so by 10, stage-out by 19."""
 
 
 def is_backfill(run_id: str | None) -> bool:

@@ -61,7 +61,11 @@ class PrepareArtifactsOperator(NightshiftOperator):
 
 @contextmanager
 def yielding(niceness: int = NICENESS) -> Iterator[None]:
-    """Lower the priority of this thread and of those it starts: a commit on this machine must not wait for us."""
+    """Lower the priority of this thread and of those it starts: a commit on this machine must not wait for us.
+
+    Args:
+        niceness: As `nice` counts, up to 19; a thread that has a higher one keeps it.
+    """
     before = os.getpriority(os.PRIO_PROCESS, 0)
     os.setpriority(os.PRIO_PROCESS, 0, max(before, niceness))
     try:

@@ -94,7 +94,7 @@ def pools(settings: SiteSettings, *, cores: int | None = None) -> tuple[PoolSett
         ),
         PoolSettings("control", 16, "Looking into indices and the ledger: light."),
         PoolSettings(
-            # their removals too: they would wait there for all publications of a night
+            # in the pool `publish` removals would wait for all publications of a night
             "collect",
             1,
             "Garbage collections and their removals: one at a time; each takes what its store can do.",
