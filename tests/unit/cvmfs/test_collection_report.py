@@ -9,6 +9,9 @@ import pytest
 from include.cvmfs.format.compression import compress
 from tests.fakes.collecting import ALL_ORPHANS, Place
 
+EVERYTHING = 256 * 256
+"""A sample for which an audit draws all shards, and all objects of so small a repository."""
+
 
 def test_lost_and_empty_objects_are_reported(place: Place) -> None:
     place.publish("/a", {"f": b"lost", "g": b"empty"})
@@ -49,6 +52,21 @@ def test_an_audit_reads_preserved_objects_back(place: Place) -> None:
     assert collection.report.audited > 0
     if collection.report.audited > 40:
         assert [one.key for one in collection.report.lost] == [rotten.key]
+
+
+def test_what_an_audit_finds_lost_as_well_is_reported_once(place: Place) -> None:
+    place.publish("/a", {"f": b"lost", "g": b"empty"})
+    lost, empty = place.keep(b"lost"), place.keep(b"empty")
+    place.store.delete([lost.key])
+    place.store.put(empty.key, b"")
+    with place.collection(ALL_ORPHANS) as collection:
+        collection.begin()
+        collection.mark()
+        collection.condemn()
+        collection.audit(EVERYTHING)
+        collection.end()
+    assert collection.report.audited > 2
+    assert sorted(one.key for one in collection.report.lost) == sorted([lost.key, empty.key])
 
 
 def test_a_deletion_log_is_of_the_stock_form(place: Place, tmp_path: Path) -> None:
