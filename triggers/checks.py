@@ -151,7 +151,7 @@ def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str]) -> Ob
 
     states: dict[str, str | None] = {}
     with connected_client(connect().secrets.get(fts_conn_id)) as client:
-        answers = client.status(job_ids, files=False)
+        answers = client.status(job_ids, files=())
         ended = {job_id: job.job_state.value for job_id, job in answers.jobs.items() if job.job_state.terminal}
         for job_id, error in answers.errors.items():
             if not isinstance(error, JobUnknown):

@@ -22,7 +22,7 @@ from include.ledger.engine import Bind, reading, writing
 from include.stageout.moves import TransferMove, move_transfers, note_moves
 from include.stageout.requests import pieces
 from include.stageout.retry import MAX_REASON_CHARACTERS
-from include.stageout.states import StageoutComponent, TransferJobState, TransferState
+from include.stageout.states import StageoutComponent, TransferJobState, TransferState, require_transfer_move
 from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
 
 LARGE = "0" * 32
@@ -79,15 +79,23 @@ def claim_queue(
         now: What was due before it is taken.
         held: For how long a transfer has to have been due.
     """
-    reason = f"claimed by {worker.name}"
-    changes = {"state": TransferState.CLAIMED.value, "reason": reason, "moved_at": now}
     where = [*due(stageout_transfers, TransferState.NEW, now - held), stageout_transfers.c.queue == queue]
+    move = (TransferState.NEW, TransferState.CLAIMED, StageoutComponent.SUBMITTER)
 
     def work(connection: Connection) -> ClaimedRows:
         ids = lock_oldest(connection, stageout_transfers, where, limit, BY_QUEUE)
-        moves = [TransferMove(number, TransferState.NEW, TransferState.CLAIMED, reason) for number in ids]
-        note_moves(connection, stageout_transfers, moves, StageoutComponent.SUBMITTER, now)
-        return _take(connection, stageout_transfers, ids, worker, now, changes)
+        return _take_moved(connection, ids, worker, now, move, f"claimed by {worker.name}")
+
+    return writing(bind, work)
+
+
+def claim_registered(bind: Bind, worker: StageoutWorker, *, limit: int, now: datetime) -> ClaimedRows:
+    """As `claim_transfers`, of registered transfers for the cleaner; their state is cleaning then."""
+    move = (TransferState.REGISTERED, TransferState.CLEANING, StageoutComponent.CLEANER)
+
+    def work(connection: Connection) -> ClaimedRows:
+        ids = lock_oldest(connection, stageout_transfers, due(stageout_transfers, move[0], now), limit)
+        return _take_moved(connection, ids, worker, now, move, "registered")
 
     return writing(bind, work)
 
@@ -251,6 +259,23 @@ def lock_oldest(
     query = select(table.c.id).with_hint(table, hint, "mysql").where(*where)
     query = query.order_by(table.c.due_at).limit(limit).with_for_update(skip_locked=True)
     return list(connection.scalars(query))
+
+
+def _take_moved(
+    connection: Connection,
+    ids: Sequence[int],
+    worker: StageoutWorker,
+    now: datetime,
+    move: tuple[TransferState, TransferState, StageoutComponent],
+    reason: str,
+) -> ClaimedRows:
+    """Take transfers and move them; `move`: from which state to which, and by whom."""
+    before, to, by = move
+    require_transfer_move(before, to, by)
+    changes = {"state": to.value, "reason": reason, "moved_at": now}
+    claimed = _take(connection, stageout_transfers, ids, worker, now, changes)
+    note_moves(connection, stageout_transfers, ids, before, by)
+    return claimed
 
 
 def _take(

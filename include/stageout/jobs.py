@@ -89,14 +89,25 @@ def record_job(
 
 
 def transfers_of_jobs(
-    bind: Bind, jobs: Sequence[int], states: Collection[TransferState] | None = None
+    bind: Bind,
+    jobs: Sequence[int],
+    states: Collection[TransferState] | None = None,
+    names: Collection[str] = tuple(stageout_transfers.c.keys()),
 ) -> tuple[Row[Any], ...]:
-    """The transfers that are in these jobs, by job and id; `states`: only those in one of them."""
+    """The transfers that are in these jobs, by job and id.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        jobs: The rows of the jobs.
+        states: Only transfers in one of them; None: all.
+        names: The columns that are read.
+    """
     columns = stageout_transfers.c
+    read = [columns[name] for name in names]
     with reading(bind) as connection:
         rows: list[Row[Any]] = []
         for piece in pieces(sorted(jobs)):
-            query = select(stageout_transfers).where(columns.job.in_(piece)).order_by(columns.job, columns.id)
+            query = select(*read).where(columns.job.in_(piece)).order_by(columns.job, columns.id)
             if states is not None:
                 query = query.where(columns.state.in_([state.value for state in states]))
             rows += connection.execute(query)

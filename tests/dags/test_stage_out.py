@@ -95,7 +95,7 @@ class StagedSite:
         with self.mini.opened.ledger.connect() as connection:
             job_ids = list(connection.scalars(select(stageout_jobs.c.fts_id)))
         client = self.client()
-        while not all(job.job_state.terminal for job in client.status(job_ids, files=False).jobs.values()):
+        while not all(job.job_state.terminal for job in client.status(job_ids, files=()).jobs.values()):
             pass
 
 

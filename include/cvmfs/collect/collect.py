@@ -231,7 +231,7 @@ class GarbageCollection:
                 for number in numbers
                 for identity in self._marking.kept.shard(number) | self._marking.held.shard(number)
             ]
-            lost = {one.key for one in self.report.lost}
+            lost = {known.key for known in self.report.lost}
             for name in hashes_in(joined(random.sample(sorted(records), min(sample, len(records))))):
                 if name.key not in lost:
                     self._read_back(name)

@@ -125,17 +125,17 @@ class FtsClient:
         submitted: Submitted = self._transport.value(call, Submitted.model_validate)
         return str(submitted.job_id)
 
-    def status(self, job_ids: Iterable[str], *, files: bool = True) -> JobAnswers:
+    def status(self, job_ids: Iterable[str], *, files: Sequence[str] = FILE_FIELDS) -> JobAnswers:
         """Ask for the state of jobs, up to 100 in a request.
 
         Args:
             job_ids: Their ids.
-            files: Whether to ask for the state of each file as well.
+            files: The fields of each file to ask for, `file_id` and `file_state` among them; empty: no files.
 
         Returns:
             The state of each job, or the server's error for it, such as JobUnknown.
         """
-        query = f"?files={','.join(FILE_FIELDS)}" if files else ""
+        query = f"?files={','.join(files)}" if files else ""
         return self._of_jobs("GET", "status", job_ids, query)
 
     def archived(self, job_id: str) -> JobStatus:

@@ -191,7 +191,7 @@ def _without_none(given: Mapping[str, Any]) -> dict[str, Any]:
 def _url_fault(url: str) -> str | None:
     if len(url) > MOST_URL:
         return f"has {len(url)} characters, and FTS takes {MOST_URL}"
-    if any(character.isspace() or not character.isprintable() for character in url):
+    if " " in url or not url.isprintable():
         return "has a space or a control character"
     try:
         parts = urlsplit(url)

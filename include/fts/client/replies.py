@@ -76,8 +76,8 @@ class FileStatus(_Reply):
 
     file_id: int
     file_state: FileState
-    source_surl: Text
-    dest_surl: Text
+    source_surl: Text = ""
+    dest_surl: Text = ""
     file_index: int | None = None
     reason: Reason | None = None
     recoverable: bool | None = None

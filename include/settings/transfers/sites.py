@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -146,7 +147,9 @@ class RemoteSite(Block):
         parts = _split(url)
         if parts is None or "@" in parts.netloc or parts.query or parts.fragment or _path_fault(parts):
             return False
-        return any(_is_within(parts, urlsplit(prefix)) for prefix in self.prefixes)
+        *server, path = _place(parts)
+        places = map(_place_of, self.prefixes)
+        return any(server == there and is_below(path, prefix) for *there, prefix in places)
 
     @model_validator(mode="after")
     def _rules_are_allowed(self) -> RemoteSite:
@@ -195,9 +198,12 @@ def _path_fault(parts: SplitResult) -> str | None:
     return logical_name_fault(plain) if plain else None
 
 
-def _is_within(url: SplitResult, prefix: SplitResult) -> bool:
-    places = [
-        (parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme), parts.path.rstrip("/") or "/")
-        for parts in (url, prefix)
-    ]
-    return places[0][:3] == places[1][:3] and is_below(places[0][3], places[1][3])
+def _place(parts: SplitResult) -> tuple[str, str | None, int | None, str]:
+    """Scheme, host, port and path."""
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme), parts.path.rstrip("/") or "/"
+
+
+@lru_cache(4096)
+def _place_of(prefix: str) -> tuple[str, str | None, int | None, str]:
+    """As `_place`: every URL of a site is compared with the same few."""
+    return _place(urlsplit(prefix))

@@ -202,7 +202,7 @@ def _jobs_at_fts(stageout: Stageout, limits: CensusLimits, now: datetime) -> Ite
 
 def _asked(stageout: Stageout, client: FtsClient, rows: Sequence[Row[Any]], now: datetime) -> Iterator[CensusFinding]:
     """What FTS reports of jobs that have not changed in the ledger for some time."""
-    answers = client.status([row.fts_id for row in rows], files=False)
+    answers = client.status([row.fts_id for row in rows], files=())
     for row in rows:
         ended, status = _J(row.state) in JOB_ENDED, answers.jobs.get(row.fts_id)
         if status is not None and status.job_state.terminal is not ended:

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Row, select
@@ -17,7 +18,7 @@ from include.errors import NightshiftError
 from include.fts.states import FailureReason, FailureScope
 from include.ledger.engine import reading
 from include.settings.transfers.sites import ChecksumMode
-from include.stageout.claims import ClaimedRows, claim_transfers, keep_claim, look_again
+from include.stageout.claims import ClaimedRows, claim_registered, claim_transfers, keep_claim, look_again
 from include.stageout.components.tools import Stageout
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.places.facts import FileAnswer, FileFacts, SitePlace
@@ -63,15 +64,18 @@ def clean(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> Cle
         now: The clock, UTC.
         limit: How many transfers of each state are taken, at most.
     """
-    registered = claim_transfers(stageout.ledger, _T.REGISTERED, stageout.worker, limit=limit, now=now())
-    moves = [TransferMove(row.id, _T.REGISTERED, _T.CLEANING, "registered") for row in registered.rows]
-    moved = move_transfers(stageout.ledger, moves, _CLEANER, now=now(), claim=registered.claim)
-    since = now()
-    claimed = claim_transfers(stageout.ledger, _T.CLEANING, stageout.worker, limit=limit, now=since)
     counts = Counter[TransferState | None]()
-    for rows, outcomes in _outcomes(stageout, claimed, since, now):
-        counts += _record(stageout, claimed.claim, rows, outcomes, now())
-    return CleanReport(len(moved), counts[_T.CLEANED], counts[_T.KEPT], counts[None])
+
+    def cleaned(claim: Callable[..., ClaimedRows]) -> int:
+        since = now()
+        claimed = claim(stageout.ledger, worker=stageout.worker, limit=limit, now=since)
+        for rows, outcomes in _outcomes(stageout, claimed, since, now):
+            counts.update(_record(stageout, claimed.claim, rows, outcomes, now()))
+        return len(claimed.rows)
+
+    cleaned(partial(claim_transfers, state=_T.CLEANING))
+    registered = cleaned(claim_registered)
+    return CleanReport(registered, counts[_T.CLEANED], counts[_T.KEPT], counts[None])
 
 
 def _outcomes(

@@ -39,6 +39,9 @@ SHORTEST_LOOK, LONGEST_LOOK = timedelta(seconds=10), timedelta(minutes=2)
 CANCEL_LOOK = timedelta(seconds=5)
 """After FTS was asked to cancel something."""
 OUTAGE_LOOK = timedelta(seconds=30)
+ASKED = ("file_id", "file_state", "reason", "start_time", "finish_time", "throughput", "file_metadata")
+JUDGED = ("id", "job", "state", "size", "checksum", "retries", "failure", "source_name", "destination_name")
+"""Of each file at FTS, and of each transfer: what is read here. Each is read several times."""
 _T, _J = TransferState, TransferJobState
 
 
@@ -129,7 +132,7 @@ class _MonitorBatch:
         try:
             if rows[0].server in self.down:
                 raise self.down[rows[0].server]
-            answers = client.status([row.fts_id for row in rows])
+            answers = client.status([row.fts_id for row in rows], files=ASKED)
         except FtsError as error:
             if error.outage:
                 self.down[rows[0].server] = error
@@ -137,7 +140,7 @@ class _MonitorBatch:
             self._leave(rows, claim)
             return
         transfers: defaultdict[int, list[Row[Any]]] = defaultdict(list)
-        for transfer in transfers_of_jobs(self.stageout.ledger, [row.id for row in rows], AT_FTS):
+        for transfer in transfers_of_jobs(self.stageout.ledger, [row.id for row in rows], AT_FTS, JUDGED):
             transfers[transfer.job].append(transfer)
         findings = _Findings()
         for row in rows:

@@ -197,7 +197,10 @@ def _move(stageout: Stageout, row: Row[Any], decision: CopyDecision) -> Transfer
     if decision.verdict is CopyVerdict.VERIFIED:
         # the same words for all: what was compared is in the columns
         reason = "verified by its size" if decision.checksum is None else "verified by its checksum"
-        return TransferMove(row.id, _T.COPIED, _T.DONE, reason, size=decision.size, checksum=decision.checksum)
+        # what is in the row already is not written again
+        size = None if decision.size == row.size else decision.size
+        checksum = None if decision.checksum == row.checksum else decision.checksum
+        return TransferMove(row.id, _T.COPIED, _T.DONE, reason, size=size, checksum=checksum)
     failure = decision.reason
     if decision.verdict is CopyVerdict.DIFFERS and not row.may_overwrite:
         # it existed before any attempt: it is never replaced, whatever the retry algorithm would decide

@@ -380,7 +380,7 @@ class _SubmitBatch:
 
 def _is_known(client: FtsClient, fts_id: str) -> bool:
     """Whether FTS has the job, or had it. Raises FtsError where it cannot be asked."""
-    answers = client.status([fts_id], files=False)
+    answers = client.status([fts_id], files=())
     error = answers.errors.get(fts_id)
     if error is None:
         return True

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 
 from include.settings.names import is_below
 from include.settings.transfers.sites import RemoteSite
@@ -48,7 +49,9 @@ def kept_because(settings: StageoutSettings, sites: Mapping[str, RemoteSite], fi
     if not is_in_folder_of(settings, site.temporary, file.owner, file.source_name):
         return f"it is outside of the folder of {file.owner} in the temporary area of {site.name}"
     # two sites may be names of one storage, where the removal would remove the copy
-    if _urls(site, file.source_name) & _urls(destination, file.destination_name):
+    if _may_meet(_beginnings(site), _beginnings(destination)) and (
+        _urls(site, file.source_name) & _urls(destination, file.destination_name)
+    ):
         return "source and destination have the same URL"
     return None
 
@@ -73,6 +76,16 @@ def removal_wait(tried_for: timedelta) -> timedelta | None:
         return None
     # as long again as it took so far: the waits double, and no row has to count; in steps, so that rows are alike
     return min(max(FIRST_WAIT, tried_for // FIRST_WAIT * FIRST_WAIT), LONGEST_WAIT)
+
+
+def _beginnings(site: RemoteSite) -> tuple[str, ...]:
+    return tuple(rule.url for rule in (*site.read, *site.write, *site.third_party))
+
+
+@lru_cache(4096)
+def _may_meet(here: tuple[str, ...], there: tuple[str, ...]) -> bool:
+    """Whether URLs with these beginnings may be the same; two sites are compared once, and not for each file."""
+    return any(url.startswith(other) or other.startswith(url) for url in here for other in there)
 
 
 def _urls(site: RemoteSite, name: str) -> set[str]:

@@ -54,7 +54,7 @@ def test_a_job_from_its_submission_to_its_end(client: FtsClient, server: FtsServ
     assert server.jobs[job_id]["priority"] == 5
     assert client.cancel([job_id]).jobs[job_id].job_state is JobState.CANCELED
     assert client.cancel([job_id]).jobs[job_id].job_state is JobState.CANCELED
-    assert client.status([job_id], files=False).jobs[job_id].files == ()
+    assert client.status([job_id], files=()).jobs[job_id].files == ()
 
 
 def test_a_partial_reply_has_the_rest(client: FtsClient) -> None:

@@ -17,7 +17,7 @@ from include.stageout.claims import StageoutWorker
 from include.stageout.components.analytics import OTHER_LINKS, summarise
 from include.stageout.components.archivist import KEYS_KEPT, ArchiveReport, archive
 from include.stageout.files import digest_of
-from include.stageout.moves import TransferMove, note_moves
+from include.stageout.moves import note_moves
 from include.stageout.registration.blocks import close_workflow
 from include.stageout.requests import record_request
 from include.stageout.states import StageoutComponent, TransferState
@@ -48,6 +48,7 @@ def stageout(ledger):
 def ended(ledger, count, state, at, *, failure=None, **fields):
     """The ids of so many transfers that ended then."""
     ids = recorded(ledger, count, **{"size": 10, **fields})
+    submitted = {"state": T.SUBMITTED.value, "reason": "in a job", "moved_at": NOW + timedelta(seconds=10)}
     values = {
         "state": state.value,
         "due_at": at,
@@ -57,9 +58,10 @@ def ended(ledger, count, state, at, *, failure=None, **fields):
     }
 
     def work(connection):
-        connection.execute(update(stageout_transfers).where(stageout_transfers.c.id.in_(ids)).values(values))
-        moves = [TransferMove(number, T.CLAIMED, T.SUBMITTED, "in a job") for number in ids]
-        note_moves(connection, stageout_transfers, moves, StageoutComponent.SUBMITTER, NOW + timedelta(seconds=10))
+        theirs = update(stageout_transfers).where(stageout_transfers.c.id.in_(ids))
+        connection.execute(theirs.values(submitted))
+        note_moves(connection, stageout_transfers, ids, T.CLAIMED, StageoutComponent.SUBMITTER)
+        connection.execute(theirs.values(values))
 
     writing(ledger, work)
     return ids
