@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
@@ -40,6 +40,7 @@ _MOST_PATH = 3900
 DELEGATED = timedelta(hours=48)
 RENEWED_BELOW = timedelta(hours=24)
 _ASKED_AGAIN = timedelta(hours=1)
+_URLS = frozenset({"source_surl", "dest_surl"})
 R = TypeVar("R", bound=BaseModel)
 
 
@@ -130,13 +131,13 @@ class FtsClient:
 
         Args:
             job_ids: Their ids.
-            files: The fields of each file to ask for, `file_id` and `file_state` among them; empty: no files.
+            files: The names of the fields of each file to ask for, `file_id` and `file_state` among them; empty: no
+                files.
 
         Returns:
             The state of each job, or the server's error for it, such as JobUnknown.
         """
-        query = f"?files={','.join(files)}" if files else ""
-        return self._of_jobs("GET", "status", job_ids, query)
+        return self._of_jobs("GET", "status", job_ids, files)
 
     def archived(self, job_id: str) -> JobStatus:
         """Ask for a job that ended so long ago that the server moved it into its archive.
@@ -152,7 +153,7 @@ class FtsClient:
         """
         (known,) = _checked_ids([job_id])
         call = FtsCall("GET", f"/archive/{known}", f"archived FTS job {known}", job_id=known)
-        status: JobStatus = self._transport.value(call, JobStatus.model_validate)
+        status: JobStatus = self._transport.value(call, _parsed)
         return status
 
     def cancel(self, job_ids: Iterable[str]) -> JobAnswers:
@@ -354,8 +355,9 @@ class FtsClient:
     # -- replies about many jobs
 
     def _of_jobs(
-        self, method: str, verb: str, job_ids: Iterable[str], query: str = "", body: bytes | None = None
+        self, method: str, verb: str, job_ids: Iterable[str], files: Sequence[str] = (), body: bytes | None = None
     ) -> JobAnswers:
+        query = f"?files={','.join(files)}" if files else ""
         jobs: dict[str, JobStatus] = {}
         errors: dict[str, FtsError] = {}
         for batch in _batches(_checked_ids(job_ids), len(self.url) + len(query)):
@@ -369,7 +371,7 @@ class FtsClient:
                     raise self._transport.unexpected(call, reply)
                 raise self._transport.refused(call, reply)
             for job_id in batch:
-                answer = _answer(job_id, entries.get(job_id), verb, files=bool(query))
+                answer = _answer(job_id, entries.get(job_id), verb, files)
                 if isinstance(answer, JobStatus):
                     jobs[job_id] = answer
                 else:
@@ -421,8 +423,8 @@ def _entries(reply: FtsReply) -> dict[str, Mapping[str, Any]] | None:
     return {str(part.get("job_id")).lower(): part for part in reversed(parts)}
 
 
-def _answer(job_id: str, part: Mapping[str, Any] | None, verb: str, *, files: bool) -> JobStatus | FtsError:
-    """The server's answer for one job: its state, or why it gives no state. ``files``: they were asked for."""
+def _answer(job_id: str, part: Mapping[str, Any] | None, verb: str, files: Sequence[str]) -> JobStatus | FtsError:
+    """The server's answer for one job: its state, or why it gives no state. ``files``: the fields asked for."""
     what = f"{verb} of FTS job {job_id}"
     status = _status_of(part.get("http_status")) if part else 0
     if part is None:
@@ -436,11 +438,22 @@ def _answer(job_id: str, part: Mapping[str, Any] | None, verb: str, *, files: bo
         fault = "the reply does not have its files"
     else:
         try:
-            return JobStatus.model_validate(part)
+            return _parsed(part, files)
         except ValidationError as error:
             # the number alone: the rest quotes the reply
             fault = f"{error.error_count()} fields of the reply are malformed"
+        except ValueError as error:
+            fault = str(error)
     return FTS_REPLY_UNEXPECTED(f"{what}: {fault}; {FTS_REPLY_UNEXPECTED.hint}", job_id=job_id)
+
+
+def _parsed(part: Any, files: Collection[str] = FILE_FIELDS) -> JobStatus:
+    """The state of a job. Raises ValueError if it is malformed, or a file is without a URL that was asked for."""
+    status = JobStatus.model_validate(part)
+    wanted = _URLS & set(files)
+    if any(not wanted <= file.model_fields_set for file in status.files):
+        raise ValueError("the reply has a file without its URLs")
+    return status
 
 
 def _status_of(text: object) -> int:

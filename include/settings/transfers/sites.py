@@ -132,9 +132,14 @@ class RemoteSite(Block):
     """Whether the census deletes old files in the temporary area that the ledger does not know."""
 
     @property
+    def rules(self) -> tuple[PrefixRule, ...]:
+        """Those of all operations."""
+        return (*self.read, *self.write, *self.third_party)
+
+    @property
     def prefixes(self) -> tuple[str, ...]:
         """What the URLs of the site begin with."""
-        return self.allowed or tuple(rule.url for rule in (*self.read, *self.write, *self.third_party))
+        return self.allowed or tuple(rule.url for rule in self.rules)
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -153,7 +158,7 @@ class RemoteSite(Block):
 
     @model_validator(mode="after")
     def _rules_are_allowed(self) -> RemoteSite:
-        for rule in (*self.read, *self.write, *self.third_party):
+        for rule in self.rules:
             if not self.allows(rule.url):
                 raise fault(f"the URL {rule.url} is not below one in `allowed`", "Add its beginning to `allowed`.")
         return self

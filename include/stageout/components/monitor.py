@@ -40,8 +40,9 @@ CANCEL_LOOK = timedelta(seconds=5)
 """After FTS was asked to cancel something."""
 OUTAGE_LOOK = timedelta(seconds=30)
 ASKED = ("file_id", "file_state", "reason", "start_time", "finish_time", "throughput", "file_metadata")
+"""The fields of a file that FTS is asked for: those that an `AttemptJudge` reads."""
 JUDGED = ("id", "job", "state", "size", "checksum", "retries", "failure", "source_name", "destination_name")
-"""Of each file at FTS, and of each transfer: what is read here. Each is read several times."""
+"""The columns of a transfer that are compared with them, or with its destination."""
 _T, _J = TransferState, TransferJobState
 
 

@@ -49,9 +49,7 @@ def kept_because(settings: StageoutSettings, sites: Mapping[str, RemoteSite], fi
     if not is_in_folder_of(settings, site.temporary, file.owner, file.source_name):
         return f"it is outside of the folder of {file.owner} in the temporary area of {site.name}"
     # two sites may be names of one storage, where the removal would remove the copy
-    if _may_meet(_beginnings(site), _beginnings(destination)) and (
-        _urls(site, file.source_name) & _urls(destination, file.destination_name)
-    ):
+    if _have_same_url((site, file.source_name), (destination, file.destination_name)):
         return "source and destination have the same URL"
     return None
 
@@ -67,7 +65,7 @@ def is_same_file(sites: Mapping[str, RemoteSite], name: str, site: str, other: s
     """Whether a name may be one file at two sites: they are names of one storage, or one is not known any more."""
     if site == other or site not in sites or other not in sites:
         return True
-    return bool(_urls(sites[site], name) & _urls(sites[other], name))
+    return _have_same_url((sites[site], name), (sites[other], name))
 
 
 def removal_wait(tried_for: timedelta) -> timedelta | None:
@@ -78,13 +76,15 @@ def removal_wait(tried_for: timedelta) -> timedelta | None:
     return min(max(FIRST_WAIT, tried_for // FIRST_WAIT * FIRST_WAIT), LONGEST_WAIT)
 
 
-def _beginnings(site: RemoteSite) -> tuple[str, ...]:
-    return tuple(rule.url for rule in (*site.read, *site.write, *site.third_party))
+def _have_same_url(file: tuple[RemoteSite, str], other: tuple[RemoteSite, str]) -> bool:
+    """Whether two names, each at its site, have a URL in common."""
+    here, there = (tuple(rule.url for rule in site.rules) for site, _ in (file, other))
+    return _may_meet(here, there) and bool(_urls(*file) & _urls(*other))
 
 
 @lru_cache(4096)
 def _may_meet(here: tuple[str, ...], there: tuple[str, ...]) -> bool:
-    """Whether URLs with these beginnings may be the same; two sites are compared once, and not for each file."""
+    """Whether URLs with these beginnings may be the same: two sites are compared once, and not for each file."""
     return any(url.startswith(other) or other.startswith(url) for url in here for other in there)
 
 

@@ -147,6 +147,7 @@ def test_what_is_no_reply_about_jobs_is_refused(client: FtsClient, server: FtsSe
         {}, {"job_id": UNKNOWN}, {"job_id": UNKNOWN, "job_state": "ACTIVE"}, {"job_id": None, "job_state": "ACTIVE"},
         {"job_id": UNKNOWN, "job_state": 3, "files": []}, {"job_id": UNKNOWN, "job_state": "ACTIVE", "files": [{}]},
         {"job_id": UNKNOWN, "job_state": "ACTIVE", "files": "none"}, {"job_id": [UNKNOWN], "http_status": "404"},
+        {"job_id": UNKNOWN, "job_state": "ACTIVE", "files": [{"file_id": 1, "file_state": "ACTIVE"}]},
     ],
     ids=str,
 )  # fmt: skip
@@ -158,6 +159,12 @@ def test_one_malformed_job_does_not_hide_the_others(client: FtsClient, server: F
     assert answers.jobs[known].job_state is JobState.ACTIVE
     assert answers.errors.keys() == {UNKNOWN}
     assert answers.errors[UNKNOWN].code == FTS_REPLY_UNEXPECTED.code
+
+
+def test_only_the_fields_that_are_asked_for_have_to_be_in_the_reply(client: FtsClient) -> None:
+    job_id = client.submit(_job())
+    (file,) = client.status([job_id], files=("file_id", "file_state")).jobs[job_id].files
+    assert file.model_fields_set == {"file_id", "file_state"}
 
 
 def test_a_page_with_404_is_no_word_about_a_job(client: FtsClient, server: FtsServer) -> None:
