@@ -42,8 +42,9 @@ unit=$(basename -- "$1")
 if [ ! -d /run/systemd/system ] || ! systemd-run --quiet --collect --unit="$unit" sh "$1/timer" 2>/dev/null
 then env -i PATH="$PATH" HOME="${{HOME:-/}}" setsid -f sh "$1/timer" </dev/null >/dev/null 2>&1
 fi
+# where this machine is slow it may have ended by now, and have removed itself: `_STOP` and `_RENEW` refuse then
 for try in $(seq 100); do
-  if [ -f alive ]; then exit 0; fi
+  if [ -f alive ] || [ ! -f timer ]; then exit 0; fi
   sleep 0.1
 done
 echo "the timer did not start"

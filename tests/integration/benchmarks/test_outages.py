@@ -103,9 +103,10 @@ def test_a_timer_tries_again_until_its_commands_succeed(cluster: FileCluster) ->
     until(lambda: cluster.files() == [])
 
 
-def test_nothing_is_stopped_when_the_timer_has_ended(cluster: FileCluster) -> None:
+@pytest.mark.parametrize("seconds", [0, 1], ids=["before it was seen", "after it was seen"])
+def test_nothing_is_stopped_when_the_timer_has_ended(cluster: FileCluster, seconds: int) -> None:
     server = OsdServer(cluster.settings().servers["s1"], LocalHost("s1"))
-    server.arm("1", (0,), 1)
+    server.arm("1", (0,), seconds)
     until(lambda: cluster.files() == [])
     for call in (lambda: server.stop("1", (0,)), lambda: server.renew("1", 100)):
         with refused(OUTAGE_FAILED, subject="s1"):
