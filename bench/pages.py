@@ -28,7 +28,7 @@ from fastapi.testclient import TestClient
 from publishing.machine import description
 from sqlalchemy import Engine, Table, insert, text
 from stageouting.load import site_documents
-from stageouting.scene import LargeMariaDb
+from stageouting.scene import large_database
 
 from include.care.provenance.tables import provenance
 from include.ledger.engine import open_ledger, writing
@@ -91,7 +91,7 @@ def _ledger(kind: str, folder: Path) -> Iterator[Engine]:
         yield engine
         engine.dispose()
         return
-    with LargeMariaDb(folder / "server") as server:
+    with large_database(folder / "server") as server:
         engine = open_ledger(server.create_database("nightshift_pages"), password=server.password)
         migrate(engine)
         yield engine

@@ -44,7 +44,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-stageout-"))
     folder.chmod(0o711)  # the database's server runs as an account of its own
     try:
-        with opened(folder, mean_s=options.mean) as scene:
+        with opened(folder, mean_s=options.mean, memory_gb=options.memory) as scene:
             result, faults = _runs(scene, plan, options)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -90,7 +90,7 @@ def _runs(scene: Scene, plan: LoadPlan, options: argparse.Namespace) -> tuple[di
         _tell(f"with {options.history:,} finished rows", third)
         faults += third.account.faults
         result |= {
-            "history": options.history, "with_history_files_per_s": _rate(third),
+            "history": options.history, "memory_gb": options.memory, "with_history_files_per_s": _rate(third),
             "with_history_ratio": round(_rate(third) / (_rate(first) or 1), 3),
             "with_history_lag_p95_s": round(percentile(third.measures.lags, 0.95), 1),
         }  # fmt: skip
@@ -209,6 +209,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--random-minutes", type=float, default=3.0)
     parser.add_argument("--airflow-rate", type=float, default=0.0, help="files a second under Airflow; 0: without")
     parser.add_argument("--history", type=int, default=0, help="finished rows of the third run; 0: none")
+    parser.add_argument("--memory", type=int, default=1, help="GB that the database keeps of its rows")
     parser.add_argument("--drain", type=float, default=900.0, help="seconds that the rest may take at most")
     parser.add_argument("--profile", default="", help="a folder for profiles of the components")
     parser.add_argument("--results", default=str(BENCH / "results"), help="folder for figures and plot; empty: none")

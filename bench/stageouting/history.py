@@ -15,6 +15,7 @@ from include.stageout.claims import StageoutWorker, claim_jobs, claim_transfers,
 from include.stageout.states import TransferJobState, TransferState
 
 AT_ONCE = 250_000
+TELL_EVERY = 20 * AT_ONCE
 PER_JOB = 100
 OWNERS, SITES = 200, 60
 _REQUESTS = """
@@ -63,6 +64,8 @@ def fill(ledger: Engine, rows: int) -> None:
     run(_JOBS, first=1, last=rows // PER_JOB + 1)
     for first in range(1, rows + 1, AT_ONCE):
         run(_TRANSFERS, first=first, last=min(rows, first + AT_ONCE - 1))
+        if (first - 1) % TELL_EVERY == 0:
+            print(f"{first - 1:,} of {rows:,} finished rows made", flush=True)
     with ledger.begin() as connection:
         for table in ("stageout_transfers", "stageout_jobs", "stageout_queues"):
             connection.execute(text(f"ANALYZE TABLE {table}")).all()

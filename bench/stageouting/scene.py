@@ -37,14 +37,6 @@ _VERIFIED = {TransferState.DONE.value, TransferState.REGISTERED.value, TransferS
 DATABASE = "nightshift_bench"
 
 
-class LargeMariaDb(MariaDbServer):
-    """With memory for millions of rows; a commit is on disk within a second, as on a server with a standby."""
-
-    def command(self) -> list[str]:
-        memory = ["--innodb-buffer-pool-size=1G", "--innodb-log-file-size=512M"]
-        return [*super().command(), *memory]
-
-
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """When the FTS service is killed, and for how long it stays away; seconds after the begin."""
@@ -214,10 +206,15 @@ def _ended(process: subprocess.Popen[str]) -> Any:
     return json.loads(output.splitlines()[-1])
 
 
+def large_database(folder: Path, memory_gb: int = 1) -> MariaDbServer:
+    """One with memory for millions of rows; a commit is on disk within a second, as on a server with a standby."""
+    return MariaDbServer(folder, options=(f"--innodb-buffer-pool-size={memory_gb}G", "--innodb-log-file-size=512M"))
+
+
 @contextmanager
-def opened(folder: Path, *, mean_s: float) -> Iterator[Scene]:
-    """All of it goes away at the end."""
-    with LargeMariaDb(folder / "server") as server:
+def opened(folder: Path, *, mean_s: float, memory_gb: int = 1) -> Iterator[Scene]:
+    """All of it goes away at the end; `memory_gb`: what the database keeps of its rows."""
+    with large_database(folder / "server", memory_gb) as server:
         ledger = open_ledger(server.create_database(DATABASE), password=server.password)
         migrate(ledger)
         fts = FtsProcess(folder, mean_s=mean_s)
