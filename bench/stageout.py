@@ -196,7 +196,7 @@ def _keep_profiles(scene: Scene, options: argparse.Namespace) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=15.0, help="of injection")
-    parser.add_argument("--rate", type=float, default=300.0, help="files a second")
+    parser.add_argument("--rate", type=float, default=310.0, help="files a second")
     parser.add_argument("--users", type=int, default=200)
     parser.add_argument("--sites", type=int, default=60)
     parser.add_argument("--per-job", type=int, default=100)
