@@ -254,7 +254,7 @@ MINUTES ?= 15
 # Files a second that users request, of which 0.8 % fail for good.
 RATE ?= 310
 HISTORY ?= $(if $(FULL),50000000,5000000)
-# GB: 50 M rows are 40 GB, and what the claims and the check of destinations read of them is 10.
+# GB: 50 M rows take 40 GB on the disk; their unique index of destinations, read in random order, has to fit into memory.
 MEMORY ?= $(if $(FULL),10,1)
 
 AIRFLOW ?=

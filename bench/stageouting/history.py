@@ -63,9 +63,10 @@ def fill(ledger: Engine, rows: int) -> None:
     run(_QUEUES)
     run(_JOBS, first=1, last=rows // PER_JOB + 1)
     for first in range(1, rows + 1, AT_ONCE):
-        run(_TRANSFERS, first=first, last=min(rows, first + AT_ONCE - 1))
-        if (first - 1) % TELL_EVERY == 0:
-            print(f"{first - 1:,} of {rows:,} finished rows made", flush=True)
+        last = min(rows, first + AT_ONCE - 1)
+        run(_TRANSFERS, first=first, last=last)
+        if last % TELL_EVERY == 0:
+            print(f"{last:,} of {rows:,} finished rows made", flush=True)
     with ledger.begin() as connection:
         for table in ("stageout_transfers", "stageout_jobs", "stageout_queues"):
             connection.execute(text(f"ANALYZE TABLE {table}")).all()
