@@ -86,19 +86,18 @@ class Anna:
 
         with create_session() as session:
             query = select(TaskInstance).where(TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
-            for ti in session.scalars(query.options(joinedload(TaskInstance.hitl_detail))).all():
-                self._answer(session, ti, ti.hitl_detail)
+            waiting = session.scalars(query.options(joinedload(TaskInstance.hitl_detail))).all()
+            answered = [self._answer(session, ti, ti.hitl_detail) for ti in waiting]
+        self.seen += answered  # an answer that SQLite was too busy to keep is given again, and counts once
 
-    def _answer(self, session: Any, ti: Any, detail: Any) -> None:
+    def _answer(self, session: Any, ti: Any, detail: Any) -> Shown:
         from airflow.models.trigger import handle_event_submit
         from airflow.triggers.base import TriggerEvent
 
         now = datetime.now(UTC)
-        self.seen.append(
-            Shown(
-                detail.subject, detail.body, [one["id"] for one in detail.assignees or []], self.site.leases(),
-                self.site.revision(), ti.map_index, (ti.trigger_timeout - now).total_seconds(),
-            )
+        shown = Shown(
+            detail.subject, detail.body, [one["id"] for one in detail.assignees or []], self.site.leases(),
+            self.site.revision(), ti.map_index, (ti.trigger_timeout - now).total_seconds(),
         )  # fmt: skip
         event = {"error": "no response", "error_type": "timeout"}
         if self.says is not None:
@@ -106,6 +105,7 @@ class Anna:
             detail.responded_by, detail.responded_at = {"id": "anna", "name": "anna"}, now
             event = detail.as_resume_event_payload()
         handle_event_submit(TriggerEvent(event), task_instance=ti, session=session)
+        return shown
 
 
 @contextmanager

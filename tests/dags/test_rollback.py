@@ -15,7 +15,7 @@ from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from tests.dags.conftest import FQRN, MiniSite, Run, read_dags, record
-from tests.dags.test_approval import anna
+from tests.dags.test_approval import Shown, anna
 from tests.fakes.builds import Build, tree
 
 pytestmark = pytest.mark.server("weed")
@@ -134,9 +134,10 @@ def test_a_repository_that_moved_since_the_preview_needs_another_one(keyed: Mini
     with anna(keyed, "Approve") as person:
         answer = person._answer
 
-        def moved_then(*given: object) -> None:
-            publish()
-            answer(*given)
+        def moved_then(*given: object) -> Shown:
+            if keyed.revision() == before:
+                publish()
+            return answer(*given)
 
         person._answer = moved_then  # type: ignore[method-assign]
         run = keyed.run("rollback", **FORM, dry_run=False)
