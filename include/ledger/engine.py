@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, InterfaceError, OperationalError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from include.addresses import is_loopback
 from include.ledger.errors import LedgerError, LedgerUnavailable
@@ -21,6 +23,9 @@ Bind = Engine | Connection
 
 BUSY_TIMEOUT_S = 60
 ATTEMPTS = 8
+IDLE_S = 1.0
+"""A connection that was not used for so long is checked before it is used again."""
+_RETURNED = "returned"
 _RETRY_S = 0.01
 _WRITE = "nightshift_write"
 _DEADLOCK, _LOCK_WAIT = 1213, 1205
@@ -182,7 +187,8 @@ def _open_mysql(url: URL) -> Engine:
         url,
         connect_args={"charset": "utf8mb4", "connect_timeout": 10},
         isolation_level="READ COMMITTED",
-        pool_pre_ping=True,
+        # each transaction ends with its block, so a further ROLLBACK would only be a round trip more
+        pool_reset_on_return=None,
         pool_recycle=1800,
         hide_parameters=True,
     )
@@ -191,6 +197,19 @@ def _open_mysql(url: URL) -> Engine:
     def configure(connection: Any, _record: object) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'")
+
+    @event.listens_for(engine, "checkin")
+    def returned(_connection: Any, record: ConnectionPoolEntry) -> None:
+        record.info[_RETURNED] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def taken(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
+        # `pool_pre_ping` would ask before each transaction, also right after another one
+        if time.monotonic() - record.info.get(_RETURNED, math.inf) > IDLE_S:
+            try:
+                connection.ping(reconnect=False)
+            except Exception as error:
+                raise DisconnectionError from error  # the pool opens another one
 
     return engine
 

@@ -28,6 +28,8 @@ from include.stageout.tables import stageout_jobs, stageout_queues, stageout_tra
 LARGE = "0" * 32
 """The claim of copies that wait for the component that reads large files (`claim_large`)."""
 BY_QUEUE = "ix_stageout_transfers_state_queue_due_at"
+_NOT_READ = frozenset({"place", "reason", "due_at", "claim", "claimed_by", "block", "copied_at"})
+"""Columns that no component needs of what it has claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,10 @@ class StageoutWorker:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRows:
-    """The rows as they are after the claim, each with the columns of its queue; moves of them name the claim."""
+    """The rows as they are after the claim, each with the columns of its queue; moves of them name the claim.
+
+    They have no columns of the claim itself, nor others that no component reads.
+    """
 
     claim: str
     rows: tuple[Row[Any], ...]
@@ -289,10 +294,11 @@ def _take(
     claim = secrets.token_hex(16)
     values = {**_held(claim, worker, now), **(changes or {})}
     rows: list[Row[Any]] = []
+    read = [column for column in table.columns if column.name not in _NOT_READ]
     queue = [column for column in stageout_queues.columns if column.name not in {"id", "digest"}]
     for piece in pieces(ids):
         connection.execute(update(table).where(table.c.id.in_(piece)).values(values))
-        with_queue = select(table, *queue).join(stageout_queues, table.c.queue == stageout_queues.c.id)
+        with_queue = select(*read, *queue).join(stageout_queues, table.c.queue == stageout_queues.c.id)
         rows += connection.execute(with_queue.where(table.c.id.in_(piece)))
     return ClaimedRows(claim, tuple(rows))
 

@@ -71,17 +71,22 @@ class TransferMove:
 
 @dataclass(frozen=True, slots=True)
 class TransferJobMove:
-    """As `TransferMove`, of an FTS job."""
+    """As `TransferMove`, of an FTS job.
+
+    Attributes:
+        fts_id: The id that FTS gave it, which a server that was set up again makes in another way; None: as it was.
+    """
 
     id: int
     current: TransferJobState
     to: TransferJobState
     reason: str
     wait: timedelta = timedelta()
+    fts_id: str | None = None
 
     def changes(self, now: datetime) -> dict[str, Any]:
         """As `TransferMove.changes`."""
-        return _changes(self, now)
+        return _changes(self, now) | ({} if self.fts_id is None else {"fts_id": self.fts_id})
 
 
 def move_transfers(
@@ -193,11 +198,11 @@ def _record(
         ended = {"claim": None, "claimed_by": None, "moved_at": now, **_counted(current, to, spends=spends)}
         for piece in pieces(alike):
             changes = {move.id: move.changes(now) for move in piece}
-            update_rows(connection, table, changes, ended)
+            _update_rows(connection, table, changes, ended)
         note_moves(connection, table, [move.id for move in alike], current, by)
 
 
-def update_rows(
+def _update_rows(
     connection: Connection, table: Table, changes: Mapping[int, Mapping[str, Any]], same: Mapping[str, Any]
 ) -> None:
     """Change rows in one statement, each in its own way; up to as many as `pieces` makes of them.

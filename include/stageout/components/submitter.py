@@ -39,7 +39,7 @@ from include.stageout.claims import (
 from include.stageout.components.tools import Stageout
 from include.stageout.errors import NO_SITE_URL, StageoutError
 from include.stageout.jobs import NewTransferJob, record_job, transfers_of_jobs
-from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers, update_rows
+from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
 from include.stageout.requests import pieces
 from include.stageout.retry import TransferFailureClass, failure_class
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
@@ -348,11 +348,9 @@ class _SubmitBatch:
         moves = [TransferMove(transfer, _T.CLAIMED, _T.SUBMITTED, reason) for transfer in transfers]
 
         def work(connection: Connection) -> int:
-            move = TransferJobMove(number, _J.SUBMITTING, _J.SUBMITTED, reason, FIRST_LOOK)
+            move = TransferJobMove(number, _J.SUBMITTING, _J.SUBMITTED, reason, FIRST_LOOK, fts_id)
             if not move_jobs(connection, [move], StageoutComponent.SUBMITTER, now=self.now(), claim=claim):
                 return 0
-            # a server that was set up again makes other ids
-            update_rows(connection, stageout_jobs, {number: {"fts_id": fts_id}}, {})
             return len(move_transfers(connection, moves, StageoutComponent.SUBMITTER, now=self.now(), claim=claim))
 
         self.outcomes[_T.SUBMITTED.value] += writing(self.stageout.ledger, work)

@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, Engine, text
 
 from include.fts.client.credentials import X509Files
 from include.lab.servers.mariadb import MariaDbServer
-from include.ledger.engine import open_ledger, reading
+from include.ledger import engine
+from include.ledger.engine import open_ledger, reading, writing
 from include.ledger.errors import LedgerUnavailable
 from tests.fakes.certificates import Authority
 
@@ -67,3 +68,26 @@ def tls_of(files: X509Files, folder: Path) -> tuple[str, ...]:
         shutil.copy(ours, theirs)
         theirs.chmod(0o644)
     return (f"--ssl-cert={certificate}", f"--ssl-key={key}")
+
+
+def test_a_connection_that_the_server_closed_is_replaced_and_none_keeps_its_locks(
+    on_server: Engine, mariadb: MariaDbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "IDLE_S", 0.0)
+    own, other = (open_ledger(on_server.url, password=mariadb.password) for _ in range(2))
+
+    def locked(connection: Connection) -> int:
+        connection.execute(text("SELECT version_num FROM ledger_version FOR UPDATE NOWAIT"))
+        return int(connection.scalar(text("SELECT CONNECTION_ID()")) or 0)
+
+    first = writing(own, locked)
+    with reading(own) as connection:
+        assert locked(connection) == first
+    with pytest.raises(ZeroDivisionError):
+        writing(own, lambda connection: locked(connection) // 0)
+    writing(other, locked)
+    with reading(other) as connection:
+        connection.execute(text(f"KILL {first}"))
+    assert writing(own, locked) != first
+    own.dispose()
+    other.dispose()
