@@ -5,7 +5,8 @@ a collection removes it, and a small build is published, so that no tag of the l
 inject RATE files a second, and the DAGs of stage-out run until they verify as many. A second collection is begun with
 the night and deletes these objects. In a night of kind A the DAGs are paused. The first night warms up and is not
 counted. PREPARE and PUBLISH are the slots of these pools in nights of both kinds: what a night leaves to others, also
-when it is alone. A night of kind W is one alone with the usual slots. SHARDS are the tasks that share a pass.
+when it is alone. A night of kind W is one alone with the usual slots. SHARDS are the tasks that share a pass. The FTS
+service and the users, who have machines of their own in production, run at the lowest priority.
 
 Ends in one line of JSON, which is also written to bench/results/together.json; code 1 if the ratio of the means is
 above the target, an artifact was not published, a collection deleted less than its garbage or did not do so within its

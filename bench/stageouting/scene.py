@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from publishing.machine import BENCH, Idle
+from publishing.machine import BENCH, Idle, step_back
 from sqlalchemy import Engine, update
 from stageouting.account import FinalAccount, Mark, Measures, final_account, ledger_mb, open_files
 from stageouting.history import fill
@@ -91,7 +91,7 @@ class Scene:
         roles = ROLES if processes else {}
         workers = {name: self._worker(plan, name, components, profile) for name, components in roles.items()}
         away: list[tuple[float, float]] = []
-        injector = self._start("stageouting.injector", {"plan": plan.to_json()})
+        injector = self._users(plan)
         began, start = utc(), time.monotonic()
         try:
             pest = threading.Thread(target=self._trouble, args=(troubles, start, away), daemon=True)
@@ -118,7 +118,7 @@ class Scene:
     @contextmanager
     def injecting(self, plan: LoadPlan) -> Iterator[None]:
         """Users send their requests while the block lasts."""
-        injector = self._start("stageouting.injector", {"plan": plan.to_json()})
+        injector = self._users(plan)
         try:
             yield
         finally:
@@ -175,11 +175,18 @@ class Scene:
             "stageouting.worker", job | ({"profile": str(self.folder / f"{name}.profile")} if profile else {})
         )
 
-    def _start(self, module: str, job: dict[str, Any]) -> subprocess.Popen[str]:
+    def _users(self, plan: LoadPlan) -> subprocess.Popen[str]:
+        """They step back, since they are not on this machine in production."""
+        injector = self._start("stageouting.injector", {"plan": plan.to_json()}, apart=True)
+        step_back(injector.pid)
+        return injector
+
+    def _start(self, module: str, job: dict[str, Any], *, apart: bool = False) -> subprocess.Popen[str]:
         job |= {"ledger": self._server.url(DATABASE), "password": self._server.password}
         process = subprocess.Popen(
-            [sys.executable, "-m", module], cwd=BENCH, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-m", module], cwd=BENCH, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            start_new_session=apart,
+        )  # fmt: skip
         assert process.stdin is not None
         process.stdin.write(json.dumps(job) + "\n")
         process.stdin.close()

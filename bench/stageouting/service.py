@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from publishing.machine import step_back
 from stageouting.load import FAILURES
 
 from include.lab.servers.process import free_port
@@ -20,7 +21,7 @@ START_S = 120.0
 
 
 class FtsProcess:
-    """One server on one port; its state outlives its process."""
+    """One server on one port; its state outlives its process. It steps back, since others run it in production."""
 
     def __init__(self, folder: Path, *, mean_s: float, failures: Mapping[str, float] = FAILURES) -> None:
         self._folder = folder
@@ -44,8 +45,9 @@ class FtsProcess:
                     str(Path(sys.executable).parent / "nightshift"), "fts", "serve", "--port", str(self._port),
                     "--state", str(self._folder / "fts.sqlite"), "--mean", str(self._mean_s), *fails,
                 ],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
+        step_back(self._process.pid)
         ends = time.monotonic() + START_S
         while True:
             try:
