@@ -264,8 +264,11 @@ bench-stageout: $(STAMP) servers  ## stage-out under the load of its source, ove
 
 bench-together: ARTIFACTS = 400
 bench-together: RATE = 140
-bench-together: $(STAMP) servers  ## a night alone, and beside stage-out and a collection [ARTIFACTS=400 RATE=140 ORDER=ABBA PREPARE=1 PUBLISH=2 (slots) SHARDS=1]
-	@$(BIN)/python bench/together.py --artifacts $(ARTIFACTS) --rate $(RATE) --order $(ORDER) $(if $(PREPARE),--prepare $(PREPARE)) $(if $(PUBLISH),--publish $(PUBLISH)) $(if $(SHARDS),--shards $(SHARDS))
+bench-together: PREPARE = 1
+bench-together: PUBLISH = 1
+bench-together: SHARDS = 1
+bench-together: $(STAMP) servers  ## a night alone, and beside stage-out and a collection [ARTIFACTS=400 RATE=140 ORDER=ABBA SHARDS=1, slots PREPARE=1 PUBLISH=1; 0: the usual ones]
+	@$(BIN)/python bench/together.py --artifacts $(ARTIFACTS) --rate $(RATE) --order $(ORDER) --prepare $(PREPARE) --publish $(PUBLISH) --shards $(SHARDS)
 
 bench-heartbeats: $(STAMP) servers  ## heartbeats of tasks beside users' bulk requests, with one API server and with two
 	@$(BIN)/python bench/heartbeats.py

@@ -29,7 +29,10 @@ from stageouting.load import LoadPlan
 from stageouting.scene import Scene, SceneRun, Trouble, opened, say
 from stageouting.scheduled import scheduled
 
-WANTED = {"files_per_s": 300, "backlog_slope": 0, "files_per_block_mean": 50, "with_history_ratio": 0.9}
+WANTED = {
+    "files_per_s": 300, "airflow_files_per_s": 140, "backlog_slope": 0, "files_per_block_mean": 50,
+    "with_history_ratio": 0.9,
+}  # fmt: skip
 WARM_UP_SHARE = 1 / 3
 """Of the run, before the rates are measured: 5 of 15 minutes."""
 PLOT_STEP_S = 30.0
@@ -65,7 +68,7 @@ def _runs(scene: Scene, plan: LoadPlan, options: argparse.Namespace) -> tuple[di
     first = scene.run(plan, troubles=kills, drain_s=options.drain, profile=options.profile)
     if options.profile:
         _keep_profiles(scene, options)
-    _tell("one link a minute for each user", first)
+    _tell("one link a minute for each user", first, WANTED["files_per_s"])
     result, faults = _figures(first), list(first.account.faults)
     if options.outage:
         result |= {"outage_s": 60 * options.outage, "recovery_s": round(_recovery_s(first), 1)}
@@ -87,7 +90,7 @@ def _runs(scene: Scene, plan: LoadPlan, options: argparse.Namespace) -> tuple[di
         say(f"{options.history:,} finished rows in {time.monotonic() - began:.0f} s")
         faults += plan_faults(scene.ledger)
         third = scene.run(replace(plan, run="later"), drain_s=options.drain)
-        _tell(f"with {options.history:,} finished rows", third)
+        _tell(f"with {options.history:,} finished rows", third, WANTED["files_per_s"])
         faults += third.account.faults
         result |= {
             "history": options.history, "memory_gb": options.memory, "with_history_files_per_s": _rate(third),
@@ -106,7 +109,7 @@ def _under_airflow(scene: Scene, plan: LoadPlan, options: argparse.Namespace, fa
     """The components as tasks that the scheduler starts every minute."""
     with scheduled(plan, scene.ledger_url, scene.fts.url):
         run = scene.run(plan, drain_s=options.drain + 600, processes=False)
-    _tell("under Airflow's scheduler", run)
+    _tell("under Airflow's scheduler", run, WANTED["airflow_files_per_s"])
     faults += run.account.faults
     return {
         "airflow_files_per_s": _rate(run),
@@ -151,10 +154,11 @@ def _figures(run: SceneRun) -> dict[str, Any]:
     }
 
 
-def _tell(what: str, run: SceneRun) -> None:
+def _tell(what: str, run: SceneRun, wanted: float | None = None) -> None:
     figures = _figures(run)
+    asked = f"of {run.plan.rate:.0f} requested" + ("" if wanted is None else f", wanted: {wanted:.0f}")
     say(
-        f"{what}: {figures['files_per_s']:.0f} verified files/s (wanted: {WANTED['files_per_s']}), backlog grows by "
+        f"{what}: {figures['files_per_s']:.0f} verified files/s ({asked}), backlog grows by "
         f"{figures['backlog_slope']:.2f} files/s (wanted: {WANTED['backlog_slope']} at most), {figures['files']:,} "
         f"files in jobs of {figures['files_per_job_mean']} and blocks of {figures['files_per_block_mean']} (wanted: "
         f"{WANTED['files_per_block_mean']}); from the copy's end to its verification p50 {figures['lag_p50_s']} p95 "
