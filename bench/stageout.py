@@ -156,7 +156,9 @@ def _figures(run: SceneRun) -> dict[str, Any]:
 
 def _tell(what: str, run: SceneRun, wanted: float | None = None) -> None:
     figures = _figures(run)
-    asked = f"of {run.plan.rate:.0f} requested" + ("" if wanted is None else f", wanted: {wanted:.0f}")
+    asked = f"of {run.plan.rate:.0f} requested"
+    if wanted is not None and wanted <= run.plan.rate:  # fewer were requested in a soak
+        asked += f", wanted: {wanted:.0f}"
     say(
         f"{what}: {figures['files_per_s']:.0f} verified files/s ({asked}), backlog grows by "
         f"{figures['backlog_slope']:.2f} files/s (wanted: {WANTED['backlog_slope']} at most), {figures['files']:,} "
