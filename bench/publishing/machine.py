@@ -29,9 +29,10 @@ def description() -> str:
 
 
 def step_back(pid: int) -> None:
-    """Give all others the processors first; for a process, in a session of its own, that has a machine in production.
+    """Set a process, which has a session of its own, to the lowest priority: in production it is on another machine.
 
-    Sessions share the processors in equal parts where the kernel groups by them; `nice` counts within a session only.
+    Linux may divide the processors equally among sessions (autogroup). Then `nice` counts only within a session, and
+    the session needs a priority of its own.
     """
     os.setpriority(os.PRIO_PROCESS, pid, 19)
     group = Path(f"/proc/{pid}/autogroup")

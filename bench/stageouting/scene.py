@@ -176,7 +176,7 @@ class Scene:
         )
 
     def _users(self, plan: LoadPlan) -> subprocess.Popen[str]:
-        """They step back, since they are not on this machine in production."""
+        """The users who send requests, at the lowest priority: in production they are on other machines."""
         injector = self._start("stageouting.injector", {"plan": plan.to_json()}, apart=True)
         step_back(injector.pid)
         return injector

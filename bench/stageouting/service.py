@@ -21,7 +21,10 @@ START_S = 120.0
 
 
 class FtsProcess:
-    """One server on one port; its state outlives its process. It steps back, since others run it in production."""
+    """One server on one port; its state outlives its process.
+
+    It runs at the lowest priority: in production it is on another machine.
+    """
 
     def __init__(self, folder: Path, *, mean_s: float, failures: Mapping[str, float] = FAILURES) -> None:
         self._folder = folder
