@@ -59,7 +59,7 @@ SHAPES = {
     "hlt2-streams": BenchPreset(2, 0.001),
     "hlt2-blocks": BenchPreset(2),
     "hlt2-occupancy": BenchPreset(8, 0.003),
-    "hlt2-ageing": BenchPreset(30),
+    "hlt2-aged": BenchPreset(30),
     # no longer steps: what they may write would make the OSDs nearly full
     "hlt2-degraded-osd": BenchPreset(3, 0.003),
     "hlt2-degraded-host": BenchPreset(3, 0.003),

@@ -75,7 +75,8 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
                 title="Preset",
                 type="string",
                 enum=sorted(PRESETS),
-                description="What is measured: `nightshift storage-benchmark presets` describes them.",
+                values_display={name: f"{name}: {preset.title}" for name, preset in PRESETS.items()},
+                description="What is measured.",
             ),
             "scale": Param(
                 nightly.scale if nightly else 0.01,

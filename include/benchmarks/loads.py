@@ -97,6 +97,11 @@ class StreamLoad:
         return self.creates or self.access is LoadAccess.MIXED
 
     @property
+    def endless(self) -> bool:
+        """True if it goes on until its time is over: it begins again after its last file."""
+        return self.access in {LoadAccess.READ, LoadAccess.LIST}
+
+    @property
     def needs_data(self) -> bool:
         """Whether the dataset exists before."""
         return not self.creates
@@ -125,9 +130,15 @@ class LoadStep:
     runner: RunnerKind
     loads: tuple[StreamLoad, ...]
     seconds: int
-    """Reading and listing end after so long; all else when every file was worked on once, or after so long."""
+    """Reading and listing end after so long; all else when every file was worked on once, or after so long. A step of
+    both ends with the first stream that ends."""
     ramp_s: int = 0
     """The first seconds are not counted."""
+
+    @property
+    def together(self) -> bool:
+        """True if some loads end by themselves and others go on: all end with the first stream that ends."""
+        return len({load.endless for load in self.loads}) > 1
 
 
 def file_name(dataset: str, stream: int, file: int) -> str:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from include.benchmarks.latencies import PERCENTILES, LatencyHistogram
 from include.benchmarks.loads import LoadAccess
 
+WHOLE = 100.0
+"""Percent."""
+
 
 @dataclass(frozen=True, slots=True)
 class SeriesPoint:
@@ -58,12 +61,15 @@ class MeasuredLoad:
         return self.operations / self.seconds if self.seconds > 0 else 0.0
 
     def percentiles(self) -> dict[str, float]:
-        """Latencies in milliseconds by `p50` to `p99.9`; empty where the runner reports none."""
-        found = (
-            {f"p{percent:g}": self.latencies.percentile_ms(percent) for percent in PERCENTILES}
-            if self.latencies
-            else {}
-        )
+        """Latencies in milliseconds by `p50` to `p99.9`: those that at least one operation exceeds.
+
+        The 95th percentile of five operations would be their maximum. Empty where the runner reports no latencies.
+        """
+        if self.latencies is None:
+            return {}
+        operations = self.latencies.operations
+        enough = [percent for percent in PERCENTILES if round(operations * (100 - percent), 6) >= WHOLE]
+        found = {f"p{percent:g}": self.latencies.percentile_ms(percent) for percent in enough}
         return {name: value for name, value in found.items() if value is not None}
 
 

@@ -251,13 +251,15 @@ def _clean_up(site: Site, folder: CampaignFolder, clean_up: Any) -> None:
 
 
 def _step_line(ended: StepRecord, total: int) -> str:
-    from include.benchmarks.scenarios.plan import shown_bytes
+    from include.benchmarks.scenarios.plan import shown_bytes, shown_rate
 
     head = f"{ended.step.number}/{total} {ended.step.load.name}"
     if ended.result is None:
         return f"{head}: {printable(ended.error or '')}"
     loads = ended.result.loads
-    speeds = (f"{load.access.value} {shown_bytes(load.throughput)}/s, {load.rate:,.0f} operations/s" for load in loads)
+    speeds = (
+        f"{load.access.value} {shown_bytes(load.throughput)}/s, {shown_rate(load.rate)} operations" for load in loads
+    )
     failed = sum(load.failed for load in loads)
     return f"{head}: {'; '.join(speeds)}" + (f"; {failed} failed" if failed else "")
 

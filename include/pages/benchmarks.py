@@ -10,14 +10,14 @@ from urllib.parse import urlencode
 from include.benchmarks.campaign.folder import FOLDER, ID
 from include.benchmarks.report.write import REPORT, shown_value
 from include.benchmarks.verdict.compare import BenchmarkVerdict
-from include.benchmarks.verdict.figures import FigureName
+from include.benchmarks.verdict.figures import FigureName, direction_title
 from include.benchmarks.verdict.judge import JudgedCampaign
 from include.benchmarks.verdict.record import accepted_campaigns, judged_campaigns
 from include.benchmarks.verdict.suite import DATA_DOCS
 from include.pages import charts
 from include.pages.asked import Asked
 
-EVERY_S, PAGE = 30, 100
+EVERY_S, PAGE, PERCENT = 30, 100, 100
 KINDS: Mapping[BenchmarkVerdict, str] = {
     BenchmarkVerdict.PASS: "good",
     BenchmarkVerdict.IMPROVED: "good",
@@ -45,7 +45,7 @@ def read(asked: Asked) -> dict[str, Any]:
         "rows": [_row(settings.paths.var, campaign, campaign.id in baselines[campaign.target]) for campaign in found],
         "of": shown[0] if shown else None,
         "history": history_figure(shown) if len(shown) > 1 else None,
-        "drift": drift_figure(shown),
+        "drift": drift_figure(shown, settings.benchmarks.margin),
         "every": EVERY_S,
     }
 
@@ -81,24 +81,35 @@ def history_figure(campaigns: Sequence[JudgedCampaign]) -> dict[str, Any]:
         medians = [
             {result.figure.key: result.figure.median for result in campaign.figures}.get(key) for campaign in ordered
         ]
-        traces.append(charts.line(f"{key[0]} {key[1].value}", [campaign.began_at for campaign in ordered], medians))
+        name = direction_title(key[0], key[1])
+        traces.append(charts.line(name, [campaign.began_at for campaign in ordered], medians))
     return charts.figure("Throughput", traces, unit="B/s")
 
 
-def drift_figure(campaigns: Sequence[JudgedCampaign]) -> dict[str, Any] | None:
-    """Judged figures as a share of their baseline, over time; None where no campaign had a baseline."""
+def drift_figure(campaigns: Sequence[JudgedCampaign], margin: float) -> dict[str, Any] | None:
+    """Judged figures in percent of their baseline, over time; None where no campaign had a baseline.
+
+    Args:
+        campaigns: With the same plan.
+        margin: The share by which a figure may be worse and still pass; drawn as a line.
+    """
     compared = sorted((campaign for campaign in campaigns if campaign.baseline), key=lambda campaign: campaign.began_at)
     if not compared:
         return None
-    keys = [result.figure.key for result in compared[-1].figures if result.figure.judged]
+    times = [campaign.began_at for campaign in compared]
     traces = []
-    for key in keys:
-        ratios = [
-            {result.figure.key: result.comparison.ratio for result in campaign.figures if result.comparison}.get(key)
+    for figure in (result.figure for result in compared[-1].figures if result.figure.judged):
+        shares = [
+            {
+                result.figure.key: PERCENT * result.comparison.ratio
+                for result in campaign.figures
+                if result.comparison and result.comparison.ratio is not None
+            }.get(figure.key)
             for campaign in compared
         ]
-        traces.append(charts.line(f"{key[0]} {key[1].value}", [campaign.began_at for campaign in compared], ratios))
-    return charts.figure("Share of the baseline", traces, from_zero=False)
+        traces.append(charts.line(figure.title, times, shares))
+    traces.append(charts.line("margin", times, [PERCENT * (1 - margin)] * len(times)))
+    return charts.figure("Of the baseline; above 100 % is better", traces, unit=" %", from_zero=False)
 
 
 def _row(var: Path, campaign: JudgedCampaign, accepted: bool) -> dict[str, Any]:
@@ -107,7 +118,7 @@ def _row(var: Path, campaign: JudgedCampaign, accepted: bool) -> dict[str, Any]:
         "campaign": campaign,
         "kind": KINDS[campaign.verdict],
         "accepted": accepted,
-        "figures": [(result.figure.step, shown_value(result.figure, result.figure.median)) for result in judged],
+        "figures": [(result.figure.title, shown_value(result.figure, result.figure.median)) for result in judged],
         "unmet": [check for check in campaign.requirements if not check.met],
         "report": f"benchmarks/{campaign.id}/report" if report_file(var, campaign.id) else None,
         "like": f"benchmarks?{urlencode({'target': campaign.target, 'preset': campaign.preset})}",

@@ -52,6 +52,8 @@ _OF_ONE_STEP = frozenset({RUNNER_FAILED.code, RESULT_UNREADABLE.code})
 """Errors after which the other steps are run."""
 FILLED_SHARE = 0.99
 """Of what a fill has to write."""
+ALONE_SHARE, LAST_OPERATION_S = 0.2, 2.0
+"""Of the time of a mixed step: so long some of its streams may run alone, to end their last operations."""
 FREED_S, FREED_EVERY_S = 30.0, 1.0
 """After how long without growth the free space of a target counts as final, and how often it is asked for meanwhile."""
 Clock = Callable[[], datetime]
@@ -309,7 +311,12 @@ def _run_step(
 
 
 def _complete(step: PlannedStep, result: RunnerResult) -> RunnerResult:
-    """The result; where a fill did not write all of its data, that is a missing part of the campaign."""
+    """Return the result, with a missing part of the campaign where a fill wrote too little or loads ran alone."""
+    together = min((load.first_done_s for load in result.loads), default=0.0)
+    longest = max((load.seconds for load in result.loads), default=0.0)
+    if step.load.together and longest - together > max(LAST_OPERATION_S, ALONE_SHARE * longest):
+        what = f"its loads ran together for {together:.1f} of {longest:.1f} s only: the rest is no mixed load"
+        return replace(result, missing=(*result.missing, f"{what}; raise the scale"))
     written = sum(load.bytes for load in result.loads)
     if not step.fills or written >= FILLED_SHARE * step.bytes:
         return result

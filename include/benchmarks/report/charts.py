@@ -11,10 +11,10 @@ from statistics import median
 from include.benchmarks.campaign.folder import StepRecord
 from include.benchmarks.loads import LoadAccess
 from include.benchmarks.results import MeasuredLoad
-from include.benchmarks.verdict.figures import FigureName
+from include.benchmarks.verdict.figures import FigureName, direction_title
 from include.benchmarks.verdict.judge import JudgedCampaign
 
-MB = 1e6
+MB, PERCENT = 1e6, 100
 LEAST_FILLED = 8
 """Percent of a target."""
 Point = tuple[float, float]
@@ -82,7 +82,12 @@ def charts_of(
         _history(history, frozenset(accepted)),
         _drift(history),
     )  # fmt: skip
-    return tuple(chart for chart in found if chart is not None)
+    return tuple(chart for chart in found if chart is not None and _is_line(chart))
+
+
+def _is_line(chart: BenchmarkChart) -> bool:
+    """Whether there is more than one place on the horizontal axis: a single one is better read in the table."""
+    return len({x for line in chart.lines for x, y in line.points if not math.isnan(y)}) > 1
 
 
 def _against(
@@ -225,7 +230,7 @@ def _history(campaigns: Sequence[JudgedCampaign], accepted: frozenset[str]) -> B
             figure = judged.figure
             if figure.name is FigureName.THROUGHPUT:
                 point = (campaign.began_at.timestamp(), figure.median / MB)
-                lines[f"{figure.step} {figure.access.value}"].append((point, mark))
+                lines[direction_title(figure.step, figure.access)].append((point, mark))
     drawn = _drawn(lines)
     title = "History"
     return BenchmarkChart("history", title, "Day (UTC)", "Throughput (MB/s)", drawn, days=True) if drawn else None
@@ -237,15 +242,14 @@ def _drift(campaigns: Sequence[JudgedCampaign]) -> BenchmarkChart | None:
     for campaign in sorted(campaigns, key=lambda item: item.began_at):
         for judged in campaign.figures:
             if judged.figure.judged and judged.comparison and judged.comparison.ratio is not None:
-                point = (campaign.began_at.timestamp(), judged.comparison.ratio)
-                name = f"{judged.figure.step} {judged.figure.access.value} {judged.figure.name.value}"
-                lines[name].append((point, judged.comparison.verdict.value))
+                point = (campaign.began_at.timestamp(), PERCENT * judged.comparison.ratio)
+                lines[judged.figure.title].append((point, judged.comparison.verdict.value))
     drawn = tuple(
         ChartLine(name, tuple(point for point, _ in found), tuple(verdict for _, verdict in found))
         for name, found in lines.items()
     )
-    title = "Share of the baseline; above 1 is better"
-    return BenchmarkChart("drift", title, "Day (UTC)", "Share of the baseline", drawn, days=True) if drawn else None
+    title = "Compared with the baseline; above 100 % is better"
+    return BenchmarkChart("drift", title, "Day (UTC)", "Of the baseline (%)", drawn, days=True) if drawn else None
 
 
 def _loads(steps: Iterable[StepRecord]) -> Iterator[tuple[StepRecord, MeasuredLoad]]:
@@ -261,5 +265,4 @@ def _streams(ended: StepRecord, access: LoadAccess) -> int:
 
 
 def _name(ended: StepRecord, load: MeasuredLoad) -> str:
-    name = ended.step.load.name
-    return name if name.startswith(load.access.value) else f"{name} {load.access.value}"
+    return direction_title(ended.step.load.name, load.access)

@@ -47,8 +47,8 @@ _HEADROOM = 1.08
 """Of the vertical axis, above the highest point and its text."""
 
 
-def png(chart: BenchmarkChart) -> bytes:
-    """The chart as a picture."""
+def png(chart: BenchmarkChart, subject: str) -> bytes:
+    """Draw the chart as a picture; `subject`, below its title, says what was measured."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -63,7 +63,7 @@ def png(chart: BenchmarkChart) -> bytes:
         for place, height, text in filter(itemgetter(2), zip(x, y, line.text, strict=False)):
             offset: dict[str, Any] = {"xytext": (0, 6), "textcoords": "offset points", "fontsize": 7, "ha": "center"}
             axes.annotate(_plain(text), (place, height), **offset)
-    axes.set(title=_plain(chart.title), xlabel=chart.x_label, ylabel=chart.y_label)
+    axes.set(title=_plain(f"{chart.title}\n{subject}"), xlabel=chart.x_label, ylabel=chart.y_label)
     highest = max((y for line in chart.lines for _, y in line.points if not math.isnan(y)), default=0.0)
     axes.set_ylim(0, _HEADROOM * highest or 1)
     if chart.log_x:

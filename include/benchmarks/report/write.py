@@ -13,9 +13,9 @@ from include.benchmarks.report.charts import charts_of
 from include.benchmarks.report.draw import plotly_figure, png
 from include.benchmarks.report.publication import publication_of
 from include.benchmarks.report.servers import server_charts, servers_of
-from include.benchmarks.scenarios.plan import find_preset, shown_bytes
+from include.benchmarks.scenarios.plan import find_preset, shown_bytes, shown_rate
 from include.benchmarks.servers.machine import LIMIT_RULE
-from include.benchmarks.verdict.figures import FigureName, StepFigure
+from include.benchmarks.verdict.figures import FigureName, StepFigure, direction_title
 from include.benchmarks.verdict.judge import JudgedCampaign
 from include.benchmarks.verdict.record import accepted_campaigns, judged_campaigns
 from include.ledger.engine import Bind
@@ -45,17 +45,19 @@ def write_report(bind: Bind, folder: CampaignFolder, judged: JudgedCampaign) -> 
         *publication.charts(),
         *server_charts(record.began_at, steps),
     )
+    subject = f"{judged.target}, {judged.preset}, scale {judged.scale:g}"
     pictures = folder.path / CHARTS
     pictures.mkdir(exist_ok=True)
     for old in pictures.glob("*.png"):
         old.unlink()
     for chart in charts:
-        (pictures / f"{chart.name}.png").write_bytes(png(chart))
+        (pictures / f"{chart.name}.png").write_bytes(png(chart, subject))
     values: dict[str, Any] = {
         "judged": judged,
         "record": record,
         "preset": find_preset(judged.preset),
         "steps": steps,
+        "rounds": max((ended.step.round for ended in steps if ended.result), default=0),
         "figures": {chart.name: plotly_figure(chart) for chart in charts},
         "notes": sorted({note for ended in steps if ended.result for note in ended.result.notes}),
         "servers": servers_of(steps),
@@ -78,7 +80,7 @@ def shown_value(figure: StepFigure, value: float) -> str:
         case FigureName.THROUGHPUT:
             return f"{shown_bytes(value)}/s"
         case FigureName.OPERATIONS:
-            return f"{value:,.4g} /s"
+            return shown_rate(value)
         case FigureName.P95_MS | FigureName.MEAN_MS:
             return f"{value:.3g} ms"
 
@@ -92,7 +94,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"shown": shown_value}
+    made.globals |= {"shown": shown_value, "direction": direction_title}
     made.filters |= {"bytes": shown_bytes}
     return made
 

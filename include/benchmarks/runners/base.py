@@ -23,6 +23,8 @@ class RunnerAbilities:
     accesses: frozenset[LoadAccess]
     limits_rates: bool
     takes_ramp: bool
+    ends_together: bool = True
+    """Several loads of a step: the figures are of the time in which all of them ran."""
 
 
 class Runner(ABC, Generic[AreaT]):

@@ -51,7 +51,9 @@ class EndedStream:
 class DdRunner(Runner[FolderArea]):
     """Whole files of zeros, as fast as it goes; no latencies."""
 
-    abilities = RunnerAbilities(frozenset({LoadAccess.WRITE, LoadAccess.READ}), limits_rates=False, takes_ramp=False)
+    abilities = RunnerAbilities(
+        frozenset({LoadAccess.WRITE, LoadAccess.READ}), limits_rates=False, takes_ramp=False, ends_together=False
+    )
 
     def run(self, step: LoadStep, area: FolderArea, scratch: Path) -> RunnerResult:
         step, notes = complete_files(step, area)

@@ -35,6 +35,7 @@ def fio_arguments(step: LoadStep, folder: Path, *, direct: bool) -> tuple[str, .
         f"--write_hist_log={LOGS}",
         "--log_avg_msec=1000",
         "--log_hist_msec=1000",
+        *(("--exitall",) if step.together else ()),
     )
     return (*common, *(argument for load in step.loads for argument in _job(load)))
 

@@ -8,6 +8,7 @@ out: bodies are not part of the signature, and large objects are read in pieces,
 from __future__ import annotations
 
 import os
+import threading
 import time
 from array import array
 from collections import Counter, defaultdict, deque
@@ -92,19 +93,31 @@ class ObjectStream:
         # one for all objects of the stream, where making one for each would take the memory and the time of the store
         self._large = self._stamped() if load.writes and load.file_bytes > LARGE_BYTES else None
 
-    def run(self, begin: int, deadline: int, stop: StopSignal | None = None) -> None:
-        """Work from one moment to another, of the monotonic clock in nanoseconds; `stop` ends it earlier."""
+    def run(
+        self, begin: int, deadline: int, stop: StopSignal | None = None, together: threading.Event | None = None
+    ) -> None:
+        """Work from one moment to another.
+
+        Args:
+            begin: Of the monotonic clock, in nanoseconds.
+            deadline: As `begin`.
+            stop: Ends it earlier.
+            together: Of all streams of the step: the first that ends sets it, and the others end with it.
+        """
         _sleep_until(begin)
         pause = self._load.file_bytes * NS // self._load.rate if self._load.rate else 0
         due = begin
         for access, operation in self._operations():
-            if time.monotonic_ns() >= deadline or (stop is not None and stop.stopped):
+            over = together is not None and together.is_set()
+            if over or time.monotonic_ns() >= deadline or (stop is not None and stop.stopped):
                 break
             if pause:
                 _sleep_until(min(due, deadline))
                 due += pause
             self._timed(self.logs[access], operation)
         now = time.monotonic_ns()
+        if together is not None:
+            together.set()
         for access in self.accesses():
             self.logs[access].done = now
 
@@ -201,8 +214,13 @@ class ObjectRunner(Runner[ObjectArea]):
         # streams: the ramp is for that
         begin = time.monotonic_ns() + START_NS
         deadline = begin + (step.ramp_s + step.seconds) * NS
+        together = threading.Event() if step.together else None
         with ThreadPoolExecutor(streams) as pool:
-            works = [pool.submit(stream.run, begin, deadline, area.stop) for _, theirs in running for stream in theirs]
+            works = [
+                pool.submit(stream.run, begin, deadline, area.stop, together)
+                for _, theirs in running
+                for stream in theirs
+            ]
         for work in works:
             work.result()
         loads = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -30,8 +31,18 @@ def rados_bench_arguments(load: StreamLoad, area: NamespaceArea, seconds: int) -
     return (*area.arguments(load.dataset), *bench, *sizes, *limit, "--format", "json")
 
 
-def parse_rados_bench(text: str, load: StreamLoad, subject: str) -> MeasuredLoad:
-    """What `rados bench` measured. Raises BenchmarkError (RESULT_UNREADABLE)."""
+def parse_rados_bench(text: str, load: StreamLoad, subject: str, until_s: float = math.inf) -> MeasuredLoad:
+    """Read the result of `rados bench`.
+
+    Args:
+        text: Its output.
+        load: The load that it ran.
+        subject: The step, for errors.
+        until_s: Only the seconds before are counted: other loads of the step had ended then.
+
+    Raises:
+        BenchmarkError: RESULT_UNREADABLE.
+    """
     try:
         # lines about hints come before the document
         document: dict[str, Any] = json.loads(text[text.index("{") :])
@@ -40,12 +51,13 @@ def parse_rados_bench(text: str, load: StreamLoad, subject: str) -> MeasuredLoad
         size = int(document.get("write_size", document.get("read_size", 0)))
         if seconds <= 0 or made < 0 or size <= 0:
             raise ValueError("its totals are not positive")
-        points = tuple(
-            SeriesPoint(int(point["sec"]), float(point["cur_bw"]) * MIB)
-            for point in document.get("datas", ())
-            if int(point["sec"]) > 0
-        )
+        looks = [point for point in document.get("datas", ()) if 0 < int(point["sec"]) <= until_s]
+        points = tuple(SeriesPoint(int(point["sec"]), float(point["cur_bw"]) * MIB) for point in looks)
         mean = float(document["average_latency"]) * MS_PER_S
+        if looks and seconds > until_s:
+            # `finished` and `avg_lat` are those of all seconds up to the look
+            last = looks[-1]
+            seconds, made, mean = float(last["sec"]), int(last["finished"]), float(last["avg_lat"]) * MS_PER_S
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"{type(error).__name__} {error}".splitlines()[0][:120]
         raise RESULT_UNREADABLE(subject, f"the result of rados bench cannot be read: {what}") from None
@@ -73,11 +85,15 @@ class RadosRunner(Runner[NamespaceArea]):
             outputs: list[ProgramOutput] = list(pool.map(lambda call: call(), calls))
         for number, done in enumerate(outputs):
             (scratch / f"rados-{number}.json").write_text(done.stdout)
-        loads = tuple(
-            parse_rados_bench(done.require_success(step.name).stdout, load, step.name)
-            for load, done in zip(step.loads, outputs, strict=True)
-        )
+        texts = [done.require_success(step.name).stdout for done in outputs]
+        loads = [parse_rados_bench(text, load, step.name) for load, text in zip(step.loads, texts, strict=True)]
+        if step.together:
+            # no signal makes rados bench end early and report
+            until = min(load.seconds for load in loads)
+            loads = [
+                parse_rados_bench(text, load, step.name, until) for load, text in zip(step.loads, texts, strict=True)
+            ]
         version = run_program(RADOS, ("--version",), subject=step.name, limit_s=10).stdout.strip()
         writes = any(load.access is LoadAccess.WRITE for load in step.loads)
         notes = (NO_PERCENTILES, *((ONE_LETTER,) if writes else ()))
-        return RunnerResult(version, tuple(done.command for done in outputs), loads, notes)
+        return RunnerResult(version, tuple(done.command for done in outputs), tuple(loads), notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -20,6 +21,7 @@ FILL_BLOCK, SMALL_FILL_BLOCK = 4 * MIB, MIB // 4
 FILL_BLOCKS = 50
 """Of each stream at least, where large blocks are written."""
 FILL_STREAMS = 8
+"""Of a fill, each a dataset of its own, which may be deleted and written again while the others stay."""
 FILL_S = 900
 """Against the seconds of the presets' steps: a fill writes a part of the whole target."""
 AGE_PERCENT = 20
@@ -28,6 +30,8 @@ LEAST_AGED = 10
 """Percent of a target: less than that, written again, proves nothing about it."""
 MOST_ROUNDS = 50
 KILO = 1000
+MOST_DIGITS = 100
+"""A rate above is shown as a whole number."""
 SHORTEST_S = 1
 RAMP_SHARE = 0.1
 LONGEST_RAMP_S = 10
@@ -242,6 +246,7 @@ def _planned(
     fill_s = max(SHORTEST_S, int((allowed - pace * measured) / max(fills, 1)))
     numbers = count(1)
     filled: list[StreamLoad] = []
+    draw = random.Random(preset.name)  # noqa: S311 - the same for every campaign, so that they can be compared
     for part, phase in enumerate(preset.phases):
         if phase.fill_percent is not None and space is not None:
             wanted = int(space.total * phase.fill_percent / 100) - (space.total - space.free)
@@ -249,8 +254,10 @@ def _planned(
             if fill is not None:
                 filled += fill.loads
                 yield PlannedStep(next(numbers), 0, fill, part, fills=True)
-            for aged in _ageing(filled[0], space, kind, fill_s) * phase.ageing if filled else ():
-                yield PlannedStep(next(numbers), 0, aged, part, fills=True)
+            for _ in range(phase.ageing if filled else 0):
+                again = [filled[place] for place in sorted(draw.sample(range(len(filled)), len(filled) // 2))]
+                for aged in _ageing(again, space, kind, fill_s):
+                    yield PlannedStep(next(numbers), 0, aged, part, fills=True)
         for step in phase.prepare:
             yield PlannedStep(next(numbers), 0, _scaled(step, wish.scale, kind, pace), part)
         for number in range(1, rounds + 1):
@@ -266,7 +273,7 @@ def _scaled(step: PresetStep, scale: float, kind: TargetKind, pace: float) -> Lo
     seconds = max(SHORTEST_S, int(step.seconds * pace))
     loads = tuple(_sized(load, scale, runner, seconds) for load in step.loads)
     # what writes may end within its ramp: it has only so much to write
-    endless = all(load.access in {LoadAccess.READ, LoadAccess.LIST} for load in loads)
+    endless = all(load.endless for load in loads)
     ramp = min(LONGEST_RAMP_S, int(seconds * RAMP_SHARE)) if endless and RUNNERS[runner].abilities.takes_ramp else 0
     return LoadStep(step.name, runner, loads, seconds, ramp)
 
@@ -280,29 +287,29 @@ def _sized(load: PresetLoad, scale: float, runner: RunnerKind, seconds: int) -> 
 
 
 def _fill(percent: int, size: int, kind: TargetKind, seconds: int) -> LoadStep | None:
-    """Two datasets at the same time: one of them may be written again while the other stays where it is."""
-    halves = [_filling(f"fill-{percent}-{half}", size // 2, kind) for half in ("a", "b")]
-    loads = tuple(load for load in halves if load is not None)
+    """All datasets at the same time, so that what is deleted of them later leaves holes between the others."""
+    parts = [_filling(f"fill-{percent}-{part}", size // FILL_STREAMS, kind) for part in range(FILL_STREAMS)]
+    loads = tuple(load for load in parts if load is not None)
     return LoadStep(f"fill-to-{percent}", USUAL[kind], loads, seconds) if loads else None
 
 
-def _ageing(half: StreamLoad, space: TargetSpace, kind: TargetKind, seconds: int) -> tuple[LoadStep, ...]:
-    """Write a half of the fill again, its blocks between those of other data, and delete these."""
-    over = _filling("turn", int(space.total * AGE_PERCENT / 100), kind)
+def _ageing(again: Sequence[StreamLoad], space: TargetSpace, kind: TargetKind, seconds: int) -> tuple[LoadStep, ...]:
+    """Delete parts of the fill and write them again, their blocks between those of other data, and delete these."""
+    over = _filling("turn", int(space.total * AGE_PERCENT / 100), kind, FILL_STREAMS)
     if over is None:
         return ()
     # what is written again is deleted before: a small dataset in place of a large one
     small = replace(over, file_bytes=over.block_bytes, files=1)
-    return LoadStep("age", USUAL[kind], (half, over), seconds), LoadStep("thin-out", USUAL[kind], (small,), seconds)
+    return LoadStep("age", USUAL[kind], (*again, over), seconds), LoadStep("thin-out", USUAL[kind], (small,), seconds)
 
 
-def _filling(dataset: str, size: int, kind: TargetKind) -> StreamLoad | None:
+def _filling(dataset: str, size: int, kind: TargetKind, streams: int = 1) -> StreamLoad | None:
     # whole blocks of all streams: small ones where large ones would miss the level
-    block = FILL_BLOCK if size >= FILL_BLOCKS * FILL_STREAMS * FILL_BLOCK else SMALL_FILL_BLOCK
-    each = size // FILL_STREAMS // block * block
+    block = FILL_BLOCK if size >= FILL_BLOCKS * streams * FILL_BLOCK else SMALL_FILL_BLOCK
+    each = size // streams // block * block
     if each <= 0:
         return None
-    return PresetLoad(LoadAccess.WRITE, dataset, FILL_STREAMS, each, block).scaled(1, USUAL[kind])
+    return PresetLoad(LoadAccess.WRITE, dataset, streams, each, block).scaled(1, USUAL[kind])
 
 
 def _over_limits(plan: CampaignPlan, settings: TargetSettings, space: TargetSpace | None) -> Iterator[str]:
@@ -326,6 +333,8 @@ def _wrong_steps(plan: CampaignPlan) -> Iterator[str]:
         abilities = RUNNERS[load_step.runner].abilities
         if plan.kind not in TARGETS_OF[load_step.runner]:
             yield f"{load_step.name}: {load_step.runner.value} does not work on a {plan.kind.value}"
+        if load_step.together and not abilities.ends_together:
+            yield f"{load_step.name}: {load_step.runner.value} cannot end several loads at the same time"
         for load in load_step.loads:
             if load.access not in abilities.accesses:
                 yield f"{load_step.name}: {load_step.runner.value} cannot do {load.access.value}"
@@ -344,6 +353,11 @@ def shown_time(plan: CampaignPlan) -> str:
     """How long a campaign takes at most, for people."""
     further = "; further rounds have what is left of its time" if len(plan.looks) > 1 else ""
     return f"{plan.seconds / 60:.1f} minutes{further}"
+
+
+def shown_rate(rate: float) -> str:
+    """Operations per second for people."""
+    return f"{rate:,.0f}/s" if rate >= MOST_DIGITS else f"{rate:.3g}/s"
 
 
 def shown_bytes(size: float) -> str:

@@ -81,7 +81,8 @@ class PresetPhase:
     fill_percent: int | None = None
     """None: the target stays as full as it is."""
     ageing: int = 0
-    """After it was filled: so often half of that is written again, among data that are deleted then."""
+    """After it was filled: so often a random half of that is deleted and written again, among data that are deleted
+    then."""
     prepare: tuple[PresetStep, ...] = ()
     """Run once before, and not counted."""
 

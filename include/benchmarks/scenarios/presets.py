@@ -177,10 +177,11 @@ PRESETS: Mapping[str, Preset] = by_name(
         marks=("fill",),
     ),
     Preset(
-        "hlt2-ageing",
-        "Writing on a target that was filled once, and on the same level after parts of it were deleted and refilled",
+        "hlt2-aged",
+        "Writing and reading on a target that was filled once, and on the same level after random parts of it were "
+        "deleted and written again",
         tuple(
-            PresetPhase((PresetStep(f"write-aged-{cycles}", (_WRITE,)),), fill_percent=40, ageing=more)
+            PresetPhase(_write_and_read(_WRITE, f"-aged-{cycles}"), fill_percent=40, ageing=more)
             for cycles, more in ((0, 0), (2, 2), (4, 2))
         ),
         targets=frozenset({TargetKind.PATH, TargetKind.POOL}),

@@ -35,7 +35,10 @@ class BenchmarkVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A figure beside its baseline. `ratio` above 1 is better; None where nothing can be estimated."""
+    """A figure beside its baseline. `ratio` above 1 is better; None where nothing can be estimated.
+
+    `reason` says by how much the figure itself is higher or lower.
+    """
 
     verdict: BenchmarkVerdict
     reason: str
@@ -72,17 +75,24 @@ def compare(
     sign = 1 if more_is_better else -1
     pairs = sorted(sign * (math.log(new) - math.log(old)) for new in measured for old in baseline)
     ratio, low, high = (math.exp(value) for value in (median(pairs), pairs[rank], pairs[-1 - rank]))
-    worst = 1 - margin
-    found = f"{ratio:.3f} of the baseline, {low:.3f} to {high:.3f}"
+    worst, allowed = 1 - margin, f"the margin of {100 * margin:.3g} %"
     if high < worst:
-        verdict, why = BenchmarkVerdict.REGRESSED, f"all of it is below {worst:.3g}"
+        verdict, why = BenchmarkVerdict.REGRESSED, f"worse, by more than {allowed}"
     elif low > 1 / worst:
-        verdict, why = BenchmarkVerdict.IMPROVED, f"all of it is above {1 / worst:.3g}"
+        verdict, why = BenchmarkVerdict.IMPROVED, f"better, by more than {allowed}"
     elif low >= worst:
-        verdict, why = BenchmarkVerdict.PASS, f"none of it is below {worst:.3g}"
+        verdict, why = BenchmarkVerdict.PASS, f"not worse by more than {allowed}"
     else:
-        verdict, why = BenchmarkVerdict.INCONCLUSIVE, f"{worst:.3g} is within it; more rounds make it narrower"
-    return Comparison(verdict, f"{found}: {why}", ratio, low, high, verdict is BenchmarkVerdict.INCONCLUSIVE)
+        verdict, why = BenchmarkVerdict.INCONCLUSIVE, f"{allowed} is within the interval; more rounds make it narrower"
+    middle, *ends = (math.exp(sign * math.log(value)) for value in (ratio, low, high))
+    interval = " to ".join(_change(value) for value in sorted(ends))
+    reason = f"{_change(middle)} than in the baseline ({interval}): {why}"
+    return Comparison(verdict, reason, ratio, low, high, verdict is BenchmarkVerdict.INCONCLUSIVE)
+
+
+def _change(ratio: float) -> str:
+    """A figure beside another, in words; 2 is 100 % higher."""
+    return f"{100 * abs(ratio - 1):.1f} % {'lower' if ratio < 1 else 'higher'}"
 
 
 def overall(verdicts: Sequence[BenchmarkVerdict]) -> BenchmarkVerdict:

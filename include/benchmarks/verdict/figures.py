@@ -26,12 +26,18 @@ class FigureName(Enum):
     """Per second, of all streams together: of loads without bytes."""
     P95_MS = "p95_ms"
     MEAN_MS = "mean_ms"
-    """Where the runner reports no percentiles."""
+    """Where the runner reports no percentiles, or a round had too few operations for one."""
 
     @property
     def more_is_better(self) -> bool:
         """False for latencies."""
         return self in {FigureName.THROUGHPUT, FigureName.OPERATIONS}
+
+    @property
+    def title(self) -> str:
+        """The name for people."""
+        titles = {FigureName.P95_MS: "p95 latency", FigureName.MEAN_MS: "mean latency"}
+        return titles.get(self, self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,11 @@ class StepFigure:
         return self.step, self.access, self.name
 
     @property
+    def title(self) -> str:
+        """The name for people, as `write-01 throughput` or `mixed read p95 latency`."""
+        return f"{direction_title(self.step, self.access)} {self.name.title}"
+
+    @property
     def median(self) -> float:
         """Of the rounds."""
         return median(self.values)
@@ -69,8 +80,7 @@ def figures_of(steps: Iterable[StepRecord]) -> tuple[StepFigure, ...]:
     A load is judged by its throughput. One whose rate is limited has the throughput of its limit, and is judged by its
     latency.
     """
-    values: defaultdict[tuple[str, LoadAccess, FigureName], list[float]] = defaultdict(list)
-    failed: defaultdict[tuple[str, LoadAccess], int] = defaultdict(int)
+    measured: defaultdict[tuple[str, LoadAccess], list[MeasuredLoad]] = defaultdict(list)
     limited: set[str] = set()
     for ended in steps:
         if not ended.step.counted or ended.result is None or ended.result.missing:
@@ -79,13 +89,24 @@ def figures_of(steps: Iterable[StepRecord]) -> tuple[StepFigure, ...]:
         if any(load.rate is not None for load in ended.step.load.loads):
             limited.add(name)
         for load in ended.result.loads:
-            failed[name, load.access] += load.failed
-            for figure, value in _of(load):
-                values[name, load.access, figure].append(value)
+            measured[name, load.access].append(load)
     return tuple(
-        StepFigure(step, access, name, tuple(found), name.more_is_better is not (step in limited), failed[step, access])
-        for (step, access, name), found in values.items()
+        StepFigure(
+            step,
+            access,
+            name,
+            values,
+            judged=name.more_is_better is not (step in limited),
+            failed=sum(load.failed for load in loads),
+        )
+        for (step, access), loads in measured.items()
+        for name, values in _of(access, loads)
     )
+
+
+def direction_title(step: str, access: LoadAccess) -> str:
+    """A step and what is measured of it; once where the step is named for it."""
+    return step if step.startswith(access.value) else f"{step} {access.value}"
 
 
 def missing_parts(record: CampaignRecord, steps: Sequence[StepRecord]) -> tuple[str, ...]:
@@ -120,13 +141,15 @@ def _missing(record: CampaignRecord, ended: dict[int, StepRecord]) -> Iterator[s
             yield from (f"{name}: {host}" for host in found.result.missing)
 
 
-def _of(load: MeasuredLoad) -> Iterator[tuple[FigureName, float]]:
-    if load.access in {LoadAccess.READ, LoadAccess.WRITE}:
-        yield FigureName.THROUGHPUT, load.throughput
+def _of(access: LoadAccess, loads: Sequence[MeasuredLoad]) -> Iterator[tuple[FigureName, tuple[float, ...]]]:
+    """The figures of a direction, with a value for each round."""
+    if access in {LoadAccess.READ, LoadAccess.WRITE}:
+        yield FigureName.THROUGHPUT, tuple(load.throughput for load in loads)
     else:
-        yield FigureName.OPERATIONS, load.rate
-    p95 = load.percentiles().get("p95")
-    if p95 is not None:
-        yield FigureName.P95_MS, p95
-    elif load.mean_ms is not None:
-        yield FigureName.MEAN_MS, load.mean_ms
+        yield FigureName.OPERATIONS, tuple(load.rate for load in loads)
+    p95 = [value for load in loads if (value := load.percentiles().get("p95")) is not None]
+    means = [load.mean_ms for load in loads if load.mean_ms is not None]
+    if len(p95) == len(loads):
+        yield FigureName.P95_MS, tuple(p95)
+    elif len(means) == len(loads):
+        yield FigureName.MEAN_MS, tuple(means)

@@ -15,6 +15,8 @@ from include.benchmarks.verdict.figures import FigureName, StepFigure, figures_o
 from include.settings.storage_benchmark.blocks import BenchmarkSettings, RequirementLine
 
 TB = 10**12
+NAMED_FIGURES = 3
+"""Of the reason of a verdict; the report has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,15 @@ class RequirementCheck:
     text: str
     measured: float | None
     met: bool
+    latency: bool = False
+    """`measured` is in milliseconds, else in bytes per second."""
+
+    @property
+    def shown(self) -> str:
+        """What was measured, with its unit."""
+        if self.measured is None:
+            return "nothing"
+        return f"{self.measured:.3g} ms" if self.latency else f"{shown_bytes(self.measured)}/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +95,7 @@ def judge(
     wish = record.plan.wish
     figures = _figures(record, steps, baseline, settings)
     missing = missing_parts(record, steps)
-    verdict, reason = _verdict(figures, missing, baseline)
+    verdict, reason = _verdict(figures, missing, baseline, settings.margin)
     lines = [line for line in settings.requirements if line.target == wish.target]
     return JudgedCampaign(
         id=record.id,
@@ -149,18 +160,25 @@ def _judged(
 
 
 def _verdict(
-    figures: Sequence[JudgedFigure], missing: Sequence[str], baseline: JudgedCampaign | None
+    figures: Sequence[JudgedFigure], missing: Sequence[str], baseline: JudgedCampaign | None, margin: float
 ) -> tuple[BenchmarkVerdict, str]:
     if baseline is None:
         return BenchmarkVerdict.INCONCLUSIVE, "no baseline with the same plan is accepted"
     judged = [result for result in figures if result.figure.judged]
     verdict = overall([result.comparison.verdict for result in judged if result.comparison])
-    names = [_name(result.figure) for result in judged if result.comparison and result.comparison.verdict is verdict]
+    reasons = [
+        f"{result.figure.title}: {result.comparison.reason}"
+        for result in judged
+        if result.comparison and result.comparison.verdict is verdict
+    ]
     incomplete = missing or any(result.comparison is None for result in judged)
     if incomplete and verdict is not BenchmarkVerdict.REGRESSED:
         parts = f"{len(missing)} parts are missing" if missing else "the baseline has other figures"
         return BenchmarkVerdict.INCONCLUSIVE, parts
-    return verdict, ", ".join(names)
+    if verdict is BenchmarkVerdict.PASS:
+        return verdict, f"no figure of {len(judged)} is worse than in the baseline by more than {100 * margin:.3g} %"
+    more = f"; {len(reasons) - NAMED_FIGURES} further figures" if len(reasons) > NAMED_FIGURES else ""
+    return verdict, "; ".join(reasons[:NAMED_FIGURES]) + more
 
 
 def _checks(
@@ -179,7 +197,8 @@ def _checks(
             latencies = [figure.median for figure in found if figure.name is FigureName.P95_MS]
             latency = max(latencies, default=None)
             text = f"p95 at most {line.p95_ms:g} ms"
-            yield RequirementCheck(step, text, latency, latency is not None and latency <= line.p95_ms)
+            met = latency is not None and latency <= line.p95_ms
+            yield RequirementCheck(step, text, latency, met, latency=True)
 
 
 def _cost(record: CampaignRecord, settings: BenchmarkSettings) -> TargetCost:
@@ -195,7 +214,3 @@ def _cost(record: CampaignRecord, settings: BenchmarkSettings) -> TargetCost:
         per_usable_tb=price / (size / TB) if price is not None and size else None,
         currency=settings.currency,
     )
-
-
-def _name(figure: StepFigure) -> str:
-    return f"{figure.step} {figure.access.value} {figure.name.value}"

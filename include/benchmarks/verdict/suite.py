@@ -69,8 +69,7 @@ def figure_rows(judged: JudgedCampaign, baseline: JudgedCampaign | None, margin:
     for result in figures if baseline else ():
         yield _row(result, before.get(result.figure.key), margin)
     for number, check in enumerate(judged.requirements, start=1):
-        measured = "nothing was measured" if check.measured is None else f"{check.measured:.4g}"
-        unmet = None if check.met else f"{check.text}, and it is {measured}"
+        unmet = None if check.met else f"{check.text}; measured: {check.shown}"
         yield {"name": f"requirement {number}, {check.step}", "unmet": unmet}
     for number, part in enumerate(judged.missing, start=1):
         yield {"name": f"part {number}", "missing": part}
@@ -78,7 +77,7 @@ def figure_rows(judged: JudgedCampaign, baseline: JudgedCampaign | None, margin:
 
 def _row(result: JudgedFigure, old: JudgedFigure | None, margin: float) -> Row:
     figure, found = result.figure, result.comparison
-    name = f"{figure.step} {figure.access.value} {figure.name.value}"
+    name = figure.title
     if found is None or old is None:
         return {"name": name, "uncompared": "the baseline does not have this figure"}
     return {

@@ -27,7 +27,7 @@ from include.benchmarks.errors import (
     TARGET_BUSY,
     TARGET_UNUSABLE,
 )
-from include.benchmarks.loads import RunnerKind, ServerState
+from include.benchmarks.loads import LoadAccess, RunnerKind, ServerState
 from include.benchmarks.runners.choose import RUNNERS
 from include.benchmarks.scenarios.plan import CampaignWish
 from include.benchmarks.targets.base import TargetSpace
@@ -123,6 +123,22 @@ def test_a_step_that_fails_is_kept_with_its_error_and_the_others_run(campaign, t
     assert [(ended.error_code, ended.result is None) for ended in campaign.steps()] == [
         (RESULT_UNREADABLE.code, True), (None, False), (RESULT_UNREADABLE.code, True), (None, False),
     ]  # fmt: skip
+
+
+class UnmixedRunner(MeasuringRunner):
+    """Its writers end long before its readers."""
+
+    def _measured(self, access, speed):
+        seconds = 4.0 if access is LoadAccess.WRITE else 19.0
+        return replace(super()._measured(access, speed), seconds=seconds, first_done_s=seconds)
+
+
+def test_a_mixed_step_whose_loads_did_not_run_together_is_a_missing_part(site, target, monkeypatch, runner):
+    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, UnmixedRunner())
+    folder = begin_campaign(site, "hlt2-mixed")
+    run(folder, target)
+    mixed = [ended.result.missing for ended in folder.steps() if ended.step.counted]
+    assert all("its loads ran together for 4.0 of 19.0 s only" in missing[0] for missing in mixed)
 
 
 def test_a_target_that_vanishes_ends_the_campaign_and_leaves_no_record_of_the_step(

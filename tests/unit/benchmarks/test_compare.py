@@ -56,6 +56,19 @@ def test_latencies_are_better_where_they_are_less():
     assert share(PASS, 1.0, noise=0.03, rounds=5, more_is_better=False) >= 0.95
 
 
+@pytest.mark.parametrize(
+    ("factor", "more_is_better", "words"),
+    [
+        (0.5, True, "50.0 % lower than in the baseline (50.0 % lower to 50.0 % lower): worse, by more than"),
+        (2.0, False, "100.0 % higher than in the baseline (100.0 % higher to 100.0 % higher): worse, by more than"),
+        (0.5, False, "50.0 % lower than in the baseline (50.0 % lower to 50.0 % lower): better, by more than"),
+    ],
+)
+def test_a_comparison_says_in_words_by_how_much_the_figure_itself_changed(factor, more_is_better, words):
+    found = compare([80.0] * 5, [factor * 80.0] * 5, margin=0.1, more_is_better=more_is_better)
+    assert found.reason == f"{words} the margin of 10 %"
+
+
 def test_noise_makes_a_comparison_inconclusive_and_hardly_ever_wrong():
     assert share(REGRESSED, 1.0, noise=0.3, rounds=5) <= 0.025
     assert share(PASS, 0.8, noise=0.3, rounds=5) <= 0.025

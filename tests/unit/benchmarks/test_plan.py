@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN, BenchmarkError
 from include.benchmarks.loads import DataPattern, LoadAccess, LoadStep, RunnerKind
-from include.benchmarks.scenarios.plan import CampaignWish, make_plan, shown_bytes
+from include.benchmarks.scenarios.plan import CampaignWish, make_plan, plan_preset, shown_bytes, shown_rate
 from include.benchmarks.scenarios.presets import BLOCK, CLIENT_RATE, PRESETS
 from include.benchmarks.targets.base import TargetSpace
 from include.benchmarks.verdict.figures import plan_digest
@@ -105,18 +105,23 @@ def test_a_fill_has_all_the_time_that_the_measured_steps_leave():
     assert steps == [[300] * 4, [(0.75 * 60_000 - 4 * 300) / 4] * 4]
 
 
-def test_a_target_ages_by_writing_half_of_it_again_among_data_that_are_deleted_then():
-    wish = CampaignWish("t", "hlt2-ageing", scale=0.01, rounds=1)
+def test_a_target_ages_by_writing_a_random_half_of_it_again_among_data_that_are_deleted_then():
+    wish = CampaignWish("t", "hlt2-aged", scale=0.01, rounds=1)
     made = plan(wish, fill="allowed", limits={"bytes": "10TB"})
-    again, more = ["age", "thin-out"] * 2, ["age", "thin-out"] * 2
-    names = ["fill-to-40", "write-aged-0", *again, "write-aged-2", *more, "write-aged-4"]
-    assert [step.load.name for step in made.steps] == names
-    fill, age, thin = (made.steps[number].load for number in (0, 2, 3))
-    assert age.loads[0] == fill.loads[0], "one half is written again, the other stays"
-    assert [load.dataset for load in thin.loads] == [age.loads[1].dataset], "what was between is replaced"
-    assert thin.loads[0].bytes < age.loads[1].bytes / 100
-    assert age.loads[1].bytes == pytest.approx(200 * GIB, rel=0.01)
-    assert made.peak_bytes == fill.loads[0].bytes + fill.loads[1].bytes + age.loads[1].bytes + made.steps[1].bytes
+    cycles, steps = ["age", "thin-out"] * 2, [step.load for step in made.steps]
+    measured = [[f"write-aged-{count}", f"read-aged-{count}"] for count in (0, 2, 4)]
+    assert [step.name for step in steps] == ["fill-to-40", *measured[0], *cycles, *measured[1], *cycles, *measured[2]]
+    fill, ages, thin = steps[0], [step for step in steps if step.name == "age"], steps[4]
+    halves = [age.loads[:-1] for age in ages]
+    assert all(len(half) == len(fill.loads) / 2 and set(half) < set(fill.loads) for half in halves)
+    assert len(set(halves)) > 1, "another half each time"
+    over = ages[0].loads[-1]
+    assert [load.dataset for load in thin.loads] == [over.dataset], "what was between is replaced"
+    assert thin.loads[0].bytes < over.bytes / 100
+    assert over.bytes == pytest.approx(200 * GIB, rel=0.01)
+    assert made.peak_bytes == sum(load.bytes for load in fill.loads) + over.bytes + made.steps[1].bytes
+    assert plan_digest(made) == plan_digest(plan(wish, fill="allowed", limits={"bytes": "10TB"}))
+    assert made == plan(wish, fill="allowed", limits={"bytes": "10TB"}), "every campaign draws the same halves"
     with refused(PLAN_REFUSED) as error:
         plan(wish, fill="allowed", limits={"bytes": "10TB"}, space=replace(SPACE, free=650 * GIB))
     assert "35 % full already" in str(error.value)
@@ -187,6 +192,14 @@ def test_all_that_is_wrong_is_named_at_once():
     assert all(word in str(error.value) for word in ("scale", "rounds", "fill"))
 
 
+def test_dd_is_not_planned_for_loads_that_have_to_end_together():
+    (phase,) = PRESETS["hlt2-mixed"].phases
+    by_dd = replace(phase, steps=tuple(replace(step, runner=RunnerKind.DD) for step in phase.steps))
+    with refused(PLAN_REFUSED) as error:
+        plan_preset(replace(PRESETS["hlt2-mixed"], phases=(by_dd,)), WISH, settings(), TargetKind.PATH, SPACE)
+    assert "mixed: dd cannot end several loads at the same time" in str(error.value)
+
+
 def test_an_unknown_preset_is_named_with_the_nearest():
     with refused(PRESET_UNKNOWN, subject="hlt2-mixd") as error:
         plan(replace(WISH, preset="hlt2-mixd"))
@@ -222,3 +235,7 @@ def test_every_preset_is_possible_on_a_small_machine(name):
 
 def test_sizes_are_shown_for_people():
     assert [shown_bytes(size) for size in (5, 1500, 20e9, 8.8e15)] == ["5 B", "1.5 kB", "20 GB", "8.8 PB"]
+
+
+def test_rates_below_one_are_shown():
+    assert [shown_rate(rate) for rate in (0.0931, 12.34, 12345.6)] == ["0.0931/s", "12.3/s", "12,346/s"]

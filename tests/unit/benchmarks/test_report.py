@@ -42,7 +42,9 @@ def names(charts):
     return {chart.name for chart in charts}
 
 
-def test_a_report_is_one_page_without_requests_and_a_picture_of_each_chart(site):
+def test_a_report_is_one_page_without_requests_and_a_picture_of_each_chart(site, monkeypatch):
+    speeds = {"write": 50.0, "read": 100.0}
+    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner(lambda step, _turn: speeds[step] * MIB))
     folder, judged = measured(site)
     report = write_report(site.ledger, folder, judged)
     text = report.read_text()
@@ -55,6 +57,13 @@ def test_a_report_is_one_page_without_requests_and_a_picture_of_each_chart(site)
     assert set(pictures) == {"response", "rounds", "throughput-over-time", "latency-over-time"}
     assert set(pictures.values()) == {PNG}
     assert all(f'id="chart-{name}"' in page for name in pictures)
+    assert "2 measured, 2 asked for" in page
+
+
+def test_a_chart_of_a_single_place_is_not_drawn(site):
+    folder, _ = measured(site, rounds=1)
+    write = [ended for ended in folder.steps() if ended.step.load.name == "write"]
+    assert names(charts_of(write, [])) == {"throughput-over-time", "latency-over-time"}
 
 
 def test_what_others_wrote_is_escaped(site):
@@ -114,11 +123,11 @@ def test_the_drift_is_drawn_as_shares_of_the_baseline_with_their_verdicts(site, 
         )
         measured(site, hours=hours, rounds=5)
     drift = {chart.name: chart for chart in charts_of([], judged_campaigns(site.ledger))}["drift"]
-    assert [line.name for line in drift.lines] == ["write write throughput", "read read throughput"]
+    assert [line.name for line in drift.lines] == ["write throughput", "read throughput"]
     days = [(START + timedelta(hours=hours)).timestamp() for hours in (1, 2)]
     for line in drift.lines:
         assert [x for x, _ in line.points] == days, "the baseline itself was compared with none"
-        assert [y for _, y in line.points] == pytest.approx([0.8, 1.25])
+        assert [y for _, y in line.points] == pytest.approx([80, 125])
         assert line.text == ("regressed", "improved")
 
 
@@ -156,7 +165,7 @@ def test_an_outage_is_drawn_as_one_line_of_time_with_gaps_between_its_steps(site
     assert [text for text in line.text if text] == [ended.step.load.name for ended in steps[4:]], "the last round"
     recovery = {line.name: [y for _, y in line.points if y > 0] for line in charts["recovery"].lines}
     assert recovery == {"degraded objects (%)": [30, 30], "OSDs down": [1, 1], "placement groups not clean": [4, 4]}
-    assert png(charts["outage"]).startswith(PNG)
+    assert png(charts["outage"], "scratch").startswith(PNG)
     assert None in plotly_figure(charts["outage"])["data"][0]["y"], "JSON has no other word for a gap"
     assert "occupancy" not in charts
 
@@ -172,5 +181,5 @@ def test_a_second_in_which_no_operation_ended_is_drawn_as_zero(site):
 
 def test_texts_with_dollar_signs_are_no_formulas():
     chart = BenchmarkChart("x", "$", "x", "y", (ChartLine("a$b", ((1, 2), (2, 3)), ("$", "$")),), log_x=True)
-    assert png(chart).startswith(PNG)
+    assert png(chart, "a$").startswith(PNG)
     assert plotly_figure(chart)["layout"]["xaxis"]["type"] == "log"
