@@ -108,7 +108,7 @@ servers:
 	@tests/install-servers.sh
 	@tests/install-fts3-client.sh
 
-nightly: $(STAMP)  ## pack a real build and install it: make nightly [DATE=YYYY-MM-DD] [SLOT=name]
+nightly: $(STAMP)  ## pack a build of this machine's software and install it, in the demonstration's slot [DATE=YYYY-MM-DD] [SLOT=name]
 	@$(BIN)/nightshift nightly run $(NIGHTLY_OPTIONS)
 
 FILES_STAGED ?= 1000

@@ -1,13 +1,38 @@
-"""Whether Airflow has a connection that this shell does not: by its REST API, or in the database of the lab here."""
+"""Airflow as commands reach it: its REST API, and the connections that it has and this shell has not."""
 
 from __future__ import annotations
 
 import os
 from functools import cache
+from typing import TYPE_CHECKING
 
 from include.care.preflight.airflow import Asked, ask_api
+from include.settings.errors import SettingsError
 from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets
+from include.settings.urls import base_url
+
+if TYPE_CHECKING:
+    from include.lab.airflow_api import AirflowApi
+
+
+def airflow_api(settings: SiteSettings, secrets: Secrets, connection: str = "") -> AirflowApi:
+    """Airflow as the user of a connection; by default as the administrator of the lab here, else by the site's own.
+
+    Raises:
+        SettingsError: No connection is named, or it is not usable.
+    """
+    from include.lab.airflow_api import AirflowApi
+    from include.lab.environment import ADMIN, Lab, LabFolders
+
+    if not connection and os.access(LabFolders.from_environment(os.environ).secrets, os.R_OK):
+        lab = Lab.from_environment()
+        return AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+    name = connection or settings.airflow_connection
+    if not name:
+        raise SettingsError("no connection names a user of Airflow's API: set airflow_connection, or give --connection")
+    user = secrets.get(name)
+    return AirflowApi(base_url(user, port=8080), user.login or "", user.password or "")
 
 
 def defined_in_airflow(settings: SiteSettings, secrets: Secrets) -> Asked:

@@ -1,4 +1,4 @@
-"""`nightshift nightly`: pack a build, install it by the slot's DAG, say what became of it; undo or expire builds."""
+"""`nightshift nightly`: install a build by its slot's DAG, say what became of it; undo or expire builds."""
 
 from __future__ import annotations
 
@@ -41,25 +41,26 @@ def run(
     date_text: Annotated[
         str, typer.Option("--date", help="Build date, YYYY-MM-DD; default: today, where the slot is.")
     ] = "",
-    slot: Annotated[str, typer.Option(help="Slot; default: the first of the site configuration.")] = "",
+    slot: Annotated[str, typer.Option(help="A slot with `demonstration: true`; default: the first one.")] = "",
     rebuild: Annotated[bool, typer.Option(help="Pack the build again even if it is in its store.")] = False,
     allow_future: Annotated[
         bool, typer.Option("--allow-future", help="Install a build whose date is later than today.")
     ] = False,
 ) -> None:
-    """Start the services, pack the build of a date, install it, check the repository, print the account.
+    """Demonstrate a night: start the services, pack this machine's software, install it, print the account.
 
-    The services stay up: read the repository at its URL, then stop them with `make down`.
+    Only a slot with `demonstration: true` is written to; `install` installs a build of any other. The services stay
+    up: read the repository at its URL, then stop them with `make down`.
     """
     from include.lab.environment import Lab, adopt
-    from include.lab.night import Viewer, Wishes, run_night, today
+    from include.lab.night import Viewer, Wishes, demonstration_slot, run_night, today
     from include.settings.load import load
     from include.settings.secrets import EnvSecrets
 
     lab = Lab.from_environment()
     adopt()  # the first night has only now made the secrets
     settings = load()
-    name = slot or next(iter(settings.slots), "")
+    name = demonstration_slot(settings, slot).name
     day = _day(date_text) if date_text else today(settings, name, datetime.now(UTC))
     with _Screen() as screen:
         viewer = Viewer(say=screen.say, packed=screen.packed, run=screen.run)
@@ -70,6 +71,53 @@ def run(
     console.print(f"\nThe same in {path}. The services stay up; make down stops them.", soft_wrap=True)
     if not report.good:
         raise typer.Exit(1)
+
+
+@app.command()
+def install(
+    slot: Annotated[str, typer.Option(help="Slot of the site configuration.")],
+    date_text: Annotated[
+        str, typer.Option("--date", help="Build date, YYYY-MM-DD; default: today, where the slot is.")
+    ] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the run, and print what became of the night.")] = False,
+    allow_future: Annotated[
+        bool, typer.Option("--allow-future", help="Install a build whose date is later than today.")
+    ] = False,
+    connection: Annotated[
+        str,
+        typer.Option(
+            help="Connection of a user of Airflow's API who may start runs; default: that of the lab, else of the site."
+        ),
+    ] = "",
+) -> None:
+    """Install the build of a date that a build system left in the slot's store, by the slot's DAG.
+
+    What is in the repository already stays; a run of that build that is under way is joined. With --wait the exit code
+    is that of `summary`: 1 if something required is missing, or the run failed.
+    """
+    from include.care.watch.records import read_summary
+    from include.care.watch.render import to_text
+    from include.cli.airflow_connections import airflow_api
+    from include.cli.repository.open import open_site
+    from include.lab.follow import follow
+    from include.lab.night import NIGHT_S, today
+    from include.lab.night import install as start
+
+    site = open_site()
+    chosen, now = site.settings.slot(slot), datetime.now(UTC)
+    day = _day(date_text) if date_text else today(site.settings, slot, now)
+    api = airflow_api(site.settings, site.secrets, connection)
+    dag_id = f"nightly_install_{slot}"
+    run_id = start(api, chosen, day, now=now, say=_say, allow_future=allow_future)
+    if not wait:
+        _say(f"{api.url}/dags/{dag_id}/runs/{run_id}")
+        return
+    with _Screen() as screen:
+        ended = follow(api, dag_id, run_id, show=screen.run, timeout_s=NIGHT_S)
+    _say(f"run {run_id} of {dag_id}: {ended.state}")
+    night = read_summary(site.ledger, chosen, day, now=datetime.now(UTC))
+    typer.echo(to_text(night), nl=False)
+    raise typer.Exit(0 if night.good and ended.state == "success" else 1)
 
 
 @app.command()
@@ -146,6 +194,10 @@ def _day(text: str) -> date:
         raise typer.BadParameter(f"{text!r} is not a date: write YYYY-MM-DD", param_hint="--date") from None
 
 
+def _say(text: str) -> None:
+    console.print(text, soft_wrap=True, markup=False)
+
+
 class _Screen:
     """Bars on a terminal, plain lines elsewhere."""
 
@@ -164,7 +216,7 @@ class _Screen:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        console.print(text, soft_wrap=True)
+        _say(text)
 
     def packed(self, name: str) -> None:
         self._archives += 1

@@ -161,13 +161,17 @@ def demonstrate() -> None:
     from include.lab import lifecycle
     from include.lab.airflow_api import AirflowApi
     from include.lab.environment import ADMIN, Lab, adopt
+    from include.lab.errors import NOT_THE_DEMONSTRATIONS
     from include.lab.follow import follow
     from include.site.bootstrap import found_stores
 
     lab = Lab.from_environment()
-    lifecycle.up(lab, airflow=True, say=typer.echo)
     adopt()  # the first start has only now made the secrets
     site = open_site()
+    if absent := sorted(DEMONSTRATED.keys() - site.settings.benchmarks.targets.keys()):
+        cure = "It measures the targets of config/site.yaml only: unset NIGHTSHIFT_CONFIG."
+        raise NOT_THE_DEMONSTRATIONS(f"the configuration lacks the demonstration's targets {', '.join(absent)}. {cure}")
+    lifecycle.up(lab, airflow=True, say=typer.echo)
     for folder in _folders(site):
         folder.mkdir(parents=True, exist_ok=True)
     found_stores(site, _stores(site), say=typer.echo)

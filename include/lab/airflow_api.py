@@ -54,6 +54,9 @@ class AirflowApi:
         logical_date: str | None = dag["next_dagrun_logical_date"] if dag["is_paused"] else None
         return logical_date if logical_date and datetime.fromisoformat(logical_date) <= now else None
 
+    def is_paused(self, dag_id: str) -> bool:
+        return bool(self._json("GET", f"/api/v2/dags/{dag_id}")["is_paused"])
+
     def paused(self) -> dict[str, bool]:
         """Every DAG that Airflow has read, and whether it is paused."""
         found = self._json("GET", "/api/v2/dags", params={"limit": PAGE, "exclude_stale": True})["dags"]

@@ -1,6 +1,7 @@
 """Makes a real build of this machine's software and drops it into a store as a build system would: the index last."""
 
 import datetime
+import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -9,12 +10,16 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from include.lab.archive import Job, PackedArchive, pack
+from include.lab.errors import FOREIGN_INDEX
 from include.lab.software import INTERPRETER, PROJECTS, REQUIRES, default_platforms
 from include.nightlies.errors import BadIndex
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.storage.store import Store
+from include.storage.errors import Conflict, NotFound
+from include.storage.store import Store, Version
 
 UPLOADERS = 4
+MADE_BY = "nightshift demonstration"
+"""Of an index that the demonstration made, in its field `made_by`; no other one is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +65,12 @@ def pack_build(
         progress: called as each archive is stored.
 
     Raises:
-        LabError: the machine lacks a project.
+        LabError: the machine lacks a project, or the index is not the demonstration's; nothing was stored then.
         StoreError: the store refused.
     """
     projects, platforms = tuple(projects) or PROJECTS, tuple(platforms) or default_platforms()
-    if not rebuild and (there := _stored(store, index_key, slot, date, projects, platforms)):
+    data, version = _own_index(store, index_key, slot, date)
+    if not rebuild and (there := _stored(store, data, index_key, slot, date, projects, platforms)):
         return PackedBuild(there, index_key, packed=False, reason="already in the store, complete", files=None)
     jobs = [
         Job(
@@ -92,19 +98,54 @@ def pack_build(
             progress(packed)
     artifacts = tuple(_artifact(slot, date, done[job.project, job.platform], projects) for job in jobs)
     index = BuildIndex(slot, date.isoformat(), date, complete=True, artifacts=artifacts)
-    store.put(index_key, index.format())
+    try:
+        store.replace(index_key, _marked(index), expected=version)
+    except Conflict as error:
+        what = "was written by another while the build was packed; it stays, and names none of the new archives"
+        raise FOREIGN_INDEX(f"{store.url}/{index_key} {what}. {_cure(slot, date)}") from error
     files = sum(packed.files for packed in done.values())
     return PackedBuild(index, index_key, packed=True, reason="packed", files=files)
 
 
+def _own_index(store: Store, key: str, slot: str, date: datetime.date) -> tuple[bytes | None, Version | None]:
+    """The index as the demonstration left it, None if there is none; raises LabError for an index of others."""
+    try:
+        data, version = store.get_versioned(key)
+    except NotFound:
+        return None, None
+    try:
+        document = json.loads(data)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or document.get("made_by") != MADE_BY:
+        raise FOREIGN_INDEX(
+            f"{store.url}/{key} was not made by the demonstration; nothing was changed. {_cure(slot, date)}"
+        )
+    return data, version
+
+
+def _cure(slot: str, date: datetime.date) -> str:
+    return f"To install that build: nightshift nightly install --slot {slot} --date {date}"
+
+
+def _marked(index: BuildIndex) -> bytes:
+    return json.dumps({"made_by": MADE_BY, **json.loads(index.format())}, indent=1).encode() + b"\n"
+
+
 def _stored(
-    store: Store, index_key: str, slot: str, date: datetime.date, projects: Sequence[str], platforms: Sequence[str]
+    store: Store,
+    data: bytes | None,
+    index_key: str,
+    slot: str,
+    date: datetime.date,
+    projects: Sequence[str],
+    platforms: Sequence[str],
 ) -> BuildIndex | None:
     """The build in the store, if it has all that is wanted and every archive is there in its size."""
-    if not store.exists(index_key):
+    if data is None:
         return None
     try:
-        index = BuildIndex.parse(store.get(index_key), slot=slot, build_date=date, file=index_key)
+        index = BuildIndex.parse(data, slot=slot, build_date=date, file=index_key)
     except BadIndex:
         return None
     offered = {(artifact.project, artifact.platform): artifact for artifact in index.artifacts}
@@ -137,4 +178,5 @@ def _artifact(slot: str, date: datetime.date, packed: PackedArchive, projects: S
 
 
 def _key(slot: str, date: datetime.date, project: str, platform: str) -> str:
-    return f"{slot}/{date.isoformat()}/{project}-{platform}.tar.zst"
+    # below a folder that no build system has
+    return f"demonstration/{slot}/{date.isoformat()}/{project}-{platform}.tar.zst"

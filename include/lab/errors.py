@@ -28,6 +28,12 @@ SUPERVISOR_FAILED = ErrorRow(LabError, "lab-supervisor-failed", retryable=True)
 """The process manager does not start or answer."""
 AIRFLOW_SILENT = ErrorRow(LabError, "lab-airflow-silent", retryable=True)
 """Airflow does not answer a request."""
+FOREIGN_INDEX = ErrorRow(LabError, "lab-foreign-index")
+"""The index of a build was not made by the demonstration, which therefore leaves it alone."""
+NOT_THE_DEMONSTRATIONS = ErrorRow(LabError, "lab-not-the-demonstrations")
+"""A slot, store or repository that is not for the demonstration alone."""
+INSTALL_REFUSED = ErrorRow(LabError, "lab-install-refused")
+"""A build that cannot be installed as asked for: its date, or a paused DAG."""
 CEPH_LAB_MISSING = ErrorRow(LabError, "lab-ceph-missing", "run nightshift lab ceph up")
 """There is no Ceph lab, or it does not run."""
 OSD_UNKNOWN = ErrorRow(LabError, "lab-osd-unknown", "nightshift lab ceph status lists the OSDs")

@@ -10,11 +10,14 @@ from include.lab import lifecycle
 from include.lab.airflow_api import AirflowApi
 from include.lab.build import PackedBuild, pack_build
 from include.lab.environment import ADMIN, Lab
+from include.lab.errors import INSTALL_REFUSED, NOT_THE_DEMONSTRATIONS
 from include.lab.follow import Snapshot, follow
 from include.lab.report import NightReport, artifact_lines
+from include.nightlies.errors import NightlyError
 from include.nightlies.records.publications import publications_of_run
+from include.nightlies.rules.build_date import BuildDate, require_allowed
 from include.nightlies.steps.sources import index_place
-from include.settings.model import SiteSettings
+from include.settings.model import SiteSettings, Slot, StoreSettings
 from include.settings.secrets import Secrets
 from include.site.bootstrap import found_repository, found_stores, try_stores
 from include.site.site import Site
@@ -47,12 +50,57 @@ def today(settings: SiteSettings, slot: str, now: datetime) -> date:
     return now.astimezone(ZoneInfo(settings.slot(slot).timezone)).date()
 
 
+def demonstration_slot(settings: SiteSettings, name: str = "") -> Slot:
+    """The slot of that name, by default the first one that is the demonstration's.
+
+    Raises:
+        LabError: It is not marked as the demonstration's, or other slots use its store or its repository.
+    """
+    marked = [slot for slot in settings.slots.values() if slot.demonstration]
+    if not name and not marked:
+        raise NOT_THE_DEMONSTRATIONS(f"no slot of the configuration is the demonstration's. {_CURE}")
+    slot = settings.slot(name) if name else marked[0]
+    if not slot.demonstration:
+        install = f"To install a build of it: nightshift nightly install --slot {slot.name} --date YYYY-MM-DD"
+        raise NOT_THE_DEMONSTRATIONS(f"slot {slot.name} is not the demonstration's. {_CURE} {install}")
+    place = settings.store(slot.store)
+    for other in settings.slots.values():
+        if other.demonstration:
+            continue
+        if other.repository == slot.repository:
+            raise NOT_THE_DEMONSTRATIONS(_shared(slot, "repository", slot.repository, other))
+        if _overlap(place, settings.store(other.store)):
+            raise NOT_THE_DEMONSTRATIONS(_shared(slot, "store", slot.store, other))
+    return slot
+
+
+_CURE = (
+    "`nightly run` packs a build of this machine's software: it writes only to a slot with `demonstration: true`, "
+    "whose store and repository no other slot uses."
+)
+
+
+def _shared(slot: Slot, kind: str, name: str, other: Slot) -> str:
+    cure = f"Give each a {kind} of its own, or remove `demonstration` from slot {slot.name}."
+    return f"{kind} {name} of the demonstration's slot {slot.name} is used by slot {other.name}, too. {cure}"
+
+
+def _overlap(store: StoreSettings, other: StoreSettings) -> bool:
+    """Whether one of two stores is the other, or lies in it."""
+    outer, inner = sorted(settings.url.rstrip("/") + "/" for settings in (store, other))
+    return store.endpoint == other.endpoint and inner.startswith(outer)
+
+
 def run_night(lab: Lab, settings: SiteSettings, secrets: Secrets, wishes: Wishes, viewer: Viewer) -> NightReport:
-    """Runs a night and checks what became of it. The services stay up."""
+    """Runs a night of the demonstration and checks what became of it. The services stay up.
+
+    Raises:
+        LabError: The slot is not the demonstration's; nothing was started then.
+    """
+    slot = demonstration_slot(settings, wishes.slot)
     began = time.monotonic()
     lifecycle.up(lab, airflow=True, say=viewer.say)
     viewer.say(f"services up after {time.monotonic() - began:.0f} s; Airflow at {lab.airflow_url}")
-    slot = settings.slot(wishes.slot)
     site = Site(settings, secrets)
     stores = {slot.store, settings.repository(slot.repository).store}
     found_stores(site, stores, say=viewer.say)
@@ -64,6 +112,29 @@ def run_night(lab: Lab, settings: SiteSettings, secrets: Secrets, wishes: Wishes
     run_id = start(api, dag_id, wishes.date, viewer.say, allow_future=wishes.allow_future)
     follow(api, dag_id, run_id, show=viewer.run, timeout_s=NIGHT_S)
     return _report(site, settings, wishes, build, dag_id, run_id, began)
+
+
+def install(
+    api: AirflowApi, slot: Slot, day: date, *, now: datetime, say: Callable[[str], None], allow_future: bool = False
+) -> str:
+    """Starts the run that installs a build of a slot, or joins one that is under way; returns its id.
+
+    Raises:
+        LabError: The date is not allowed, the DAG is paused, or Airflow refuses.
+    """
+    try:
+        require_allowed(
+            BuildDate(day, "--date"), now, param=None, run_type="manual", allow_future=allow_future,
+            timezone=slot.timezone, date_offset=slot.date_offset,
+        )  # fmt: skip
+    except NightlyError as error:
+        raise INSTALL_REFUSED(str(error)) from None
+    dag_id = f"nightly_install_{slot.name}"
+    api.wait_for_dag(dag_id, timeout_s=DAG_APPEARS_S)
+    if api.is_paused(dag_id):
+        cure = f"Unpause it: nightshift lab unpause {dag_id}. Then start it again."
+        raise INSTALL_REFUSED(f"DAG {dag_id} is paused: the run would never begin. {cure}")
+    return start(api, dag_id, day, say, allow_future=allow_future)
 
 
 def start(api: AirflowApi, dag_id: str, day: date, say: Callable[[str], None], *, allow_future: bool = False) -> str:

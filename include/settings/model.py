@@ -299,6 +299,8 @@ class Slot(_Block):
     """None: builds stay until a person removes them."""
     quality: QualitySettings | None = None
     """None: no suite judges the slot's builds."""
+    demonstration: bool = False
+    """Whether `nightshift nightly run` packs its builds; no build system writes to its store then."""
     _without: frozenset[str] = PrivateAttr(default=frozenset())
 
     def without(self, artifacts: Iterable[str]) -> Slot:

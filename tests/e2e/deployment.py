@@ -36,6 +36,7 @@ from tests.week.place import slot_text
 
 ROOT = Path(__file__).resolve().parents[2]
 FQRN = "nights.example.org"
+MACHINE = "machine.example.org"  # of the demonstration, whose store and repository no other slot uses
 LEASE_S = 10
 HEARTBEAT_TIMEOUT_S = 12
 RUN_S = 240.0
@@ -114,7 +115,8 @@ class Deployment:
         self.gateway_proxy.__enter__()
         # the connection names the proxy's port, so the service itself knows its key from the file
         key = GatewayKey(self.lab.secrets.gateway_key_id, self.lab.secrets.gateway_key_secret)
-        save_gateway_key(self.settings.gateway.keys, FQRN, key)
+        for fqrn in (FQRN, MACHINE):
+            save_gateway_key(self.settings.gateway.keys, fqrn, key)
         lifecycle.up(self.lab, airflow=True, say=_say)
         found_stores(self.site, {"cvmfs", "builds"}, say=_say)
         found_repository(self.site, FQRN, say=_say)
@@ -277,16 +279,23 @@ gateway:
 stores:
   cvmfs: {{url: "s3://cvmfs", endpoint: "${{NIGHTSHIFT_TEST_S3}}", connection: store, timeout_s: 240}}
   builds: {{url: "s3://builds", endpoint: "${{NIGHTSHIFT_TEST_S3}}", connection: store}}
+  machine: {{url: "s3://machine", endpoint: "${{NIGHTSHIFT_TEST_S3}}", connection: store}}
 repositories:
   {FQRN}:
     store: cvmfs
     public_url: "http://${{NIGHTSHIFT_S3_HOST:-127.0.0.1}}:${{NIGHTSHIFT_S3_PORT}}/cvmfs/{FQRN}"
     public_key: "${{NIGHTSHIFT_VAR}}/keys/{FQRN}.pub"
     gateway: gateway
+  {MACHINE}:
+    store: cvmfs
+    public_url: "http://${{NIGHTSHIFT_S3_HOST:-127.0.0.1}}:${{NIGHTSHIFT_S3_PORT}}/cvmfs/{MACHINE}"
+    public_key: "${{NIGHTSHIFT_VAR}}/keys/{MACHINE}.pub"
+    gateway: gateway
 slots:
   main: {{repository: {FQRN}, store: builds, schedule: "0 2 * * *", timezone: Europe/Zurich}}
   faults: {{repository: {FQRN}, store: builds}}
-  machine: {{repository: {FQRN}, store: builds, schedule: "0 3 * * *", projects: [typer, rich]}}
+  machine:
+    {{demonstration: true, repository: {MACHINE}, store: machine, schedule: "0 3 * * *", projects: [typer, rich]}}
   early: {{repository: {FQRN}, store: builds, begins: artifact, poll_s: 600, gather_s: 0.5}}
 {slot_text("dev", FQRN)}
 sites:

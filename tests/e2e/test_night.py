@@ -73,3 +73,23 @@ def test_the_next_night_uploads_only_what_changed(deployment: Deployment, first:
     assert 0 < following.total("objects_new") < 0.3 * first.report.total("objects_new")
     assert following.total("objects_reused") > 0.7 * first.report.total("objects_new")
     assert deployment.leases() == []
+
+
+def test_a_command_installs_a_build_and_ends_with_the_exit_code_of_its_night(
+    deployment: Deployment, first: Night
+) -> None:
+    before = deployment.site.repository(first.report.repository).manifest.revision
+    done = deployment.run("nightly", "install", "--slot", SLOT, "--date", DAY.isoformat(), "--wait")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "success" in done.stdout
+    assert deployment.site.repository(first.report.repository).manifest.revision == before
+    absent = deployment.run("nightly", "install", "--slot", SLOT, "--date", "2026-02-01", "--wait")
+    assert absent.returncode == 1, absent.stdout
+    assert "failed" in absent.stdout
+
+
+def test_the_demonstration_leaves_the_slot_of_a_build_system_alone(deployment: Deployment) -> None:
+    done = deployment.run("nightly", "run", "--slot", "early", "--date", DAY.isoformat())
+    assert done.returncode == 1
+    assert "nightshift nightly install --slot early" in done.stderr
+    assert not list(deployment.site.store("builds").list("early"))

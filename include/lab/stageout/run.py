@@ -13,9 +13,9 @@ from include.care.preflight.paused_dags import needed
 from include.lab import lifecycle
 from include.lab.airflow_api import AirflowApi
 from include.lab.environment import ADMIN, Lab
-from include.lab.errors import LabError
+from include.lab.errors import NOT_THE_DEMONSTRATIONS, LabError
 from include.lab.stageout.account import StageoutAccount, account_of
-from include.lab.stageout.files import USERS, LabFile, LabPlaces, planned, requests_of
+from include.lab.stageout.files import LINKS, USERS, LabFile, LabPlaces, planned, requests_of
 from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets
 from include.site.bootstrap import found_stores
@@ -39,8 +39,12 @@ def run_stageout(lab: Lab, settings: SiteSettings, secrets: Secrets, *, files: i
     """Transfer so many files of the lab's users, and check what became of each. The services stay up.
 
     Raises:
-        LabError: The files have not ended in time.
+        LabError: The configuration lacks the sites of the lab, or the files have not ended in time.
     """
+    absent = sorted({name for link in LINKS for name in link} - settings.sites.keys())
+    if absent:
+        cure = "It transfers files between the sites of config/site.yaml only: unset NIGHTSHIFT_CONFIG."
+        raise NOT_THE_DEMONSTRATIONS(f"the configuration lacks the demonstration's sites {', '.join(absent)}. {cure}")
     lifecycle.up(lab, airflow=True, say=say)
     site = Site(settings, secrets)
     found_stores(site, {one.store for one in settings.sites.values() if one.store}, say=say)

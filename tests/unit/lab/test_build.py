@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import marshal
 import os
 import py_compile
@@ -17,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.lab.archive import Job, pack
-from include.lab.build import pack_build
-from include.lab.errors import LabError
+from include.lab.build import PackedBuild, pack_build
+from include.lab.errors import FOREIGN_INDEX, LabError
 from include.lab.software import (
     CHANGE_PERIOD_DAYS,
     Platform,
@@ -27,7 +28,9 @@ from include.lab.software import (
     project_files,
     stamped,
 )
+from include.nightlies.rules.index import BuildIndex
 from include.storage.open import open_store
+from include.storage.store import Store
 from tests.fakes.refused import refused
 
 pytestmark = pytest.mark.slow
@@ -155,32 +158,67 @@ def test_a_project_that_the_machine_lacks_is_an_error() -> None:
         project_files("no_such_package")
 
 
+def build(store: Store, folder: Path, **changes: object) -> PackedBuild:
+    """A small build of slot main, packed into a store."""
+    return pack_build(
+        store,
+        slot="main",
+        date=DAY,
+        index_key="main/index.json",
+        cache=folder / "cache",
+        projects=["rich", "dns"],
+        platforms=[OPT],
+        processes=1,
+        **changes,  # type: ignore[arg-type]
+    )
+
+
 def test_a_build_in_the_store_is_left_alone_and_one_with_a_damaged_archive_is_packed_again(tmp_path: Path) -> None:
     store = open_store((tmp_path / "builds").as_uri())
-
-    def build(**changes: object):
-        return pack_build(
-            store,
-            slot="main",
-            date=DAY,
-            index_key="main/index.json",
-            cache=tmp_path / "cache",
-            projects=["rich", "dns"],
-            platforms=[OPT],
-            processes=1,
-            **changes,
-        )
-
-    first = build()
+    first = build(store, tmp_path)
     assert first.packed
     assert [artifact.name for artifact in first.index.artifacts] == [f"rich/{OPT}", f"dns/{OPT}"]
     for artifact in first.index.artifacts:
         assert hashlib.sha256(store.get(artifact.url)).hexdigest() == artifact.sha256
-    again = build()
+    again = build(store, tmp_path)
     assert not again.packed
     assert again.index == first.index
     store.put(first.index.artifacts[0].url, b"cut short")
-    repaired = build()
+    repaired = build(store, tmp_path)
     assert repaired.packed
     assert repaired.index == first.index
-    assert build(rebuild=True).index == first.index
+    assert build(store, tmp_path, rebuild=True).index == first.index
+
+
+def of_a_builder() -> bytes:
+    """The index of a complete build, as a build system writes it."""
+    return BuildIndex("main", "1234", DAY, complete=True, artifacts=()).format()
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+@pytest.mark.parametrize(
+    "index", [of_a_builder(), b"{ half an ind", b"[]", json.dumps({"made_by": "another"}).encode(), b"\xff"]
+)
+def test_an_index_that_the_demonstration_did_not_make_is_refused_before_anything_is_stored(
+    tmp_path: Path, index: bytes, rebuild: bool
+) -> None:
+    store = open_store((tmp_path / "builds").as_uri())
+    store.put("main/index.json", index)
+    with refused(FOREIGN_INDEX) as refusal:
+        build(store, tmp_path, rebuild=rebuild)
+    assert f"nightshift nightly install --slot main --date {DAY}" in str(refusal.value)
+    assert {entry.key: store.get(entry.key) for entry in store.list()} == {"main/index.json": index}
+
+
+def test_an_index_that_a_builder_writes_meanwhile_stays(tmp_path: Path) -> None:
+    store = open_store((tmp_path / "builds").as_uri())
+    with refused(FOREIGN_INDEX):
+        build(store, tmp_path, progress=lambda _: store.put("main/index.json", of_a_builder()))
+    assert store.get("main/index.json") == of_a_builder()
+
+
+def test_archives_of_the_demonstration_have_a_folder_that_no_builder_uses(tmp_path: Path) -> None:
+    store = open_store((tmp_path / "builds").as_uri())
+    build(store, tmp_path)
+    assert {entry.key.partition("/")[0] for entry in store.list()} == {"main", "demonstration"}
+    assert [entry.key for entry in store.list("main")] == ["main/index.json"]

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from include.lab.errors import AIRFLOW_SILENT, LabError
+from include.lab.errors import AIRFLOW_SILENT, INSTALL_REFUSED, NOT_THE_DEMONSTRATIONS, LabError
 from include.lab.follow import follow, snapshot
-from include.lab.night import start, today
+from include.lab.night import demonstration_slot, install, start, today
 from include.lab.report import ArtifactLine, NightReport
 from include.settings.load import load
+from include.settings.model import SiteSettings
 from tests.fakes.refused import refused
 
 KEYS = {
@@ -102,13 +103,16 @@ def test_the_client_configuration_has_five_lines() -> None:
 class Api:
     """Airflow as far as starting a run goes."""
 
-    def __init__(self, runs: list[tuple[str, str]], *, tick: str | None = None) -> None:
-        self.tick = tick
+    def __init__(self, runs: list[tuple[str, str]], *, tick: str | None = None, is_paused: bool = False) -> None:
+        self.tick, self._is_paused = tick, is_paused
         self.known = [{"dag_run_id": run_id, "state": state} for run_id, state in runs]
         self.calls: list[tuple[Any, ...]] = []
 
     def wait_for_dag(self, dag_id: str, *, timeout_s: float) -> None:
         self.calls.append(("wait", dag_id))
+
+    def is_paused(self, dag_id: str) -> bool:
+        return self._is_paused
 
     def unpause(self, dag_id: str) -> None:
         self.calls.append(("unpause", dag_id))
@@ -177,6 +181,90 @@ def test_a_night_under_way_is_joined_not_started_again() -> None:
     api = Api([("night__2026-11-21__1", "running")])
     assert start(api, "nightly_install_main", date(2026, 11, 21), print) == "night__2026-11-21__1"
     assert not [call for call in api.calls if call[0] == "trigger"]
+
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def test_a_build_is_installed_by_a_run_of_its_slot_and_a_run_under_way_is_joined() -> None:
+    slot = load().slot("main")
+    api = Api([("night__2026-11-21__1", "success")])
+    day = date(2026, 11, 21)
+    assert install(api, slot, day, now=NOON, say=print) == "night__2026-11-21__2"
+    assert ("trigger", "nightly_install_main", "night__2026-11-21__2", {"build_date": "2026-11-21"}, None) in api.calls
+    api = Api([("night__2026-11-21__2", "running")])
+    assert install(api, slot, day, now=NOON, say=print) == "night__2026-11-21__2"
+    assert not [call for call in api.calls if call[0] == "trigger"]
+
+
+def test_a_future_date_and_a_paused_dag_are_refused_before_a_run_is_started() -> None:
+    slot, tomorrow = load().slot("main"), date(2026, 11, 22)
+    api = Api([])
+    with refused(INSTALL_REFUSED):
+        install(api, slot, tomorrow, now=NOON, say=print)
+    assert api.calls == []
+    install(api, slot, tomorrow, now=NOON, say=print, allow_future=True)
+    assert "trigger" in [call[0] for call in api.calls]
+    paused = Api([], is_paused=True)
+    with refused(INSTALL_REFUSED) as refusal:
+        install(paused, slot, date(2026, 11, 21), now=NOON, say=print)
+    assert "nightshift lab unpause nightly_install_main" in str(refusal.value)
+    assert [call[0] for call in paused.calls] == ["wait"]
+
+
+def test_the_demonstration_has_the_slot_of_the_lab_s_configuration() -> None:
+    site = load()
+    assert demonstration_slot(site).name == demonstration_slot(site, "main").name == "main"
+
+
+def site_of(folder: Path, *slots: str) -> SiteSettings:
+    """A site with a store and a repository of the demonstration, and others."""
+    text = """
+paths: {var: "VAR"}
+ledger: "sqlite:///VAR/ledger.db"
+stores:
+  served: {url: "file:VAR/served"}
+  own: {url: "file:VAR/own"}
+  builds: {url: "file:VAR/builds"}
+  below: {url: "file:VAR/own/below"}
+repositories:
+  own.example.org: &own {store: served, public_url: "file:VAR/served/own", public_key: VAR/key.pub, gateway: gateway}
+  site.example.org: *own
+slots:
+  demo: {demonstration: true, repository: own.example.org, store: own}
+"""
+    path = folder / "site.yaml"
+    path.write_text(text.replace("VAR", str(folder)) + "".join(f"  {slot}\n" for slot in slots))
+    return load(path)
+
+
+def test_the_demonstration_refuses_every_slot_that_is_not_marked(tmp_path: Path) -> None:
+    site = site_of(tmp_path, "head: {repository: site.example.org, store: builds}")
+    assert demonstration_slot(site).name == "demo"
+    with refused(NOT_THE_DEMONSTRATIONS) as refusal:
+        demonstration_slot(site, "head")
+    assert "nightshift nightly install --slot head" in str(refusal.value)
+    plain = site.model_copy(update={"slots": {"head": site.slot("head")}})
+    with refused(NOT_THE_DEMONSTRATIONS):
+        demonstration_slot(plain)
+
+
+@pytest.mark.parametrize(
+    ("slot", "shared"),
+    [
+        ("head: {repository: own.example.org, store: builds}", "repository own.example.org"),
+        ("head: {repository: site.example.org, store: own}", "store own"),
+        ("head: {repository: site.example.org, store: below}", "store own"),
+    ],
+)
+def test_the_demonstration_refuses_a_store_or_repository_that_another_slot_uses(
+    tmp_path: Path, slot: str, shared: str
+) -> None:
+    with refused(NOT_THE_DEMONSTRATIONS) as refusal:
+        demonstration_slot(site_of(tmp_path, slot))
+    assert f"{shared} of the demonstration's slot demo is used by slot head" in str(refusal.value)
+    with_it = site_of(tmp_path, slot.replace("{", "{demonstration: true, ", 1))
+    assert demonstration_slot(with_it).name == "demo"
 
 
 def test_today_is_the_slot_s_own() -> None:
