@@ -14,7 +14,6 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Concatenate, ParamSpec, TypeVar
@@ -64,7 +63,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
-_JUDGEMENTS = 3
+_LOOKS = 5
+"""How often a change is judged, when collections publish a list between its judgement and its switch."""
 _FIRST_PAUSE_S = 0.5
 
 
@@ -80,15 +80,20 @@ class _Base:
 def _under_new_leases(
     change: Callable[Concatenate[NativePublisher, P], T],
 ) -> Callable[Concatenate[NativePublisher, P], T]:
-    """Make a change again, under a new lease, where a gateway cannot repeat a commit that failed."""
+    """Make a change again, under a new lease: after a collection went on between its judgement and its switch, and
+    where a gateway cannot repeat a commit that failed."""
 
     @functools.wraps(change)
     def repeated(publisher: NativePublisher, /, *arguments: P.args, **more: P.kwargs) -> T:
-        number = 1
+        number = looks = 1
         while True:
             try:
                 return change(publisher, *arguments, **more)
             except GatewayError as error:
+                if isinstance(error, CollectionMoved) and looks < _LOOKS:
+                    looks += 1
+                    log.info("look %d of %d: %s", looks, _LOOKS, error)
+                    continue
                 if not a_new_lease_may_help(error) or number >= publisher.gateway().tries:
                     raise
                 pause_s = random.random() * _FIRST_PAUSE_S * 2.0 ** (number - 1)  # noqa: S311 - jitter
@@ -194,20 +199,6 @@ class NativePublisher:
         """
         if changeset.root_entry.mtime_ns is not None:
             require(self.gateway().way, Operation.TREE_MTIME_NS, fqrn=self.fqrn, path=changeset.destination)
-        for _ in range(_JUDGEMENTS - 1):
-            with suppress(CollectionMoved):  # a collector was between our look and the switch: look again
-                return self._publish(changeset, holder, now, replace, tag, on_lease)
-        return self._publish(changeset, holder, now, replace, tag, on_lease)
-
-    def _publish(
-        self,
-        changeset: Changeset,
-        holder: str,
-        now: datetime,
-        replace: bool,
-        tag: NewTag | None,
-        on_lease: Callable[[Callable[[], object]], None] | None,
-    ) -> Published:
         path, clock = changeset.destination, PhaseTimes()
         clearance = Clearance(self._store, self._repository.catalogs, changeset)
         with clock.phase("changeset"):

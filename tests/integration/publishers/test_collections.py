@@ -18,6 +18,7 @@ from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.client.values import Lease
+from include.publishers.native import NativePublisher
 from include.site.preparing import leave_condemned
 from tests.fakes.collector import Collector
 from tests.fakes.refused import refused
@@ -244,6 +245,53 @@ def test_a_commit_cannot_slip_past_the_barrier(
         collector.sweep()
     collector.end()
     published(site, reusing(site))
+
+
+def crossing(worker: NativePublisher, collector: Collector, *, times: int = 1) -> list[str]:
+    """Let the worker's next commits be crossed by the publication of a list; the generations of all its commits."""
+    commits: list[str] = []
+
+    class Crossed(type(worker._client)):  # type: ignore[misc]
+        def commit(self, lease: Lease, *roots: object, generation: str, **more: object) -> int:
+            commits.append(generation)
+            if len(commits) <= times:
+                collector.begin()
+                collector.mark()
+                collector.condemned = frozenset()
+                collector.condemn()
+                if len(commits) < times:
+                    collector.sweep()
+                    collector.end()
+            return super().commit(lease, *roots, generation=generation, **more)
+
+    worker._client.__class__ = Crossed
+    return commits
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("change", ["reserve", "publish", "remove", "change", "release"])
+def test_every_change_that_a_collection_crosses_is_looked_at_again(site: ThreadSite, change: str, times: int) -> None:
+    site.reserve()
+    changeset = site.prepared(NEW, {"f": b"content"})
+    worker, collector = site.worker(), new_collector(site)
+    commits = crossing(worker, collector, times=times)
+    who = {"holder": "test", "now": NOW}
+    entry = Dirent("", 0o40755, size=4096, linkcount=2)
+    before = site.head().manifest.revision
+    match change:
+        case "reserve":
+            worker.reserve(["/made/by/this"], nested=[], **who)
+        case "publish":
+            worker.publish(changeset, **who)
+        case "remove":
+            worker.remove(OLD, **who)
+        case "change":
+            worker.change("/again", lambda edit: edit.add("/again", entry), **who)
+        case _:
+            assert worker.release([OLD], floor=None, **who).removed == (OLD,)
+    assert site.head().manifest.revision == before + 1
+    assert len(commits) == times + 1
+    site.assert_sound()
 
 
 def test_a_changeset_that_missed_more_collections_than_are_remembered_is_prepared_again(
