@@ -89,6 +89,14 @@ def test_what_no_reason_keeps_goes(changes: dict[str, object], wanted: dict[str,
     assert gone([build(0), build(9, **changes)], rules(**wanted)) == {"b9"}
 
 
+def test_builds_of_a_future_date_take_no_place_of_another_and_stay() -> None:
+    future = [build(-days) for days in range(1, 4)]
+    assert gone([*future, *MONTH], rules(keep_last=3)) == {f"b{days}" for days in range(3, 30)}
+    assert gone([*future, *MONTH], rules(keep_last=0, minimum=4, keep_days=1)) == {f"b{days}" for days in range(4, 30)}
+    reasons = {decision.reason for decision in judged([*future, *MONTH], rules(keep_last=3))[:3]}
+    assert reasons == {f"of a future date, {(NOW + timedelta(days=days)).date()}" for days in range(1, 4)}
+
+
 def test_a_removal_says_what_would_have_kept_it() -> None:
     wanted = rules(keep_last=2, keep_days=5, keep_weekdays=WeekdayRule(days=("Sun",), weeks=3))
     last = judged(MONTH, wanted)[-1]
@@ -172,8 +180,8 @@ def test_never_fewer_than_the_minimum_stay_and_nothing_that_is_needed_goes(
     decisions = judged(builds, wanted)
     assert [one.build for one in decisions] == sorted(builds, key=lambda one: one.key, reverse=True)
     stay = [one.build for one in decisions if not one.remove]
-    counted = sum(one.counts for one in builds)
-    assert sum(one.counts for one in stay) >= min(wanted.minimum, counted)
+    counted = sum(one.counts(NOW.date()) for one in builds)
+    assert sum(one.counts(NOW.date()) for one in stay) >= min(wanted.minimum, counted)
     needed = {one.directory for one in builds if one.links or one.tags}
     needed |= {directory for one in stay for directory in one.refers_to}
     assert not needed & {one.build.directory for one in decisions if one.remove}

@@ -1,7 +1,7 @@
 """Which builds of a slot stay, and why: rules over what the repository holds. Pure.
 
 A build stays if one reason for it is found. More is kept, never less, if a build's date is not known, if more leads to
-it, or if its publication is later.
+it, or if its publication is later. A build of a future date stays, and takes no place of another.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ class HeldBuild:
     rebuilt_at: datetime | None = None
     protected: str = ""
 
-    @property
-    def counts(self) -> bool:
+    def counts(self, today: date) -> bool:
         """Whether it takes one of the places of the newest builds."""
-        return self.dated and not self.empty
+        return self.dated and not self.empty and not self.is_of_future(today)
+
+    def is_of_future(self, today: date) -> bool:
+        return self.dated and self.key.date > today
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -102,7 +104,7 @@ def decide(
     before = 0
     for build in ordered:
         reasons[build.directory] = list(_reasons(build, rules, before, now, today))
-        before += build.counts
+        before += build.counts(today)
     _keep_what_is_referred_to(ordered, reasons)
     return tuple(
         RetentionDecision(build, not why, "; ".join(why) or _no_reason(build, rules, today))
@@ -116,13 +118,15 @@ def _reasons(build: HeldBuild, rules: Retention, before: int, now: datetime, tod
     age = (today - build.key.date).days
     if build.protected:
         yield build.protected
-    if before < rules.keep_last:
+    if build.is_of_future(today):
+        yield f"of a future date, {build.key.date}"
+    elif before < rules.keep_last:
         yield f"number {before + 1} of the {rules.keep_last} newest"
-    if before < rules.minimum:
+    if before < rules.minimum and not build.is_of_future(today):
         yield f"one of the at least {rules.minimum} builds"
-    if rules.keep_days is not None and age <= rules.keep_days:
+    if rules.keep_days is not None and 0 <= age <= rules.keep_days:
         yield f"{age} days old, at most {rules.keep_days} stay"
-    if (weekdays := rules.keep_weekdays) is not None and age <= 7 * weekdays.weeks:
+    if (weekdays := rules.keep_weekdays) is not None and 0 <= age <= 7 * weekdays.weeks:
         day = WEEKDAYS[build.key.date.weekday()]
         if day in weekdays.days or not build.dated:
             yield f"{day if build.dated else 'perhaps'} of the last {weekdays.weeks} weeks"
