@@ -40,8 +40,10 @@ from include.cvmfs.errors import (
     ObjectMissing,
     ReflogError,
 )
+from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, HISTORY, ObjectHash
 from include.cvmfs.format.objects import hasher
+from include.cvmfs.revision.lineage import never_revisions
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store
 
@@ -343,6 +345,15 @@ class GarbageCollection:
         vanished = [root for root in self._record.roots if root.digest not in known]
         if not vanished:
             return
+        since = self._record.roots[0]
+        stopped = never_revisions(CatalogCache(self._store), named.manifest, vanished, since=since)
+        if stopped:
+            self.report.notes.append(
+                f"{len(stopped)} roots of commits that were stopped are no longer recorded as kept"
+            )
+        vanished = [root for root in vanished if root not in stopped]
+        if not vanished:
+            return
         what = f"{len(vanished)} roots that the last collection kept are in no reflog and no tag, as {vanished[0]}"
         if not self._rules.accept:
             hint = "restore the reflog (nightshift repo repair --reflog), or accept it by --accept REASON"
@@ -359,7 +370,7 @@ class GarbageCollection:
         listed = self._weighing.listed
         self._record = replace(
             record.with_ended(ended),
-            roots=self._plan.kept,
+            roots=self._plan.revisions,
             once=name,
             once_since=self._weighing.once_since if name is not None else None,
             seventh=(record.seventh + bool(listed)) % SEVENTHS,

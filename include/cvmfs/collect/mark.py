@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.roots import RootPlan, decide_roots
+from include.cvmfs.collect.roots import RootDecision, RootPlan, decide_roots
 from include.cvmfs.collect.scan import CatalogNames, ScanCache, line_of, walk
 from include.cvmfs.collect.shards import Shards, split
 from include.cvmfs.collect.switching import Named
@@ -45,13 +45,8 @@ class Marking:
 
     def mark(self, named: Named, plan: RootPlan) -> None:
         """Read what every root names. Raises CollectionRefused for a catalog that must stay and cannot be read."""
-        self._keep(
-            named,
-            plan,
-            [decision.root for decision in plan.decisions if decision.keep and not decision.held],
-            self.kept,
-        )
-        self._keep(named, plan, [decision.root for decision in plan.decisions if decision.held], self.held)
+        self._keep(named, plan, [decision for decision in plan.decisions if not decision.held], self.kept)
+        self._keep(named, plan, [decision for decision in plan.decisions if decision.held], self.held)
         walk(
             self._cache, plan.condemned, set(self.seen),
             lambda name, found: _take(self.gone, name, found), absent=self._unread, on_step=self._on_step,
@@ -63,16 +58,25 @@ class Marking:
     def newer(self, named: Named, plan: RootPlan) -> Shards:
         """What roots name that came after :meth:`mark`. Raises CollectionRefused."""
         extra = Shards(self._folder, "newer")
-        self._keep(named, plan, plan.kept, extra)
+        self._keep(named, plan, plan.decisions, extra)
         return extra
 
-    def _keep(self, named: Named, plan: RootPlan, roots: Iterable[ObjectHash], into: Shards) -> None:
+    def _keep(self, named: Named, plan: RootPlan, decisions: Iterable[RootDecision], into: Shards) -> None:
+        kept = [decision for decision in decisions if decision.keep]
+
+        def take(name: ObjectHash, found: CatalogNames) -> None:
+            _take(into, name, found)
+
+        revisions = (decision.root for decision in kept if decision.published)
         try:
-            walk(self._cache, roots, self.seen, lambda name, found: _take(into, name, found), on_step=self._on_step)
+            walk(self._cache, revisions, self.seen, take, on_step=self._on_step)
         except CollectionBusy:
             raise
         except CvmfsError as fault:
             raise _unreadable(fault, named) from fault
+        # Readers never get the others. A commit that is stopped is stopped because its objects may be gone.
+        others = (decision.root for decision in kept if not decision.published)
+        walk(self._cache, others, self.seen, take, absent=lambda *_: None, on_step=self._on_step)
         into.add_records(split(records_of(_beside_catalogs(named, plan))))
 
     def _unread(self, name: ObjectHash, fault: Exception) -> None:

@@ -14,7 +14,8 @@ from include.cvmfs.format.reflog import Ref, RefType
 class RootDecision:
     """What becomes of a root catalog. ``superseded``: Unix s; None for the current revision and for tags.
 
-    ``tagged``: a tag names it. ``held``: only that protects it.
+    ``tagged``: a tag names it. ``held``: only that protects it. ``published``: it is or was a revision, and not the root
+    of a commit that is under way, was stopped or died.
     """
 
     root: ObjectHash
@@ -23,6 +24,7 @@ class RootDecision:
     superseded: int | None = None
     tagged: bool = False
     held: bool = False
+    published: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,11 @@ class RootPlan:
     @property
     def kept(self) -> tuple[ObjectHash, ...]:
         return tuple(decision.root for decision in self.decisions if decision.keep)
+
+    @property
+    def revisions(self) -> tuple[ObjectHash, ...]:
+        """Those of :attr:`kept` that readers were given; a stopped commit takes others out of the reflog again."""
+        return tuple(decision.root for decision in self.decisions if decision.keep and decision.published)
 
     @property
     def condemned(self) -> tuple[ObjectHash, ...]:
@@ -101,11 +108,10 @@ def decide_roots(
         if ref.type is not RefType.CATALOG or ref.hash.digest in seen:
             continue
         seen.add(ref.hash.digest)
-        since = superseded(ref.hash)
-        if since > cutoff:
-            decisions.append(RootDecision(ref.hash, True, "superseded within the grace", since))
-        else:
-            decisions.append(RootDecision(ref.hash, False, "superseded before the grace", since))
+        since, was_revision = superseded(ref.hash), ref.hash.digest in published
+        keep, when = (True, "within") if since > cutoff else (False, "before")
+        reason = f"superseded {when} the grace"
+        decisions.append(RootDecision(ref.hash, keep, reason, since, published=was_revision))
     # A client reads the history that its manifest names. An old one is needed as long as the revision that was the
     # current one before the next was written, since that one may have been written by a commit that died.
     written = sorted({ref.timestamp for ref in refs if ref.type is RefType.HISTORY})
