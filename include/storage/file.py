@@ -93,6 +93,15 @@ class FileStore(Store):
             return self
         return FileStore(Path(self._path(prefix)), fsync=self._fsync, counters=self.counters, home=self._home)
 
+    def remove_folder(self) -> None:
+        locks = self.root / _LOCK_FOLDER
+        with contextlib.suppress(OSError):
+            for lock in list(locks.iterdir()):
+                lock.unlink()
+            locks.rmdir()
+        with contextlib.suppress(OSError):
+            self.root.rmdir()
+
     @_in_our_words
     def get(self, key: str) -> bytes:
         data = _read(self._path(key))

@@ -52,6 +52,7 @@ def probe(store: Store, *, public_url: str | None = None, writers: int = 8) -> T
         one_by_one = trial.with_traits(Traits(put_if_absent=False, replace=False, bulk_delete=False))
         with contextlib.suppress(StoreError):
             one_by_one.delete(keys)
+        trial.remove_folder()
 
 
 def may_delete(store: Store) -> None:

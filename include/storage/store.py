@@ -321,6 +321,9 @@ class Store(ABC):
             The store, whose keys are relative to the folder.
         """
 
+    def remove_folder(self) -> None:  # noqa: B027 - most stores have no folders
+        """Remove the folder of a child that holds no object any more; stores without folders have nothing to remove."""
+
     @property
     def traits(self) -> Traits | None:
         """What this store is known to keep; None if that was never probed."""

@@ -379,6 +379,7 @@ def test_the_probe_trusts_a_file_store_and_leaves_nothing(file_store: FileStore)
     traits = probe(file_store)
     assert (traits.put_if_absent, traits.replace, traits.bulk_delete, traits.anonymous_read) == (True, True, True, None)
     assert list(file_store.list()) == []
+    assert list(file_store.root.iterdir()) == []
 
 
 @pytest.mark.parametrize("there", [[], ["00", "7f"]])
