@@ -97,12 +97,12 @@ def unfrozen(connect: Connect, repository: str) -> Observation:
 
 def swept(connect: Connect, repository: str, number: int, shards: list[int]) -> Observation:
     """The collection of that number has swept these shards of its list, or has ended; without shards it has to end."""
-    from include.cvmfs.coordination.generation import CollectionPhase, look
+    from include.cvmfs.coordination.generation import look
 
     generation = look(connect().repository_store(repository)).generation
-    if generation is None or generation.number != number or generation.phase is CollectionPhase.IDLE:
+    if generation is None or generation.has_swept(number):
         return Observation(True, f"collection {number} of {repository} has ended")
-    ready = bool(shards) and max(shards) < generation.swept
+    ready = generation.has_swept(number, shards)
     what = f"collection {number} of {repository} is {generation.phase.value}, {generation.swept} of 256 shards swept"
     return Observation(ready, f"{what}; needed: {max(shards) + 1 if shards else 'its end'}")
 

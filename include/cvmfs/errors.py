@@ -357,13 +357,16 @@ class CollectionRefused(CvmfsError):
 
 
 class GenerationMoved(CommitError):
-    """The collection generation is not the one at which the change was judged; a new judgement may let it pass."""
+    """The collection generation is not the one at which the change was judged; a new judgement may let it pass.
+
+    It says no more than that: who answers a publisher adds what helps.
+    """
 
     code = "collection-generation-changed"
     retryable = True
 
     def __init__(self, fqrn: str, detail: str) -> None:
-        super().__init__(f"repository {fqrn}: {detail}; judge the change again and commit it again")
+        super().__init__(f"repository {fqrn}: {detail}")
         self.fqrn = fqrn
         self.detail = detail
 

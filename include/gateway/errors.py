@@ -177,7 +177,7 @@ class BaseMoved(CommitFailed):
 class CollectionMoved(CommitFailed):
     code = "commit-generation-changed"
     retryable = True
-    hint = "compare the change's objects with the collection's list again, then commit again"
+    hint = "publish it again; what the collection deletes is then sent again"
 
 
 class TagRefused(CommitFailed):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 import typer
 
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     from include.settings.prepare import ArtifactLimits
     from include.site.single_changes import HandChange, HandMade
     from include.site.site import Site
+
+
+T = TypeVar("T")
+_TRIES = 5
+_LOOK_EVERY_S = 2.0
 
 
 class Noted(Protocol):
@@ -69,12 +76,16 @@ def publish(
             show("files", done.files, 0)
 
         now = datetime.now(UTC)
-        tree = TreeToPrepare(
-            path, source_at(source, site.settings.repository(fqrn).limits), now,
-            damaged=[found.key for found in of_repository(site.ledger, fqrn)],
-            special_bits=SpecialBits(special_bits) if special_bits else None, progress=progress, dry_run=dry_run,
-        )  # fmt: skip
-        done = publish_tree(site, fqrn, tree, holder=holder(), replaces=replace, tag=_tag(tag, message))
+
+        def attempt() -> HandMade:
+            tree = TreeToPrepare(
+                path, source_at(source, site.settings.repository(fqrn).limits), now,
+                damaged=[found.key for found in of_repository(site.ledger, fqrn)],
+                special_bits=SpecialBits(special_bits) if special_bits else None, progress=progress, dry_run=dry_run,
+            )  # fmt: skip
+            return publish_tree(site, fqrn, tree, holder=holder(), replaces=replace, tag=_tag(tag, message))
+
+        done = attempt() if str(source) == "-" else beside_collections(site, fqrn, attempt)
         note_by_hand(site, done, source=str(source), holder=holder(), now=now)
     if as_json:
         typer.echo(json.dumps(done.to_json(), indent=1))
@@ -168,6 +179,28 @@ def symlink(
     typer.echo(_said(outcome))
 
 
+def beside_collections(site: Site, fqrn: str, attempt: Callable[[], T]) -> T:
+    """Make a change, and make it again where a collection took what it needs, or when one has swept that."""
+    from include.cvmfs.coordination.generation import look
+    from include.cvmfs.errors import CollectionRunning, PrepareAgain
+
+    for _ in range(_TRIES - 1):
+        try:
+            return attempt()
+        except PrepareAgain as stale:
+            typer.echo(f"nightshift: {printable(str(stale))}", err=True)
+        except CollectionRunning as running:
+            typer.echo(f"nightshift: {printable(str(running))}; waiting for that", err=True)
+            until = time.monotonic() + running.time_remaining_s
+            while (seen := look(site.repository_store(fqrn)).generation) is not None:
+                if seen.has_swept(running.number, running.shards):
+                    break
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_LOOK_EVERY_S)
+    return attempt()
+
+
 def source_at(path: Path, limits: ArtifactLimits) -> TreeSource:
     """A folder or an archive of this machine, or `-` for an archive on standard input."""
     from include.cvmfs.sources.artifact import open_artifact, open_path
@@ -194,7 +227,7 @@ def _made(
         catalogs = change.rehearse(site, fqrn)
         return {"dry_run": True, "lease": change.lease or "/", "catalogs": catalogs, "unchanged": catalogs == 0}
     now = datetime.now(UTC)
-    done = change.commit(site, fqrn, holder=holder(), now=now, tag=tag)
+    done = beside_collections(site, fqrn, lambda: change.commit(site, fqrn, holder=holder(), now=now, tag=tag))
     noted(done, holder=holder(), now=now)
     return {"dry_run": False, "lease": change.lease or "/", **done.to_json()}
 

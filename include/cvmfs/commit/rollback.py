@@ -126,7 +126,7 @@ def rollback(
         ttl=catalog.ttl, timestamp=timestamp, history=history.hash if history else None,
     )  # fmt: skip
     stored = [Stored(packed.hash, len(packed.data)), *([history] if history else [])]
-    unmoved = partial(require_unmoved, store, plan.seen.token, fqrn=manifest.fqrn)
+    unmoved = partial(require_unmoved, store, plan.seen.token, fqrn=manifest.fqrn, hint="run it again")
     return publish(store, head, draft, signer=signer, now=now, stored=stored, before_switch=unmoved)
 
 

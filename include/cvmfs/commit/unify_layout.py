@@ -177,7 +177,7 @@ def unify(
     new = NewRoot(done.reference.hash, done.reference.size, root.revision, root.ttl, head.manifest.root, ())
 
     def barrier() -> None:
-        require_unmoved(store, seen.token, fqrn=fqrn)
+        require_unmoved(store, seen.token, fqrn=fqrn, hint="run it again")
         before_switch()
 
     return switch(store, head, new, signer=signer, now=now, before_switch=barrier), done

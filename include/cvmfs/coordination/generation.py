@@ -8,6 +8,7 @@ is absent, the time of the last collection in the stock status file plays its pa
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -169,6 +170,13 @@ class Generation:
         tokens = [f"{last}:{phase.value}" for phase in _SINCE_A_LIST] + [f"{last + 1}:{CollectionPhase.MARKING.value}"]
         return token in tokens[: tokens.index(self.token) + 1]
 
+    def has_swept(self, number: int, shards: Sequence[int] = ()) -> bool:
+        """Whether the collection of that number has swept these shards of its list, or has ended; without shards it has
+        to end."""
+        if self.number != number or self.phase is CollectionPhase.IDLE:
+            return True
+        return bool(shards) and max(shards) < self.swept
+
     def after(
         self, step: CollectionStep, now: datetime, *, condemned: str | None = None, swept: int | None = None
     ) -> Generation:
@@ -301,11 +309,12 @@ def write(store: Store, generation: Generation, *, expected: Version | None) -> 
     return store.replace(KEY, generation.format(), expected=expected)
 
 
-def require_unmoved(store: Store, token: str, *, fqrn: str) -> None:
+def require_unmoved(store: Store, token: str, *, fqrn: str, hint: str = "") -> None:
     """The barrier of commits, called right before the switch: no list was published since the change was judged.
 
     ``token`` is ``Look.token`` of when the publisher judged its change, empty from one who knows of no generations; he
-    may commit unless a list is out. One small read. Raises GenerationMoved, FormatError, StoreError.
+    may commit unless a list is out. ``hint``: what helps, where the caller does not add it. One small read. Raises
+    GenerationMoved, FormatError, StoreError.
     """
     try:
         generation = Generation.parse(store.get(KEY))
@@ -315,7 +324,8 @@ def require_unmoved(store: Store, token: str, *, fqrn: str) -> None:
         return
     if generation.phase.has_list if not token else not generation.upholds(token):
         seen = f"judged at {token}" if token else "not judged"
-        raise GenerationMoved(fqrn, f"the change was {seen}, the collection is at {generation.token} now")
+        what = f"the change was {seen}, the collection is at {generation.token} now"
+        raise GenerationMoved(fqrn, f"{what}; {hint}" if hint else what)
 
 
 def parse_status_time(text: object) -> datetime | None:

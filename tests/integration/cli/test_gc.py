@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from include.cli.repository import write as write_commands
+from include.cvmfs.commit.commit import fence
 from include.cvmfs.coordination.condemned import store_list
 from include.cvmfs.coordination.generation import CollectionPhase, CollectionStep, Generation, look, write
+from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.ingest.changeset import Changeset
 from include.nightlies.records import damage
-from tests.fakes.site import FQRN
+from include.site import preparing
+from tests.fakes.collector import Collector
+from tests.fakes.site import FQRN, SIGNER
 from tests.integration.cli.conftest import Commands
 
 GONE = "/sw/app/v1"
@@ -93,3 +102,44 @@ def test_lost_objects_are_noted_for_the_next_preparation(repo: Commands) -> None
     report = json.loads(repo("gc", FQRN, "--all-orphans", "--json", code=1).stdout)
     assert [one["key"] for one in report["lost"]] == [lost.key]
     assert [one.key for one in damage.of_repository(open_site().ledger, FQRN)] == [lost.key]
+
+
+def test_a_publication_that_collections_cross_goes_on_by_itself(
+    repo: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One takes what it reuses after it was prepared, and one is about to when it is prepared again."""
+    garbage(repo)
+    store = repo.site.store
+    collector = Collector(
+        store, FQRN, now=datetime.now(UTC),
+        barrier=lambda: fence(store, FQRN, signer=SIGNER, now=int(datetime.now(UTC).timestamp())),
+    )  # fmt: skip
+    prepared = preparing.prepare
+    met: list[str] = []
+
+    def crossed(*arguments: Any, **more: Any) -> Changeset:
+        changeset = prepared(*arguments, **more)
+        collector.begin()
+        collector.mark()
+        collector.condemned |= {hash_bytes(compress(b"2"))} if not met else {changeset.root}
+        collector.condemn()
+        if not met:
+            collector.sweep()
+            collector.end()
+        met.append("prepared")
+        return changeset
+
+    def swept(seconds: float) -> None:
+        met.append("waited")
+        collector.sweep()
+        collector.end()
+        monkeypatch.setattr(preparing, "prepare", prepared)
+
+    monkeypatch.setattr(preparing, "prepare", crossed)
+    monkeypatch.setattr(write_commands.time, "sleep", swept)
+    done = repo("publish", FQRN, "/sw/app/v3", repo.tree("third", one="2"))
+    assert met == ["prepared", "prepared", "waited"]
+    assert "prepare it again" in done.stderr
+    assert "waiting for that" in done.stderr
+    assert repo("cat", FQRN, "/sw/app/v3/one").stdout == "2"
+    repo.sound()

@@ -286,7 +286,7 @@ def _require_kept(opened: _Opened, order: CommitOrder) -> None:
             what = (
                 f"{len(going)} of the objects that it needs were on the list of a collection, which is at {seen.mark}"
             )
-            raise GenerationMoved(name, f"{what}; publish again when the collection has ended")
+            raise GenerationMoved(name, what)
     require_unmoved(store, seen.token, fqrn=name)
 
 
