@@ -34,10 +34,10 @@ class Ended(NamedTuple):
 class CollectionRecord:
     """The document.
 
-    ``total``: collections that ended. ``roots``: the revisions that the last one kept, the current one first, without what a
-    stopped commit left in the reflog for a while. ``once``: the list of what was condemned once, in careful
-    mode, and since when. ``seventh``: which part of the names is looked through for orphans next (0 to 6), and when
-    that was done last.
+    ``total``: collections that ended. ``roots``: the revisions that the last one kept, the current one first,
+    without what a stopped commit left in the reflog for a while. ``once``: the list of what was condemned once, in
+    careful mode, and since when. ``seventh``: which part of the names is looked through for orphans next (0 to 6), and
+    when that was done last.
     """
 
     total: WholeNumber = 0

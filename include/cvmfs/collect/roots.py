@@ -14,8 +14,8 @@ from include.cvmfs.format.reflog import Ref, RefType
 class RootDecision:
     """What becomes of a root catalog. ``superseded``: Unix s; None for the current revision and for tags.
 
-    ``tagged``: a tag names it. ``held``: only that protects it. ``published``: it is or was a revision, and not the root
-    of a commit that is under way, was stopped or died.
+    ``tagged``: a tag names it. ``held``: only that protects it. ``published``: it is or was a revision, and not the
+    root of a commit that is under way, was stopped or died.
     """
 
     root: ObjectHash
