@@ -15,7 +15,7 @@ class StageoutError(NightshiftError):
     code = "stageout-error"
 
     def __init__(self, subject: str, what: str) -> None:
-        self.subject = subject
+        self.subject, self.what = subject, what
         super().__init__(f"{subject}: {what}." + (f" Hint: {self.hint}." if self.hint else ""))
 
 

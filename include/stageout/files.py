@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 
+from include.fts.client.jobs import activity_fault
 from include.settings.names import is_below, logical_name_fault
+from include.settings.transfers.sites import RemoteSite
 from include.settings.transfers.stageout import StageoutSettings
-from include.stageout.errors import FILE_REFUSED, OUTSIDE_NAME_SPACE
+from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, OUTSIDE_NAME_SPACE, StageoutError
+from include.stageout.urls import third_party_urls
 
 MAX_FILES = 10_000
 """Files of one request."""
@@ -90,12 +93,12 @@ def digest_of(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
-def check_request(request: StageoutRequest, sites: Collection[str]) -> None:
+def check_request(request: StageoutRequest, sites: Mapping[str, RemoteSite]) -> None:
     """Whether the request can be recorded; nothing is changed.
 
     Args:
         request: As it came.
-        sites: The names of the sites that there are.
+        sites: The sites of the configuration.
 
     Raises:
         StageoutError: FILE_REFUSED, with the first thing that is wrong.
@@ -136,7 +139,7 @@ def _check_destinations(files: Sequence[FileToTransfer]) -> None:
             raise FILE_REFUSED(f"file {number}", f"it has the same destination as file {first[place]}")
 
 
-def _check_file(subject: str, file: FileToTransfer, sites: Collection[str]) -> None:
+def _check_file(subject: str, file: FileToTransfer, sites: Mapping[str, RemoteSite]) -> None:
     for field, site in (("source", file.source), ("destination", file.destination)):
         if site not in sites:
             raise FILE_REFUSED(subject, f"the {field} site {site!r} is not in the configuration")
@@ -152,9 +155,21 @@ def _check_file(subject: str, file: FileToTransfer, sites: Collection[str]) -> N
     if file.checksum is not None and not _CHECKSUM.fullmatch(file.checksum):
         raise FILE_REFUSED(subject, f"the checksum {file.checksum[:80]!r} is not adler32: or crc32c: and 8 hex digits")
     _check_word(subject, "activity", file.activity)
+    if fault := activity_fault(file.activity):
+        raise FILE_REFUSED(subject, f"the activity {file.activity!r} {fault}")
+    _check_urls(subject, file, sites)
     for field in ("dataset", "user_job"):
         if getattr(file, field) is not None:
             _check_word(subject, field, getattr(file, field))
+
+
+def _check_urls(subject: str, file: FileToTransfer, sites: Mapping[str, RemoteSite]) -> None:
+    """Whether FTS can keep the URLs; a rule that is missing may be added while the transfer waits."""
+    try:
+        third_party_urls((sites[file.source], file.source_name), (sites[file.destination], file.destination_name))
+    except StageoutError as error:
+        if error.code != NO_SITE_URL.code:
+            raise FILE_REFUSED(subject, f"{error.subject[:200]}: {error.what}") from None
 
 
 def _check_word(subject: str, field: str, text: str) -> None:

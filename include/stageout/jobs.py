@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
@@ -14,6 +14,7 @@ from include.stageout.claims import StageoutWorker
 from include.stageout.errors import MOVE_REFUSED
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
 from include.stageout.requests import pieces
+from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
 
@@ -28,6 +29,7 @@ class NewTransferJob:
         sid: 32 hex digits, new for each attempt; FTS makes the id of it.
         fts_id: The id that FTS will give it.
         overwrites: Its files may replace what is at their destinations.
+        tries: Submissions without a clear reply, of the job that its files were in before.
     """
 
     queue: int
@@ -35,6 +37,7 @@ class NewTransferJob:
     sid: str
     fts_id: str
     overwrites: bool = False
+    tries: int = 0
 
 
 def record_job(
@@ -61,6 +64,7 @@ def record_job(
         "server": job.server,
         "queue": job.queue,
         "overwrites": job.overwrites,
+        "tries": job.tries,
         "state": TransferJobState.SUBMITTING.value,
         "reason": f"recorded by {worker.name}",
         "due_at": now + worker.keeps,
@@ -86,6 +90,51 @@ def record_job(
         return number, frozenset(taken)
 
     return writing(bind, work)
+
+
+def note_unclear(
+    bind: Bind,
+    number: int,
+    transfers: Sequence[int],
+    claim: str,
+    *,
+    tries: int,
+    wait: timedelta,
+    reason: str,
+    now: datetime,
+) -> None:
+    """Record that a submission had no clear reply, and end the claim of the job and its transfers.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        number: The row of the job.
+        transfers: Those in it.
+        claim: The caller's.
+        tries: How many submissions had none by now.
+        wait: After how long the job is looked for.
+        reason: What the user reads on each of its transfers.
+        now: When the reply was due.
+    """
+    values = {"reason": reason[:MAX_REASON_CHARACTERS], "due_at": now + wait, "claim": None, "claimed_by": None}
+
+    def work(connection: Connection) -> None:
+        columns, ours = stageout_jobs.c, stageout_transfers.c
+        row = (columns.id == number, columns.claim == claim)
+        connection.execute(update(stageout_jobs).where(*row).values(tries=tries, **values))
+        for piece in pieces(sorted(transfers)):
+            rows = (ours.id.in_(piece), ours.claim == claim, ours.state == TransferState.CLAIMED.value)
+            connection.execute(update(stageout_transfers).where(*rows).values(values))
+
+    writing(bind, work)
+
+
+def took_others(bind: Bind, server: str, since: datetime) -> bool:
+    """Whether an FTS server took a job that was recorded at that time or later."""
+    columns = stageout_jobs.c
+    newest = select(columns.created_at).where(columns.server == server, columns.state.in_(_TAKEN))
+    with reading(bind) as connection:
+        created_at = connection.scalar(newest.order_by(columns.id.desc()).limit(1))
+    return created_at is not None and created_at >= since
 
 
 def transfers_of_jobs(
@@ -157,6 +206,11 @@ def declare_dead(bind: Bind, fts_id: str, *, by: str, now: datetime) -> frozense
     return writing(bind, work)
 
 
+_TAKEN = [
+    state.value for state in TransferJobState
+    if state not in (TransferJobState.SUBMITTING, TransferJobState.REFUSED, TransferJobState.DEAD)
+]  # fmt: skip
+"""States of jobs that FTS has, or had."""
 _AFTER_DEATH = {
     TransferState.CLAIMED: (TransferState.NEW, StageoutComponent.SUBMITTER),
     TransferState.SUBMITTED: (TransferState.RETRY_WAIT, StageoutComponent.MONITOR),

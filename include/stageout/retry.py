@@ -40,6 +40,8 @@ class TransferFailureClass(Enum):
     """Canceled by others, as for a banned storage."""
     TIMEOUT = "timeout"
     CONNECTION = "connection"
+    SUBMISSION = "submission"
+    """FTS fails with the job of the file, and takes others."""
     REGISTRATION = "registration"
     """Copied and verified, but the catalogue has another file of the name."""
     OTHER = "other"
@@ -74,10 +76,26 @@ def _sign(
 
 
 _F, _SOURCE, _DESTINATION = TransferFailureClass, FailureScope.SOURCE, FailureScope.DESTINATION
+
+
+def _http(codes: str) -> str:
+    """Where davix, XRootD and dCache write a status: "HTTP 507", "status code 507", "rejected PUT: 507"."""
+    return rf"\b(HTTP(/\d\.\d)?|status( code)?|rejected [A-Z]+|response)[ :]{{1,2}}({codes})\b"
+
+
+def _curl(codes: str) -> str:
+    """Where gfal2 and XRootD write a number of libcurl: "curl error (56)"."""
+    return rf"\bcurl( error| code| status)?[ :=(]{{1,3}}({codes})\b(?!\.)"
+
+
 _MISMATCH = r"checksums? do(es)? not match|(checksum|size) mismatch"
+
+SUBMISSION_FAILED = "FTS fails with the job of this file"
+"""Begins the reason of a file whose submissions had no clear reply."""
 
 # The first row counts: texts before numbers, since one errno has many causes.
 _SIGNS = (
+    _sign(_F.SUBMISSION, text=f"^{SUBMISSION_FAILED}"),
     _sign(_F.SOURCE_CHECKSUM, scope=_SOURCE, text=_MISMATCH),
     _sign(_F.SOURCE_CHECKSUM, text=r"source and user-defined .*do not match"),
     _sign(_F.DESTINATION_CHECKSUM, text=_MISMATCH),
@@ -86,14 +104,14 @@ _SIGNS = (
     _sign(_F.QUOTA, errno.EDQUOT),
     _sign(_F.QUOTA, text=r"quota.{0,20}exceeded|exceeded.{0,20}quota"),
     _sign(_F.NO_SPACE, errno.ENOSPC),
-    _sign(_F.NO_SPACE, text=r"no (free )?space|does not have enough space|SRM_NO_FREE_SPACE|HTTP 507"),
+    _sign(_F.NO_SPACE, text=r"no (free )?space|not have enough space|SRM_NO_FREE_SPACE|pools are full|" + _http("507")),
     _sign(_F.TIMEOUT, errno.ETIMEDOUT, errno.ETIME),
-    _sign(_F.TIMEOUT, text=r"timed? ?out|performance marker|was forcefully killed"),
+    _sign(_F.TIMEOUT, text=r"timed? ?out|performance marker|was forcefully killed|" + _curl("28")),
     _sign(_F.DESTINATION_EXISTS, errno.EEXIST, scope=_DESTINATION),
     _sign(_F.DESTINATION_EXISTS, text=r"destination file exists"),
     _sign(_F.SOURCE_MISSING, errno.ENOENT, scope=_SOURCE),
     _sign(_F.PERMISSION, errno.EPERM, errno.EACCES, errno.EROFS),
-    _sign(_F.PERMISSION, text=r"HTTP 40[13]\b|permission (denied|refused)|operation not permitted"),
+    _sign(_F.PERMISSION, text=r"permission (denied|refused)|operation not permitted|" + _http("40[13]")),
     _sign(_F.INVALID, errno.ENAMETOOLONG, errno.E2BIG, errno.EISDIR, errno.ENOTDIR, errno.EFBIG, errno.EPROTONOSUPPORT),
     _sign(_F.CANCELED, errno.ECANCELED),
     _sign(_F.CANCELED, text=r"storage banned|cancell?ed by"),
@@ -102,7 +120,10 @@ _SIGNS = (
         errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTDOWN, errno.EHOSTUNREACH,
         errno.ENETUNREACH, errno.ECOMM, errno.EPIPE, errno.EAGAIN, errno.EBUSY,
     ),
-    _sign(_F.CONNECTION, text=r"could not connect|service not known|name resolution|end-of-file|HTTP 50[0-4]\b"),
+    _sign(_F.CONNECTION, text=r"could not connect|connection (refused|reset|closed|aborted|broken)"),
+    _sign(_F.CONNECTION, text=r"service not known|name resolution|end-of-file|terminated abruptly|" + _http("50[0-4]")),
+    # no host, no connection, a part only, TLS, no reply, sending or receiving broke off
+    _sign(_F.CONNECTION, text=_curl("[5-7]|18|35|5[256]|9[25]")),
 )  # fmt: skip
 
 
@@ -133,6 +154,7 @@ RETRY_RULES: Mapping[TransferFailureClass, RetryRule] = {
     _F.DESTINATION_CHECKSUM: RetryRule(4, timedelta(minutes=5)),
     _F.TIMEOUT: RetryRule(6, timedelta(minutes=5)),
     _F.CONNECTION: RetryRule(8, timedelta(minutes=2)),
+    _F.SUBMISSION: RetryRule(3, timedelta(minutes=10)),
     _F.OTHER: RetryRule(4, timedelta(minutes=10)),
 }
 

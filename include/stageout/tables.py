@@ -63,6 +63,8 @@ stageout_jobs = Table(
     Column("files", Integer, nullable=False),
     # its files may replace what is at their destinations
     Column("overwrites", Boolean, nullable=False, server_default=false()),
+    # submissions without a clear reply
+    Column("tries", Integer, nullable=False, server_default="0"),
     Column("state", exact(16), nullable=False),
     Column("reason", long_text(), nullable=False),
     Column("due_at", UtcTime, nullable=False),

@@ -15,6 +15,8 @@ from include.fts.errors import FTS_JOB_INVALID, redact
 
 MOST_URL = 1100
 """Characters of a URL."""
+MOST_ACTIVITY = 255
+"""Characters of an activity."""
 MOST_FILE_METADATA, MOST_JOB_METADATA = 4096, 2048 - 64
 """Bytes as JSON; the server adds something of its own to a job's."""
 PRIORITIES = range(1, 6)
@@ -76,6 +78,8 @@ class FtsFile:
                 return f"{name} {redact(url[:200])!r} {fault}"
         if self.size is not None and (isinstance(self.size, bool) or self.size < 0):
             return f"size {self.size!r} is not a number of bytes"
+        if self.activity is not None and (fault := activity_fault(self.activity)):
+            return f"activity {self.activity[:100]!r} {fault}"
         if self.checksum is not None and (fault := _checksum_fault(self.checksum)):
             return f"checksum {self.checksum[:100]!r} {fault}"
         if (self.source_token is None) is not (self.destination_token is None):
@@ -180,6 +184,29 @@ class FtsJob:
         return json.dumps({"files": [file.document() for file in self.files], "params": params}).encode()
 
 
+def activity_fault(activity: str) -> str | None:
+    """What FTS cannot keep of the name of an activity, in words; None if nothing.
+
+    Args:
+        activity: The name.
+
+    Returns:
+        The fault; it reads on after the name.
+    """
+    if len(activity) > MOST_ACTIVITY:
+        return f"has {len(activity)} characters, and FTS takes {MOST_ACTIVITY}"
+    return _latin_fault(activity)
+
+
+def _latin_fault(text: str) -> str | None:
+    """FTS's tables are Latin-1; it replies HTTP 500 to what they cannot keep, however often it is sent."""
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError as error:
+        return f"has {text[error.start]!r}, and FTS keeps Latin-1 only"
+    return None
+
+
 def _invalid(fault: str) -> Exception:
     return FTS_JOB_INVALID(f"FTS job refused before it was sent: {fault}; {FTS_JOB_INVALID.hint}")
 
@@ -193,6 +220,8 @@ def _url_fault(url: str) -> str | None:
         return f"has {len(url)} characters, and FTS takes {MOST_URL}"
     if " " in url or not url.isprintable():
         return "has a space or a control character"
+    if fault := _latin_fault(url):
+        return fault
     try:
         parts = urlsplit(url)
         has_user = parts.username is not None

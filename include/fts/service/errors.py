@@ -39,5 +39,14 @@ def status_title(status: int) -> str:
     return f"{status} {names.get(status) or HTTPStatus(status).phrase}"
 
 
+def broken() -> FtsRequestRefused:
+    """FTS's reply to what its database cannot hold, as often as it is sent."""
+    text = (
+        "The server encountered an internal error and was unable to complete your request. "
+        "Either the server is overloaded or there is an error in the application."
+    )
+    return FtsRequestRefused(500, text)
+
+
 def bad_request(message: str) -> FtsRequestRefused:
     return FtsRequestRefused(400, message)

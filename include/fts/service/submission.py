@@ -6,18 +6,19 @@ import json
 import re
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from include.fts.service.errors import FtsRequestRefused, bad_request
+from include.fts.service.errors import FtsRequestRefused, bad_request, broken
 from include.fts.service.records import FileRecord, JobOptions, JobRecord, storage_of
 
 MOST_URL = 1100
-MOST_FILE_METADATA, MOST_JOB_METADATA, MOST_CHECKSUM = 4096, 2048, 100
+MOST_FILE_METADATA, MOST_JOB_METADATA, MOST_CHECKSUM, MOST_ACTIVITY = 4096, 2048, 100, 255
+MOST_SIZE = (1 << 63) - 1
 MOST_FILES = 10_000
 DEFAULT_PRIORITY = 3
-_VERIFY = {"both": "b", "source": "s", "target": "t", "none": "n", "true": "b", "false": "n"}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+N = TypeVar("N", int, float)
 _DURATION = re.compile(r"(\d{1,9})([smhd]?)")
 _UNSUPPORTED = ("multihop", "overwrite_hop", "overwrite_when_only_on_disk", "target_qos")
 _TAPE = ("bring_online", "copy_pin_lifetime", "archive_timeout")
@@ -38,7 +39,7 @@ def parsed_job(body: bytes, *, user: str, vo: str, vo_id: uuid.UUID, first_file:
     """
     document = read_object(body)
     if "delete" in document:
-        raise FtsRequestRefused(405, "Deletion jobs are no longer supported")
+        raise FtsRequestRefused(405, "Deletion jobs are no longer supported by FTS")
     params, files = document.get("params") or {}, document.get("files")
     if not files or not isinstance(files, list):
         raise bad_request("No transfers operations specified")
@@ -46,7 +47,7 @@ def parsed_job(body: bytes, *, user: str, vo: str, vo_id: uuid.UUID, first_file:
         raise bad_request("Invalid value for params: expected an object")
     if len(files) > MOST_FILES:
         raise bad_request(f"A job of more than {MOST_FILES} files is not accepted")
-    metadata = _metadata(params.get("job_metadata"), MOST_JOB_METADATA, "job")
+    metadata = _metadata(params.get("job_metadata"), MOST_JOB_METADATA)
     options = _options(
         params, now, with_checksum=any(isinstance(file, dict) and file.get("checksum") for file in files)
     )
@@ -89,11 +90,11 @@ def _options(params: Mapping[str, Any], now: float, *, with_checksum: bool) -> J
             raise bad_request(f"{name} is not supported by this service: it has no tape storage")
     overwrite, on_retry = bool(params.get("overwrite")), bool(params.get("overwrite_on_retry"))
     if overwrite and on_retry:
-        raise bad_request("Multiple overwrite flags specified")
-    verify = _VERIFY.get(str(params.get("verify_checksum") or False).lower())
-    if verify is None:
-        raise bad_request("Invalid value for verify_checksum")
-    if verify == "n" and params.get("verify_checksum") in (None, False) and with_checksum:
+        raise bad_request("Incompatible overwrite flags used at the same time")
+    asked = params.get("verify_checksum")
+    # of a text FTS keeps the first letter, whatever it is
+    verify = asked[0].lower() if isinstance(asked, str) and asked else "b" if asked else "n"
+    if not asked and with_checksum:
         verify = "t"
     return JobOptions(
         verify, overwrite, on_retry, bool(params.get("dst_file_report")), bool(params.get("strict_copy")),
@@ -103,28 +104,31 @@ def _options(params: Mapping[str, Any], now: float, *, with_checksum: bool) -> J
 
 
 def _whole(params: Mapping[str, Any], name: str, default: int) -> int:
-    value = params.get(name)
+    value = _number(params.get(name), int)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > 1 << 31:
-        raise bad_request(f"Invalid value for {name}: expected a number")
+    if abs(value) >= 1 << 31:
+        raise broken()
     return value
 
 
+def _number(value: Any, kind: type[N]) -> N | None:
+    """A number, or a text that has one, as FTS takes it; None for None. Raises FtsRequestRefused."""
+    try:
+        return None if value is None else kind(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise bad_request(f"Invalid value within the request: {error}") from None
+
+
 def _priority(value: Any) -> int:
-    if value is None:
-        return DEFAULT_PRIORITY
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise bad_request("Invalid value for priority: expected a number")
-    return min(5, max(1, value))
+    priority = _number(value, int)
+    return DEFAULT_PRIORITY if priority is None else min(5, max(1, priority))
 
 
 def _queue_ends(value: Any, now: float) -> float | None:
-    """A number is hours; a text has a unit."""
-    found = _DURATION.fullmatch(str(0 if value is None else value))
-    if found is None or isinstance(value, bool):
-        raise bad_request("Invalid value for max_time_in_queue")
-    seconds = int(found[1]) * _UNITS[found[2] or "h"]
+    """A number is hours; a text has a unit. FTS takes anything else for no limit."""
+    found = _DURATION.fullmatch(str(value))
+    seconds = int(found[1]) * _UNITS[found[2] or "h"] if found else 0
     return now + seconds if seconds else None
 
 
@@ -135,16 +139,21 @@ def _job_id(params: Mapping[str, Any], vo_id: uuid.UUID) -> str:
     if kind != "deterministic":
         raise bad_request("Invalid value for id_generator")
     sid = params.get("sid")
-    if not isinstance(sid, str) or not sid.isprintable() or not 0 < len(sid) <= 255:
-        raise bad_request("The sid parameter is required by the deterministic id generator")
+    if sid is None:
+        raise bad_request("Need sid for deterministic job id generation")
+    if not isinstance(sid, str):
+        raise bad_request(f'Malformed request: can only concatenate str (not "{type(sid).__name__}") to str')
+    if not sid.isprintable():
+        raise bad_request("Malformed request: sid has characters that UTF-8 cannot have")
     return str(uuid.uuid5(vo_id, sid))
 
 
-def _metadata(value: Any, most: int, what: str) -> Any:
+def _metadata(value: Any, most: int) -> Any:
     if isinstance(value, str):
         value = {"label": value}
     if value is not None and len(json.dumps(value)) > most:
-        raise bad_request(f"The {what} metadata exceeds {most} bytes")
+        refused = f"Job Submission Refused, metadata exceeds size limit of {most}"
+        raise bad_request(f"Invalid value within the request: {refused}")
     return value
 
 
@@ -152,27 +161,38 @@ def _file(job: JobRecord, file_id: int, index: int, given: Any) -> FileRecord:
     if not isinstance(given, dict):
         raise bad_request(f"File {index}: expected an object")
     source, destination = (_url(given.get(name), name) for name in ("sources", "destinations"))
-    size, checksum, activity = given.get("filesize") or 0, given.get("checksum"), given.get("activity") or "default"
-    if isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < 1 << 62:
-        raise bad_request("Invalid value for filesize: expected a number of bytes")
-    if checksum is not None and (not isinstance(checksum, str) or len(checksum) > MOST_CHECKSUM):
-        raise bad_request("Invalid value for checksum")
-    if not isinstance(activity, str) or len(activity) > 255:
-        raise bad_request("Invalid value for activity")
+    size = _number(given.get("filesize"), float) or 0
+    checksum, activity = given.get("checksum"), given.get("activity") or "default"
+    if not abs(size) <= MOST_SIZE:
+        raise broken()
+    for text, most in ((source, MOST_URL), (destination, MOST_URL), (activity, MOST_ACTIVITY)):
+        _require_storable(text, most)
+    if checksum is not None:
+        _require_storable(checksum, MOST_CHECKSUM)
     return FileRecord(
         file_id, index, job, source, destination, (storage_of(source), storage_of(destination)), int(size),
-        checksum or None, activity, _metadata(given.get("metadata"), MOST_FILE_METADATA, "file"), _tokens(given),
+        checksum or None, activity, _metadata(given.get("metadata"), MOST_FILE_METADATA), _tokens(given),
     )  # fmt: skip
 
 
+def _require_storable(text: Any, most: int) -> None:
+    """What the column of the database can hold: FTS's are Latin-1. Raises FtsRequestRefused, 500."""
+    try:
+        storable = isinstance(text, str) and len(text.encode("latin-1")) <= most
+    except UnicodeEncodeError:
+        storable = False
+    if not storable:
+        raise broken()
+
+
 def _url(urls: Any, name: str) -> str:
-    if not isinstance(urls, list) or not urls:
-        raise bad_request(f"No {name} specified")
-    if len(urls) > 1:
+    if not urls:
+        raise bad_request(f"Missing parameter: '{name}'")
+    if len(urls) > 1 and isinstance(urls, list):
         raise bad_request(f"Several {name} of one file are not supported by this service")
-    url = urls[0]
-    if not isinstance(url, str) or not url.isprintable() or len(url) > MOST_URL:
-        raise bad_request(f"Invalid value for {name}: expected a URL of up to {MOST_URL} characters")
+    url = urls[0] if isinstance(urls, list | str) else None
+    if not isinstance(url, str) or not url.isprintable():
+        raise bad_request(f"Invalid value within the request: no URL in {name}")
     url = url.strip()
     try:
         parts = urlsplit(url)
@@ -181,7 +201,7 @@ def _url(urls: Any, name: str) -> str:
     except ValueError:
         complete = False
     if not complete:
-        raise bad_request(f"Invalid value for {name}: a URL needs scheme, host and path")
+        raise bad_request(f"Invalid value within the request: scheme, host or path is missing in {name}")
     return url
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -30,10 +30,22 @@ from include.settings.transfers.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, StageoutError
 from include.stageout.urls import third_party_urls
 
-METADATA_BYTES = 600
+METADATA_BYTES = 550
 """Of each list of names in a job's metadata; FTS takes 2048 for all of it."""
 TRANSFER_KEY = "transfer"
 """Names the transfer in the metadata of a file."""
+REFUSED_WAIT, LONGEST_REFUSED_WAIT = timedelta(minutes=10), timedelta(hours=3)
+"""After which a submission that FTS does not allow now is tried again."""
+UNCLEAR_WAIT, LONGEST_UNCLEAR_WAIT = timedelta(seconds=20), timedelta(minutes=10)
+"""After which FTS is asked for a job whose submission had no clear reply; the wait doubles with each."""
+IN_FLIGHT = timedelta(minutes=10)
+"""For how long a request whose reply was lost may still be worked on."""
+SUBMISSIONS, ALL_SUBMISSIONS = 3, 12
+"""So many without a clear reply, and the job is taken apart: at a server that takes other jobs, and at any."""
+UNCLEAR_JOBS = 3
+"""Jobs of one user without a clear reply, after which the batch leaves the user's queues."""
+UNCLEAR_USERS = 3
+"""Users with such jobs in a row, after which the server is the cause."""
 _REPORTED = {ChecksumMode.ADLER32: "adler32", ChecksumMode.CRC32C: "crc32c"}
 
 
@@ -78,7 +90,7 @@ class DraftJob:
         """
         metadata = {
             "job": number,
-            "owner": owner,
+            "owner": "".join(_fitting([owner])),
             "workflows": _fitting(self.workflows),
             "user_jobs": _fitting(self.user_jobs),
         }
@@ -213,6 +225,43 @@ def outcome_of(error: FtsError) -> SubmitOutcome:
     if isinstance(error, CredentialNeeded):
         return SubmitOutcome.NEEDS_CREDENTIAL
     return _OUTCOMES.get(error.code, SubmitOutcome.UNCLEAR)
+
+
+def refused_wait(age: timedelta) -> timedelta:
+    """The longer a transfer waits, the less often it is tried: each try adds to its history."""
+    return min(max(REFUSED_WAIT, age // 4 // REFUSED_WAIT * REFUSED_WAIT), LONGEST_REFUSED_WAIT)
+
+
+def unclear_wait(tries: int, error: FtsError) -> timedelta:
+    """After how long FTS is asked for a job that was submitted so often without a clear reply."""
+    wait = min(UNCLEAR_WAIT * (1 << min(tries - 1, 30)), LONGEST_UNCLEAR_WAIT)
+    # after HTTP 500 the server has ended its work; other replies may be those of a proxy before it
+    return wait if tries < SUBMISSIONS or error.status == 500 else max(wait, IN_FLIGHT)
+
+
+@dataclass(slots=True)
+class UnclearSubmissions:
+    """Submissions of one batch without a clear reply: faults of their jobs, until several users have them in a row."""
+
+    jobs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By server and user."""
+    users: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """By server, since it took a job."""
+
+    def failed(self, server: str, owner: str, *, again: bool) -> bool:
+        """Count one; True if the server is the cause. A job that failed before says nothing new of its server."""
+        self.jobs[server, owner] += 1
+        if not again:
+            self.users[server].add(owner)
+        return len(self.users[server]) >= UNCLEAR_USERS
+
+    def taken(self, server: str) -> None:
+        """Note that the server took a job."""
+        self.users.pop(server, None)
+
+    def hold(self, server: str, owner: str) -> bool:
+        """Whether no more of the user's jobs are sent in this batch."""
+        return self.jobs[server, owner] >= UNCLEAR_JOBS
 
 
 def _fitting(names: Iterable[str]) -> list[str]:

@@ -28,7 +28,17 @@ from include.stageout.attempts.queues import (
     queued_files,
     server_of,
 )
-from include.stageout.attempts.submission import DraftJob, SubmitOutcome, draft_jobs, outcome_of
+from include.stageout.attempts.submission import (
+    ALL_SUBMISSIONS,
+    SUBMISSIONS,
+    DraftJob,
+    SubmitOutcome,
+    UnclearSubmissions,
+    draft_jobs,
+    outcome_of,
+    refused_wait,
+    unclear_wait,
+)
 from include.stageout.claims import (
     ClaimedRows,
     claim_jobs,
@@ -38,10 +48,10 @@ from include.stageout.claims import (
 )
 from include.stageout.components.tools import Stageout
 from include.stageout.errors import NO_SITE_URL, StageoutError
-from include.stageout.jobs import NewTransferJob, record_job, transfers_of_jobs
+from include.stageout.jobs import NewTransferJob, note_unclear, record_job, took_others, transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
 from include.stageout.requests import pieces
-from include.stageout.retry import TransferFailureClass, failure_class
+from include.stageout.retry import SUBMISSION_FAILED, TransferFailureClass, failure_class
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_requests, stageout_transfers
 
@@ -51,8 +61,8 @@ FIRST_LOOK = timedelta(seconds=10)
 CREDENTIAL_LOOK = timedelta(minutes=2)
 CONFIGURATION_WAIT = timedelta(minutes=30)
 OUTAGE_WAIT = timedelta(minutes=1)
-REFUSED_WAIT, LONGEST_REFUSED_WAIT = timedelta(minutes=10), timedelta(hours=3)
-UNCLEAR_WAIT = timedelta(seconds=20)
+BEFORE = timedelta(minutes=1)
+"""What a server took in this time before a job counts as taken beside it."""
 _T, _J = TransferState, TransferJobState
 
 
@@ -101,6 +111,8 @@ class _Submission:
     draft: DraftJob
     rows: Mapping[int, Row[Any]]
     """As they were claimed."""
+    tries: int
+    """Earlier submissions without a clear reply."""
 
 
 @dataclass
@@ -117,6 +129,7 @@ class _SubmitBatch:
     """Storages by server."""
     faults: dict[str, FtsError] = field(default_factory=dict)
     """Servers that cannot be used now."""
+    unclear: UnclearSubmissions = field(default_factory=UnclearSubmissions)
     chance: random.Random = field(default_factory=random.Random)
 
     # -- new transfers
@@ -172,6 +185,8 @@ class _SubmitBatch:
             self.banned[server] = self._banned(server)
         if server in self.faults:
             return self.faults[server].code
+        if self.unclear.hold(server, queue.owner):
+            return f"{server} gives no clear reply to jobs of {queue.owner}"
         site = banned_site(queue.link, self.stageout.sites, self.banned[server])
         return None if site is None else f"the storage of {site} is banned at {server}"
 
@@ -232,14 +247,15 @@ class _SubmitBatch:
         draft: DraftJob,
         claim: str,
         rows: Mapping[int, Row[Any]],
+        tries: int = 0,
     ) -> None:
         name = client.job_name(secrets.token_hex(16))
-        job = NewTransferJob(queue.id, server, name.sid, name.job_id, draft.overwrites)
+        job = NewTransferJob(queue.id, server, name.sid, name.job_id, draft.overwrites, tries)
         number, taken = record_job(
             self.stageout.ledger, job, list(draft.files), self.stageout.worker, claim=claim, now=self.now()
         )
         if number is not None:
-            self._send(client, _Submission(number, name, queue, server, claim, draft.only(taken), rows))
+            self._send(client, _Submission(number, name, queue, server, claim, draft.only(taken), rows, tries))
 
     # -- the request
 
@@ -260,43 +276,58 @@ class _SubmitBatch:
         if outcome is SubmitOutcome.ADOPTED:
             self._accept(job.number, job.name.job_id, job.server, files, job.claim)
         elif outcome is SubmitOutcome.UNCLEAR:
-            self.faults[job.server] = error
-            self.outcomes[_T.CLAIMED.value] += len(files)
-            look_again(self.stageout.ledger, stageout_jobs, {job.number: UNCLEAR_WAIT}, job.claim, now=self.now())
+            self._unclear(job, error)
         elif outcome is SubmitOutcome.SPLIT and len(files) > 1:
-            self._split(client, job, error)
+            self._split(client, job, str(error))
         else:
             moves = [self._refused(job.rows[number], outcome, error) for number in files]
             self._refuse(job.number, moves, job.claim, error)
+
+    def _unclear(self, job: _Submission, error: FtsError) -> None:
+        """Leave the job until FTS is asked for it; the users of its files read why."""
+        if self.unclear.failed(job.server, job.queue.owner, again=job.tries > 0):
+            self.faults[job.server] = error
+        # a server that says that it has too much to do says nothing of the job
+        tries = job.tries if error.outage else job.tries + 1
+        wait = OUTAGE_WAIT if error.outage else unclear_wait(tries, error)
+        what = str(error).removesuffix(f"; {error.hint}")
+        reason = f"{what}; sent {tries} times, looked for again at {self.now() + wait:%H:%M:%S} UTC"
+        files = list(job.draft.files)
+        self.outcomes[_T.CLAIMED.value] += len(files)
+        ledger, now = self.stageout.ledger, self.now()
+        note_unclear(ledger, job.number, files, job.claim, tries=tries, wait=wait, reason=reason, now=now)
 
     def _refused(self, row: Row[Any], outcome: SubmitOutcome, error: FtsError) -> TransferMove:
         number = int(row.id)
         if outcome is SubmitOutcome.NEEDS_CREDENTIAL and isinstance(error, CredentialNeeded):
             return _needs_credential(number, error)
         if outcome is SubmitOutcome.WAITS:
-            wait = OUTAGE_WAIT if error.outage else _refused_wait(self.now() - row.created_at)
+            wait = OUTAGE_WAIT if error.outage else refused_wait(self.now() - row.created_at)
             return TransferMove(number, _T.CLAIMED, _T.NEW, str(error), wait)
         if outcome is SubmitOutcome.SPLIT and error.code != DESTINATION_QUEUED.code:
             return TransferMove(number, _T.CLAIMED, _T.FAILED, str(error), failure=TransferFailureClass.INVALID)
         refused = errno.EACCES if outcome is SubmitOutcome.RETRIED else None
-        failure = FailureReason(None, refused, str(error))
+        return self._judged(row, FailureReason(None, refused, str(error)))
+
+    def _judged(self, row: Row[Any], failure: FailureReason) -> TransferMove:
+        """By the rule of the failure's class."""
         decision = self.stageout.retry(failure, int(row.retries), self.chance.random())
         kind = failure_class(failure)
-        return TransferMove(number, _T.CLAIMED, decision.to, decision.reason, decision.wait, failure=kind)
+        return TransferMove(int(row.id), _T.CLAIMED, decision.to, decision.reason, decision.wait, failure=kind)
 
-    def _split(self, client: FtsClient, job: _Submission, error: FtsError) -> None:
+    def _split(self, client: FtsClient, job: _Submission, why: str, tries: int = 0) -> None:
         """Submit each half as a job of its own: in the end the refused file is alone."""
         columns = stageout_transfers.c
 
         def work(connection: Connection) -> None:
-            move = TransferJobMove(job.number, _J.SUBMITTING, _J.REFUSED, str(error))
+            move = TransferJobMove(job.number, _J.SUBMITTING, _J.REFUSED, why)
             if move_jobs(connection, [move], StageoutComponent.SUBMITTER, now=self.now(), claim=job.claim):
                 ours = (columns.job == job.number, columns.claim == job.claim, columns.state == _T.CLAIMED.value)
                 connection.execute(update(stageout_transfers).where(*ours).values(job=None))
 
         writing(self.stageout.ledger, work)
         for half in job.draft.halves():
-            self._record(job.queue, job.server, client, half, job.claim, job.rows)
+            self._record(job.queue, job.server, client, half, job.claim, job.rows, tries)
 
     # -- submissions of unknown outcome
 
@@ -339,7 +370,22 @@ class _SubmitBatch:
         )
         rows = {transfer.id: transfer for transfer in ours}
         name = JobName(row.sid, row.fts_id)
-        self._send(client, _Submission(row.id, name, queue, row.server, claim, most, rows))
+        job = _Submission(row.id, name, queue, row.server, claim, most, rows, row.tries)
+        beside = took_others(self.stageout.ledger, row.server, row.created_at - BEFORE)
+        if row.tries >= (SUBMISSIONS if beside else ALL_SUBMISSIONS):
+            self._take_apart(client, job)
+        else:
+            self._send(client, job)
+
+    def _take_apart(self, client: FtsClient, job: _Submission) -> None:
+        """Submit the halves of a job that FTS fails with, and does not have; a file that is alone is tried later."""
+        (first, *others) = job.draft.files
+        why = f"{SUBMISSION_FAILED}: {job.rows[first].reason}"
+        if others:
+            # the next one without a clear reply is enough for a half
+            self._split(client, job, why, SUBMISSIONS - 1)
+            return
+        self._refuse(job.number, [self._judged(job.rows[first], FailureReason(None, None, why))], job.claim, why)
 
     # -- the ledger
 
@@ -355,6 +401,7 @@ class _SubmitBatch:
 
         self.outcomes[_T.SUBMITTED.value] += writing(self.stageout.ledger, work)
         self.jobs += 1
+        self.unclear.taken(server)
 
     def _refuse(self, number: int, moves: Sequence[TransferMove], claim: str, why: FtsError | str) -> None:
         def work(connection: Connection) -> frozenset[int]:
@@ -389,11 +436,6 @@ def _is_known(client: FtsClient, fts_id: str) -> bool:
     except JobUnknown:
         return False
     return True
-
-
-def _refused_wait(age: timedelta) -> timedelta:
-    """The longer a transfer waits, the less often it is tried: each try adds to its history."""
-    return min(max(REFUSED_WAIT, age // 4 // REFUSED_WAIT * REFUSED_WAIT), LONGEST_REFUSED_WAIT)
 
 
 def _needs_credential(number: int, error: CredentialNeeded) -> TransferMove:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 
@@ -13,6 +14,7 @@ from include.stageout.components.retry_manager import kill
 from include.stageout.errors import CREDENTIAL_MISSING, MOVE_REFUSED
 from include.stageout.files import FileKind
 from include.stageout.jobs import declare_dead
+from tests.fakes.ftsservice import FtsService
 from tests.fakes.refused import refused
 from tests.fakes.transferloop import mock_site
 
@@ -320,3 +322,121 @@ def test_a_server_that_makes_other_ids_is_followed(loop):
     loop.server.answer("POST", "/jobs", 200, {"job_id": "00000000-0000-1000-8000-000000000001"})
     loop.submit()
     assert loop.jobs()[0].fts_id == "00000000-0000-1000-8000-000000000001"
+
+
+def fail_jobs_with(loop, name):
+    """The server fails with each job that has a file of this name, as FTS does with what its tables cannot keep."""
+    route = loop.server._route
+
+    def failing(request):
+        if request.path == "/jobs" and name.encode() in request.body:
+            return 500, {"status": "500 Internal Server Error", "message": "The server encountered an internal error"}
+        return route(request)
+
+    loop.server._route = failing
+
+
+def test_jobs_that_fts_fails_with_hold_up_no_other_user(loop):
+    loop.request(4, owner="eve", activity="poison")
+    for number in range(20):
+        loop.request(1, owner="eve", activity=f"poison {number}")
+    fail_jobs_with(loop, "poison")
+    ids = [number for user in range(10) for number in loop.request(2, owner=f"user-{user}")]
+    loop.submit()
+    assert {loop.row(number).state for number in ids} == {"submitted"}
+    # no more than some of the user's jobs are in question at a time
+    assert len([row for row in loop.jobs() if row.state == "submitting"]) == 3
+
+
+def test_with_the_embedded_service_400_bad_jobs_of_a_user_hold_up_none_of_200_files(loop, tmp_path):
+    loop.settings = StageoutSettings(files_per_job=100)
+    for number in range(400):
+        loop.request(1, owner="eve", activity=f"poison {number}")
+    ids = [number for user in range(10) for number in loop.request(20, owner=f"user-{user}")]
+    with FtsService(tmp_path, "--faults") as service:
+        loop.server = service
+        service.simulated("faults", fails=["poison"])
+        report = loop.submit()
+        assert (report.outcomes["submitted"], report.jobs) == (200, 10)
+        assert {loop.row(number).state for number in ids} == {"submitted"}
+        loop.close()
+
+
+def test_a_server_that_fails_with_the_jobs_of_several_users_is_left_for_the_batch(loop):
+    for user in range(8):
+        loop.request(1, owner=f"user-{user}")
+    fail_jobs_with(loop, "files")
+    loop.submit()
+    assert loop.server.count("POST", "^/jobs$") == 3
+    assert loop.states().count("new") == 5
+
+
+def test_the_user_reads_why_a_submission_is_in_question(loop):
+    (number,) = loop.request()
+    fail_jobs_with(loop, "files")
+    loop.submit()
+    loop.later(seconds=21)
+    loop.submit()
+    (job,) = loop.jobs()
+    assert (job.tries, job.due_at - loop.now()) == (2, timedelta(seconds=40))
+    reason = loop.row(number).reason
+    assert "HTTP 500" in reason
+    assert f"FTS job {job.fts_id}" in reason
+    assert "sent 2 times, looked for again at" in reason
+
+
+def test_a_file_that_fts_fails_with_is_found_and_ends_alone(loop):
+    ids = loop.request(8)
+    bad = loop.row(ids[5])
+    fail_jobs_with(loop, bad.source_name)
+    loop.request(1, owner="bob")
+    for _ in range(200):
+        loop.submit()
+        loop.retry()
+        loop.later(seconds=30)
+        loop.request(1, owner="bob")
+    assert [loop.row(number).state for number in ids] == ["submitted"] * 5 + ["failed"] + ["submitted"] * 2
+    row = loop.row(bad.id)
+    assert row.failure == "submission"
+    assert "after 3 retries: FTS fails with the job of this file" in row.reason
+    assert "HTTP 500" in row.reason
+    # each file is in one job at most
+    loop.submit()
+    assert sorted(loop.fts_files()) == sorted({row.id for row in loop.rows()} - {bad.id})
+    transfers = [file["file_metadata"]["transfer"] for job in loop.server.jobs.values() for file in job["files"]]
+    assert len(transfers) == len(set(transfers))
+
+
+def test_a_job_is_taken_apart_only_when_fts_does_not_have_it(loop):
+    loop.request(4)
+    route = loop.server._route
+
+    def losing(request):
+        found = route(request)
+        return (504, b"") if request.path == "/jobs" else found
+
+    loop.server._route = losing
+    loop.submit()
+    loop.server._route = route
+    for _ in range(5):
+        loop.later(minutes=11)
+        loop.submit()
+    assert (len(loop.server.jobs), len(loop.jobs()), set(loop.states())) == (1, 1, {"submitted"})
+
+
+def test_an_outage_takes_no_job_apart(loop):
+    loop.request(4)
+    fail_jobs_with(loop, "files")
+    for _ in range(8):
+        loop.submit()
+        loop.later(minutes=11)
+    assert [(row.tries, row.files) for row in loop.jobs()] == [(8, 4)]
+
+
+def test_what_fts_cannot_keep_and_was_recorded_before_fails_at_once(loop):
+    poison = [number for name in range(40) for number in loop.request(1, owner="eve", activity=f"日本{name}")]
+    others = [number for user in range(10) for number in loop.request(2, owner=f"user-{user}")]
+    loop.submit()
+    assert {loop.row(number).state for number in others} == {"submitted"}
+    assert {(loop.row(number).state, loop.row(number).failure) for number in poison} == {("failed", "invalid")}
+    assert "keeps Latin-1 only" in loop.row(poison[0]).reason

@@ -10,9 +10,10 @@ from include.settings.transfers.stageout import StageoutSettings
 from include.stageout.errors import FILE_REFUSED, OUTSIDE_NAME_SPACE
 from include.stageout.files import MAX_FILES, MAX_SIZE, check_name_space, check_request
 from tests.fakes.refused import refused
+from tests.fakes.transferloop import mock_site
 from tests.fakes.transfers import file_to_transfer, request_of
 
-SITES = {"pisa", "bari"}
+SITES = {name: mock_site(name) for name in ("pisa", "bari")}
 
 
 def test_what_can_be_transferred_is_taken():
@@ -43,6 +44,9 @@ def test_what_can_be_transferred_is_taken():
         {"checksum": "adler32:0a1b2c3d\n"},
         {"checksum": ""},
         {"activity": ""},
+        {"activity": "日本"},
+        {"activity": "€"},
+        {"source_name": "/store/temp/user/ann/two words"},
         {"dataset": " padded"},
         {"dataset": "d" * 513},
         {"user_job": "two\nlines"},
@@ -54,6 +58,14 @@ def test_a_file_that_cannot_be_transferred_is_refused_with_its_number(fields):
     with refused(FILE_REFUSED) as caught:
         check_request(replace(request, files=(*request.files, file_to_transfer(**fields))), SITES)
     assert caught.value.subject == "file 2"
+
+
+def test_a_url_that_is_too_long_for_fts_is_refused_and_a_missing_rule_is_not():
+    rules = [{"prefix": "/", "url": f"mock://bari.example.org/{'p' * 200}"}]
+    long = {"destination_name": f"/{'d' * 900}"}
+    with refused(FILE_REFUSED, subject="file 0"):
+        check_request(request_of(1, **long), {**SITES, "bari": mock_site("bari", third_party=rules)})
+    check_request(request_of(1, activity="Größe", **long), {**SITES, "bari": mock_site("bari", third_party=[])})
 
 
 def test_a_destination_is_asked_for_once():

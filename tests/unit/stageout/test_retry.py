@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.fts.states import FailureReason
-from include.stageout.retry import RETRY_RULES, TransferFailureClass, exponential, failure_class
+from include.stageout.retry import RETRY_RULES, SUBMISSION_FAILED, TransferFailureClass, exponential, failure_class
 from include.stageout.states import TransferState
 
 F = TransferFailureClass
@@ -40,8 +40,28 @@ REASONS = [
     ("TRANSFER [13] proxy expired", F.CREDENTIAL),
     ("GENERAL_FAILURE [13] The certificate has expired", F.CREDENTIAL),
     ("No delegation found for user", F.CREDENTIAL),
+    (f"{SUBMISSION_FAILED}: HTTP 500", F.SUBMISSION),
     ("GENERAL_FAILURE [5] something else", F.OTHER),
     ("", F.OTHER),
+    # the most frequent ones of two months of a large experiment
+    ("TRANSFER [5] TRANSFER ERROR: Copy failed (3rd pull). Last attempt: copy HTTP 507 : Insufficient", F.NO_SPACE),
+    ("TRANSFER [70] Copy failed (3rd push). failure: Server returned status code 507", F.NO_SPACE),
+    ("TRANSFER [5] failure: rejected PUT: 507 UNKNOWN_RESPONSE_CODE", F.NO_SPACE),
+    ("DESTINATION [70] 451 all pools are full", F.NO_SPACE),
+    ("TRANSFER [70] Copy failed (3rd pull). Last attempt: status code 403 from the source", F.PERMISSION),
+    ("TRANSFER [1] failure: rejected GET: 403 Forbidden", F.PERMISSION),
+    ("SOURCE [1] HTTP 403 : Permission refused", F.PERMISSION),
+    ("TRANSFER [5] Copy failed (3rd pull). Last attempt: copy HTTP 500 : Unexpected server error: 500", F.CONNECTION),
+    ("SOURCE [112] Result curl error (56): Failure when receiving data after 1 attempts", F.CONNECTION),
+    ("DESTINATION [112] Result curl error (7): Couldn't connect to server", F.CONNECTION),
+    ("TRANSFER [5] curl error (56): Failure when receiving data from the peer", F.CONNECTION),
+    ("TRANSFER [70] curl error (35): SSL connect error", F.CONNECTION),
+    ("TRANSFER [5] curl error (28): no reply", F.TIMEOUT),
+    ("TRANSFER [5] Connection terminated abruptly; Status of TPC request unknown", F.CONNECTION),
+    ("DESTINATION [5] connection refused", F.CONNECTION),
+    # numbers that are no status and no number of libcurl
+    ("TRANSFER [5] copied 507 of 1000 bytes with curl 7.76.1", F.OTHER),
+    ("TRANSFER [5] no reply after 403 seconds", F.OTHER),
     ("SOURCE [99999999] x", F.OTHER),
 ]
 

@@ -62,6 +62,7 @@ def create_fts_app(
             body = await _body(http)
             try:
                 caller = callers.caller(http.headers.get("authorization"), http.scope.get(SUBJECT))
+                faults.before(http, body)
                 response = handler(FtsRequest(http, caller, body, clock()))
             except UnknownToken as error:
                 return page(error.status, error.message)

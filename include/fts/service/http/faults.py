@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from include.fts.service.errors import FtsRequestRefused, bad_request
+from include.fts.service.errors import FtsRequestRefused, bad_request, broken
 from include.fts.service.http.calls import FtsRequest, job_refusal, need_level, page, reply
 from include.fts.service.transfers import Transfers
 
@@ -25,23 +25,34 @@ class Faults:
         delay_s: Each reply comes that much later.
         counts: How many of the next replies are a page (`html`), 503 (`busy`), or, if they are about several jobs,
             miss the first one (`partial`: 207).
+        fails: Submissions whose body has one of these texts get 500, and nothing is done.
     """
 
     transfers: Transfers
     delay_s: float = 0.0
+    fails: tuple[bytes, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
 
     def set(self, request: FtsRequest) -> Response:
-        """`{"delay_s", "html", "busy", "partial", "forget": [job ids]}`; what is not named ends."""
+        """`{"delay_s", "html", "busy", "partial", "fails": [texts], "forget": [job ids]}`; what is not named ends."""
         need_level(request.caller)
         document = request.object()
         delay, forget = document.get("delay_s", 0), document.get("forget", [])
         counts = {name: document.get(name, 0) for name in _COUNTS}
-        if not all(_is_number(number) for number in [delay, *counts.values()]) or not isinstance(forget, list):
-            raise bad_request("Invalid faults: expected numbers, and a list of job ids to forget")
+        fails = document.get("fails", [])
+        lists = isinstance(forget, list) and isinstance(fails, list)
+        if not all(_is_number(number) for number in [delay, *counts.values()]) or not lists:
+            raise bad_request("Invalid faults: expected numbers, and lists of texts and of job ids to forget")
         self.delay_s, self.counts = float(delay), counts
+        self.fails = tuple(str(text).encode() for text in fails)
         forgotten = [job_id for job_id in forget if self.transfers.forget(str(job_id), request.now)]
         return reply({"delay_s": self.delay_s, **counts, "forgotten": forgotten})
+
+    def before(self, http: Request, body: bytes) -> None:
+        """What happens before a request is done. Raises FtsRequestRefused."""
+        submits = http.method in ("POST", "PUT") and http.url.path == "/jobs"
+        if submits and any(text in body for text in self.fails):
+            raise broken()
 
     async def applied(self, http: Request, response: Response) -> Response:
         """The reply as the caller gets it."""
