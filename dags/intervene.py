@@ -38,6 +38,7 @@ def intervene(settings: SiteSettings) -> DAG:
         description="Freeze or thaw a repository, or let a night install again what was undone",
         doc_md=DOC,
         schedule=None,
+        is_paused_upon_creation=False,
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=4,

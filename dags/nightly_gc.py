@@ -66,6 +66,7 @@ def nightly_gc(settings: SiteSettings, repositories: list[str]) -> DAG:
         description="Remove expired builds and collect the garbage of every repository",
         doc_md=DOC,
         schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
+        is_paused_upon_creation=None if schedule else False,
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,

@@ -172,6 +172,7 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
             backfill=BACKFILL.format(dag_id=dag_id) if slot and slot.schedule else "",
         ),
         schedule=CronTriggerTimetable(slot.schedule, timezone=slot.timezone) if slot and slot.schedule else None,
+        is_paused_upon_creation=None if slot and slot.schedule else False,
         start_date=START,
         catchup=False,
         max_active_runs=4,

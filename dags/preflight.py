@@ -30,7 +30,7 @@ DOC = """
 | repositories | readers cannot read or trust it; the whitelist ends within a day | readers see an older revision than the store has; the whitelist ends soon; it is frozen |
 | publisher nodes | we cannot log in | |
 | pools | one is missing | one is smaller than meant, or Airflow cannot be asked |
-| DAGs | | one that has to run by itself is paused: a slot's, `night_watch`, `leases`, `preflight`, `repository_care`, `nightly_gc` |
+| DAGs | | one that has to run by itself is paused: a slot's, `night_watch`, `leases`, `preflight`, `repository_care`, `nightly_gc`; or one that is started by hand, such as `intervene` |
 
 All findings come at once, each with a hint; an error fails the run and sends a notification as in `notify:`. The same by
 hand: `nightshift preflight`.
@@ -46,6 +46,7 @@ if _site.slots:
         description="Check before the nights whether they can run",
         doc_md=DOC,
         schedule=CronTriggerTimetable(when[0], timezone=when[1]) if when else None,
+        is_paused_upon_creation=None if when else False,
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,

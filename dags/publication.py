@@ -40,6 +40,7 @@ def publication(settings: SiteSettings) -> DAG:
         description="Publish one tree or tarball to a repository, by hand",
         doc_md=DOC.format(stores=stores),
         schedule=None,
+        is_paused_upon_creation=False,
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=8,

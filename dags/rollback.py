@@ -54,6 +54,7 @@ def rollback(settings: SiteSettings) -> DAG:
         description="Take a repository back to the content of an earlier revision, by hand",
         doc_md=DOC,
         schedule=None,
+        is_paused_upon_creation=False,
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,

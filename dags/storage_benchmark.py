@@ -62,6 +62,7 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
         description="Measure storage and compare it with its baseline",
         doc_md=DOC,
         schedule=CronTriggerTimetable(nightly.schedule, timezone="UTC") if nightly else None,
+        is_paused_upon_creation=None if nightly else False,
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=4,

@@ -51,6 +51,7 @@ def undo_build(settings: SiteSettings) -> DAG:
         description="Take a build back, or some of it, by hand",
         doc_md=DOC,
         schedule=None,
+        is_paused_upon_creation=False,
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=4,

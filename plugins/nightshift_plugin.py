@@ -13,6 +13,7 @@ from hooks.priority import NightFirst
 from include.pages.registry import PREFIX, STAGEOUT_API, external_views
 
 if TYPE_CHECKING:
+    from include.pages.asked import AskDag
     from include.stageout.rest.users import StageoutUser
 
 
@@ -35,7 +36,7 @@ def pages() -> Any:
     from include.care.metrics.routes import routes
     from include.pages.app import create_app
 
-    app = create_app(caller(), site())
+    app = create_app(caller(), site(), dags())
     # these judge a request by themselves: a token is enough for them
     app.router.routes.extend(routes(site(), logged_in))
     return app
@@ -69,6 +70,34 @@ def caller() -> Callable[..., StageoutUser]:
 
     def found(user: Any = Depends(get_user)) -> StageoutUser:  # noqa: B008 - FastAPI's form
         return StageoutUser(user.get_name(), get_auth_manager().is_authorized_pool(method="PUT", user=user))
+
+    return found
+
+
+@cache
+def dags() -> Callable[..., AskDag]:
+    """A dependency of FastAPI: whether the user who asks may start runs of a DAG, and then whether it is paused."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+    from airflow.api_fastapi.core_api.security import get_user
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from fastapi import Depends
+    from sqlalchemy import select
+
+    from include.dag_runs import DagState
+
+    def found(user: Any = Depends(get_user)) -> AskDag:  # noqa: B008 - FastAPI's form
+        def ask(dag_id: str) -> DagState:
+            if not get_auth_manager().is_authorized_dag(
+                method="POST", access_entity=DagAccessEntity.RUN, details=DagDetails(id=dag_id), user=user
+            ):
+                return DagState(dag_id, allowed=False, paused=None)
+            with create_session() as session:
+                paused = session.scalar(select(DagModel.is_paused).where(DagModel.dag_id == dag_id, ~DagModel.is_stale))
+            return DagState(dag_id, paused=paused)
+
+        return ask
 
     return found
 

@@ -228,7 +228,8 @@ def show_places(lab: Lab, *, airflow: bool) -> None:
 def show_paused(lab: Lab) -> None:
     """Prints which DAGs have to be unpaused for nights to run by themselves."""
     from include.care.preflight.findings import Severity
-    from include.care.preflight.paused_dags import UNPAUSE, judged_paused, needed
+    from include.care.preflight.paused_dags import judged_paused, needed
+    from include.dag_runs import UNPAUSE
     from include.lab.airflow_api import AirflowApi
     from include.settings.load import load
 
@@ -237,7 +238,7 @@ def show_paused(lab: Lab) -> None:
              if finding.severity is not Severity.OK]  # fmt: skip
     if not found:
         return
-    console.print("paused, as every DAG is at first; for nights that run by themselves, unpause them by")
+    console.print("paused, as DAGs with a schedule are at first; for nights that run by themselves, unpause them by")
     for finding in found:
         console.print(f"  {UNPAUSE} {finding.subject}", markup=False)
     console.print("The last tick of a schedule that was missed begins at once then.", markup=False)

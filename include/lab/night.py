@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
+from include.dag_runs import DagState, why_not_startable
 from include.lab import lifecycle
 from include.lab.airflow_api import AirflowApi
 from include.lab.build import PackedBuild, pack_build
@@ -131,9 +132,8 @@ def install(
         raise INSTALL_REFUSED(str(error)) from None
     dag_id = f"nightly_install_{slot.name}"
     api.wait_for_dag(dag_id, timeout_s=DAG_APPEARS_S)
-    if api.is_paused(dag_id):
-        cure = f"Unpause it: nightshift lab unpause {dag_id}. Then start it again."
-        raise INSTALL_REFUSED(f"DAG {dag_id} is paused: the run would never begin. {cure}")
+    if reason := why_not_startable(DagState(dag_id, paused=api.is_paused(dag_id))):
+        raise INSTALL_REFUSED(reason)
     return start(api, dag_id, day, say, allow_future=allow_future)
 
 

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
-from include.pages.asked import Asked
+from include.pages.asked import AskDag, Asked
 from include.pages.benchmarks import docs_of_campaign, report_file
 from include.pages.errors import BadPageQuery
 from include.pages.registry import PAGES, Page
@@ -43,16 +43,21 @@ _POLICY = (
 )
 
 
-def create_app(login: Callable[..., StageoutUser], site: Callable[[], Site]) -> FastAPI:
+def create_app(login: Callable[..., StageoutUser], site: Callable[[], Site], dags: Callable[..., AskDag]) -> FastAPI:
     """The pages as an app to be mounted.
 
     Args:
         login: A FastAPI dependency: who asks. It raises 401 for a request without a login.
         site: Gives the deployment; called in a thread for each request.
+        dags: A FastAPI dependency: tells of a DAG by its id what the one who asks may know and do.
     """
 
-    def admit(request: Request, user: StageoutUser = Depends(login)) -> None:  # noqa: B008 - FastAPI's form
-        request.state.user = user
+    def admit(
+        request: Request,
+        user: StageoutUser = Depends(login),  # noqa: B008 - FastAPI's form
+        dag: AskDag = Depends(dags),  # noqa: B008
+    ) -> None:
+        request.state.user, request.state.dag = user, dag
 
     app = FastAPI(
         title="Nightshift", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(admit)]
@@ -72,7 +77,8 @@ def _add(app: FastAPI, page: Page, site: Callable[[], Site], services: Services,
     read = import_module(f"include.pages.{page.module}").read
 
     def values(request: Request) -> dict[str, Any]:
-        asked = Asked(site(), services, remembered, request.state.user, datetime.now(UTC), dict(request.query_params))
+        state, query = request.state, dict(request.query_params)
+        asked = Asked(site(), services, remembered, state.user, datetime.now(UTC), query, state.dag)
         return {"every": EVERY_S, **read(asked)}
 
     async def whole(request: Request) -> Response:

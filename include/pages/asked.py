@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 
+from include.dag_runs import DagState
 from include.pages.errors import BadPageQuery
 from include.pages.services import Services
 from include.settings.load import settings_path
@@ -16,6 +17,8 @@ from include.stageout.rest.remembered import RememberedCounts
 from include.stageout.rest.users import StageoutUser
 
 LONGEST = 1024
+AskDag = Callable[[str], DagState]
+"""Tells of a DAG by its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class Asked:
     user: StageoutUser
     now: datetime
     query: Mapping[str, str]
+    dag: AskDag
 
     def text(self, name: str, *, longest: int = LONGEST) -> str | None:
         """A parameter; None if it is absent or empty. Raises BadPageQuery if it is too long."""

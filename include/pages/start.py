@@ -1,5 +1,6 @@
 """*Start a run*: the filled-in form of an action. The browser sends it to Airflow's own interface, with the login of
-the person who presses the button, so that Airflow's permissions and audit log apply."""
+the person who presses the button, so that Airflow's permissions and audit log apply. A DAG that is paused, or that the
+person may not start, is refused with the reason: when the page is drawn, and again before the run is started."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from include.dag_runs import why_not_startable
 from include.pages.addresses import AIRFLOW
 from include.pages.asked import Asked
 from include.pages.errors import BadPageQuery
@@ -103,6 +105,7 @@ def read(asked: Asked) -> dict[str, Any]:
         "action": action,
         "values": values,
         "fixed": {name: json.dumps(value) for name, value in action.fixed.items()},
+        "refusal": why_not_startable(asked.dag(action.dag_id)),
         "dag": f"{AIRFLOW}/dags/{quote(action.dag_id, safe='')}",
         "api": f"{AIRFLOW}/api/v2/dags/{quote(action.dag_id, safe='')}/dagRuns",
         "every": 0,

@@ -75,6 +75,21 @@ def test_the_slots_of_each_configuration_beside_ours_have_their_dags(monkeypatch
         assert slots <= set(found.dags), file.name
 
 
+def test_a_dag_that_only_people_pages_and_tasks_start_is_not_paused_when_airflow_first_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run of a paused DAG stays queued; a schedule begins only once an operator unpauses it."""
+    for file in sorted((airflowhome.ROOT / "config").glob("*.yaml")):
+        monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
+        dags = DagBag(str(DAGS), bundle_path=None).dags.values()
+        by_hand = {dag.dag_id for dag in dags if dag.schedule is None}
+        assert {"intervene", "nightly_install", "publication", "rollback", "undo_build"} <= by_hand, file.name
+        assert {dag.dag_id for dag in dags if dag.is_paused_upon_creation is False} == by_hand, file.name
+        assert {dag.dag_id for dag in dags if dag.is_paused_upon_creation is None} == {
+            dag.dag_id for dag in dags if dag.schedule is not None
+        }
+
+
 def test_a_dag_can_be_serialised_and_read_back(dag: DAG) -> None:
     again = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     assert set(again.task_ids) == set(dag.task_ids)

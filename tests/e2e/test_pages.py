@@ -213,7 +213,6 @@ def test_an_action_of_the_page_starts_its_dag_with_the_form_filled_in(
 ) -> None:
     running.fault.release()
     deployment.follow("nightly_install", RUN)
-    deployment.api.unpause("intervene")
     for action, state, colours in (("Freeze", "frozen", "dark"), ("Thaw", "none", "light")):
         theme(browser, colours)
         browser.open(f"/plugin/nightshift-nights/nightshift/{NIGHT}")
@@ -242,7 +241,6 @@ def test_a_redo_of_the_page_is_a_run_with_its_parameters(
 ) -> None:
     running.fault.release()
     deployment.follow("nightly_install", RUN)
-    deployment.api.unpause("intervene")
     browser.open(f"/plugin/nightshift-nights/nightshift/{NIGHT}")
     with framed(browser):
         browser.click("#night-actions summary")

@@ -1,4 +1,4 @@
-"""DAGs that have to run by themselves and are paused: Airflow is silent about them."""
+"""DAGs that are paused and should not be: Airflow is silent about them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from include.care.preflight.airflow import ask_airflow
 from include.care.preflight.findings import Finding, Severity
+from include.dag_runs import UNPAUSE
 from include.nightlies.rules.begin import by_artifact
 from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets
-
-UNPAUSE = "nightshift lab airflow dags unpause"
 
 
 def needed(settings: SiteSettings, slots: Iterable[str] | None = None) -> dict[str, str]:
@@ -43,14 +42,31 @@ def needed(settings: SiteSettings, slots: Iterable[str] | None = None) -> dict[s
     return found
 
 
+def started_by_hand(settings: SiteSettings) -> dict[str, str]:
+    """The DAGs that people and pages start, with what does not happen while they are paused."""
+    found = {
+        f"nightly_install_{name}": f"a run of slot {name} that is started by hand stays queued"
+        for name, slot in settings.slots.items()
+        if not slot.schedule and not by_artifact(slot)
+    }
+    if settings.slots:
+        found["nightly_install"] = "a night that is installed again by the page stays queued"
+        found["undo_build"] = "a build that is undone by the page stays"
+    if settings.repositories:
+        found["intervene"] = "a freeze, thaw or redo by the page changes nothing"
+        found["publication"] = "what is published by hand stays queued"
+        found["rollback"] = "a rollback that is started stays queued"
+    return found
+
+
 def look_at_paused(settings: SiteSettings, secrets: Secrets, slots: Iterable[str] | None = None) -> Iterator[Finding]:
     """Compare what has to be unpaused with Airflow. Where it cannot be asked, the check of pools reports that."""
     if settings.airflow_connection is None:
         return
     reply = ask_airflow(settings, secrets, "dags", {"limit": 100, "exclude_stale": "true"})
-    yield from judged_paused(
-        needed(settings, slots), {str(dag["dag_id"]): bool(dag["is_paused"]) for dag in reply["dags"]}
-    )
+    paused = {str(dag["dag_id"]): bool(dag["is_paused"]) for dag in reply["dags"]}
+    by_hand = {dag_id: what for dag_id, what in started_by_hand(settings).items() if paused.get(dag_id)}
+    yield from judged_paused(needed(settings, slots) | by_hand, paused)
 
 
 def judged_paused(wanted: Mapping[str, str], paused: Mapping[str, bool]) -> Iterator[Finding]:

@@ -177,6 +177,12 @@
     }
     button.disabled = true;
     answer.textContent = "Starting the run ...";
+    await news(document.getElementById("live"));  // a DAG may have been paused since the page was drawn
+    if (document.getElementById("refusal")) {
+      answer.textContent = "Not started: see below.";
+      button.disabled = false;
+      return;
+    }
     try {
       const reply = await fetch(form.getAttribute("action"), {  // a field may be called "action"
         method: "POST",

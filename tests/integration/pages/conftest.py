@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+from fastapi import Depends
 from fastapi.testclient import TestClient
 
 from include.cli.repository.open import open_site as of_environment
+from include.dag_runs import DagState
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.pages.app import create_app
+from include.pages.asked import AskDag
 from include.site.site import Site
+from include.stageout.rest.users import StageoutUser
 from tests.fakes.site import FQRN
 from tests.fakes.transfers_site import OPERATOR, stageout_user
 from tests.integration.cli.conftest import Commands, repo
@@ -41,10 +46,24 @@ def site(repo: Commands, tmp_path: Path) -> Iterator[Site]:
     found.ledger.dispose()
 
 
+PAUSED: set[str] = set()
+"""The DAGs that Airflow would have paused."""
+
+
+def dags(user: Annotated[StageoutUser, Depends(stageout_user)]) -> AskDag:
+    """As the plugin's dependency: operators may start runs."""
+    return lambda dag_id: DagState(dag_id, user.operator, dag_id in PAUSED if user.operator else None)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_paused() -> None:
+    PAUSED.clear()
+
+
 @pytest.fixture
 def anybody(site: Site) -> TestClient:
     """A client without a login."""
-    return TestClient(create_app(stageout_user, lambda: site), base_url="http://127.0.0.1")
+    return TestClient(create_app(stageout_user, lambda: site, dags), base_url="http://127.0.0.1")
 
 
 @pytest.fixture

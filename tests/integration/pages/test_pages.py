@@ -21,7 +21,7 @@ from include.pages.registry import PAGES
 from include.quality.pages import folder_of_run
 from include.site.site import Site
 from tests.fakes.site import FQRN
-from tests.integration.pages.conftest import DAY, HOSTILE, NOW, RUN, Night
+from tests.integration.pages.conftest import DAY, HOSTILE, NOW, PAUSED, RUN, Night
 
 NIGHT = f"/nights?slot=main&date={DAY}"
 FORM = "/start?action=undo&slot=main&build_id=b21&projects=A"
@@ -213,6 +213,19 @@ def test_a_parameter_that_cannot_be_is_refused_by_name(client: TestClient) -> No
         answer = client.get(url)
         assert answer.status_code == 400, url
         assert what in answer.text
+
+
+def test_a_form_whose_run_would_not_begin_says_why_and_what_helps(client: TestClient) -> None:
+    form = "/start?action=freeze&repository=nights.example.org"
+    assert 'id="refusal"' not in client.get(form).text
+    PAUSED.add("intervene")  # noted while the form is open: the script asks for the live part before it starts a run
+    for page in (client.get(form).text, client.get(form.replace("/start", "/start/live")).text):
+        assert 'id="refusal">The DAG intervene is paused, and a run of it would stay queued.' in page
+        assert "nightshift lab airflow dags unpause intervene" in page
+    client.headers["authorization"] = "Bearer a-viewer"
+    page = client.get(form).text
+    assert "Your role may not start the DAG intervene." in page
+    assert "paused" not in page
 
 
 def test_a_form_is_filled_in_and_goes_to_airflow(client: TestClient) -> None:

@@ -25,7 +25,7 @@ from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_analytics, stageout_findings, stageout_transfers
 from tests.fakes.transfers import NOW, recorded
 from tests.fakes.transfers_site import OPERATOR, stageout_user, transfers_site
-from tests.integration.pages.conftest import HOSTILE
+from tests.integration.pages.conftest import HOSTILE, dags
 
 NEW, FAILED, CLEANED = TransferState.NEW, TransferState.FAILED, TransferState.CLEANED
 
@@ -38,7 +38,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def anybody(site: Site) -> TestClient:
-    return TestClient(create_app(stageout_user, lambda: site), base_url="http://127.0.0.1")
+    return TestClient(create_app(stageout_user, lambda: site, dags), base_url="http://127.0.0.1")
 
 
 class Viewer:

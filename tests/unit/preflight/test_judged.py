@@ -16,7 +16,7 @@ from include.care.preflight.clockchange import left_out
 from include.care.preflight.findings import Severity
 from include.care.preflight.folders import judged_space, room, written
 from include.care.preflight.gateways import judged_lease
-from include.care.preflight.paused_dags import judged_paused, needed
+from include.care.preflight.paused_dags import judged_paused, needed, started_by_hand
 from include.care.preflight.pools import judged_pools
 from include.care.preflight.schedule import FALLBACK, hour_before_first
 from include.care.preflight.stores import judged_skew
@@ -155,6 +155,9 @@ def test_dags_that_have_to_run_by_themselves_and_are_paused_are_named_with_what_
     # one that Airflow has not read yet
     assert [one.severity for one in judged_paused({"leases": "x"}, {})] == [Severity.WARNING]
     assert "nightly_install_early" not in needed(site, ["main"])
+    assert set(started_by_hand(site)) == {
+        "nightly_install_hand", "nightly_install", "undo_build", "intervene", "publication", "rollback",
+    }  # fmt: skip
 
 
 def slots(*schedules: str | None) -> Any:
