@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from include.cvmfs.check.check import check
+from include.cvmfs.collect.scan import ScanCache, walk
+from include.cvmfs.commit.commit import store_all
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import CvmfsError
@@ -83,12 +85,29 @@ def read_catalog(place: str, database: bytes) -> None:
         raise faults[0]
 
 
+def read_swapped(database: bytes) -> None:
+    """A change that brings this catalog: what a revision takes is readable for collections, and hinders nobody."""
+    store, manifest = a_copy(), whole().manifest
+    assert manifest is not None
+    before, mini = manifest.root, MiniRepository(store)
+    mini.databases = {"": whole().databases[""], "/sw/app": database}
+    cache = CatalogCache(store)
+    merged = merge(cache, base=before, new=mini.store_catalogs().hash, current=before, lease_path="/sw/app")
+    taken = merged.finish(SECONDS)
+    store_all(store, [(packed.hash.key, packed.data) for packed in taken.catalogs])
+    with tempfile.TemporaryDirectory(prefix="nightshift-fuzz-") as folder:
+        walk(ScanCache(store, Path(folder)), [taken.hash], set(), lambda *_: None)
+    other = Edit(cache, taken.hash)
+    other.make_nested("/other", Dirent("", stat.S_IFDIR | 0o755, linkcount=2))
+    other.finish(SECONDS)
+
+
 def _look_at(catalog: Catalog) -> None:
     assert catalog.revision + catalog.last_modified + catalog.ttl is not None
     assert catalog.previous_revision is None or catalog.previous_revision.digest
     assert catalog.root_entry is not None
     catalog.nested()
-    catalog.bind_mountpoints()
+    catalog.binds()
     list(catalog.identities())
     list(catalog.object_hashes())
     catalog.make_writable()

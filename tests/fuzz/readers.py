@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from include.cvmfs.errors import CvmfsError
+from include.cvmfs.errors import CvmfsError, MergeError, ObjectError
 from include.cvmfs.format import manifest as manifests
 from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.compression import compress
@@ -30,6 +30,7 @@ from tests.fuzz.databases import (
     read_history,
     read_index,
     read_reflog,
+    read_swapped,
     reflogs,
     stored,
     whole,
@@ -127,6 +128,9 @@ READERS: dict[str, Reader] = {
     "gateway key": Reader(lambda: [b"plain_text key1 s3cr3t\n"], read_gateway_key),
     "root catalog": _catalog(""),
     "nested catalog": _catalog("/sw/app"),
+    "swapped catalog": Reader(
+        lambda: [whole().databases["/sw/app"]], read_swapped, (in_rows, in_bytes), (MergeError, ObjectError)
+    ),
     "history": Reader(once(histories), read_history, (in_rows, in_bytes)),
     "reflog": Reader(once(reflogs), read_reflog, (in_rows, in_bytes)),
     "tar": Reader(

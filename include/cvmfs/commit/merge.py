@@ -16,7 +16,8 @@ from typing import Any
 
 from include.cvmfs.commit.catalog_changes import CatalogComparison, Names
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.commit.rowcopy import RowCopy
+from include.cvmfs.commit.new_catalogs import require_sound
+from include.cvmfs.commit.rowcopy import RowCopy, size_fault
 from include.cvmfs.errors import BaseChanged, MergeError
 from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
@@ -323,7 +324,7 @@ class _Merge:
                 self._require_untouched(below)
 
     def _add(self, path: str, entry: Dirent) -> None:
-        if (fault := name_fault(entry.name)) is not None:
+        if (fault := name_fault(entry.name) or size_fault(entry.size)) is not None:
             raise MergeError(path, fault)
         if entry.mountpoint:
             self._hang(path)
@@ -338,13 +339,17 @@ class _Merge:
         added = entry.changed(linkcount=2) if entry.is_directory else entry
         holder = self.new.holder(path)
         chunks = holder.chunks(path, entry) if entry.chunked else ()
-        self.edit.add(path, added, chunks, shows=holder.bind_at(path) if entry.bind else None)
+        shows = holder.bind_at(path) if entry.bind else None
+        if shows is not None:
+            require_sound(self.base, path, shows.hash, bind=True)
+        self.edit.add(path, added, chunks, shows=shows)
 
     def _hang(self, path: str) -> None:
         """Swap in the change's catalog. Attributes, size and counters are its own, not those that the change states."""
         reference = self.new.holder(path).nested_at(path)
         if reference is None:
             raise MergeError(path, "a mountpoint without a nested catalog")
+        require_sound(self.base, path, reference.hash)
         catalog = self.new.catalogs.completed(self.new.inside(path))
         self.edit.hang(NestedRef(path, reference.hash, catalog.size), catalog.root_entry, catalog.statistics.total)
 

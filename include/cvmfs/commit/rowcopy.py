@@ -13,7 +13,7 @@ from typing import Any
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import CatalogError, MergeError
 from include.cvmfs.format.catalog import Catalog
-from include.cvmfs.format.counters import Counts
+from include.cvmfs.format.counters import LARGEST, Counts
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import DIGEST_BYTES, path_hash
 from include.cvmfs.format.paths import name_fault, parent_of
@@ -92,7 +92,7 @@ class RowCopy:
         for row in rows:
             first, second, links, digest, size, mode, mtime, mtimens, flags, name, symlink, uid, gid, xattr = row
             path = f"{above}/{name}"
-            if (fault := name_fault(str(name))) is not None:
+            if (fault := name_fault(str(name)) or size_fault(size)) is not None:
                 raise MergeError(path, fault)
             if type(name) is not str or (first, second) != path_hash(path):
                 raise CatalogError(path, "its row does not match its parent and name")
@@ -133,6 +133,13 @@ class RowCopy:
     def _clean_flags(entry: Dirent) -> int:
         """What the flags of a regular file's row become; some are better handled one by one."""
         return entry.flags if not (entry.chunked or entry.external) else _SLOW
+
+
+def size_fault(size: object) -> str | None:
+    """Why no entry can have this size, in words that follow its path; None if one can."""
+    if isinstance(size, int) and not 0 <= size <= LARGEST:
+        return f"has a size of {size} bytes"
+    return None
 
 
 @dataclass(slots=True)

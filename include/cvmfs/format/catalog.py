@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.cvmfs.errors import CatalogError, FormatError, ObjectDamaged
-from include.cvmfs.format.catalog_file import CatalogFile
+from include.cvmfs.format.catalog_file import CatalogFile, read_properties
 from include.cvmfs.format.compression import compress, decompress
 from include.cvmfs.format.counters import NAMES, Counts, Statistics
 from include.cvmfs.format.dirent import Chunk, Dirent, algorithm_of, digest_of
@@ -84,7 +84,7 @@ class Catalog(CatalogFile):
             raise CatalogError("", "the object is not an SQLite file")
         connection = open_image(database)
         try:
-            properties = dict(connection.execute("SELECT key, value FROM properties"))
+            properties = read_properties(connection)
             fault = schema_fault(properties)
         except (sqlite3.Error, ValueError, TypeError) as error:
             raise CatalogError("", f"not a catalog: {error}") from error
@@ -108,8 +108,7 @@ class Catalog(CatalogFile):
 
     def to_bytes(self) -> bytes:
         """The SQLite file, statistics written, free pages dropped when there are many."""
-        rows = [(f"self_{n}", getattr(self._statistics.own, n)) for n in NAMES]
-        rows += [(f"subtree_{n}", getattr(self._statistics.below, n)) for n in NAMES]
+        rows = self._statistics.rows()
         self._run("SAVEPOINT counted")  # one transaction instead of one for each counter
         self._many("INSERT OR REPLACE INTO statistics VALUES (?,?)", rows)
         self._run("RELEASE counted")
@@ -216,10 +215,10 @@ class Catalog(CatalogFile):
         rows = self._references(sql, path)
         return rows[0] if rows else None
 
-    def bind_mountpoints(self) -> list[str]:
-        if not self._shape.has_binds:
-            return []
-        return [str(row[0]) for row in self._all("SELECT path FROM bind_mountpoints ORDER BY path")]
+    def binds(self) -> list[NestedRef]:
+        """The bind mountpoints with the catalogs that they show."""
+        sql = "SELECT path, sha1, size FROM bind_mountpoints ORDER BY path"
+        return self._references(sql) if self._shape.has_binds else []
 
     def bind_at(self, path: str) -> NestedRef | None:
         """The catalog that a bind mountpoint shows."""

@@ -10,8 +10,18 @@ from include.cvmfs.errors import CatalogError
 from include.cvmfs.format.dirent import Flag
 from include.cvmfs.format.hashes import ObjectHash, path_hash
 from include.cvmfs.format.paths import bytes_of_name
+from include.cvmfs.format.schema import row_fault
 
 _T = TypeVar("_T")
+
+
+def read_properties(connection: sqlite3.Connection) -> dict[str, object]:
+    """The properties of a catalog. Raises sqlite3.Error, also for a file that holds programs."""
+    # Views, triggers and virtual tables are programs, which may have no end; no stock tool writes any.
+    strange = "SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR rootpage = 0"
+    if (found := connection.execute(strange).fetchone()) is not None:
+        raise sqlite3.DatabaseError(f"it holds {str(found[0])[:40]!r}, which is neither table nor index")
+    return dict(connection.execute("SELECT key, value FROM properties"))
 
 
 class CatalogFile:
@@ -49,6 +59,10 @@ class CatalogFile:
         what = "a value is NULL or of the wrong type" if isinstance(fault, TypeError) else fault
         named = "" if self.name is None else f" {self.name}"
         return CatalogError(path, f"damaged catalog{named}: {what}")
+
+    def row_fault(self) -> str | None:
+        """Why rows of it can be in no revision. Raises CatalogError."""
+        return self._guarded(lambda: row_fault(self._db))
 
     def symlinks(self) -> dict[str, str]:
         """The target of each symbolic link in it, by the link's path. Raises CatalogError."""

@@ -29,6 +29,8 @@ class CatalogCache:
         self._files: OrderedDict[bytes, bytes] = OrderedDict()
         self._totals: dict[bytes, Counts] = {}
         self._lock = threading.Lock()
+        self.sound = set[bytes]()
+        """Digests of catalogs that were looked through with all below them."""
 
     def open(self, hash_: ObjectHash) -> Catalog:
         """A catalog to read or to change. Raises what ``database`` does, and CatalogError."""

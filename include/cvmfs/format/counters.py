@@ -78,6 +78,10 @@ NAMES = (
 )  # fmt: skip
 
 
+LARGEST = 1 << 53
+"""More entries than a tree has, and more bytes (8 PiB) than one of its files has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """Both halves of a catalog's statistics: its own rows, and everything in the catalogs nested below it."""
@@ -88,3 +92,18 @@ class Statistics:
     @property
     def total(self) -> Counts:
         return self.own + self.below
+
+    def rows(self) -> list[tuple[str, int]]:
+        """As they are written; no counter leaves the range of SQLite, so that none hinders who counts further."""
+        return [
+            (f"{half}_{name}", max(-_MOST - 1, min(getattr(counts, name), _MOST)))
+            for half, counts in (("self", self.own), ("subtree", self.below)) for name in NAMES
+        ]  # fmt: skip
+
+
+_MOST = (1 << 63) - 1
+
+
+def absurd_counters(statistics: Statistics) -> list[str]:
+    """The counters of a catalog that no tree can have, with their values."""
+    return [f"{name} {value}" for name, value in statistics.rows() if not 0 <= value <= LARGEST]

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Mapping
 from functools import cache
 
-from include.cvmfs.format.counters import NAMES
+from include.cvmfs.format.counters import LARGEST, NAMES
 from include.cvmfs.format.layout import XATTR, Layout, columns_of
 from include.cvmfs.format.paths import name_of_bytes
 
@@ -55,6 +55,29 @@ _COUNTED = {
     "external": "total(flags & 128 <> 0)",
     "external_file_size": f"total(CASE WHEN flags & 128 <> 0 AND {_REGULAR} THEN size END)",
 }
+_BYTES = "CAST(name AS BLOB)"
+# Rows that can be in no revision. What is rare comes last: a catalog has millions of rows.
+_ROW_FAULTS = {
+    "names that no directory may have": (
+        f"catalog WHERE length({_BYTES}) > 255 OR name IN ('.', '..') OR typeof(name) <> 'text' OR name GLOB '*/*'"
+        f" OR (length({_BYTES}) <> length(name) AND instr({_BYTES}, x'00'))"
+        f" OR (length({_BYTES}) = 0 AND (parent_1 <> 0 OR parent_2 <> 0))"
+    ),
+    "entries of a size or type that no file has": (
+        f"catalog WHERE typeof(flags) <> 'integer' OR typeof(size) <> 'integer' OR size NOT BETWEEN 0 AND {LARGEST}"
+    ),
+    "hashes of a wrong form": (
+        "catalog WHERE (length(hash) <> 20 OR typeof(hash) <> 'blob' OR (flags >> 8) & 7 > 2)"
+        " AND length(hash) > 0 AND flags & 128 = 0"
+    ),
+    "chunks with hashes of a wrong form": (
+        "chunks LEFT JOIN catalog USING (md5path_1, md5path_2) WHERE typeof(chunks.hash) <> 'blob'"
+        " OR length(chunks.hash) <> 20 OR (flags & 128 = 0 AND (flags >> 8) & 7 > 2)"
+    ),
+    "mountpoints without a nested catalog": (
+        "(SELECT 1 FROM catalog WHERE flags & 2 LIMIT -1 OFFSET (SELECT count(*) FROM nested_catalogs))"
+    ),
+}
 _ROWS = {"nested": "nested_catalogs", "chunks": "chunks"}
 
 
@@ -79,6 +102,15 @@ def empty_image(layout: Layout = Layout.PLAIN) -> bytes:
     image = connection.serialize()
     connection.close()
     return image
+
+
+def row_fault(connection: sqlite3.Connection) -> str | None:
+    """Why rows of a catalog can be in no revision; None if they can. Raises sqlite3.Error."""
+    for what, rows in _ROW_FAULTS.items():
+        (number,) = connection.execute(f"SELECT count(*) FROM {rows}").fetchone()  # noqa: S608 - statements of ours
+        if number:
+            return f"has {what}: {number}"
+    return None
 
 
 def schema_fault(properties: Mapping[str, object]) -> str | None:

@@ -120,7 +120,7 @@ def read_everything(database: bytes) -> None:
             lambda: (catalog.revision, catalog.ttl, catalog.last_modified, catalog.previous_revision),
             lambda: catalog.root_entry,
             lambda: [*catalog.nested(), catalog.nested_at(NESTED.path)],
-            lambda: (catalog.bind_mountpoints(), catalog.bind_at("/bound")),
+            lambda: (catalog.binds(), catalog.bind_at("/bound")),
             lambda: list(catalog.object_hashes()),
             lambda: (catalog.row_count(), catalog.statistics),
             lambda: list(catalog.identities()),

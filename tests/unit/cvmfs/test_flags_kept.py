@@ -24,7 +24,8 @@ from tests.fakes.refused import refused
 
 DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
 FILE = Dirent("", stat.S_IFREG | 0o644, size=1, hash=hash_bytes(b"x"))
-SHOWN = NestedRef("/.cvmfs/v1", hash_bytes(b"some revision", suffix="C"), 4096)
+REVISIONS = [Catalog.create("", DIRECTORY.changed(mtime=number)).pack() for number in range(2)]
+SHOWN = NestedRef("/.cvmfs/v1", REVISIONS[0].hash, REVISIONS[0].size)
 
 
 class Virtual:
@@ -39,7 +40,8 @@ class Virtual:
         catalog.set_bind(SHOWN)
         catalog.add("/sw", DIRECTORY.changed(name="sw"))
         packed = catalog.pack()
-        self.store.put(packed.hash.key, packed.data)
+        for stored in (packed, *REVISIONS):
+            self.store.put(stored.hash.key, stored.data)
         self.root = packed.hash
 
     def keep(self, edit: Edit) -> ObjectHash:
@@ -63,7 +65,7 @@ class Virtual:
         assert above.flags == Flag.DIRECTORY | Flag.HIDDEN
         assert below.flags == Flag.DIRECTORY | Flag.HIDDEN | Flag.BIND
         catalog = view.root
-        assert catalog.bind_mountpoints() == [SHOWN.path]
+        assert [bind.path for bind in catalog.binds()] == [SHOWN.path]
         assert view.holder(SHOWN.path).bind_at(SHOWN.path) == SHOWN
         assert catalog.statistics.own.nested == len(catalog.nested())
         return view
@@ -96,7 +98,7 @@ def test_a_removed_bind_mountpoint_is_registered_no_more() -> None:
         edit = Edit(repository.cache, repository.root)
         edit.remove(path)
         view = Revision(repository.cache, repository.keep(edit))
-        assert view.root.bind_mountpoints() == []
+        assert [bind.path for bind in view.root.binds()] == []
         assert view.lookup(SHOWN.path) is None
 
 
@@ -106,7 +108,7 @@ def test_a_bind_mountpoint_that_moves_is_registered_where_it_went() -> None:
     edit.move(SHOWN.path, "/.cvmfs/v2")
     view = Revision(repository.cache, repository.keep(edit))
     assert view.holder("/.cvmfs/v2").bind_at("/.cvmfs/v2") == NestedRef("/.cvmfs/v2", SHOWN.hash, SHOWN.size)
-    assert view.root.bind_mountpoints() == ["/.cvmfs/v2"]
+    assert [bind.path for bind in view.root.binds()] == ["/.cvmfs/v2"]
 
 
 def test_a_merge_takes_over_what_was_bound_and_keeps_what_is() -> None:
@@ -123,13 +125,13 @@ def test_a_merge_takes_over_what_was_bound_and_keeps_what_is() -> None:
         lease_path="/sw",
     )
     view = Revision(repository.cache, repository.keep(edit))
-    assert view.root.bind_mountpoints() == [SHOWN.path, "/sw/old"]
+    assert [bind.path for bind in view.root.binds()] == [SHOWN.path, "/sw/old"]
     old = view.lookup("/sw/old")
     assert old is not None
     assert (old.bind, old.hidden) == (True, True)
 
 
-OTHER = NestedRef("", hash_bytes(b"another revision", suffix="C"), 4096)
+OTHER = NestedRef("", REVISIONS[1].hash, REVISIONS[1].size)
 
 
 def put(edit: Edit, what: str) -> None:

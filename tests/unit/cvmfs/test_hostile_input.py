@@ -12,7 +12,7 @@ from tests.fuzz.readers import READERS, attempt
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = {"root catalog": 60, "nested catalog": 60, "tar": 80, "zip": 80, "content index": 40}
+EXAMPLES = {"root catalog": 60, "nested catalog": 60, "swapped catalog": 60, "tar": 80, "zip": 80, "content index": 40}
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -12,7 +12,7 @@ from include.cvmfs.commit import rowcopy
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import BaseChanged, CvmfsError
-from include.cvmfs.format.catalog import NestedRef, PackedCatalog
+from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog
 from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
@@ -59,7 +59,9 @@ def everything(edit: Edit, top: str) -> None:
     edit.make_nested(f"{top}/a/deep/nested", DIRECTORY)
     edit.add(f"{top}/a/deep/nested/inner", file(b"inner"))
     edit.make_nested(f"{top}/a/deep/nested/more", DIRECTORY)
-    shown = NestedRef(f"{top}/bound", hash_bytes(b"of another", suffix="C"), 5)
+    other = Catalog.create("/of/another", DIRECTORY).pack()
+    edit.catalogs.store.put(other.hash.key, other.data)
+    shown = NestedRef(f"{top}/bound", other.hash, other.size)
     edit.add(f"{top}/bound", DIRECTORY.changed(bind=True), shows=shown)
 
 
