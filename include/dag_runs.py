@@ -22,7 +22,7 @@ PASS = "pass"  # noqa: S105 - no password
 """The key under which a task hands the next pass of a night on to the run that it starts."""
 _OTHERS_KEYS = ("airflow/", "openlineage")
 """How the keys begin that Airflow and its providers put into a run's conf."""
-UNPAUSE = "nightshift lab airflow dags unpause"
+UNPAUSE = "nightshift lab unpause"
 
 
 class RunRefused(NightshiftError):

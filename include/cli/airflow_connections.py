@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
 from include.care.preflight.airflow import Asked, ask_api
+from include.care.preflight.findings import Finding, Severity
 from include.settings.errors import SettingsError
 from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets
@@ -33,6 +35,19 @@ def airflow_api(settings: SiteSettings, secrets: Secrets, connection: str = "") 
         raise SettingsError("no connection names a user of Airflow's API: set airflow_connection, or give --connection")
     user = secrets.get(name)
     return AirflowApi(base_url(user, port=8080), user.login or "", user.password or "")
+
+
+def look_at_lab() -> Iterator[Finding]:
+    """Compare the settings with those that the programs of the lab here were started with, if it runs."""
+    from include.lab.environment import MARK, Lab, LabFolders
+    from include.lab.lifecycle import changed
+
+    place = LabFolders.from_environment(os.environ)
+    if MARK in os.environ or not os.access(place.secrets, os.R_OK):
+        return
+    if names := changed(Lab.from_environment()):
+        seen = f"its programs were started with other settings: {', '.join(names)}"
+        yield Finding("lab", str(place.var), Severity.ERROR, seen, "Run: nightshift lab restart")
 
 
 def defined_in_airflow(settings: SiteSettings, secrets: Secrets) -> Asked:

@@ -79,13 +79,43 @@ def down() -> None:
 
 @app.command()
 def restart() -> None:
-    """Restart Airflow, the gateway and FTS, after code or settings changed; stores and databases stay up."""
+    """Restart Airflow, the gateway and FTS, after code or settings changed.
+
+    Stores and databases stay up unless a connection or a port changed, which programs have from their start.
+    """
     from include.lab import lifecycle
 
     lab = Lab.from_environment()
     began = time.monotonic()
     lifecycle.restart(lab, say=console.print)
     console.print(f"up again after {time.monotonic() - began:.1f} s")
+
+
+@app.command()
+def unpause(
+    dags: Annotated[list[str] | None, typer.Argument(metavar="[DAG]...", help="Ids of DAGs.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All that `nightshift preflight` warns of.")] = False,
+) -> None:
+    """Unpause DAGs. The last tick of a schedule that was missed begins at once then."""
+    from include.care.preflight.paused_dags import needed, started_by_hand
+    from include.lab.airflow_api import AirflowApi
+    from include.settings.load import load
+
+    if every == bool(dags):
+        raise typer.BadParameter("name DAGs, or give --all", param_hint="DAG")
+    lab = of_a_lab()
+    api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+    paused = api.paused()
+    settings = load(environ=lab.environment())
+    chosen = dags or [*needed(settings), *(name for name in started_by_hand(settings) if paused.get(name))]
+    if absent := sorted(set(chosen) - paused.keys()):
+        raise LabError(f"Airflow has not read {', '.join(absent)}: {', '.join(sorted(paused))} are there")
+    for dag_id in chosen:
+        if paused[dag_id]:
+            api.unpause(dag_id)
+            console.print(f"unpaused {dag_id}")
+    if not any(paused[dag_id] for dag_id in chosen):
+        console.print("none of them was paused")
 
 
 @app.command()
@@ -229,6 +259,7 @@ def show_paused(lab: Lab) -> None:
     """Prints which DAGs have to be unpaused for nights to run by themselves."""
     from include.care.preflight.findings import Severity
     from include.care.preflight.paused_dags import judged_paused, needed
+    from include.cli.main import typeable
     from include.dag_runs import UNPAUSE
     from include.lab.airflow_api import AirflowApi
     from include.settings.load import load
@@ -238,7 +269,7 @@ def show_paused(lab: Lab) -> None:
              if finding.severity is not Severity.OK]  # fmt: skip
     if not found:
         return
-    console.print("paused, as DAGs with a schedule are at first; for nights that run by themselves, unpause them by")
-    for finding in found:
-        console.print(f"  {UNPAUSE} {finding.subject}", markup=False)
-    console.print("The last tick of a schedule that was missed begins at once then.", markup=False)
+    names = ", ".join(finding.subject for finding in found)
+    console.print(f"paused, as DAGs with a schedule are at first: {names}", markup=False)
+    console.print("For nights that run by themselves, unpause them; the last tick that was missed begins at once then:")
+    console.print(f"  {typeable(UNPAUSE)} --all", markup=False)

@@ -1,12 +1,15 @@
 """The `nightshift` command. Only the group that is called is imported, so that `nightshift --help` is quick."""
 
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+from include.cli.terminal import typed
 from include.errors import NightshiftError
 
 # group -> the module of this package that has it as `app`, and what it is for
@@ -35,15 +38,19 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         assemble(words)(list(words), prog_name="nightshift")
     except NightshiftError as error:
-        typer.echo(f"nightshift: {error}", err=True)
+        typer.echo(f"nightshift: {typeable(str(error))}", err=True)
         sys.exit(1)
+
+
+def typeable(text: str) -> str:
+    """A text whose commands of `nightshift` can be typed in this shell."""
+    return typed(text, {*GROUPS, *COMMANDS})
 
 
 def assemble(words: Sequence[str]) -> typer.Typer:
     """The application for a command line: the group that it names in full, the others with their purpose only."""
-    app = typer.Typer(
-        help="Operate nightly software publication to CernVM-FS.", no_args_is_help=True, pretty_exceptions_enable=False
-    )
+    app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+    app.callback()(_root)
     chosen = next((word for word in words if not word.startswith("-")), None)
     if chosen in {*GROUPS, *COMMANDS} and "--help" not in words:
         _adopt_lab()
@@ -60,6 +67,20 @@ def assemble(words: Sequence[str]) -> typer.Typer:
         else:
             app.command(name, help=purpose)(_another)
     return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"nightshift {importlib.metadata.version('nightshift')}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Operate nightly software publication to CernVM-FS."""
 
 
 def _another() -> None:

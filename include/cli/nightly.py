@@ -57,10 +57,10 @@ def run(
     from include.settings.load import load
     from include.settings.secrets import EnvSecrets
 
+    name = demonstration_slot(load(), slot).name
     lab = Lab.from_environment()
     adopt()  # the first night has only now made the secrets
     settings = load()
-    name = demonstration_slot(settings, slot).name
     day = _day(date_text) if date_text else today(settings, name, datetime.now(UTC))
     with _Screen() as screen:
         viewer = Viewer(say=screen.say, packed=screen.packed, run=screen.run)

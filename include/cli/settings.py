@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from include.cli.roles import roles
 from include.ledger.errors import LedgerError
@@ -142,6 +142,7 @@ def check_site(secrets: Secrets, *, try_stores: bool = True) -> SettingsReport:
         CheckedSetting("file", report.file, f"{len(settings.slots)} slots, {len(settings.repositories)} repositories")
     )
     report.checked += _check_connections(settings, secrets)
+    report.checked += _check_lab()
     report.checked += _check_schedules(settings)
     report.checked += _check_keys(settings)
     ledger, checked = _check_ledger(settings, secrets)
@@ -182,6 +183,14 @@ def _check_connections(settings: SiteSettings, secrets: Secrets) -> Iterable[Che
                 yield CheckedSetting("connection", name, f"for {names[name]}", str(error))
                 continue
         yield CheckedSetting("connection", name, seen, notes=(finding.cure,) if finding.cure else ())
+
+
+def _check_lab() -> Iterable[CheckedSetting]:
+    """Compare the configuration with the programs that run with it."""
+    from include.cli.airflow_connections import look_at_lab
+
+    for finding in look_at_lab():
+        yield CheckedSetting("lab", finding.subject, finding.seen, f"{finding.seen}. {finding.cure}")
 
 
 def _login(settings: SiteSettings, secrets: Secrets, name: str, *, at_gateway: bool) -> str:
@@ -361,21 +370,25 @@ def _check_revisions(settings: SiteSettings, secrets: Secrets, answering: set[st
 
 
 def _print(report: SettingsReport) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _UNFOLDED  # a line in a log or a pipe is neither folded nor cut
+    from include.cli.main import typeable
+
+    screen = Console(highlight=False)
+    if not screen.is_terminal:
+        screen.width = _UNFOLDED  # a line in a log or a pipe is neither folded nor cut
     table = Table("", "what", "name", "seen", box=None, pad_edge=False)
     for setting in report.checked:
         mark = "[green]ok[/]" if setting.problem is None else "[red]WRONG[/]"
-        table.add_row(mark, setting.kind, escape(setting.name), escape(setting.seen))
-    console.print(table)
+        name, seen = (Text(text, overflow="fold") for text in (setting.name, setting.seen))
+        table.add_row(mark, setting.kind, name, seen)
+    screen.print(table)
     for setting in report.checked:
         for note in setting.notes:
-            console.print(f"note: {setting.kind} {setting.name}: {note}", markup=False, soft_wrap=True)
+            screen.print(typeable(f"note: {setting.kind} {setting.name}: {note}"), markup=False, soft_wrap=True)
     problems = [setting for setting in report.checked if setting.problem is not None]
     for setting in problems:
-        console.print(f"{_place(report, setting)}: {setting.problem}", markup=False, soft_wrap=True)
-    console.print(f"{len(problems)} problems" if problems else "no problems found")
+        text = f"{_place(report, setting)}: {typeable(setting.problem or '')}"
+        screen.print(text, markup=False, soft_wrap=True)
+    screen.print(f"{len(problems)} problems" if problems else "no problems found")
 
 
 def _place(report: SettingsReport, setting: CheckedSetting) -> str:

@@ -40,11 +40,15 @@ from include.lab.supervise import ProcessState, Supervisor, end_marked, marked_p
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.pools import Queue, pools
+from include.settings.secrets import EnvSecrets, connection_variable
+from include.site.bootstrap import found_stores
+from include.site.site import Site
 
 STORAGE_READY_S = 120.0  # seconds on an idle machine; a service that ends is reported at once
 AIRFLOW_READY_S = 240.0  # the first start compiles all of Airflow, on whatever else the machine does
 STOP_S = 45.0
 _FOUNDATIONS = frozenset({"postgres", "weed", "s3", "ledger", "rabbitmq"})
+_WITHOUT_AIRFLOW = frozenset({"weed", "gateway", "fts"})
 STARTS = 3  # a service that ends as often before it is ready does not become so
 
 Say = Callable[[str], None]
@@ -104,9 +108,10 @@ def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
     check_free(lab.ports, [name for service in absent for name in service.ports])
     if not alive:
         _record(lab)
-        environment = lab.environment() | _only(os.environ, "AIRFLOW_CONN_")
         with timings.measure("process manager"):
-            supervisor.start(programs, environment)
+            supervisor.start(programs, _environment(lab))
+    elif older := _changed(lab, supervisor):
+        say(f"what runs was started with other settings than now ({', '.join(older)}): run nightshift lab restart")
     _write_fts_tokens(lab)
     by_name = {one.name: one for one in wanted}
     if lab.cluster:
@@ -123,7 +128,20 @@ def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
         failures = [error for chain in chains if (error := chain.exception())]
     if failures:
         raise failures[0]
+    _found_buckets(lab, say)
     return timings
+
+
+def _found_buckets(lab: Lab, say: Say) -> None:
+    """Makes the buckets of the stores that the lab serves, so that each answers from the start."""
+    environment = _environment(lab)
+    site = Site(load(environ=environment), EnvSecrets(environment))
+    names = {
+        store.name
+        for store in site.settings.stores.values()
+        if store.endpoint == lab.s3_url and store.connection and connection_variable(store.connection) in environment
+    }
+    found_stores(site, names, say=say)
 
 
 def down(lab: Lab, *, say: Say) -> int:
@@ -137,17 +155,43 @@ def down(lab: Lab, *, say: Say) -> int:
 
 
 def restart(lab: Lab, *, say: Say) -> Timings:
-    """Restarts Airflow, the gateway and FTS with the present code and settings; stores and database stay up.
+    """Restarts Airflow, the gateway and FTS with the present code and settings.
 
+    Stores and database stay up unless settings changed that reach programs by their environment, as connections do.
     A task that runs is ended, and its retry goes on from what is stored; what waits in the triggerer waits on.
     Raises as `up`.
     """
     with _alone(lab):
         supervisor = Supervisor(lab.place)
+        airflow = True
         if supervisor.running():
             running = [info.name for info in supervisor.processes().values() if info.state.alive]
-            supervisor.stop_programs([name for name in running if name not in _FOUNDATIONS], timeout_s=STOP_S)
-        return _up(lab, True, say)
+            airflow = not running or not _WITHOUT_AIRFLOW.issuperset(running)
+            programs = [service.program for service in services(lab, airflow=True)]
+            changed = _changed(lab, supervisor)
+            if changed or not supervisor.runs(programs):
+                say(f"settings changed ({', '.join(changed) or 'services'}): stores and databases are restarted, too")
+                _down(lab, say)
+            else:
+                supervisor.stop_programs([name for name in running if name not in _FOUNDATIONS], timeout_s=STOP_S)
+        return _up(lab, airflow, say)
+
+
+def changed(lab: Lab) -> list[str]:
+    """The variables that have another value now than what runs was started with; none if nothing runs."""
+    supervisor = Supervisor(lab.place)
+    return _changed(lab, supervisor) if supervisor.running() else []
+
+
+def _changed(lab: Lab, supervisor: Supervisor) -> list[str]:
+    ours = ("AIRFLOW", "NIGHTSHIFT_")
+    running = supervisor.environment()
+    now = {name: value for name, value in _environment(lab).items() if name.startswith(ours)}
+    return sorted(name for name, value in now.items() if running.get(name) != value)
+
+
+def _environment(lab: Lab) -> dict[str, str]:
+    return lab.environment() | _only(os.environ, "AIRFLOW_CONN_")
 
 
 def _down(lab: Lab, say: Say) -> int:

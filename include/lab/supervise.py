@@ -86,6 +86,11 @@ class Supervisor:
         """Whether it was started with these programs."""
         return self.configuration.exists() and self.configuration.read_text() == configuration(self, programs)
 
+    def environment(self) -> dict[str, str]:
+        """The environment that it was started with, which is that of every program."""
+        found: dict[str, str] = psutil.Process(self._call("getPID")).environ()
+        return found
+
     def start(self, programs: Iterable[Program], environment: Mapping[str, str]) -> None:
         """Starts supervisord with its programs stopped; the environment reaches every one of them.
 

@@ -113,12 +113,13 @@ def refusing() -> Iterator[None]:
 
 
 def refuse(fault: Exception) -> NoReturn:
+    from include.cli.main import typeable
     from include.cvmfs.revision.trust import OpenFailure, failure_of
 
     failure = failure_of(fault)
     words = "" if failure is OpenFailure.UNKNOWN else f"[{failure}] "
     lines = "\n".join(printable(line) for line in str(fault).split("\n"))
-    typer.echo(f"nightshift: {words}{lines}", err=True)
+    typer.echo(f"nightshift: {words}{typeable(lines)}", err=True)
     raise typer.Exit(UNREADABLE) from None
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+import psutil
 import pytest
 
 from include.lab import lifecycle
@@ -21,6 +24,9 @@ from include.lab.ports import LOOPBACK, Ports
 from include.lab.postgres import Postgres
 from include.lab.secrets import load_or_create
 from include.lab.supervise import Supervisor, marked_processes
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from tests.fakes.refused import refused
 
 
@@ -87,6 +93,66 @@ def assert_no_secret_is_shown(lab: Lab) -> None:
     for name, secret in asdict(lab.secrets).items():
         if name not in {"gateway_key_id", "s3_access_key"}:  # names of keys, which logs may say
             assert secret not in seen, name
+
+
+CONFIGURATION = """
+paths: {var: "${NIGHTSHIFT_VAR}"}
+ledger: "sqlite:///${NIGHTSHIFT_VAR}/ledger.db"
+gateway: {port: "${NIGHTSHIFT_GATEWAY_PORT}", keys: "${NIGHTSHIFT_VAR}/keys", state: "${NIGHTSHIFT_VAR}/state.db"}
+stores:
+  data: {url: s3://data, endpoint: "http://127.0.0.1:${NIGHTSHIFT_S3_PORT}", connection: store_data}
+repositories:
+  first.example.org:
+    {store: data, public_url: "http://127.0.0.1:1/data", public_key: "${NIGHTSHIFT_VAR}/k.pub", gateway: gateway_first}
+"""
+
+
+@pytest.mark.server("weed")
+def test_a_restart_gives_programs_the_connections_that_the_configuration_got(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "site.yaml"
+    config.write_text(CONFIGURATION)
+    environment = {"NIGHTSHIFT_CONFIG": str(config), "NIGHTSHIFT_VAR": str(lab.place.var), **lab.ports.to_environment()}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    lifecycle.up(lab, airflow=False, say=silent)
+    store = Site(load(environ=lab.environment()), EnvSecrets(lab.environment())).store("data")
+    store.put("kept", b"over a restart")  # the bucket is there
+    assert lifecycle.changed(lab) == []
+    assert "lab" not in checked("settings", "check", "--no-stores")
+    before = pids(lab)
+    lifecycle.restart(lab, say=silent)
+    assert good(lab) == {"weed", "gateway", "fts"}
+    assert {name: pid == before[name] for name, pid in pids(lab).items()} == {
+        "weed": True, "gateway": False, "fts": False,
+    }  # fmt: skip
+
+    config.write_text(CONFIGURATION + CONFIGURATION[CONFIGURATION.index("  first") :].replace("first", "second"))
+    missing = "AIRFLOW_CONN_GATEWAY_SECOND"
+    assert lifecycle.changed(lab) == [missing]
+    for command in (("settings", "check", "--no-stores"), ("preflight",)):
+        assert missing in checked(*command)["lab"]
+    told: list[str] = []
+    lifecycle.up(lab, airflow=False, say=told.append)
+    assert any(missing in line for line in told)
+    assert missing not in Supervisor(lab.place).environment(), "up leaves alone what runs"
+
+    lifecycle.restart(lab, say=silent)
+    assert good(lab) == {"weed", "gateway", "fts"}
+    assert lifecycle.changed(lab) == []
+    for pid in pids(lab).values():
+        assert missing in psutil.Process(pid).environ()
+    assert store.get("kept") == b"over a restart"
+
+
+def checked(*command: str) -> dict[str, str]:
+    """What a check in another shell finds, by the kind of the thing."""
+    program = str(Path(sys.executable).parent / "nightshift")
+    done = subprocess.run([program, *command, "--json"], capture_output=True, text=True, check=False)
+    document = json.loads(done.stdout)
+    entries = document.get("checked") or document["findings"]
+    return {entry.get("kind") or entry["check"]: entry["seen"] for entry in entries}
 
 
 def test_a_taken_port_stops_the_start_before_anything_runs(lab: Lab) -> None:
