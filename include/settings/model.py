@@ -20,7 +20,7 @@ from include.settings.prepare import ArtifactLimits, Prepare
 from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings, named_once
 from include.settings.retention import CollectionSettings, Retention, TagRule
-from include.settings.services import Gateway, Paths
+from include.settings.services import Gateway, Paths, keys_below_var
 from include.settings.ssh import NodeSettings
 from include.settings.storage_benchmark.blocks import BenchmarkSettings
 from include.settings.templates import fields
@@ -385,7 +385,7 @@ class SiteSettings(_Block):
     def _defaults_know_the_root(cls, value: object) -> object:
         # a default made at import time would miss the root of this very load
         return (
-            {"gateway": {}, "paths": {}, "ledger": "sqlite:///var/ledger.db", **value}
+            keys_below_var({"gateway": {}, "paths": {}, "ledger": "sqlite:///var/ledger.db", **value})
             if isinstance(value, Mapping)
             else value
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,7 @@ class Gateway(_Block):
     state: SitePath = Path("var/gateway/state.db")
     """Its database of leases and commits; it survives a restart."""
     keys: SitePath = Path("var/keys")
-    """Folder of the keys of repositories and gateways."""
+    """Folder of the keys of repositories and gateways; by default `keys` below `paths.var`."""
     max_payload_mib: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
     """What a stock publisher may send at once. It puts 200 MiB into a pack, and a larger object into one of its own."""
     payloads_at_once: Annotated[int, Field(ge=1, le=256)] = 8
@@ -49,3 +50,12 @@ class Paths(_Block):
     """The folder that relative paths start from."""
     var: SitePath = Path("var")
     """State, logs and secrets."""
+
+
+def keys_below_var(site: Mapping[str, object]) -> Mapping[str, object]:
+    """A configuration as it was read, with the folder of keys where `paths.var` is unless it is set."""
+    gateway, paths = site["gateway"], site["paths"]
+    var = paths.get("var") if isinstance(paths, Mapping) else None
+    if not isinstance(gateway, Mapping) or not isinstance(var, str):
+        return site
+    return {**site, "gateway": {"keys": f"{var}/keys", **gateway}}

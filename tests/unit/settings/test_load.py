@@ -338,3 +338,18 @@ def test_a_repository_that_wants_a_node_and_has_none_is_refused(parsed):
     problem = only(parsed, (GATEWAY, "gateway: gw\n    publisher: cvmfs-server\n"))
     assert "without a node" in problem.what
     assert "Add `server:` with host, user, known_hosts, behind" in problem.cure
+
+
+@pytest.mark.parametrize(
+    ("block", "keys"),
+    [
+        ("paths: {var: state}", "state/keys"),
+        ("paths: {var: state}\ngateway: {port: 1}", "state/keys"),
+        ("paths: {var: state}\ngateway: {keys: elsewhere}", "elsewhere"),
+        ("gateway: {port: 1}", "var/keys"),
+    ],
+)
+def test_keys_are_below_the_folder_of_the_state_unless_they_are_elsewhere(tmp_path, block, keys):
+    (tmp_path / "site.yaml").write_text(block)
+    found = load(tmp_path / "site.yaml", environ={"NIGHTSHIFT_HOME": str(tmp_path)})
+    assert found.gateway.keys == tmp_path / keys
