@@ -215,5 +215,7 @@ class QualityBlocked(StepError):
         super().__init__(f"build {build} is kept back by the quality gate:{shown}{more}\n{self.hint}.")
 
 
+SOURCE_AMBIGUOUS = ErrorRow(StepError, "source-ambiguous")
+"""A source that several stores may hold: they have the same URL at different endpoints."""
 QUALITY_UNCHECKED = ErrorRow(StepError, "quality-unchecked")
 """A suite could not be applied."""

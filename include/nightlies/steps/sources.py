@@ -14,7 +14,13 @@ from include.cvmfs.sources.source import SourceLimits, TreeSource
 from include.nightlies.errors import BadIndex, BuildMissing
 from include.nightlies.rules.index import MAX_INDEX_BYTES, BuildIndex
 from include.nightlies.rules.signatures import MAX_SIGNATURE_BYTES, public_key, require_signature
-from include.nightlies.steps.errors import ArtifactDirectory, ArtifactMissing, ArtifactSize, SourceNotAllowed
+from include.nightlies.steps.errors import (
+    SOURCE_AMBIGUOUS,
+    ArtifactDirectory,
+    ArtifactMissing,
+    ArtifactSize,
+    SourceNotAllowed,
+)
 from include.nightlies.steps.values import Item
 from include.settings.model import Slot
 from include.settings.prepare import ArtifactLimits
@@ -32,10 +38,11 @@ def absolute(site: Site, store: str, url: str) -> str:
 
 
 def locate(site: Site, url: str, only: str | None = None) -> tuple[Store, str]:
-    """The store of the configuration that holds `url`, and the key in it; SourceNotAllowed if none does.
+    """The store of the configuration that holds `url`, and the key in it.
 
     With several, the one that names it most closely counts; with ``only``, no store but that one. This also keeps a
-    worker's other files out of reach.
+    worker's other files out of reach. Raises SourceNotAllowed if there is none, SOURCE_AMBIGUOUS if stores at different
+    endpoints have one URL.
     """
     stores = site.settings.stores if only is None else {only: site.settings.store(only)}
     found = [
@@ -43,7 +50,12 @@ def locate(site: Site, url: str, only: str | None = None) -> tuple[Store, str]:
     ]
     if not found:
         raise SourceNotAllowed(url, sorted(settings.url for settings in stores.values()), only)
-    _, name = max(found)
+    longest, name = max(found)
+    places = {stores[name].endpoint: name for length, name in found if length == longest}
+    if len(places) > 1:
+        names = " and ".join(sorted(places.values()))
+        what = f"source {url} may lie in the stores {names}, whose URLs are the same at different endpoints"
+        raise SOURCE_AMBIGUOUS(f"{what}. Copy it to a store whose URL no other one has, or rename one of the buckets.")
     key = url[len(site.settings.store(name).url.rstrip("/")) + 1 :].rstrip("/")
     return site.store(name), unquote(key) if kind_of(url) is FILE else key
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from include.nightlies.steps.errors import ArtifactDirectory, SourceNotAllowed
-from include.nightlies.steps.sources import opened, read_index
+from include.nightlies.steps.errors import SOURCE_AMBIGUOUS, ArtifactDirectory, SourceNotAllowed
+from include.nightlies.steps.sources import locate, opened, read_index
 from include.nightlies.steps.values import Item
 from include.settings.load import load
 from include.settings.prepare import ArtifactLimits
@@ -82,3 +82,24 @@ def test_an_index_that_names_a_file_of_another_store_has_that_artifact_rejected(
     index, _ = read_index(on_site, on_site.settings.slot("main"), date(2026, 11, 21))
     assert [artifact.name for artifact in index.artifacts] == ["A/x"]
     assert "outside the store of the index" in index.rejected[0].reason
+
+
+def test_a_source_that_two_stores_may_have_is_refused_with_their_names(tmp_path: Path) -> None:
+    bucket = {"url": "s3://builds", "connection": "store"}
+    site = {
+        "ledger": f"sqlite:///{tmp_path}/ledger.db",
+        "stores": {
+            "east": {**bucket, "endpoint": "http://east.example.org"},
+            "west": {**bucket, "endpoint": "http://west.example.org"},
+            "inner": {**bucket, "url": "s3://builds/inner", "endpoint": "http://west.example.org"},
+            "again": {**bucket, "url": "s3://builds/inner", "endpoint": "http://west.example.org"},
+        },
+    }
+    (tmp_path / "site.yaml").write_text(json.dumps(site))
+    login = {"AIRFLOW_CONN_STORE": '{"conn_type": "object_store", "login": "k", "password": "s"}'}
+    on_two = Site(load(tmp_path / "site.yaml"), EnvSecrets(login))
+    with refused(SOURCE_AMBIGUOUS) as refusal:
+        locate(on_two, "s3://builds/a.tar.gz")
+    assert "stores east and west" in str(refusal.value)
+    assert locate(on_two, "s3://builds/a.tar.gz", "east")[1] == "a.tar.gz"
+    assert locate(on_two, "s3://builds/inner/a.tar.gz")[1] == "a.tar.gz"
