@@ -21,19 +21,17 @@ with DAG(
     default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "execution_timeout": timedelta(hours=7)},
     params={
         "fqrn": Param("nightlies.example.org", type="string", description="The repository."),
-        "store_conn_id": Param("object_store_default", type="string", description="A connection that names a bucket."),
+        "store": Param("builds", type="string", description="A store of the configuration."),
         "key": Param("ready/now", type="string", description="The object to wait for; it is deleted in the end."),
         "tag": Param(type="string", pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$", description="The tag."),
     },
 ) as dag:
-    ready = ObjectSensor(
-        task_id="ready", store_conn_id="{{ params.store_conn_id }}", key="{{ params.key }}", timeout=6 * 3600
-    )
+    ready = ObjectSensor(task_id="ready", store="{{ params.store }}", key="{{ params.key }}", timeout=6 * 3600)
     tag = CvmfsTagOperator(
         task_id="tag", fqrn="{{ params.fqrn }}", tag="{{ params.tag }}", message="{{ params.key }} is there"
     )
     visible = CvmfsRevisionSensor(
         task_id="visible", fqrn="{{ params.fqrn }}", tag="{{ params.tag }}", timeout=600, poke_interval=5
     )
-    clean = ObjectDeleteOperator(task_id="clean", store_conn_id="{{ params.store_conn_id }}", keys="{{ params.key }}")
+    clean = ObjectDeleteOperator(task_id="clean", store="{{ params.store }}", keys="{{ params.key }}")
     ready >> tag >> visible >> clean

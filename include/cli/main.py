@@ -16,6 +16,7 @@ from include.errors import NightshiftError
 GROUPS = {
     "settings": ("settings", "Check the site configuration and the stores it names."),
     "repo": ("repo", "Create, read, change and check repositories."),
+    "store": ("store", "Put a file into a store."),
     "gateway": ("gateway", "Serve the lease protocol; list leases."),
     "fts": ("transfers.fts", "Serve the embedded FTS."),
     "lab": ("lab", "Bring the embedded services up and down."),

@@ -13,9 +13,8 @@ from airflow.dag_processing.dagbag import BundleDagBag
 
 from include.care.provenance.document import ChangeKind
 from include.care.provenance.query import ask
-from include.lab.servers.weed import WeedServer
 from sensors.base import NightshiftSensor
-from tests.dags.conftest import BUNDLE, FQRN, KEY, MiniSite, record
+from tests.dags.conftest import BUNDLE, FQRN, MiniSite, record
 from tests.fakes import airflowhome
 from tests.fakes.builds import tree
 from tests.fakes.ftsserver import FtsServer
@@ -25,14 +24,12 @@ FOLDER = airflowhome.ROOT / "examples"
 
 
 @pytest.fixture(scope="module")
-def examples(site: MiniSite, weed: WeedServer) -> MiniSite:
-    """The site, with the DAGs of examples/ instead of its own, and a connection of theirs."""
+def examples(site: MiniSite) -> MiniSite:
+    """The site, with the DAGs of examples/ instead of its own."""
     bag = BundleDagBag(str(FOLDER), bundle_path=FOLDER, bundle_name=BUNDLE)
     assert bag.import_errors == {}
     record(bag)
-    store = {"host": weed.endpoint, "extra": {"url": site.opened.store("builds").url}}
-    ours = json.dumps({"conn_type": "object_store", "login": KEY[0], "password": KEY[1], **store})
-    return dataclasses.replace(site, bag=bag, environment={**site.environment, "AIRFLOW_CONN_OURS": ours})
+    return dataclasses.replace(site, bag=bag)
 
 
 def put_tarball(site: MiniSite, name: str, **files: bytes) -> str:
@@ -115,7 +112,7 @@ def test_an_object_is_waited_for_and_then_the_repository_is_tagged(
     monkeypatch.setattr(NightshiftSensor, "defer", seen)
     builder = threading.Thread(target=later)
     builder.start()
-    run = examples.run("tag_when_ready", fqrn=FQRN, store_conn_id="ours", tag="ready-1")
+    run = examples.run("tag_when_ready", fqrn=FQRN, tag="ready-1")
     deferred.set()
     builder.join()
     assert run.state == "success", run
@@ -127,7 +124,7 @@ def test_an_object_is_waited_for_and_then_the_repository_is_tagged(
 def test_a_tag_that_another_run_gave_is_refused(examples: MiniSite) -> None:
     examples.opened.store("builds").put("ready/now", b"")
     before = examples.revision()
-    run = examples.run("tag_when_ready", fqrn=FQRN, store_conn_id="ours", tag="ready-1")
+    run = examples.run("tag_when_ready", fqrn=FQRN, tag="ready-1")
     assert run.tasks["tag"] == "failed"
     assert examples.revision() == before
 

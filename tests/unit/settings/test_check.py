@@ -193,3 +193,22 @@ def described(site_file, setting):
     (site_file.parent / "k.pub").write_bytes(public_key())
     text = site_file.read_text().replace("n.example.org", FQRN).replace("{store: main", f"{{{setting}store: main")
     site_file.write_text(text)
+
+
+def test_a_file_is_put_into_a_store_and_another_content_is_replaced_only_on_demand(site_file, tmp_path):
+    from include.cli.store import app as store
+
+    file = tmp_path / "tool-1.0.tar.gz"
+    file.write_bytes(b"first")
+
+    def put(*words):
+        return CliRunner().invoke(store, ["put", "main", str(file), *words])
+
+    assert put().output == f"file://{tmp_path}/store/tool-1.0.tar.gz: 5 bytes\n"
+    assert "there already" in put().output
+    file.write_bytes(b"second")
+    assert put().exit_code != 0
+    assert (tmp_path / "store/tool-1.0.tar.gz").read_bytes() == b"first"
+    assert put("--replace").exit_code == 0
+    assert put("folder/second").exit_code == 0
+    assert {path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()} == {b"second"}
