@@ -49,6 +49,9 @@ def test_presets_are_listed_with_what_they_need(site):
 def test_a_plan_is_shown_and_nothing_is_changed(site, tmp_path):
     shown = call("plan", "scratch", "hlt2-mixed", *SMALL)
     assert "1. prepare (preparation): write 1 streams" in shown
+    many = call("plan", "scratch", "hlt2-mixed", *SMALL, "--rounds", "20").splitlines()
+    assert len(many) == 3, "rounds of a step are one line"
+    assert many[1].startswith("2 to 21. mixed (20 rounds): ")
     plan = json.loads(call("plan", "scratch", "hlt2-mixed", *SMALL, "--rounds", "2", "--json"))
     assert [step["name"] for step in plan["steps"]] == ["prepare", "mixed", "mixed"]
     assert not (tmp_path / "var").exists()
