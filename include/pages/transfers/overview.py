@@ -10,6 +10,7 @@ from include.errors import NightshiftError
 from include.pages.addresses import transfer
 from include.pages.asked import Asked
 from include.pages.errors import BadPageQuery
+from include.pages.services import NOT_YET
 from include.pages.transfers import rows, view
 from include.pages.transfers.changes import changes_of_list
 from include.stageout.attempts.queues import Link
@@ -21,6 +22,8 @@ from include.stageout.upkeep.findings import FindingKind
 
 EVERY_S, OLD_S = 15, 0
 """How often the page asks for news where it shows the newest, and elsewhere: never."""
+SOON_S = 2
+"""The same while a part of it has no answer yet."""
 PAGE = 50
 _STATES = {state.value: state for state in TransferState}
 _NAMES = ("user", "workflow", "job", "source", "destination", "site", "name", "failure", "state", "archived", "finding")
@@ -56,9 +59,13 @@ def read(asked: Asked) -> dict[str, Any]:
         "now": asked.now,
         "address": address,
         "shown": view.SHOWN,
-        "every": EVERY_S if after is None else OLD_S,
     }
-    return values | {"figures": _figures(asked, wanted, given.get("finding")) if after is None else None}
+    if after is not None:
+        return values | {"figures": None, "every": OLD_S}
+    figures = _figures(asked, wanted, given.get("finding"))
+    answers = (figures["complete"], figures["rest"] and figures["rest"]["ended"])
+    waits = any(answer is NOT_YET for answer in answers)
+    return values | {"figures": figures, "every": SOON_S if waits else EVERY_S}
 
 
 def chosen(asked: Asked, given: Mapping[str, str]) -> TransferFilter:

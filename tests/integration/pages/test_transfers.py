@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import html
 import re
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -86,6 +88,26 @@ def test_an_empty_ledger_is_said(olga: Viewer) -> None:
     assert "There is no such transfer that is not archived." in page
     assert "There is no such transfer.</p>" in page
     assert "The last census found nothing" in page
+
+
+def test_a_part_without_an_answer_yet_is_asked_for_again_soon(olga: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs, done, days = threading.Event(), threading.Event(), rows.days
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        assert hangs.wait(60)
+        try:
+            return days(*arguments, **options)
+        finally:
+            done.set()
+
+    monkeypatch.setattr(rows, "days", slow)
+    assert "no answer yet" in olga()
+    assert f'data-every="{overview.SOON_S}"' in olga("transfers/live")
+    hangs.set()
+    assert done.wait(60)
+    page = olga("transfers/live")
+    assert "no answer yet" not in page
+    assert f'data-every="{overview.EVERY_S}"' in page
 
 
 def test_every_number_leads_to_as_many_rows(site: Site, olga: Viewer) -> None:
