@@ -10,7 +10,7 @@ from include.cvmfs.collect.roots import RootDecision, RootPlan, decide_roots
 from include.cvmfs.collect.scan import CatalogNames, ScanCache, line_of, walk
 from include.cvmfs.collect.shards import Shards, split
 from include.cvmfs.collect.switching import Named
-from include.cvmfs.coordination.condemned import records_of
+from include.cvmfs.coordination.condemned import SHARDS, records_of
 from include.cvmfs.errors import CollectionBusy, CollectionRefused, CvmfsError, ObjectError, ObjectMissing
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.reflog import RefType
@@ -32,6 +32,7 @@ def plan_roots(cache: ScanCache, named: Named, cutoff: int, on_step: Callable[[]
 class Marking:
     """What roots name: ``gone`` the condemned ones, ``held`` those that only tags protect, ``kept`` all others.
 
+    ``copies``: of files that lie elsewhere; they may be absent, and are no orphans.
     ``seen``: digests of preserved catalogs.
     """
 
@@ -40,7 +41,8 @@ class Marking:
         self._folder = folder
         self._report = report
         self._on_step = on_step
-        self.kept, self.held, self.gone = (Shards(folder, name) for name in ("kept", "held", "gone"))
+        names = ("kept", "held", "gone", "copies")
+        self.kept, self.held, self.gone, self.copies = (Shards(folder, name) for name in names)
         self.seen = set[bytes]()
 
     def mark(self, named: Named, plan: RootPlan) -> None:
@@ -59,6 +61,8 @@ class Marking:
         """What roots name that came after :meth:`mark`. Raises CollectionRefused."""
         extra = Shards(self._folder, "newer")
         self._keep(named, plan, plan.decisions, extra)
+        for number in range(SHARDS):
+            extra.put(number, self.copies.raw(number))
         return extra
 
     def _keep(self, named: Named, plan: RootPlan, decisions: Iterable[RootDecision], into: Shards) -> None:
@@ -66,6 +70,7 @@ class Marking:
 
         def take(name: ObjectHash, found: CatalogNames) -> None:
             _take(into, name, found)
+            self.copies.add_records(split(bytes(found.elsewhere)))
 
         revisions = (decision.root for decision in kept if decision.published)
         try:

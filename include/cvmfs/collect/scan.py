@@ -30,7 +30,7 @@ from include.cvmfs.format.objects import load
 from include.cvmfs.format.schema import open_image, schema_fault
 from include.storage.store import Store
 
-_MAGIC = b"nightshift scan 2\n"
+_MAGIC = b"nightshift scan 3\n"
 _CHECKSUM_BYTES = 16
 _AT_ONCE = 16
 _FLAGS = "(flags & 128) = 0"  # files that lie elsewhere are not in the store
@@ -41,6 +41,16 @@ SELECT group_concat(name, '') FROM (
     WHERE hash IS NOT NULL AND length(hash) > 0 AND {_FLAGS}
   UNION
   SELECT hex(chunks.hash) || '50' || {_ALGORITHM} FROM chunks JOIN catalog USING (md5path_1, md5path_2) WHERE {_FLAGS}
+  ORDER BY 1)
+"""  # noqa: S608
+# Stock tools store a copy of such a file all the same. No reader asks for it, so it may be absent, but it is no orphan.
+_ELSEWHERE = f"""
+SELECT group_concat(name, '') FROM (
+  SELECT hex(hash) || '00' || {_ALGORITHM} AS name FROM catalog
+    WHERE flags & 128 AND typeof(hash) = 'blob' AND length(hash) = 20 AND (flags >> 8) & 7 < 3
+  UNION
+  SELECT hex(chunks.hash) || '50' || {_ALGORITHM} FROM chunks JOIN catalog USING (md5path_1, md5path_2)
+    WHERE flags & 128 AND typeof(chunks.hash) = 'blob' AND length(chunks.hash) = 20 AND (flags >> 8) & 7 < 3
   ORDER BY 1)
 """  # noqa: S608
 _UNSOUND = f"""
@@ -57,13 +67,15 @@ SELECT count(*) FROM (
 class CatalogNames:
     """The data objects of one catalog, sorted; how many of them are before the end of each shard; what is mounted.
 
-    ``previous``: of a root catalog, the root of the revision before.
+    ``previous``: of a root catalog, the root of the revision before. ``elsewhere``: files that lie elsewhere, of which
+    there may be copies.
     """
 
     records: bytes | memoryview
     offsets: array[int]
     nested: tuple[ObjectHash, ...]
     previous: ObjectHash | None = None
+    elsewhere: bytes | memoryview = b""
 
 
 def read_names(database: bytes, name: ObjectHash) -> CatalogNames:
@@ -80,10 +92,11 @@ def read_names(database: bytes, name: ObjectHash) -> CatalogNames:
         if unsound:
             raise CatalogError("", f"catalog {name}: {unsound} hashes are not 20 bytes")
         (text,) = connection.execute(_NAMES).fetchone()
+        (elsewhere,) = connection.execute(_ELSEWHERE).fetchone()
         rows = list(connection.execute("SELECT sha1 FROM nested_catalogs ORDER BY path"))
         if shape_of(connection).has_binds:
             rows += connection.execute("SELECT sha1 FROM bind_mountpoints ORDER BY path")
-        records = bytes.fromhex(text or "")
+        records, outside = bytes.fromhex(text or ""), bytes.fromhex(elsewhere or "")
         nested = tuple(ObjectHash.parse(str(row[0]), suffix=CATALOG) for row in rows)
         before = str(properties.get("previous_revision") or "")
         previous = ObjectHash.parse(before, suffix=CATALOG) if before else None
@@ -91,7 +104,7 @@ def read_names(database: bytes, name: ObjectHash) -> CatalogNames:
         raise CatalogError("", f"catalog {name} cannot be read: {error}") from error
     finally:
         connection.close()
-    return CatalogNames(records, _offsets(records), nested, previous)
+    return CatalogNames(records, _offsets(records), nested, previous, outside)
 
 
 def _offsets(records: bytes) -> array[int]:
@@ -221,9 +234,10 @@ def line_of(
 def _packed(found: CatalogNames) -> bytes:
     nested = records_of(found.nested)
     previous = b"" if found.previous is None else records_of([found.previous])
-    sizes = struct.pack("<III", len(nested), len(previous), len(found.records))
+    sizes = struct.pack("<IIII", len(nested), len(previous), len(found.records), len(found.elsewhere))
     data = _MAGIC + sizes + found.offsets.tobytes() + nested + previous
     data += found.records
+    data += found.elsewhere
     return data + hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest()
 
 
@@ -233,12 +247,13 @@ def _unpacked(data: bytes) -> CatalogNames:
     if hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest() != checksum or not data.startswith(_MAGIC):
         raise ValueError("not what was written")
     offsets = array("I")
-    nested_bytes, previous_bytes, records_bytes = struct.unpack_from("<III", body, len(_MAGIC))
-    at = len(_MAGIC) + 12
+    nested_bytes, previous_bytes, records_bytes, elsewhere = struct.unpack_from("<IIII", body, len(_MAGIC))
+    at = len(_MAGIC) + 16
     offsets.frombytes(body[at : at + SHARDS * offsets.itemsize])
     at += SHARDS * offsets.itemsize
     nested = tuple(hashes_in(bytes(body[at : at + nested_bytes])))
     at += nested_bytes
     previous = next(hashes_in(bytes(body[at : at + previous_bytes])), None)
     at += previous_bytes
-    return CatalogNames(body[at : at + records_bytes], offsets, nested, previous)
+    end = at + records_bytes
+    return CatalogNames(body[at:end], offsets, nested, previous, body[end : end + elsewhere])

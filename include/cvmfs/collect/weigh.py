@@ -126,7 +126,9 @@ class Weighing:
         found = _listed(self._store, number)
         self._report.names_listed += len(found.objects)
         old = found.older_than(now - ORPHAN_GRACE)
-        orphans = {record for record in old - keep - gone if record[_SUFFIX] not in _NEVER}
+        orphans = {
+            record for record in old - keep - gone - marking.copies.shard(number) if record[_SUFFIX] not in _NEVER
+        }
         self._report.orphans += len(orphans)
         self._report.bytes_held += sum(found.objects[record].size for record in held & found.objects.keys())
         self._note_lost(found, keep)

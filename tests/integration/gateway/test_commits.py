@@ -261,6 +261,23 @@ def test_a_failed_commit_is_a_typed_error_and_can_be_tried_again_under_the_lease
     assert client.commit(lease, OLD, NEW) == 1
 
 
+def test_the_log_says_of_a_group_whether_a_revision_was_made(
+    client: GatewayClient, committer: FakeCommitter, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    committer.fail_next = cvmfs.MergeError("/a", "both changed it")
+    with refused(errors.MERGE_FAILED):
+        client.commit(lease, OLD, NEW)
+    client.commit(lease, OLD, NEW)
+    groups = [record for record in caplog.records if record.getMessage().startswith("group ")]
+    told = [(record.getMessage(), record.__dict__["fields"]) for record in groups]
+    assert [(message, fields.get("revision"), fields["refused"]) for message, fields in told] == [
+        ("group refused", None, 1), ("group committed", 1, 0),
+    ]  # fmt: skip
+    assert "revision" not in told[0][1]
+
+
 def test_only_the_key_of_the_lease_or_an_admin_may_commit(gateway: object, client: GatewayClient) -> None:
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
     for key_id in ("stranger", "subkey", "plainkey"):

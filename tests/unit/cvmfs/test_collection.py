@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import threading
 from datetime import datetime
 
@@ -12,6 +13,7 @@ from include.cvmfs.collect.record import read_record
 from include.cvmfs.collect.rules import CollectionRules
 from include.cvmfs.collect.switching import SwitchingSide
 from include.cvmfs.commit.commit import SwitchStep
+from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.metadata_cache import REFLOG_KEY
 from include.cvmfs.commit.tags import add_tag
 from include.cvmfs.coordination.condemned import read_list
@@ -22,6 +24,7 @@ from include.cvmfs.coordination.generation import (
 )
 from include.cvmfs.errors import GenerationMoved, ManifestConflict
 from include.cvmfs.format.compression import compress
+from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import hash_bytes
 from include.cvmfs.format.reflog import Reflog
 from include.storage.errors import StoreError, Unavailable
@@ -390,3 +393,39 @@ def test_a_collection_that_began_when_another_ended_goes_on_from_its_record(plac
     assert not place.store.exists(old.root.key)
     assert place.phase() is CollectionPhase.IDLE
     assert read_record(place.store)[0].total == 2
+
+
+def test_copies_of_files_that_lie_elsewhere_are_no_orphans_and_may_be_absent(place: Place) -> None:
+    """As stock tools with `-X` store them."""
+
+    def publish(content: bytes) -> str:
+        data = compress(content)
+        name = hash_bytes(data)
+        chunk = Chunk(0, len(content), hash_bytes(data, suffix="P"))
+        external = Dirent("f", stat.S_IFREG | 0o644, size=len(content), hash=name, external=True)
+
+        def change(edit: Edit) -> None:
+            edit.add("/x", Dirent("x", stat.S_IFDIR | 0o755, size=4096, linkcount=2))
+            edit.add("/x/f", external)
+            edit.add("/x/c", external.changed(name="c", hash=None, chunked=True), [chunk])
+            edit.add("/x/absent", external.changed(name="absent", hash=hash_bytes(b"nowhere")))
+
+        place._change(change, "/x")
+        for key in (name.key, chunk.hash.key):
+            place.store.put(key, data)
+        return name.key
+
+    key = publish(b"lies elsewhere")
+    place.pass_time(days=3)
+    for _ in range(2):
+        report = place.collect(ALL_ORPHANS)
+        assert (report.ok, report.orphans) == (True, 0)
+        assert {key, f"{key}P"} <= place.objects()
+    place.remove("/x")
+    place.supersede()
+    place.supersede()
+    place.pass_time(days=4)
+    place.collect(ALL_ORPHANS)
+    place.pass_time(days=1)
+    assert place.collect(ALL_ORPHANS).ok
+    assert not {key, f"{key}P"} & place.objects()

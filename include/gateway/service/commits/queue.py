@@ -260,10 +260,10 @@ class CommitQueue:
         self._metrics.group_seconds.labels(repository).observe(seconds)
         done = {outcome for outcome in outcomes if isinstance(outcome, int)}
         log.info(
-            "group committed",
+            "group committed" if done else "group refused",
             extra={
                 "fields": {
-                    "repository": repository, "revision": max(done, default=None), "commits": len(group),
+                    "repository": repository, **({"revision": max(done)} if done else {}), "commits": len(group),
                     "refused": sum(isinstance(outcome, Exception) for outcome in outcomes),
                     "seconds": round(seconds, 6), "traces": [waiting.trace for waiting in group],
                 }
