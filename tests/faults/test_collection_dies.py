@@ -218,7 +218,6 @@ def test_a_process_that_is_killed_loses_nothing_and_leaves_nothing(
     for found in store.list():  # as old as its clock said
         if found.modified > place.now:
             os.utime(store.root / found.key, (place.now.timestamp(),) * 2)
-    place.pass_time(seconds=TAKEOVER.total_seconds())
     while place.collect(RULES).resumed:
         place.pass_time(minutes=1)
     for contents in before.values():

@@ -44,7 +44,7 @@ GRACE = timedelta(hours=3)
 PATHS = ("/a", "/b", "/c")
 CONTENTS = tuple(b"content %d" % number for number in range(10))
 STEPS_OF_CLOCK = {
-    "minutes": timedelta(minutes=10), "takeover": timedelta(minutes=61), "back": -timedelta(minutes=20),
+    "minutes": timedelta(minutes=10), "takeover": timedelta(minutes=21), "back": -timedelta(minutes=20),
     "grace": timedelta(hours=3, minutes=1), "day": timedelta(days=1),
 }  # fmt: skip
 DEATHS = (SwitchStep.CATALOGS_STORED, SwitchStep.REFLOG_WRITTEN, SwitchStep.SWITCHED)

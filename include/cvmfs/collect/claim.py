@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from include.cvmfs.coordination.generation import (
     TAKEOVER,
@@ -36,6 +40,8 @@ class Claim:
         self._version: Version | None = None
         self._written: datetime | None = None
         self.document = Generation(0, CollectionPhase.IDLE, now())
+        self.took_over = False
+        """Whether another collector began what is under way: its requests may still be carried out by the store."""
 
     @property
     def held(self) -> bool:
@@ -51,13 +57,14 @@ class Claim:
         self.document, self._version = seen.generation or self.document, seen.version
         document, now = self.document, self._now()
         dies = document.since + TAKEOVER
-        if document.phase is not CollectionPhase.IDLE and now < dies:
+        if document.phase is not CollectionPhase.IDLE and now < dies and not is_dead(document.collector):
             what = f"collection {document.number} is {document.phase.value}; it counts as dead at {dies:%H:%M} UTC"
             raise CollectionBusy(self._fqrn, f"{what} if it makes no progress; run it again then", dies)
         match document.phase:
             case CollectionPhase.IDLE:
                 self.move(CollectionStep.BEGIN)
             case CollectionPhase.SWEEPING:
+                self.took_over = True
                 self.move(CollectionStep.RENEW)
             case _:
                 self.move(CollectionStep.BEGIN_ANEW)
@@ -68,6 +75,8 @@ class Claim:
         with self._lock:
             now = self._now()
             document = self.document.after(step, now, condemned=condemned, swept=swept)
+            at_work = document.phase is not CollectionPhase.IDLE
+            document = replace(document, collector=process_name(os.getpid()) if at_work else None)
             try:
                 self._version = write(self._store, document, expected=self._version)
             except Conflict:
@@ -88,3 +97,42 @@ class Claim:
         """Renew it from time to time, in work that takes long."""
         if self.held and not timedelta() <= self.age < RENEW_EVERY:
             self.move(CollectionStep.RENEW)
+
+
+def process_name(process: int) -> str | None:
+    """A name of a process of this machine that no other process has, before or after it; None if it is not found.
+
+    Boot of the machine, name space of process numbers (of a container), number, and start in ticks since the boot.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        space = Path("/proc/self/ns/pid").stat().st_ino
+        return f"{boot}:{space}:{process}:{_state(process)[19]}"
+    except OSError:
+        return None
+
+
+def is_dead(name: str | None) -> bool:
+    """Whether it is proven that a process has ended: it was one of this machine and of this container."""
+    mine = process_name(os.getpid())
+    if name is None or mine is None:
+        return False
+    boot, space, _, _ = mine.split(":")
+    if (match := re.fullmatch(rf"{boot}:{space}:([0-9]{{1,9}}):[0-9]+", name)) is None:
+        return False
+    process = int(match[1])
+    try:
+        os.kill(process, 0)
+        return _state(process)[0] in _ENDED or process_name(process) != name
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False  # it is another user's, and /proc may hide it
+
+
+def _state(process: int) -> list[str]:
+    """What /proc tells of a process after its name: state, parent, and so on. Raises OSError."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+
+
+_ENDED = frozenset("ZXx")

@@ -43,10 +43,10 @@ def sweep(
 ) -> Generator[Swept, None, None]:
     """Delete shard by shard from where the claim's document is; each group is written down when it is done.
 
-    ``keys_of``: the keys of an object. A shard counts as swept when each request for it was answered: after one that
-    was not, which the store may carry out later, none counts until it has settled. Raises CollectionBusy as soon as
-    another has taken over; before a request is sent the claim is young enough that none can have. Raises as
-    ``read_shard``, and StoreError for the document.
+    ``keys_of``: the keys of an object. A shard counts as swept when each request for it was answered. After one that
+    was not, or after a collector that died, which the store may carry out later, none counts until it has settled.
+    Raises CollectionBusy as soon as another has taken over; before a request is sent the claim is young enough that
+    none can have. Raises as ``read_shard``, and StoreError for the document.
     """
     with (
         # Closed here, not when it is garbage: its threads would be waited for wherever Python collects garbage then.
@@ -56,6 +56,8 @@ def sweep(
     ):
         renewal: Future[None] | None = None
         settled: float | None = None  # when the last request without an answer can do no more harm
+        if claim.took_over and not store.is_local:
+            settled = time.monotonic() + SETTLE.total_seconds()  # after those of the collector that died
         for last, objects in groups:
             rules.pause()
             before = _unanswered(store)

@@ -29,7 +29,7 @@ CHANGESET_LIFE = timedelta(hours=24)
 ORPHAN_GRACE = timedelta(hours=48)
 """A collector spares what was stored later than this ago and nothing names: twice the life of a changeset, since one
 that began in its last moment may rely on what an interrupted preparation sent a life before."""
-TAKEOVER = timedelta(hours=1)
+TAKEOVER = timedelta(minutes=20)
 """A running collection whose document is older than this is taken for dead, and another may take it up."""
 CLOCK_SKEW = timedelta(hours=1)
 SHARDS = 256
@@ -131,6 +131,7 @@ class Generation:
 
     ``condemned``: SHA-256 of the list that is out. ``past``: the collections that a changeset may have missed.
     ``swept``: so many shards of the list, in ascending order, are swept: all requests for them have been answered.
+    ``collector``: the process that is at work, as its machine can find it; None if none is, or that is not known.
     """
 
     number: CollectionNumber
@@ -139,6 +140,7 @@ class Generation:
     condemned: Sha256 | None = None
     past: tuple[Past, ...] = ()
     swept: Shards = 0
+    collector: str | None = None
 
     def __post_init__(self) -> None:
         if self.phase.has_list is not (self.condemned is not None):
@@ -212,6 +214,7 @@ class Generation:
             "condemned": self.condemned,
             "past": [[one.number, one.condemned, _time_text(one.ended)] for one in self.past],
             **({"swept": self.swept} if self.swept else {}),
+            **({"collector": self.collector} if self.collector else {}),
         }
         return json.dumps(document, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 

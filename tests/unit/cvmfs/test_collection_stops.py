@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from include.cvmfs.collect.claim import is_dead, process_name
 from include.cvmfs.collect.record import KEY as RECORD_KEY
-from include.cvmfs.collect.rules import CollectionRules
+from include.cvmfs.collect.rules import SETTLE, CollectionRules
 from include.cvmfs.commit.metadata_cache import REFLOG_KEY
 from include.cvmfs.coordination.condemned import read_list
 from include.cvmfs.coordination.generation import (
     TAKEOVER,
     CollectionPhase,
     look,
+    write,
 )
 from include.cvmfs.errors import CollectionBusy, CollectionRefused, FormatError
 from include.cvmfs.format.reflog import Reflog
 from include.storage.errors import Forbidden
 from tests.fakes.collecting import ALL_ORPHANS, FQRN, Place
+from tests.fakes.memorystore import MEMORY
 from tests.fakes.refused import refused
 
 # -- two collectors, and death
@@ -64,6 +71,78 @@ def test_one_that_died_in_its_sweep_is_finished_by_its_own_list(place: Place) ->
     assert not doomed & place.objects()
     assert place.collect(ALL_ORPHANS).ok
     assert place.problems() == []
+
+
+@pytest.fixture
+def ended() -> str:
+    """The name of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        name = process_name(process.pid)
+        assert name is not None
+        assert not is_dead(name)
+    assert is_dead(name)
+    return name
+
+
+def begun_by(place: Place, collector: str | None) -> None:
+    """A collection that another process has in its sweep."""
+    place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    with place.collection(ALL_ORPHANS) as first:
+        first.begin()
+        first.mark()
+        first.condemn()
+        first.spare()
+    seen = look(place.store)
+    assert seen.generation is not None
+    write(place.store, replace(seen.generation, collector=collector), expected=seen.version)
+
+
+def test_a_collector_of_this_machine_that_ended_is_followed_at_once(place: Place, ended: str) -> None:
+    begun_by(place, ended)
+    report = place.collect(ALL_ORPHANS)
+    assert report.resumed
+    assert report.deleted
+    assert look(place.store).generation.collector is None
+    assert place.collect(ALL_ORPHANS).ok
+
+
+@pytest.mark.parametrize("who", ["alive", "of another machine", "of another container", "unknown", "not ours to read"])
+def test_a_collector_that_may_live_is_waited_for(place: Place, ended: str, who: str) -> None:
+    boot, space, number, start = ended.split(":")
+    begun_by(place, {
+        "alive": process_name(os.getpid()), "of another machine": f"another-boot:{space}:{number}:{start}",
+        "of another container": f"{boot}:1{space}:{number}:{start}", "unknown": None, "not ours to read": "x",
+    }[who])  # fmt: skip
+    with refused(CollectionBusy, fqrn=FQRN):
+        place.collect(ALL_ORPHANS)
+    place.pass_time(seconds=TAKEOVER.total_seconds())
+    assert place.collect(ALL_ORPHANS).resumed
+
+
+def test_a_process_that_has_the_number_of_one_that_ended_is_another(ended: str) -> None:
+    boot, space, _, _ = ended.split(":")
+    assert is_dead(f"{boot}:{space}:{os.getpid()}:0")
+
+
+def test_after_a_takeover_no_shard_counts_until_the_requests_of_the_dead_have_settled(
+    place: Place, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a network a request outlives the process that sent it."""
+    begun_by(place, ended)
+    monkeypatch.setattr(type(place.store), "kind", replace(MEMORY, is_local=False))
+    waited: list[float] = []
+    swept: list[int] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        swept.append(look(place.store).swept)
+
+    assert place.collect(replace(ALL_ORPHANS, wait=wait)).resumed
+    assert sum(waited) == pytest.approx(SETTLE.total_seconds(), abs=30)
+    assert set(swept) == {0}
 
 
 def test_one_that_awakes_after_another_took_over_deletes_nothing_more(place: Place) -> None:
