@@ -35,7 +35,9 @@ def missing_directories(view: Revision, destinations: Sequence[str]) -> list[str
             if entry is None:
                 missing[path] = None
             elif not entry.is_directory:
-                raise DestinationError(destination, f"{path} is a file; remove it or choose another destination")
+                raise DestinationError(
+                    destination, f"{path} is a {entry.kind}; remove it or choose another destination"
+                )
             elif path == destination and not entry.mountpoint:
                 raise DestinationError(path, "a directory that is no nested catalog is there; remove it first")
     return list(missing)

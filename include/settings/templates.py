@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from string import Formatter
 
@@ -14,6 +15,7 @@ TAG_FIELDS = frozenset({"slot", "build_id", "date"})
 MAX_DESTINATION_LENGTH = 1024
 """Characters of a destination path; the width of the ledger's column."""
 
+_MOUNTED = re.compile(r"/cvmfs/[^/]+\.[^/]+(?:/|\Z)")
 SAMPLE: Mapping[str, str] = {"slot": "s", "build_id": "b", "project": "p", "platform": "x", "date": "2026-01-01"}
 
 
@@ -45,9 +47,7 @@ def destination_fault(template: str) -> str | None:
         return f"lacks {_braced(missing)}, so two artifacts would share a destination"
     if not used & {"build_id", "date"}:
         return "has neither {build_id} nor {date}, so every build would share its destinations"
-    if not template.startswith("/"):
-        return "does not begin with /"
-    return _component_fault(fill(template, SAMPLE)[1:])
+    return _path_fault(template)
 
 
 def index_fault(template: str) -> str | None:
@@ -65,9 +65,7 @@ def folder_fault(template: str) -> str | None:
     fault = _field_fault(template, FOLDER_FIELDS)
     if fault:
         return fault
-    if not template.startswith("/"):
-        return "does not begin with /"
-    return _component_fault(fill(template, SAMPLE)[1:])
+    return _path_fault(template)
 
 
 def tag_fault(template: str) -> str | None:
@@ -88,6 +86,15 @@ def _field_fault(template: str, known: frozenset[str]) -> str | None:
     if unknown:
         return f"has the unknown field {_braced(unknown)}; known are {_braced(known)}"
     return None
+
+
+def _path_fault(template: str) -> str | None:
+    path = fill(template, SAMPLE)
+    if not path.startswith("/"):
+        return "does not begin with /"
+    if _MOUNTED.match(path):
+        return "begins with /cvmfs/ and a repository, where clients mount it; give the path inside the repository"
+    return _component_fault(path[1:])
 
 
 def _component_fault(path: str) -> str | None:

@@ -17,6 +17,7 @@ from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import DestinationError, TagError
 from include.cvmfs.format.catalog import AUTO_MARKER, MARKER
 from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.history import check_tag_name
 from include.cvmfs.format.paths import ancestors, common_top, is_below, name_of, parent_of
 from include.cvmfs.ingest.changeset import Changeset
@@ -25,7 +26,7 @@ from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import checked_destination
 from include.errors import NightshiftError, is_retryable
 from include.publishers.base import Published
-from include.publishers.destinations import is_free, occupied
+from include.publishers.destinations import is_free, is_tree, occupied
 from include.site.preparing import TreeToPrepare, journal_of, prepare_for
 from include.site.site import Site
 
@@ -62,11 +63,13 @@ def publish_tree(
     """Prepare a tree, reserve its destination and publish it there, parents made as needed.
 
     ``replaces=False`` refuses a place that holds anything. What the place and its neighbours hold in the current
-    revision, and what an interrupted try has sent, is not sent again. Raises DestinationError, SourceError, PathBusy,
-    and what preparing and committing raise.
+    revision, and what an interrupted try has sent, is not sent again. Raises DestinationError, TagError, SourceError,
+    PathBusy, and what preparing and committing raise.
     """
+    head, path = site.head(fqrn), _ordinary(tree.destination)
     if not replaces:
-        _require_empty(site.head(fqrn), _ordinary(tree.destination))
+        _require_empty(head, path)
+    require_tag(head, path, tag)
     with prepared_tree(site, fqrn, tree) as changeset:
         if tree.dry_run:
             return would_publish(site, changeset, replaces=replaces)
@@ -114,9 +117,10 @@ def publish_changeset(
     """Reserve the destination of a prepared tree and publish it there, each under a short lease.
 
     A destination that holds this very tree is left as it is. Where publishing fails for good, the directories that were
-    made for it go again. Raises DestinationError, PathBusy, and what a commit raises.
+    made for it go again. Raises DestinationError, TagError, PathBusy, and what a commit raises.
     """
     path, publisher = changeset.destination, site.publisher(changeset.repository)
+    require_tag(site.head(changeset.repository), path, tag, changeset.root)
     created = publisher.reserve([path], nested=[], holder=holder, now=now).created
     try:
         published = publisher.publish(changeset, holder=holder, now=now, replace=replaces, tag=tag, on_lease=on_lease)
@@ -126,6 +130,24 @@ def publish_changeset(
                 publisher.release([path], floor=None, holder=holder, now=now, created=created)
         raise
     return HandMade(changeset, created, published)
+
+
+def require_tag(head: Repository, path: str, tag: NewTag | None, root: ObjectHash | None = None) -> None:
+    """Raise TagError for a tag that is taken, before anything is sent for it.
+
+    It may name a revision that has at ``path`` what the current one has, as an earlier try of the same publication left
+    it; with ``root`` this must be that very tree.
+    """
+    if tag is None:
+        return
+    taken = next((other for other in head.tags() if other.name == check_tag_name(tag.name)), None)
+    if taken is None:
+        return
+    place = _ordinary(path)
+    tagged, current = head.at(taken.hash).nested_at(place), head.revision.nested_at(place)
+    if tagged is None or current is None or tagged.hash != current.hash or not is_tree(current, root or current.hash):
+        problem = f"names revision {taken.revision} of {head.manifest.fqrn} already"
+        raise TagError(tag.name, f"{problem}; choose another name, or publish without a tag")
 
 
 def tag_revision(site: Site, fqrn: str, tag: NewTag, *, lease: str = "", holder: str, now: datetime) -> Published:
@@ -246,14 +268,22 @@ def _ordinary(path: str) -> str:
 
 
 def _missing(head: Repository, path: str) -> tuple[str, ...]:
-    return tuple(above for above in ancestors(path) if head.revision.lookup(above) is None)
+    """The path and directories above it that are absent. Raises DestinationError where something else is above it."""
+    places = list(ancestors(path))
+    for number, place in enumerate(places):
+        entry = head.revision.lookup(place)
+        if entry is None:
+            return tuple(places[number:])
+        if place != path and not entry.is_directory:
+            raise DestinationError(path, f"{place} is a {entry.kind}; remove it or choose another destination")
+    return ()
 
 
 def _require_mountpoint(head: Repository, path: str) -> None:
     """Say before a tree is read what would be said when it is published."""
     entry = head.revision.entry(path)
     if not entry.mountpoint:
-        kind = "directory that is no nested catalog" if entry.is_directory else "file"
+        kind = "directory that is no nested catalog" if entry.is_directory else entry.kind
         raise DestinationError(path, f"a {kind} is there; remove it first, or choose another path")
 
 

@@ -93,11 +93,13 @@ class CvmfsPublishTreeOperator(CvmfsOperator):
         from include.cvmfs.format.history import check_tag_name
         from include.gateway.errors import PathBusy
         from include.nightlies.steps.approve import require_no_approval
-        from include.site.single_changes import publish_changeset, would_publish
+        from include.site.single_changes import publish_changeset, require_tag, would_publish
 
         require_no_approval(site, self.fqrn)
         site.require_thawed(self.fqrn)
         tag = NewTag(check_tag_name(self.tag), self.message or self.source) if self.tag else None
+        if tag is not None:
+            require_tag(site.head(self.fqrn), self.path, tag)
         changeset = self._prepared(site)
         if self.only_report:
             return Done(would_publish(site, changeset, replaces=self.replace).to_json())

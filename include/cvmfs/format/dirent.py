@@ -95,6 +95,15 @@ class Dirent:
         return stat.S_ISLNK(self.mode)
 
     @property
+    def kind(self) -> str:
+        """The kind of the entry, as messages call it."""
+        if self.is_directory:
+            return "directory"
+        if self.is_symlink:
+            return "symbolic link"
+        return "file" if self.is_regular else "special file"
+
+    @property
     def is_special(self) -> bool:
         return not (self.is_directory or self.is_regular or self.is_symlink)
 

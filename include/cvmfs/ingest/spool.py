@@ -22,6 +22,8 @@ _BATCH = 500
 _CACHE_KIB = 32 << 10
 _ROOT_KEY = b""
 _MARKERS = frozenset({MARKER.encode(), AUTO_MARKER.encode()})
+_GRAFT = b".cvmfsgraft-"
+_GRAFT_REFUSED = "is a graft marker, which only the stock tools read; remove it, or publish the file itself"
 _DEVICES = frozenset({EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE})
 _TYPES = {
     EntryKind.FILE: stat.S_IFREG,
@@ -45,7 +47,7 @@ CREATE TABLE members (
 CREATE TABLE pieces (file INTEGER, start INTEGER, size INTEGER, digest BLOB, PRIMARY KEY (file, start)) WITHOUT ROWID;
 BEGIN;
 """
-_INSERT = "INSERT INTO members VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+_INSERT = "INSERT OR IGNORE INTO members VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 # 61440 is S_IFMT, 16384 is S_IFDIR.
 _DIRECTORIES = "SELECT key FROM members WHERE (mode & 61440) = 16384 ORDER BY key"
 _SUBDIRECTORIES = """
@@ -65,6 +67,19 @@ _SPLIT_LINKS = """
 SELECT count(*) FROM
   (SELECT 1 FROM members WHERE linked GROUP BY file HAVING count(DISTINCT substr(key, 1, parent)) > 1)
 """
+# What makes two members of one name differ, and the words for it.
+_SEEN = {
+    "mode": "kind or mode",
+    "size": "size",
+    "digest": "content",
+    "chunks": "content",
+    "symlink": "target",
+    "mtime": "time",
+    "mtime_ns": "time",
+    "uid": "owner",
+    "gid": "group",
+    "xattr": "extended attributes",
+}
 _PIECES = "SELECT start, size, digest FROM pieces WHERE file = ? ORDER BY start"
 
 
@@ -166,7 +181,9 @@ class Spool:
     def add(self, entry: Entry, digest: bytes | None = None, pieces: Sequence[tuple[int, int, bytes]] = ()) -> None:
         """Take an entry; regular files with their digest, or with their pieces (offset, size in bytes, digest).
 
-        Raises SourceError for an entry that was there before, a special file, and a hard link to what was not.
+        An entry that is there already and equal, or a hard link to itself, changes nothing: tar packs both if its list
+        names a directory and what is in it. Raises SourceError for an entry that was there before and differs, a
+        special file, and a hard link to what was not.
         """
         kind = entry.kind
         is_file = kind is EntryKind.FILE  # checked first: most entries are files, and there are millions
@@ -178,6 +195,8 @@ class Spool:
             raise refused(self._source, entry.path or ".", f"is a {kind.value} in the place of the tree's root")
         external = self._external if is_file else 0
         name = key[parent + 1 :]
+        if name.startswith(_GRAFT):
+            raise refused(self._source, entry.path, _GRAFT_REFUSED)
         if name in _MARKERS:
             self._mark(entry, key[:parent], automatic=name != MARKER.encode())
             external = 0
@@ -311,6 +330,8 @@ class Spool:
             what = "is not there before it" if found is None else "is no file"
             problem = f"is a hard link to {printable(entry.hardlink_to)!r}, which {what}"
             raise refused(self._source, entry.path, f"{problem}; pack the tree again")
+        if target == key:
+            return
         if key[parent + 1 :] == MARKER.encode() and (not stat.S_ISREG(found.mode) or found.external):
             problem = "a separate regular file" if found.external else "a regular file"
             raise refused(self._source, entry.path, f"{MARKER} must be {problem}; replace or remove it")
@@ -352,12 +373,26 @@ class Spool:
         if not self._batch:
             return
         before = self._db.total_changes
-        try:
-            self._db.executemany(_INSERT, self._batch)
-        except sqlite3.IntegrityError:
-            twice = self._batch[self._db.total_changes - before][0]
-            raise refused(self._source, path_of(twice) or ".", "is there twice; pack the tree again") from None
+        self._db.executemany(_INSERT, self._batch)
+        repeated = len(self._batch) - (self._db.total_changes - before)
+        if repeated:
+            for row in map(Row._make, self._batch):
+                self._compare(row)
+            self.members -= repeated
         self._batch.clear()
+
+    def _compare(self, row: Row) -> None:
+        """Raise SourceError if another row of this key is kept, and differs in what can be seen of it."""
+        first = self._find(row.key)
+        assert first is not None  # noqa: S101 - it has just been put there, or was there
+        if first.file == row.file:
+            return
+        differing = [word for name, word in _SEEN.items() if getattr(first, name) != getattr(row, name)]
+        if not differing and row.chunks and self.pieces(first.file) != self.pieces(row.file):
+            differing = [_SEEN["digest"]]
+        if differing:
+            problem = f"is there twice, with another {differing[0]}"
+            raise refused(self._source, path_of(row.key) or ".", f"{problem}; pack the tree again with one of them")
 
 
 def is_marker(path: str) -> bool:

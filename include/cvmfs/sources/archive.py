@@ -28,6 +28,11 @@ _GZIP = b"\x1f\x8b"
 _XZ = b"\xfd7zXZ\x00"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # preceded by a byte 0x50 to 0x5f
+_ZSTD_HEADER_BYTES = 18  # of a frame, at most
+_DICTIONARY_BYTES = 256 << 20
+_XZ_OWN_BYTES = 1 << 20  # that unpacking takes beside the dictionary
+_XZ_HEADERS_BYTES = 12 + 1024  # of a stream and of its first block, at most
+_LZMA2 = 0x21
 
 
 class ArchiveBytes:
@@ -132,6 +137,8 @@ class ArchiveBytes:
                 try:
                     data, left = stream.feed(left)
                 except (zlib.error, lzma.LZMAError, zstandard.ZstdError) as fault:
+                    if need := stream.too_large():
+                        raise SOURCE_LIMIT_EXCEEDED(self.name, f"needs {need}") from fault
                     raise self.damaged(f"is damaged after {self.received} bytes, or has bytes after its end") from fault
                 produced += len(data)
                 if produced > self._limits.ratio_from and produced > self._limits.ratio * self.received:
@@ -206,6 +213,9 @@ class _Codec(Protocol):
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         """Take input; give some output and the input that is left over."""
 
+    def too_large(self) -> str:
+        """The memory that this stream needs and the limit, where it is above; else ``""``. Asked after an error."""
+
 
 class _Gzip:
     magic: ClassVar[bytes] = _GZIP
@@ -224,13 +234,17 @@ class _Gzip:
         self.ended = self._stream.eof
         return out, self._stream.unused_data if self.ended else self._stream.unconsumed_tail
 
+    def too_large(self) -> str:
+        return ""  # the window of every gzip has 32 KiB
+
 
 class _Xz:
     magic: ClassVar[bytes] = _XZ
     padded: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=2 * _WINDOW_BYTES)
+        self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_DICTIONARY_BYTES + _XZ_OWN_BYTES)
+        self._head = b""
         self.ended = False
 
     @property
@@ -238,9 +252,17 @@ class _Xz:
         return not self.ended and not self._stream.needs_input
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
+        if len(self._head) < _XZ_HEADERS_BYTES:
+            self._head += data[: _XZ_HEADERS_BYTES - len(self._head)]
         out = self._stream.decompress(data, _BLOCK)
         self.ended = self._stream.eof
         return out, self._stream.unused_data if self.ended else b""
+
+    def too_large(self) -> str:
+        size = _xz_dictionary(self._head)
+        if size <= _DICTIONARY_BYTES:
+            return ""
+        return _too_large("dictionary", size, _DICTIONARY_BYTES, "xz --lzma2=preset=9,dict=256MiB")
 
 
 class _Zstd:
@@ -249,6 +271,7 @@ class _Zstd:
 
     def __init__(self) -> None:
         self._stream = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj()
+        self._head = b""
         self.ended = False
 
     @property
@@ -258,6 +281,8 @@ class _Zstd:
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         # Many small inputs, but few outputs: each one costs the reader a slice.
         parts, size, at = [], 0, 0
+        if len(self._head) < _ZSTD_HEADER_BYTES:
+            self._head += data[: _ZSTD_HEADER_BYTES - len(self._head)]
         while at < len(data) and size < _BLOCK and not self.ended:
             part = self._stream.decompress(data[at : at + _ZSTD_INPUT])
             at += _ZSTD_INPUT
@@ -266,6 +291,43 @@ class _Zstd:
             self.ended = self._stream.eof
         left = self._stream.unused_data if self.ended else b""
         return b"".join(parts), left + data[at:]
+
+    def too_large(self) -> str:
+        try:
+            size = zstandard.get_frame_parameters(self._head).window_size
+        except zstandard.ZstdError:
+            return ""
+        return _too_large("window", size, _WINDOW_BYTES, "zstd --long=27") if size > _WINDOW_BYTES else ""
+
+
+def _xz_dictionary(head: bytes) -> int:
+    """Bytes of the dictionary that the first block of a stream asks for; 0 if that cannot be read."""
+    block = head[12 : 12 + (head[12] + 1) * 4] if len(head) > 12 else b""
+    if len(block) < 2:
+        return 0
+    at = 2
+    for _ in range((block[1] >> 6 & 1) + (block[1] >> 7)):  # the sizes, if they are there
+        at = _after_number(block, at)
+    for _ in range((block[1] & 3) + 1):
+        identifier, properties = block[at : at + 1], block[at + 1 : at + 2]
+        if identifier == bytes([_LZMA2]) and properties == b"\1":
+            bits = int.from_bytes(block[at + 2 : at + 3], "little") & 0x3F
+            return min((2 | bits & 1) << (bits // 2 + 11), 0xFFFFFFFF)
+        at += 2 + int.from_bytes(properties, "little")
+    return 0
+
+
+def _after_number(data: bytes, at: int) -> int:
+    """The place after a number of variable length, whose last byte is below 128."""
+    while at < len(data) and data[at] & 0x80:
+        at += 1
+    return at + 1
+
+
+def _too_large(what: str, size: int, most: int, option: str) -> str:
+    """The words for a stream that is sound, but takes more memory than is allowed (docs/formats.md, sources)."""
+    limit = f"at most {most >> 20} MiB are allowed"
+    return f"a {what} of {-(-size >> 20)} MiB to be unpacked; {limit}; pack it again with {option} or less"
 
 
 def _codec_of(first: bytes) -> type[_Codec] | None:

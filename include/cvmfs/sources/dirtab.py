@@ -15,6 +15,7 @@ NAME = ".cvmfsdirtab"
 _ANY, _ONE, _ESCAPE = "*", "?", "\\"
 _TOKENS = re.compile(r"\\[*?\\]|.", re.DOTALL)
 _BLANKS = " \t\r\v\f"
+_TRIMMED = " \t"  # at the end of a line, by the stock tools; a carriage return stays and belongs to the name
 _SHOWN = 80
 
 
@@ -75,7 +76,7 @@ _ONE_PART = ""
 
 
 def _parsed(line: str, where: str) -> Rule | None:
-    text = line.lstrip(_BLANKS)
+    text = line.lstrip(_BLANKS).rstrip(_TRIMMED)
     if not text or text.startswith("#"):
         return None
     negative = text.startswith("!")

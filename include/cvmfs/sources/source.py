@@ -17,6 +17,7 @@ from include.cvmfs.format.paths import COMPONENT, NAME_BYTES
 PATH_BYTES = 4095
 _LARGEST_ID = 0xFFFFFFFF
 _LARGEST_TIME = 1 << 53
+_MOUNTED = re.compile(rb"/cvmfs/[^/]+\.[^/]+(?=/|\Z)")
 _PATH = re.compile(COMPONENT + rb"(?:/" + COMPONENT + rb")*")
 
 
@@ -124,42 +125,40 @@ def refused(source: str, member: str | bytes, detail: str) -> SourceError:
 
 
 def checked_member(raw: bytes, source: str) -> str:
-    """A member's name as a relative path; a leading ``./`` and a closing slash are dropped, ``.`` is the root.
+    """A member's name as a relative path: empty and ``.`` components are dropped; ``""`` is the root.
 
     Raises SourceError for every name that could lie outside the tree or that no catalog can hold.
     """
-    path = raw
-    while path.startswith(b"./"):
-        path = path[2:]
-    if path.endswith(b"/") and path != b"/":
-        path = path[:-1]
-    if raw and path in (b"", b"."):
-        return ""
-    if len(path) <= PATH_BYTES and _PATH.fullmatch(path):
+    path, sound = raw, _PATH.fullmatch(raw)
+    if not sound and not raw.startswith(b"/"):
+        path = b"/".join(part for part in raw.split(b"/") if part not in (b"", b"."))
+        if raw and not path:
+            return ""
+        sound = _PATH.fullmatch(path)
+    if sound and len(path) <= PATH_BYTES:
         try:
             return path.decode()
         except UnicodeDecodeError:
             pass
-    raise refused(source, raw[:PATH_BYTES] or "(empty name)", f"{_fault_of(path)}; pack the tree again without it")
+    raise refused(source, raw[:PATH_BYTES] or "(empty name)", _fault_of(path))
 
 
 def _fault_of(path: bytes) -> str:
     parts = path.split(b"/")
+    without = "pack the tree again without it"
     if not path:
-        return "has an empty name"
+        return f"has an empty name; {without}"
     if path.startswith(b"/"):
-        return "has an absolute name, which could lie outside the tree"
+        return "has an absolute name, which could lie outside the tree; pack the tree again with relative names"
     if b".." in parts:
-        return "has '..' in its name, which could lie outside the tree"
+        return f"has '..' in its name, which could lie outside the tree; {without}"
     if b"\0" in path:
-        return "has a NUL byte in its name"
-    if b"" in parts or b"." in parts:
-        return "has an empty or '.' component in its name"
+        return f"has a NUL byte in its name; {without}"
     if any(len(part) > NAME_BYTES for part in parts):
-        return f"has a name longer than {NAME_BYTES} bytes"
+        return f"has a name longer than {NAME_BYTES} bytes; {without}"
     if len(path) > PATH_BYTES:
-        return f"has a path longer than {PATH_BYTES} bytes"
-    return "has a name that is not UTF-8"
+        return f"has a path longer than {PATH_BYTES} bytes; {without}"
+    return "has a name that is not UTF-8; rename it and pack the tree again"
 
 
 def checked_target(raw: bytes, member: str, source: str) -> str:
@@ -190,6 +189,10 @@ def checked_destination(destination: str) -> str:
         raw.decode()
     except UnicodeDecodeError:
         raise DestinationError(printable(raw), "is not UTF-8; choose another name") from None
+    if mounted := _MOUNTED.match(raw):
+        below = printable(raw[mounted.end() :] or b"/PATH")
+        problem = f"begins with {printable(mounted[0])}, where clients mount a repository"
+        raise DestinationError(printable(destination), f"{problem}; give the path inside the repository, as in {below}")
     if raw.startswith(b"/.cvmfs"):
         raise DestinationError(printable(destination), "names that begin with .cvmfs are reserved; choose another one")
     return destination

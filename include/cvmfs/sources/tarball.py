@@ -48,7 +48,33 @@ _KINDS = {
     b"6": EntryKind.FIFO,
 }
 _LONG_NAME, _LONG_LINK, _PAX, _PAX_SOLARIS, _PAX_GLOBAL = b"L", b"K", b"x", b"X", b"g"
-_SPARSE = b"S"
+_EXTENDED = frozenset({_LONG_NAME, _LONG_LINK, _PAX, _PAX_SOLARIS, _PAX_GLOBAL})
+_UNREAD = {
+    b"S": ("a sparse file", "without --sparse"),
+    b"V": ("a volume label", "without --label"),
+    b"D": ("an incremental dump directory", "without --listed-incremental and --incremental"),
+    b"M": ("the rest of a file that begins in another volume", "without --multi-volume"),
+    b"N": ("a list of long names of GNU tar before 1.11", "by a newer tar"),
+    b"A": ("an access control list of Solaris", "without them (no -p)"),
+    b"E": ("an extended attribute of Solaris", "without them (no -@)"),
+    b"I": ("an inode without its content", "by GNU tar, bsdtar or pax"),
+}
+_OTHER_FORMATS = {
+    b"BZh": "a bzip2 file",
+    b"\x1f\x9d": "a file of compress (.Z)",
+    b"\x04\x22\x4d\x18": "an lz4 file",
+    b"\x5d\0\0": "an lzma file",
+    b"LZIP": "an lzip file",
+    b"7z\xbc\xaf\x27\x1c": "a 7-Zip archive",
+    b"Rar!": "a RAR archive",
+    b"!<arch>\n": "an ar archive or Debian package",
+    b"\xed\xab\xee\xdb": "an RPM package",
+    b"0707": "a cpio archive",
+    b"PK\x07\x08": "one part of a zip archive",
+    b"#!": "a program (a script, .pyz or self-extracting archive)",
+    b"\x7fELF": "a program (perhaps a self-extracting archive)",
+    b"MZ": "a program (perhaps a self-extracting archive)",
+}
 
 
 @dataclass(slots=True)
@@ -133,22 +159,31 @@ class TarSource:
         header = reader.take(_BLOCK)
         if header == _END:
             return None
+        if count and not header:
+            raise self._bytes.damaged("is truncated: it ends after a member, without the blocks of zeros at its end")
         if len(header) < _BLOCK and (count or header.startswith(b"\0") or not header):
             raise self._bytes.truncated()
         stored = _octal(header[148:156])
         if len(header) < _BLOCK or stored is None or not _sums_up(header, stored):
-            if count:
-                raise self._bytes.damaged(f"is damaged: header {count + 1} has a wrong checksum")
-            raise SourceError(
-                self._bytes.name, "is not a tar archive, plain or in .gz, .xz or .zst; pack the tree as one of these"
-            )
+            raise self._no_header(header, stored, count)
         return header
+
+    def _no_header(self, header: bytes, stored: int | None, count: int) -> SourceError:
+        if len(header) == _BLOCK and stored is not None and stored == _signed_sum(header):
+            problem = "the sums of its headers are of signed bytes, as some old tars write them"
+            return SourceError(self._bytes.name, f"{problem}; pack the tree again by GNU tar, bsdtar or pax")
+        if count:
+            return self._bytes.damaged(f"is damaged: header {count + 1} has a wrong checksum")
+        kinds = (kind for magic, kind in _OTHER_FORMATS.items() if header.startswith(magic))
+        kind = next((f"is {kind}, " for kind in kinds), "is ")
+        known = "not a tar archive, plain or in .gz, .xz or .zst, and no zip"
+        return SourceError(self._bytes.name, f"{kind}{known}; pack the tree as one of these")
 
     def _entry(self, kind: EntryKind, header: bytes, extension: _Extension) -> Entry:
         raw = _text(header[:100]) if extension.name is None else extension.name
         if extension.name is None and header[257:263] == b"ustar\0" and header[345]:
             raw = _text(header[345:500]) + b"/" + raw
-        if raw.endswith(b"/") and kind is EntryKind.FILE:
+        if raw.endswith((b"/", b"/.")) and kind is EntryKind.FILE:
             if header[156]:
                 raise refused(self.name, raw, "is a regular file with a slash after its name; pack the tree again")
             kind = EntryKind.DIRECTORY  # as archives before 1988 wrote directories
@@ -197,9 +232,10 @@ class TarSource:
 
     def _extended(self, flag: bytes, header: bytes, reader: Reader, before: _Extension) -> _Extension:
         extension = _Extension() if before is _NOTHING else before
-        if flag == _SPARSE:
-            raise refused(self.name, _text(header[:100]), "is a sparse file; pack the tree again without --sparse")
-        if flag not in (_LONG_NAME, _LONG_LINK, _PAX, _PAX_SOLARIS, _PAX_GLOBAL):
+        if flag in _UNREAD:
+            kind, remedy = _UNREAD[flag]
+            raise refused(self.name, _text(header[:100]), f"is {kind}; pack the tree again {remedy}")
+        if flag not in _EXTENDED:
             problem = f"is of the unknown type {printable(flag)!r}"
             raise refused(self.name, _text(header[:100]), f"{problem}; pack the tree again as ustar, pax or GNU tar")
         size = _number(header[124:136])
@@ -302,6 +338,11 @@ def _sums_up(header: bytes, stored: int) -> bool:
     """Whether all bytes, those of the checksum counted as blanks, add up to it; Adler's low half is one more."""
     expected = stored - 8 * 32 + sum(header[148:156])
     return zlib.adler32(header) & 0xFFFF == (expected + 1) % _ADLER and 0 <= expected <= 255 * _BLOCK
+
+
+def _signed_sum(header: bytes) -> int:
+    counted = header[:148] + b" " * 8 + header[156:]
+    return sum(byte - (byte >> 7 << 8) for byte in counted)
 
 
 def _text(field: bytes) -> bytes:

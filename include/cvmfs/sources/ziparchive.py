@@ -25,7 +25,7 @@ from include.cvmfs.sources.source import (
     printable,
     refused,
 )
-from include.cvmfs.sources.zipmembers import DEFLATED, ENCRYPTED, HEADER_BYTES, STORED, Member, ZipMembers
+from include.cvmfs.sources.zipmembers import DEFLATED, ENCRYPTED, HEADER_BYTES, METHODS, STORED, Member, ZipMembers
 
 _KEPT_IN_MEMORY = 4 << 20
 _UNIX_HOSTS = frozenset({3, 19})
@@ -101,14 +101,15 @@ class ZipSource:
         if member.host == _DOS and b"\\" in raw:
             problem = "has a backslash in its name, as some programs write for a slash"
             raise refused(self.name, raw[:PATH_BYTES], f"{problem}; pack the archive again with slashes")
-        path = checked_member(raw, self.name)
+        path = checked_member(member.name, self.name)
         mode = member.attributes >> 16 if member.host in _UNIX_HOSTS else 0
         kind = self._kind(member, mode, path)
         if member.flags & ENCRYPTED:
             raise refused(self.name, path, "is encrypted; pack the archive again without a password")
         if member.method not in (STORED, DEFLATED):
-            problem = f"is packed by method {member.method}, neither stored nor deflated"
-            raise refused(self.name, path, f"{problem}; pack the archive again")
+            method = METHODS.get(member.method, "a method that is not known")
+            problem = f"is packed by {method} (method {member.method}); members must be stored or deflated"
+            raise refused(self.name, path, f"{problem}; pack the archive again by these")
         checked_numbers(path, self.name, uid=member.uid, gid=member.gid, mtime=member.mtime)
         usual = 0o755 if kind is EntryKind.DIRECTORY else 0o644
         return Entry(
@@ -125,7 +126,7 @@ class ZipSource:
 
     def _kind(self, member: Member, mode: int, path: str) -> EntryKind:
         """Known by the mode where there is one, and by a slash at the end of the name, which directories have."""
-        closed = member.raw.endswith(b"/")
+        closed = member.name.endswith((b"/", b"/."))
         plain = EntryKind.DIRECTORY if closed else EntryKind.FILE
         kind = _KINDS.get(stat.S_IFMT(mode)) if stat.S_IFMT(mode) else plain
         if kind is None:

@@ -18,6 +18,10 @@ from include.cvmfs.sources.source import PATH_BYTES, refused
 
 MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # a member, or the end of an archive without any
 STORED, DEFLATED = 0, 8
+METHODS = {
+    1: "shrinking", 6: "imploding", 9: "deflate64", 12: "bzip2", 14: "LZMA",
+    93: "Zstandard", 95: "xz", 98: "PPMd", 99: "AES",
+}  # fmt: skip
 ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 HEADER_BYTES = 30  # before each member's name
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
@@ -28,7 +32,7 @@ _LOCATOR64 = struct.Struct("<4sIQI")
 _LOCAL_MAGIC, _CENTRAL_MAGIC, _END_MAGIC = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 _END64_MAGIC, _LOCATOR64_MAGIC = b"PK\x06\x06", b"PK\x06\x07"
 _LARGEST_COMMENT = 0xFFFF
-_ZIP64, _NTFS, _TIMES, _OWNERS = 0x0001, 0x000A, 0x5455, 0x7875
+_ZIP64, _NTFS, _TIMES, _OLD_TIMES, _NAME, _OWNERS = 0x0001, 0x000A, 0x5455, 0x5855, 0x7075, 0x7875
 _EPOCH_1980 = 315_532_800
 _NTFS_TO_UNIX_S = 11_644_473_600
 _MASK16, _MASK32 = 0xFFFF, 0xFFFFFFFF
@@ -37,9 +41,13 @@ _GIVEN_AT_ONCE = 1 << 20
 
 
 class Member(NamedTuple):
-    """What the directory holds about one member; sizes in bytes. ``attributes``: in the way of the system ``host``."""
+    """What the directory holds about one member; sizes in bytes. ``attributes``: in the way of the system ``host``.
+
+    ``raw``: the name as both headers have it; ``name``: in UTF-8, where a field of Info-ZIP has that, else the same.
+    """
 
     raw: bytes
+    name: bytes
     flags: int
     method: int
     crc: int
@@ -146,13 +154,13 @@ class ZipMembers:
         if following > self._end:
             raise self._archive.damaged(f"is damaged: entry {number} of its directory cannot be read")
         raw, extra = self.at(at, name_length), self.at(at + name_length, extra_length)
-        fields = _Fields(dos_date, dos_time)
+        fields = _Fields(raw, dos_date, dos_time)
         numbers = fields.read(extra, [size, packed, offset].count(_MASK32))
         if numbers is None or disk not in (0, _MASK16):
             raise self.refused(raw, "has fields that cannot be read; pack the archive again")
         size, packed, offset = (numbers.pop(0) if value == _MASK32 else value for value in (size, packed, offset))
         member = Member(
-            raw, flags, method, crc, packed, size, offset, made_by >> 8, attributes,
+            raw, fields.name, flags, method, crc, packed, size, offset, made_by >> 8, attributes,
             fields.mtime, fields.mtime_ns, fields.uid, fields.gid,
         )  # fmt: skip
         return member, following
@@ -237,9 +245,10 @@ class MemberContent:
 
 
 class _Fields:
-    """What packers store in fields of their own: times that are not local, and owners."""
+    """What packers store in fields of their own: times that are not local, owners, and names in UTF-8."""
 
-    def __init__(self, dos_date: int, dos_time: int) -> None:
+    def __init__(self, raw: bytes, dos_date: int, dos_time: int) -> None:
+        self.name = raw
         self.mtime = _unix_time(dos_date, dos_time)
         self.mtime_ns = 0
         self.uid = self.gid = 0
@@ -247,7 +256,7 @@ class _Fields:
     def read(self, extra: bytes, wide: int) -> list[int] | None:
         """Take them; gives the ``wide`` numbers that did not fit elsewhere, None for what cannot be read."""
         numbers: list[int] | None = None if wide else []
-        exact = False
+        rank = 0  # of the field that the time is from
         at = 0
         while len(extra) - at >= 4:
             identifier, length = struct.unpack_from("<HH", extra, at)
@@ -258,18 +267,29 @@ class _Fields:
             if identifier == _ZIP64 and wide:
                 numbers = list(struct.unpack_from(f"<{wide}Q", data))
             elif identifier == _TIMES and length >= 5 and data[0] & 1:
-                self.mtime, self.mtime_ns, exact = struct.unpack_from("<i", data, 1)[0], 0, True
-            elif identifier == _NTFS and length >= 16 and not exact:
-                self._read_ntfs(data)
+                self.mtime, self.mtime_ns, rank = struct.unpack_from("<i", data, 1)[0], 0, 3
+            elif identifier == _NTFS and length >= 16 and rank < 2:
+                rank = 2 if self._read_ntfs(data) else rank
+            elif identifier == _OLD_TIMES and length >= 8 and not rank:
+                self.mtime, rank = struct.unpack_from("<i", data, 4)[0], 1
+            elif identifier == _NAME and length >= 6 and data[0] == 1:
+                self._read_name(data)
             elif identifier == _OWNERS and length >= 3 and data[0] == 1:
                 self._read_owners(data)
         return numbers
 
-    def _read_ntfs(self, data: bytes) -> None:
+    def _read_ntfs(self, data: bytes) -> bool:
         tag, size = struct.unpack_from("<HH", data, 4)
-        if tag == 1 and size >= 8:
-            seconds, ticks = divmod(struct.unpack_from("<Q", data, 8)[0], 10_000_000)
-            self.mtime, self.mtime_ns = seconds - _NTFS_TO_UNIX_S, ticks * 100
+        if tag != 1 or size < 8:
+            return False
+        seconds, ticks = divmod(struct.unpack_from("<Q", data, 8)[0], 10_000_000)
+        self.mtime, self.mtime_ns = seconds - _NTFS_TO_UNIX_S, ticks * 100
+        return True
+
+    def _read_name(self, data: bytes) -> None:
+        """Take the name in UTF-8, unless another program renamed the member and left the field as it was."""
+        if struct.unpack_from("<I", data, 1)[0] == zlib.crc32(self.name):
+            self.name = data[5:]
 
     def _read_owners(self, data: bytes) -> None:
         users = data[1]

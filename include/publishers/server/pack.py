@@ -22,6 +22,7 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import DEFAULTS, NO_BASE, Base, PrepareOptions, PrepareProgress, prepare
 from include.cvmfs.ingest.spool import SpecialBits, Specials
 from include.cvmfs.ingest.tree_limits import beyond, check_member
+from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.owners import OwnerMap, fixed
 from include.cvmfs.sources.source import (
     SPECIALS,
@@ -198,6 +199,7 @@ class _Writer:
         self._limits = limits
         self._lossless = lossless
         self._owners = fixed(*options.owner) if isinstance(options.owner, tuple) else options.owner or OwnerMap()
+        self._packed: set[str] = set()
         self._left_out: set[str] = set()
         self._stripped = 0
         self._members = 0
@@ -235,6 +237,14 @@ class _Writer:
             return False
         if path == MARKER and kind is EntryKind.FILE:
             return False
+        if not isinstance(self._source, DirectorySource):
+            if path in self._packed:
+                if entry.hardlink_to == path:
+                    return False  # as tar packs a file again that its list names twice
+                raise refused(
+                    self._source.name, path, "is there twice, which a stock publisher does not take; pack it once"
+                )
+            self._packed.add(path)
         if kind is EntryKind.HARDLINK:
             if entry.hardlink_to in self._left_out:
                 self._left_out.add(path)

@@ -126,6 +126,37 @@ def test_a_tree_moves_and_links_follow(repo: Commands) -> None:
     repo.sound()
 
 
+def test_a_tag_that_is_taken_is_refused_before_anything_is_sent(repo: Commands) -> None:
+    tree, objects = repo.tree(), repo.site.folder / "store" / FQRN / "data"
+    repo("publish", FQRN, "/sw/v1", tree, "--tag", "v1")
+    before = repo.json("info", FQRN)["revision"], sorted(objects.rglob("*"))
+    other = repo.tree("other", new="another file")
+    for path, words in (("/sw/v2", []), ("/sw/v3", ["--dry-run"]), ("/sw/v1", ["--replace"])):
+        assert "names revision" in repo("publish", FQRN, path, other, "--tag", "v1", *words, code=2).stderr
+        assert repo.json("info", FQRN)["revision"] == before[0]
+        # Only where the tag names what the destination has, the tree must be read to know that it is another one.
+        assert path == "/sw/v1" or sorted(objects.rglob("*")) == before[1]
+    assert repo.json("publish", FQRN, "/sw/v1", tree, "--tag", "v1", "--replace")["unchanged"]
+
+
+def test_a_destination_below_the_mount_point_is_refused_with_the_path_inside(repo: Commands) -> None:
+    tree = repo.tree()
+    for words in (
+        ["publish", FQRN, f"/cvmfs/{FQRN}/x", tree],
+        ["remove", FQRN, f"/cvmfs/{FQRN}/x"],
+        ["rename", FQRN, "/a", f"/cvmfs/{FQRN}/x"],
+        ["symlink", FQRN, f"/cvmfs/{FQRN}/x", "y"],
+    ):
+        assert "give the path inside the repository, as in /x" in repo(*words, code=2).stderr
+    assert repo.json("info", FQRN)["revision"] == 0
+
+
+def test_a_symbolic_link_in_the_way_is_called_so(repo: Commands) -> None:
+    repo("symlink", FQRN, "/latest", "nowhere")
+    for path in ("/latest", "/latest/x"):
+        assert "a symbolic link" in repo("publish", FQRN, path, repo.tree(), code=2).stderr
+
+
 def test_tags_come_go_and_lead_back(repo: Commands) -> None:
     for number in range(1, 5):
         repo("publish", FQRN, f"/sw/v{number}", repo.tree(), "--tag", f"night-{number}")

@@ -30,6 +30,8 @@ NIGHT = Night("night/1", "main", date(2026, 11, 1), "test")
 GOOD = tree({"lib/good.so": b"good" * 100})
 BELOW_LIB, LONGEST = "x" * 255, "lib/" + "x" * 256
 PACK_WITHOUT, PACK_AGAIN = "pack the tree again without it", "pack the tree again"
+PACK_RELATIVE, PACK_ONE = f"{PACK_AGAIN} with relative names", f"{PACK_AGAIN} with one of them"
+RENAME = f"rename it and {PACK_AGAIN}"
 FETCH_AGAIN = "fetch or pack the artifact again, or correct its index"
 
 
@@ -74,7 +76,7 @@ def bad_ones() -> dict[str, Bad]:
         "CutInside": Bad(
             gzip.compress(archive([file("a", b"x" * 4000)], end=b""))[:-6], "is truncated: it ends after", FETCH_AGAIN
         ),
-        "Absolute": Bad(packed([file("/etc/passwd", b"x")]), "has an absolute name", PACK_WITHOUT, "/etc/passwd"),
+        "Absolute": Bad(packed([file("/etc/passwd", b"x")]), "has an absolute name", PACK_RELATIVE, "/etc/passwd"),
         "Climbs": Bad(packed([file("../../outside", b"x")]), r"has '\.\.' in its name", PACK_WITHOUT, "../../outside"),
         "HardLink": Bad(
             packed([file("a", b"x"), hardlink("b", "../../etc/passwd")]),
@@ -83,7 +85,7 @@ def bad_ones() -> dict[str, Bad]:
             "b",
         ),
         "Empty": Bad(packed([Member(b"", b"x")]), "has an empty name", PACK_WITHOUT, "(empty name)"),
-        "NotUtf8": Bad(packed([Member(b"caf\xe9", b"x")]), "has a name that is not UTF-8", PACK_WITHOUT, r"caf\xe9"),
+        "NotUtf8": Bad(packed([Member(b"caf\xe9", b"x")]), "has a name that is not UTF-8", RENAME, r"caf\xe9"),
         "TooLong": Bad(
             packed([folder("lib"), *long_name(LONGEST)]), "has a name longer than 255 bytes", PACK_WITHOUT, LONGEST
         ),
@@ -112,9 +114,9 @@ def bad_ones() -> dict[str, Bad]:
             "data",
         ),
         "Twice": Bad(
-            packed([folder("lib"), file("lib/a", b"1"), file("lib/a", b"2")]), "is there twice", PACK_AGAIN, "lib/a"
+            packed([folder("lib"), file("lib/a", b"1"), file("lib/a", b"2")]), "is there twice", PACK_ONE, "lib/a"
         ),
-        "FileAndFolder": Bad(packed([file("a", b"1"), folder("a")]), "is there twice", PACK_AGAIN, "a"),
+        "FileAndFolder": Bad(packed([file("a", b"1"), folder("a")]), "is there twice", PACK_ONE, "a"),
     }  # fmt: skip
 
 

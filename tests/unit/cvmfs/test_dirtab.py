@@ -56,6 +56,16 @@ def test_negative_rules_may_be_relative_and_reach_over_directories() -> None:
         assert not dirtab.opposes(path)
 
 
+@pytest.mark.parametrize("text", ["/sw/* \n", "/sw/*\t\n", " /sw/* \t \n", "/sw/*  ", "! /x \n/sw/*\n"])
+def test_blanks_and_tabs_around_a_rule_do_not_belong_to_it(text: str) -> None:
+    assert Dirtab.parse(text).matches("/sw/a")
+
+
+def test_rules_that_differ_in_blanks_only_contradict_each_other() -> None:
+    with refused(FormatError):
+        Dirtab.parse("/a \n! /a\t\n")
+
+
 def test_a_question_mark_is_one_byte_within_a_name() -> None:
     dirtab = Dirtab.parse("/foo/*\n!/usr/bi?\n!/foo/b*\n")
     assert dirtab.opposes("/usr/bin")

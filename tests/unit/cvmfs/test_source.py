@@ -32,6 +32,15 @@ from include.cvmfs.sources.source import (
         (b"with space\nand line", "with space\nand line"),
         ("é/ü".encode(), "é/ü"),
         (b"n" * 255, "n" * 255),
+        (b".//etc/passwd", "etc/passwd"),
+        (b"a//b", "a/b"),
+        (b"a/./b", "a/b"),
+        (b"a/././/./b//", "a/b"),
+        (b"a//", "a"),
+        (b"a/.", "a"),
+        (b"./.", ""),
+        (b".//", ""),
+        (b"./" * 3000 + b"a", "a"),
     ],
 )
 def test_good_names_become_relative_paths(raw: bytes, path: str) -> None:
@@ -44,7 +53,6 @@ def test_good_names_become_relative_paths(raw: bytes, path: str) -> None:
         (b"", "empty name"),
         (b"/", "absolute"),
         (b"/etc/passwd", "absolute"),
-        (b".//etc/passwd", "absolute"),
         (b"//a", "absolute"),
         (b"..", r"'\.\.'"),
         (b"../a", r"'\.\.'"),
@@ -52,10 +60,7 @@ def test_good_names_become_relative_paths(raw: bytes, path: str) -> None:
         (b"a/../../b", r"'\.\.'"),
         (b"a/..", r"'\.\.'"),
         (b"a/../", r"'\.\.'"),
-        (b"a//b", "empty or '.' component"),
-        (b"a/./b", "empty or '.' component"),
-        (b"a//", "empty or '.' component"),
-        (b"a/.", "empty or '.' component"),
+        (b"a/.//../../b", r"'\.\.'"),
         (b"a\0b", "NUL"),
         (b"n" * 256, "longer than 255"),
         ("é".encode() * 128, "longer than 255"),
@@ -65,7 +70,7 @@ def test_good_names_become_relative_paths(raw: bytes, path: str) -> None:
     ],
 )
 def test_the_message_about_a_bad_name_has_artifact_and_cure(raw: bytes, complaint: str) -> None:
-    with pytest.raises(SourceError, match=rf"{complaint}.*; pack the tree again without it \(artifact x\.tar\)$"):
+    with pytest.raises(SourceError, match=rf"{complaint}.*; .*pack the tree again.* \(artifact x\.tar\)$"):
         checked_member(raw, "x.tar")
 
 

@@ -8,8 +8,10 @@ import hashlib
 import io
 import lzma
 import random
+import re
 import tarfile
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -221,6 +223,88 @@ def test_hostile_members_are_refused_by_name(members: list[Member], member: str)
 def test_the_message_says_what_is_wrong_with_a_damaged_archive(data: bytes, complaint: str) -> None:
     with pytest.raises(SourceError, match=rf"^x\.tar: .*({complaint}).*; (fetch or pack .* again|pack the tree)"):
         entries(data)
+
+
+@pytest.mark.parametrize(
+    ("type", "words"),
+    [
+        (b"V", "is a volume label; .* without --label"),
+        (b"D", "is an incremental dump directory; .* without --listed-incremental"),
+        (b"M", "is the rest of a file that begins in another volume"),
+        (b"S", "is a sparse file"),
+        (b"A", "is an access control list of Solaris"),
+        (b"Q", "is of the unknown type 'Q'"),
+    ],
+)
+def test_members_that_are_not_read_are_called_by_their_name(type: bytes, words: str) -> None:  # noqa: A002
+    with refused(SourceError, member="x") as caught:
+        entries(archive([Member(b"x", type=type)]))
+    assert re.match(f"x: {words}", str(caught.value))
+
+
+def test_header_sums_of_signed_bytes_are_called_so() -> None:
+    name = "é".encode()
+    signed = Member(name, checksum=sum(Member(name).to_bytes()[:148] + b" " * 8 + Member(name).to_bytes()[156:]) - 512)
+    for members in ([signed], [file("a"), signed]):
+        with refused(SourceError, member="x.tar") as caught:
+            entries(archive(members))
+        assert "sums of its headers are of signed bytes" in str(caught.value)
+        assert "damaged" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"BZh91AY&SY" + bytes(600), "a bzip2 file"),
+        (b"\x1f\x9d\x90" + bytes(600), r"a file of compress \(\.Z\)"),
+        (b"7z\xbc\xaf\x27\x1c" + bytes(600), "a 7-Zip archive"),
+        (b"#!/usr/bin/env python3\nPK\x03\x04", "a program"),
+        (b"\x7fELF" + bytes(600), "a program"),
+    ],
+)
+def test_other_formats_are_called_by_their_name(data: bytes, kind: str) -> None:
+    with refused(SourceError, member="x.tar") as caught:
+        entries(data)
+    words = rf"x\.tar: is {kind}.*, not a tar archive, .*; pack the tree as one of these"
+    assert re.match(words, str(caught.value))
+
+
+def zstd_frame(window_log: int, data: bytes) -> bytes:
+    block = (len(data) << 3 | 1).to_bytes(3, "little")
+    return b"\x28\xb5\x2f\xfd\0" + bytes([window_log - 10 << 3]) + block + data
+
+
+def xz_stream(dictionary: int, data: bytes) -> bytes:
+    """``dictionary``: the byte that its size is told by."""
+    stream = bytearray(lzma.compress(data, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 20}]))
+    end = 12 + (stream[12] + 1) * 4
+    assert stream[14:16] == b"\x21\x01"
+    stream[16] = dictionary
+    stream[end - 4 : end] = zlib.crc32(stream[12 : end - 4]).to_bytes(4, "little")
+    return bytes(stream)
+
+
+@pytest.mark.parametrize("block", [1, 1 << 20])
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (zstd_frame(29, PLAIN), "a window of 512 MiB .*at most 128 MiB are allowed; .* zstd --long=27"),
+        (zstandard.compress(PLAIN) + zstd_frame(28, PLAIN), "a window of 256 MiB"),
+        (xz_stream(34, PLAIN), "a dictionary of 512 MiB .*at most 256 MiB are allowed; .* xz --lzma2="),
+        (lzma.compress(PLAIN) + xz_stream(33, PLAIN), "a dictionary of 384 MiB"),
+        (xz_stream(40, PLAIN), "a dictionary of 4096 MiB"),
+    ],
+)
+def test_a_sound_archive_that_needs_too_much_memory_is_not_called_damaged(block: int, data: bytes, words: str) -> None:
+    with refused(SOURCE_LIMIT_EXCEEDED, member="x.tar") as caught:
+        entries(data, block=block)
+    assert re.search(f"needs {words}", str(caught.value))
+    assert "damaged" not in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [zstd_frame(27, PLAIN), xz_stream(32, PLAIN)], ids=["zst", "xz"])
+def test_windows_and_dictionaries_of_the_largest_allowed_size_are_read(data: bytes) -> None:
+    assert len(entries(data)) == 4
 
 
 @pytest.mark.parametrize("after", [b"x" * 8, b"1" * 8, b"\0", b"=" * 20])

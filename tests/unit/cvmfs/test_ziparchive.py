@@ -145,7 +145,7 @@ def test_what_the_standard_library_writes_is_read() -> None:
         (ZipMember(b"a\\b", host=DOS), r"has a backslash in its name"),
         (ZipMember(b"f", b"1", flags=1), r"^f: is encrypted"),
         (ZipMember(b"f", b"1", flags=0x40), r"^f: is encrypted"),
-        (ZipMember(b"f", b"1", method=12), r"^f: is packed by method 12"),
+        (ZipMember(b"f", b"1", method=12), r"^f: is packed by bzip2 \(method 12\)"),
         (ZipMember(b"f", mode=stat.S_IFCHR | 0o666), r"^f: is a device"),
         (ZipMember(b"f", mode=stat.S_IFDIR | 0o755), r"^f: is a directory by its attributes, but not by its name"),
         (ZipMember(b"f/", mode=stat.S_IFREG), r"^f: is a regular file by its attributes, but not by its name"),
@@ -169,6 +169,36 @@ def test_what_the_standard_library_writes_is_read() -> None:
 )
 def test_hostile_members_are_refused_by_name(member: ZipMember, problem: str) -> None:
     assert re.search(problem, complaint(zip_archive([ZipMember(b"before", b"1"), member])))
+
+
+def test_times_of_the_old_field_are_those_of_other_fields_unless_these_are_better() -> None:
+    old = struct.pack("<HHii", 0x5855, 8, 5, 1_351_911_600)
+    extended = struct.pack("<HHBi", 0x5455, 5, 1, 1_700_000_000)
+    for extra, mtime in ((old, 1_351_911_600), (old + extended, 1_700_000_000), (extended + old, 1_700_000_000)):
+        ((entry, _),) = entries(zip_archive([ZipMember(b"f", extra=extra)]))
+        assert entry.mtime == mtime
+
+
+@pytest.mark.parametrize(("checked", "path"), [(b"caf\x82", "café"), (b"another", None)])
+def test_names_in_the_field_for_utf8_are_taken_unless_they_are_of_another_name(
+    checked: bytes, path: str | None
+) -> None:
+    field = struct.pack("<BI", 1, zlib.crc32(checked)) + "café".encode()
+    data = zip_archive([ZipMember(b"caf\x82", extra=struct.pack("<HH", 0x7075, len(field)) + field)])
+    if path is None:
+        assert "has a name that is not UTF-8" in complaint(data)
+    else:
+        assert [entry.path for entry, _ in entries(data)] == [path]
+
+
+def test_names_in_the_field_for_utf8_are_judged_as_all_names() -> None:
+    field = struct.pack("<BI", 1, zlib.crc32(b"f")) + b"../f"
+    assert "'..'" in complaint(zip_archive([ZipMember(b"f", extra=struct.pack("<HH", 0x7075, len(field)) + field)]))
+
+
+def test_dots_and_doubled_slashes_in_names_are_dropped() -> None:
+    members = [ZipMember(b"d//./", mode=0o040755), ZipMember(b"d/.//f", b"1"), ZipMember(b"e/.", mode=0o040755)]
+    assert [entry.path for entry, _ in entries(zip_archive(members))] == ["d", "d/f", "e"]
 
 
 def test_the_same_name_twice_is_refused() -> None:
