@@ -60,7 +60,7 @@ def test_a_plan_is_shown_and_nothing_is_changed(site, tmp_path):
 
 def test_a_run_says_its_steps_verdict_and_report_and_cleans_up(site, tmp_path):
     campaign, lines = run()
-    assert lines[1] == "1/40 write: write 105 MB/s, 33 operations/s"
+    assert lines[1] == "1/40 write: write 105 MB/s, 33.3 operations/s"
     assert "files of the campaign removed: 1" in lines, "of all rounds: each writes the same ones"
     assert any(line.startswith("verdict: inconclusive: no baseline") for line in lines)
     report = tmp_path / "var" / "benchmarks" / campaign / "report.html"
