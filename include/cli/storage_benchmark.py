@@ -174,12 +174,12 @@ def demonstrate() -> None:
     from include.pages.registry import PREFIX
     from include.site.bootstrap import found_stores
 
+    if absent := sorted(DEMONSTRATED.keys() - open_site().settings.benchmarks.targets.keys()):
+        cure = "It measures the targets of config/site.yaml only: unset NIGHTSHIFT_CONFIG."
+        raise NOT_THE_DEMONSTRATIONS(f"the configuration lacks the demonstration's targets {', '.join(absent)}. {cure}")
     lab = Lab.from_environment()
     adopt()  # the first start has only now made the secrets
     site = open_site()
-    if absent := sorted(DEMONSTRATED.keys() - site.settings.benchmarks.targets.keys()):
-        cure = "It measures the targets of config/site.yaml only: unset NIGHTSHIFT_CONFIG."
-        raise NOT_THE_DEMONSTRATIONS(f"the configuration lacks the demonstration's targets {', '.join(absent)}. {cure}")
     lifecycle.up(lab, airflow=True, say=typer.echo)
     for folder in _folders(site):
         folder.mkdir(parents=True, exist_ok=True)

@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 
+from include.cli import storage_benchmark
+from include.lab import lifecycle
+from include.lab.environment import Lab, LabFolders
 from include.lab.errors import AIRFLOW_SILENT, INSTALL_REFUSED, NOT_THE_DEMONSTRATIONS, LabError
 from include.lab.follow import follow, snapshot
 from include.lab.night import demonstration_slot, install, start, today
+from include.lab.ports import Ports
 from include.lab.report import ArtifactLine, NightReport
+from include.lab.secrets import load_or_create
+from include.lab.stageout.run import run_stageout
 from include.settings.load import load
 from include.settings.model import SiteSettings
+from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from tests.fakes.refused import refused
 
 KEYS = {
@@ -265,6 +273,20 @@ def test_the_demonstration_refuses_a_store_or_repository_that_another_slot_uses(
     assert f"{shared} of the demonstration's slot demo is used by slot head" in str(refusal.value)
     with_it = site_of(tmp_path, slot.replace("{", "{demonstration: true, ", 1))
     assert demonstration_slot(with_it).name == "demo"
+
+
+def test_the_other_demonstrations_refuse_a_configuration_without_what_is_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = site_of(tmp_path)
+    monkeypatch.setattr(storage_benchmark, "open_site", lambda: Site(site, EnvSecrets({})))
+    monkeypatch.setattr(lifecycle, "up", lambda *_, **__: pytest.fail("something was started"))
+    with refused(NOT_THE_DEMONSTRATIONS):
+        storage_benchmark.demonstrate()
+    place = LabFolders(tmp_path / "var")
+    lab = Lab(place, Ports.unused(), load_or_create(place.secrets))
+    with refused(NOT_THE_DEMONSTRATIONS):
+        run_stageout(lab, site, EnvSecrets({}), files=5, say=print)
 
 
 def test_today_is_the_slot_s_own() -> None:
