@@ -268,7 +268,7 @@ class Lab:
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(NOBODY),
         }
         if self.cluster is None:
-            return settings
+            return settings | {"AIRFLOW__LOGGING__LOGGING_CONFIG_CLASS": "hooks.one_disk_logs.LOGGING_CONFIG"}
         return settings | {
             EXECUTOR: CELERY,
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{self.address}:{ports.execution}/execution/",

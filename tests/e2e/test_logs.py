@@ -82,6 +82,11 @@ def test_the_log_of_a_deferred_task_says_what_it_waits_for_and_what_its_trigger_
     assert "'logger': 'triggers.poll" in logs["deferred"]
 
 
+@pytest.mark.parametrize("task", ["running", "deferred"])
+def test_no_log_server_is_asked_that_does_not_run(logs: dict[str, str], task: str) -> None:
+    assert "Could not read served logs" not in logs[task]
+
+
 def test_the_log_of_a_finished_task_is_whole(logs: dict[str, str]) -> None:
     assert "prepared" in logs["prepare at the end"]
     assert "back from waiting" in logs["publish at the end"]
