@@ -63,7 +63,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
-_LOOKS = 5
+_LOOKS = 20
 """How often a change is judged, when collections publish a list between its judgement and its switch."""
 _FIRST_PAUSE_S = 0.5
 

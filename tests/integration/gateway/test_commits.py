@@ -256,7 +256,9 @@ def test_a_failed_commit_is_a_typed_error_and_can_be_tried_again_under_the_lease
         assert "a bug" not in str(caught.value)
         assert caught.value.trace
     else:
-        assert str(failure) in str(caught.value)
+        assert f"{failure}; {kind.hint}" in str(caught.value)
+    if isinstance(failure, cvmfs.GenerationMoved):
+        assert "again" not in str(failure), "the hint says what to do, and once"
     assert len(client.leases()) == 1
     assert client.commit(lease, OLD, NEW) == 1
 
