@@ -19,6 +19,7 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.revision.revision import Revision
 
 _AT_ONCE = 16
+_REMEMBERED = 100_000  # catalogs that were found sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ def require_sound(base: Revision, path: str, name: ObjectHash, *, bind: bool = F
                     below for below in _checked(mounted, database)
                     if below.hash.digest not in sound and below.hash.digest not in read and not _has(base, below)
                 )  # fmt: skip
+    if len(sound) > _REMEMBERED:
+        sound.clear()
     sound.update(read)
 
 

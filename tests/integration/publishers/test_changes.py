@@ -10,6 +10,8 @@ import pytest
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import DestinationError
+from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog
+from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Dirent
 from include.gateway.errors import MERGE_FAILED, PathBusy
 from tests.fakes.refused import refused
@@ -31,6 +33,21 @@ def built(site: LiveSite) -> LiveSite:
 
 def now() -> datetime:
     return datetime.now(UTC)
+
+
+@pytest.mark.parametrize("what", ["absurd counter", "no database"])
+def test_a_catalog_that_nobody_could_use_is_refused_to_its_sender_by_the_gateway(built: LiveSite, what: str) -> None:
+    catalog = Catalog.create("/q", DIRECTORY)
+    catalog._count(Counts(regular=(1 << 63) - 1))
+    bad = PackedCatalog.of(catalog.to_bytes() if what == "absurd counter" else b"no database")
+    built.store.put(bad.hash.key, bad.data)
+    before = built.head().manifest.revision
+    with refused(MERGE_FAILED, path="/q") as caught:
+        change(built, "/q", lambda edit: edit.hang(NestedRef("/q", bad.hash, bad.size), DIRECTORY, Counts()))
+    assert str(bad.hash.with_suffix("")) in str(caught.value)
+    assert built.head().manifest.revision == before
+    change(built, "/other", lambda edit: edit.make_nested("/other", DIRECTORY))
+    built.assert_sound()
 
 
 def change(site: LiveSite, lease: str, apply: Any, **fields: Any) -> Any:
