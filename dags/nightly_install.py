@@ -5,12 +5,13 @@ One body for all. The file only declares; what the tasks do is in `operators/` a
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, AssetAlias, CronTriggerTimetable, Param, TriggerRule, XComArg
 
 from hooks.cause import CHECK_INDEX
+from include.nightlies.rules.begin import starts
 from include.settings.load import load
 from include.settings.model import SiteSettings, Slot
 from operators.alerts import alert_failed_run
@@ -28,7 +29,6 @@ from operators.passes import StartNextPassOperator
 from operators.publishing import choice, default_args, publishing_tasks
 from sensors.build import BuildSensor
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
 
 DOC = """
@@ -69,7 +69,8 @@ An artifact goes in after those that it depends on; if one of them fails, it is 
 Links lead to later builds only, by build date and build id: no backfill, retry or cleared task moves one back. Why a
 link stays is in the log of `gate` or `links`, and in the ledger.
 
-The build date is the parameter `build_date`; else the run's partition key; else its logical date in {timezone}{offset}.
+The build date is the parameter `build_date`; else the run's partition key; else its logical date, or when it was
+started if it has none, in {timezone}{offset}.
 One that is later than today in the slot's time zone is refused unless `allow_future` is on. In a backfill `build_date`
 is refused: each of its runs has its own date.
 `without` lists artifacts that may be missing in this run: `gate` only reports them, and links move without them.
@@ -84,7 +85,8 @@ Older dates:
 
 installs the builds of three dates, and with `--reprocess-behavior completed` checks them again. Both ends are
 moments, in UTC unless they carry a zone: a bare `--to-date` is its midnight and may miss the run of that day. One
-backfill at a time; Airflow calls one complete up to half a minute after its last run.
+backfill at a time; Airflow calls one complete up to half a minute after its last run. `start` of the slot is the first
+day that a run may have.
 """
 
 
@@ -173,7 +175,7 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
         ),
         schedule=CronTriggerTimetable(slot.schedule, timezone=slot.timezone) if slot and slot.schedule else None,
         is_paused_upon_creation=None if slot and slot.schedule else False,
-        start_date=START,
+        start_date=starts(slot) if slot else min(map(starts, settings.slots.values())),
         catchup=False,
         max_active_runs=4,
         max_active_tasks=32,

@@ -11,7 +11,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from datetime import date, timedelta
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
@@ -36,7 +36,15 @@ WORDS = {
     "Zone": "time zone",
     "Cutoff": "time of day, or time after the schedule",
 }
-PLAIN = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path", ByteSize: "size, as 20GiB"}
+PLAIN = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "true or false",
+    date: "date, as 2026-11-21",
+    Path: "path",
+    ByteSize: "size, as 20GiB",
+}
 
 
 def render() -> str:

@@ -35,7 +35,7 @@ def on_dag_run_running(dag_run: DagRun) -> None:
 
     if dag_run.note is not None:
         return
-    if note := note_of(load(), dag_run.dag_id, dag_run.conf or {}, dag_run.logical_date):
+    if note := note_of(load(), dag_run.dag_id, dag_run.conf or {}, dag_run.logical_date or dag_run.run_after):
         dag_run.note = note
 
 
@@ -46,7 +46,7 @@ def note_of(settings: SiteSettings, dag_id: str, conf: Mapping[str, Any], logica
         settings: The deployment, for the slots' time zones.
         dag_id: Of which DAG the run is.
         conf: The run's parameters, as far as they were given.
-        logical_date: Of a run that has one.
+        logical_date: That of the run, or its `run_after` if it has none.
 
     Returns:
         The note, on one line; None: the run gets none.

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from hooks.cause import reason_kept
 from hooks.shares import give_way
+from include.dag_runs import OWNER, require_known_keys
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,6 +24,8 @@ class OnSite:
         """Airflow calls this in the process of the task, before anything of it is done."""
         super().pre_execute(context)  # type: ignore[misc]
         give_way(context["run_id"])
+        if self.owner == OWNER and not self.upstream_task_ids:  # type: ignore[attr-defined]
+            require_known_params(context)
 
     def site(self) -> Site:
         """Clients of the configured site, with Airflow's connections as secrets."""
@@ -43,6 +47,20 @@ def default_deferrable() -> bool:
     from airflow.sdk import conf
 
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+
+
+def require_known_params(context: Context) -> None:
+    """Refuse a run with a key in its conf that the DAG has no parameter for; Airflow would ignore it.
+
+    Args:
+        context: The context of a first task of the run.
+
+    Raises:
+        RunRefused: There is one; the tasks that run in any case are left the reason.
+    """
+    dag = context["dag"]
+    with reason_kept(context):
+        require_known_keys(dag.dag_id, context["dag_run"].conf or {}, dag.params)
 
 
 def run_name(context: Context) -> str:

@@ -26,9 +26,18 @@ UNPAUSE = "nightshift lab unpause"
 
 
 class RunRefused(NightshiftError):
-    """A run that cannot do what was asked for. Nothing was changed."""
+    """A run with keys in its conf, `unknown`, that its DAG has no parameters for."""
 
     code = "run-refused"
+
+    def __init__(self, dag_id: str, unknown: Iterable[str], params: Iterable[str]) -> None:
+        self.unknown = tuple(unknown)
+        names = sorted(params)
+        has = f"It has: {', '.join(names)}." if names else "It has none."
+        super().__init__(
+            f"DAG {dag_id} has no parameter {', '.join(_with_nearest(key, names) for key in self.unknown)}. {has} "
+            "Nothing was changed. Start a new run with the right name."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +104,12 @@ def require_known_keys(dag_id: str, given: Iterable[str], params: Iterable[str])
         given: The keys of the run's conf.
         params: The names of the DAG's parameters.
     """
-    known = sorted(params)
-    unknown = [key for key in given if key not in known and key != PASS and not key.startswith(_OTHERS_KEYS)]
-    if not unknown:
-        return
-    has = f"It has: {', '.join(known)}." if known else "It has none."
-    raise RunRefused(
-        f"DAG {dag_id} has no parameter {', '.join(_with_nearest(key, known) for key in unknown)}. {has} "
-        "Nothing was changed. Start a new run with the right name."
-    )
+    names = set(params)
+    unknown = [key for key in given if key not in names and key != PASS and not key.startswith(_OTHERS_KEYS)]
+    if unknown:
+        raise RunRefused(dag_id, unknown, names)
 
 
-def _with_nearest(key: str, known: list[str]) -> str:
-    nearest = get_close_matches(key.lower().replace("-", "_"), known, 1)
+def _with_nearest(key: str, names: list[str]) -> str:
+    nearest = get_close_matches(key.lower().replace("-", "_"), names, 1)
     return f"{key!r} (did you mean {nearest[0]!r}?)" if nearest else repr(key)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import Asset, AssetWatcher
 from airflow.sdk.exceptions import AirflowSkipException
 
+from include.dag_runs import PASS
 from operators.base import NightshiftOperator, clock, former_names
 from operators.passes import start_once
 
@@ -112,7 +113,7 @@ class BeginNightOperator(NightshiftOperator):
         start_once(
             f"nightly_install_{self.slot}",
             turn.first,
-            conf={"build_date": self.day, "pass": turn.to_json()},
+            conf={"build_date": self.day, PASS: turn.to_json()},
             note=f"The night of {day}, slot {self.slot}, began with its first artifact; it ends at {turn.until}.",
         )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
 from hooks.cause import why_no_build
+from include.dag_runs import PASS
 from operators.base import NightshiftOperator, clock, former_names
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class StartNextPassOperator(NightshiftOperator):
         start_once(
             context["dag"].dag_id,
             following.run_id(night.date),
-            conf={**given, "build_date": night.date.isoformat(), "pass": following.to_json()},
+            conf={**given, "build_date": night.date.isoformat(), PASS: following.to_json()},
             note=f"Pass {following.number} of the night of {night.date}, slot {night.slot}, after {context['run_id']}: "
             f"waits for what is new in the index, until {until} at most.",
         )

@@ -5,11 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hooks.cause import PLAN
 from operators.base import attempt_of, batches_of, former_names
 from operators.lease import Done, LeaseTaskOperator, Waiting
 from operators.links import RepositoryLink
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from airflow.sdk import Context
 
     from include.ledger.engine import Bind
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
     from include.nightlies.steps.publish import PublishOutcome
     from include.nightlies.steps.values import Batch
     from include.site.site import Site
+
+
+ENDED = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
+"""The states that a task does not leave by itself."""
 
 
 class BatchTaskOperator(LeaseTaskOperator):
@@ -84,8 +91,33 @@ class PublishArtifactsOperator(BatchTaskOperator):
 
         (batch,) = batches_of(self.batch)
         attempt = attempt_of(context, outlast=self.outlasts(site), on_lease=self.on_lease)
-        outcome = publish_batch(site, attempt, batch)
+        needed = {name for item in batch.items for name in item.needs}
+        outcome = publish_batch(site, attempt, batch, ended=ended_tasks(context, needed))
         return self.settled(site.ledger, attempt, batch, outcome)
+
+
+def ended_tasks(context: Context, artifacts: Collection[str]) -> dict[str, str]:
+    """Which of these artifacts have no task any more that will publish them.
+
+    Args:
+        context: The context of a task that publishes one batch of the run's plan.
+        artifacts: Names of artifacts, each `project/platform`.
+
+    Returns:
+        By artifact, the task of its batch and the state in which it ended.
+    """
+    if not artifacts:
+        return {}
+    ti: Any = context["ti"]
+    plan: list[dict[str, Any]] = ti.xcom_pull(task_ids=PLAN, key="return_value") or []
+    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id]).get(ti.run_id, {})
+    found: dict[str, str] = {}
+    for index, batch in enumerate(plan):
+        state = states.get(f"{ti.task_id}_{index}")
+        if state in ENDED:
+            of_batch = {item.name for item in batches_of(batch)[0].items} & {*artifacts}
+            found |= dict.fromkeys(of_batch, f"task {ti.task_id}[{index}] is {state}")
+    return found
 
 
 if not TYPE_CHECKING:

@@ -10,6 +10,7 @@ from airflow.sdk import Param, TaskGroup, TriggerRule, task_group
 
 from hooks.priority import NightFirst
 from hooks.retry import RetryByKind
+from include.dag_runs import OWNER
 from operators.alerts import note_failure
 from operators.approve import AskApprovalOperator, approve_each
 from operators.inherit import InheritArtifactsOperator, PrepareInheritedOperator
@@ -152,7 +153,7 @@ def _with_approval(
 def default_args(*, retries: int = 2, priority: int = 10) -> dict[str, Any]:
     """What tasks of every DAG share: owner, retries with growing pauses, pool, time limit."""
     return {
-        "owner": "nightshift",
+        "owner": OWNER,
         "retries": retries,
         "retry_delay": timedelta(seconds=10),
         "retry_exponential_backoff": 2.0,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from hooks import preload, run_notes
+from hooks import preload, run_notes, run_states
 from hooks.priority import NightFirst
 from include.pages.registry import PREFIX, STAGEOUT_API, external_views
 
@@ -125,4 +125,4 @@ class NightshiftPlugin(AirflowPlugin):
         {"app": LazyApp(pages), "url_prefix": PREFIX, "name": "Nightshift"},
     ]
     external_views: list[Any] = external_views()
-    listeners: list[Any] = [preload, run_notes]  # noqa: RUF012
+    listeners: list[Any] = [preload, run_notes, run_states]  # noqa: RUF012

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from hooks.cause import reason_kept
 from hooks.site import run_name
+from include.dag_runs import PASS
 from sensors.base import NightshiftSensor, NotThere
 from triggers.night import NightTrigger
 
@@ -194,8 +195,9 @@ def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
         run.logical_date,
         timezone=slot.timezone,
         date_offset=slot.date_offset,
+        run_after=getattr(run, "run_after", None),
     )
-    given = params.get("pass")
+    given = params.get(PASS)
     if not given:  # a later pass, or a night that its first artifact began, has the date of its night
         require_allowed(
             resolved,

@@ -7,7 +7,7 @@ folder that holds `include/`), whatever the current directory is. This file impo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import date, timedelta
 from enum import Enum
 from typing import Annotated, Literal, TypeVar
 
@@ -262,6 +262,8 @@ class Slot(_Block):
     begins: Begins = Begins.SCHEDULE
     timezone: Zone = "UTC"
     """The time zone of its times and dates."""
+    start: date | None = None
+    """The first day, in `timezone`, that a run of its DAG may have. None: 2026-01-01 in UTC."""
     date_offset: Annotated[int, Field(ge=-31, le=31)] = 0
     """Days from the run's day, in the slot's time zone, to the date of the build that it installs."""
     projects: tuple[Name, ...] = ()

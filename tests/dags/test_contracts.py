@@ -6,6 +6,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from docs.generate_dags import PAGE, example_dags, render
 from hooks.retry import RetryByKind
+from include.dag_runs import RunRefused
 from include.settings.load import load
 from include.settings.pools import consumer_timeout, pools
 from operators.alerts import alert_failed_run, note_failure
 from operators.night import CheckCompletenessOperator
 from tests.fakes import airflowhome
+from tests.fakes.refused import refused
 
 DAGS = airflowhome.ROOT / "dags"
 PUBLISHING = ("nightly_install", "nightly_install_main", "publication")
@@ -88,6 +91,22 @@ def test_a_dag_that_only_people_pages_and_tasks_start_is_not_paused_when_airflow
         assert {dag.dag_id for dag in dags if dag.is_paused_upon_creation is None} == {
             dag.dag_id for dag in dags if dag.schedule is not None
         }
+
+
+def test_the_first_tasks_of_every_dag_refuse_a_key_that_the_dag_has_no_parameter_for(dag: DAG) -> None:
+    first = [task for task in dag.tasks if not task.upstream_list]
+    assert first
+    names = list(dag.params)
+    for task in first:
+        if task.is_mapped:
+            task = task.unmap({name: values[0] for name, values in task.expand_input.value.items()})  # noqa: PLW2901
+        ti = SimpleNamespace(xcom_push=lambda **_: None)
+        context = {"dag": dag, "ti": ti, "run_id": "manual__1"}
+        taken: dict[str, object] = dict.fromkeys([*names, "pass", "openlineage", "airflow/task_span_detail_level"])
+        task.pre_execute({**context, "dag_run": SimpleNamespace(conf=taken)})
+        for key in ["dryrun", *(f"{name}s" for name in names if f"{name}s" not in names)]:
+            with refused(RunRefused, unknown=(key,)):
+                task.pre_execute({**context, "dag_run": SimpleNamespace(conf={key: True})})
 
 
 def test_a_dag_can_be_serialised_and_read_back(dag: DAG) -> None:

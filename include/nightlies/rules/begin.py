@@ -12,6 +12,8 @@ from include.nightlies.rules.build_date import resolve_build_date
 from include.nightlies.rules.passes import Pass, cutoff
 from include.settings.model import Begins, Slot
 
+FIRST_DAY = datetime(2026, 1, 1, tzinfo=UTC)
+"""That of slots that name none."""
 ELSEWHERE = "elsewhere"
 """Under this key a run that leaves its night to another one hands on to which."""
 
@@ -19,6 +21,13 @@ ELSEWHERE = "elsewhere"
 def by_artifact(slot: Slot) -> bool:
     """Whether its nights may begin with their first artifact."""
     return slot.begins is not Begins.SCHEDULE
+
+
+def starts(slot: Slot) -> datetime:
+    """The beginning of the slot's first day, in UTC: the start date of its DAG."""
+    if slot.start is None:
+        return FIRST_DAY
+    return datetime.combine(slot.start, datetime.min.time(), ZoneInfo(slot.timezone)).astimezone(UTC)
 
 
 def first_run_id(day: date) -> str:

@@ -1,4 +1,7 @@
-"""Which date's build a run installs: parameter, else partition key, else the logical date in the slot's zone."""
+"""The date whose build a run installs: parameter, else partition key, else the logical date in the slot's zone.
+
+A run that a program starts without a logical date has that of its `run_after`, which is when it was started: a retry on
+the next day installs the same build."""
 
 from __future__ import annotations
 
@@ -30,11 +33,12 @@ def resolve_build_date(
     *,
     timezone: str,
     date_offset: int,
+    run_after: datetime | None = None,
 ) -> BuildDate:
     """The build date of a run and its reason; raises BuildDateUnknown.
 
-    `date_offset` (days) is added to the logical date's day in `timezone`, and to nothing else: parameter and
-    partition key (`YYYY-MM-DD`, or `<slot>/YYYY-MM-DD`) already are build dates.
+    `date_offset` (days) is added to the day of the logical date, or of `run_after`, in `timezone`, and to nothing else:
+    parameter and partition key (`YYYY-MM-DD`, or `<slot>/YYYY-MM-DD`) already are build dates.
     """
     if isinstance(param, datetime):
         raise BuildDateUnknown(f"the parameter {param.isoformat()} is an instant, not a date")
@@ -45,17 +49,20 @@ def resolve_build_date(
     if partition_key is not None and partition_key.strip():
         key = partition_key.strip()
         return BuildDate(_parse(_dated_part(key), "the partition key"), f"the partition key {key}")
-    if logical_date is None:
-        raise BuildDateUnknown("the run has no build date: no parameter, no partition key and no logical date")
-    if logical_date.tzinfo is None:
-        raise BuildDateUnknown(f"the logical date {logical_date.isoformat()} has no time zone")
-    local = logical_date.astimezone(ZoneInfo(timezone))
+    moment, origin = (run_after, "run_after") if logical_date is None else (logical_date, "the logical date")
+    if moment is None:
+        raise BuildDateUnknown(
+            "the run has no build date: no parameter, no partition key, no logical date and no run_after"
+        )
+    if moment.tzinfo is None:
+        raise BuildDateUnknown(f"{origin} {moment.isoformat()} has no time zone")
+    local = moment.astimezone(ZoneInfo(timezone))
     try:
         day = local.date() + timedelta(days=date_offset)
     except OverflowError:
         raise BuildDateUnknown(f"{local.date()} {date_offset:+d} days is no date") from None
     offset = f" {date_offset:+d} d" if date_offset else ""
-    return BuildDate(day, f"the logical date {local:%Y-%m-%d %H:%M} in {timezone}{offset}")
+    return BuildDate(day, f"{origin} {local:%Y-%m-%d %H:%M} in {timezone}{offset}")
 
 
 def require_allowed(

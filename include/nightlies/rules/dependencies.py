@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 
 from include.nightlies.rules.index import Artifact
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import Phase, State
+
+CLEAR_PLAN = "Clear task plan with *Downstream*, and not *Only failed*."
+"""The hint for what was planned and no task is left for: what went in stays as it is."""
 
 
 class Readiness(Enum):
@@ -30,10 +34,17 @@ class DependencyVerdict:
     blocked_by: str | None = None
 
 
-def readiness(needs: Sequence[str], publications: Mapping[str, Publication], *, last_try: bool) -> DependencyVerdict:
+def readiness(
+    needs: Sequence[str],
+    publications: Mapping[str, Publication],
+    *,
+    last_try: bool,
+    ended: Mapping[str, str] = MappingProxyType({}),
+) -> DependencyVerdict:
     """Whether an artifact that needs these may go in; `publications` of its run, by `project/platform`.
 
-    What the run does not have binds nothing. `last_try`: nothing is going to be tried again any more.
+    What the run does not have binds nothing. `last_try`: nothing is going to be tried again any more. `ended`: the
+    artifacts whose publishing task had ended before `publications` were read, with the task and its state.
     """
     known = [(name, publications[name]) for name in needs if name in publications]
     for name, publication in known:
@@ -44,6 +55,13 @@ def readiness(needs: Sequence[str], publications: Mapping[str, Publication], *, 
         if publication.state is State.SKIPPED:
             return DependencyVerdict(
                 Readiness.BLOCKED, f"blocked: it depends on {name}, which was skipped: {publication.reason}", name
+            )
+        if not publication.state.ended and name in ended:
+            return DependencyVerdict(
+                Readiness.BLOCKED,
+                f"blocked: it depends on {name}, which is {publication.state.value}, and no task publishes it any more "
+                f"({ended[name]}). {CLEAR_PLAN}",
+                name,
             )
     for name, publication in known:
         if publication.state is State.FAILED:

@@ -14,6 +14,7 @@ from include.nightlies.records import publications as records
 from include.nightlies.records import quality
 from include.nightlies.records.quality import QualityVerdict
 from include.nightlies.rules.build import BuildRecord
+from include.nightlies.rules.dependencies import CLEAR_PLAN
 from include.nightlies.rules.index import RejectedArtifact
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.requirements import is_required, never_listed, required_pairs
@@ -121,6 +122,8 @@ def missing_line(publication: Publication, *, dry_run: bool) -> list[str]:
         return [] if publication.verified_at or dry_run else [f"{name}: published, but not read back; see verify"]
     if dry_run and publication.state is State.SKIPPED:
         return []
+    if not publication.state.ended:
+        return [f"{name}: {publication.state.value}, and no task of the run publishes it any more. {CLEAR_PLAN}"]
     return [f"{name}: {publication.state.value}: {publication.reason}"]
 
 
@@ -227,7 +230,7 @@ def _wanted(name: str | None, chosen: Sequence[str]) -> bool:
 
 
 def gate_of_pass(ledger: Bind, run: str, slot: Slot, *, planned: bool, cause: str | None = None) -> None:
-    """Let a pass end well if nothing failed that it took and that is required; what is optional is only reported.
+    """Let a pass end well if all is published that it took and that is required; what is optional is only reported.
 
     The night goes on all the same, and its last pass tries again what failed. `planned`: whether the plan came to its
     end, ``cause``: why it did not. Raises GateClosed with every artifact that failed and why.
@@ -236,9 +239,9 @@ def gate_of_pass(ledger: Bind, run: str, slot: Slot, *, planned: bool, cause: st
         raise GateClosed(run, [f"{cause or 'nothing was planned'}. The next pass looks again by itself"])
     lines: list[str] = []
     for publication in records.publications_of_run(ledger, run):
-        if publication.state is not State.FAILED:
+        if publication.state.good or publication.state is State.SKIPPED:
             continue
-        line = f"{publication.project}/{publication.platform}: failed: {publication.reason}"
+        (line,) = missing_line(publication, dry_run=False)
         if is_required(slot, str(publication.project), str(publication.platform)):
             lines.append(line)
         else:

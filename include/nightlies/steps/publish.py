@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import (
@@ -49,12 +50,15 @@ class PublishOutcome(BatchOutcome):
     busy: dict[str, PathBusy | DependencyPending | CollectionRunning] = field(default_factory=dict)
 
 
-def publish_batch(site: Site, attempt: Attempt, batch: Batch) -> PublishOutcome:
+def publish_batch(
+    site: Site, attempt: Attempt, batch: Batch, *, ended: Mapping[str, str] = MappingProxyType({})
+) -> PublishOutcome:
     """Publish every item that is prepared and not published yet; neither a busy path nor a failure stops the others.
 
     An item whose dependencies are not published yet is among the busy ones, and one that needs what a collection is
     about to delete; one with a dependency that failed is
-    skipped with that reason, if this is the last try. Where the repository asks for approval, a changeset that was not
+    skipped with that reason, if this is the last try, and one with a dependency that is among `ended` and not in the
+    repository at once (`readiness`). Where the repository asks for approval, a changeset that was not
     approved fails.
     What was rebuilt since it was planned is skipped. A reservation that is missing is made again, under a lease of its
     own: it was taken away when the artifact had failed, and the artifact was mended since.
@@ -75,7 +79,7 @@ def publish_batch(site: Site, attempt: Attempt, batch: Batch) -> PublishOutcome:
                 continue
             if publication.changeset is None or _given_up(publication, attempt.number):
                 raise FailedBefore(item.name, publication.reason)
-            if (skipped := _skipped(site.ledger, attempt, batch, item, publication)) is not None:
+            if (skipped := _skipped(site.ledger, attempt, batch, item, publication, ended)) is not None:
                 outcome.done.append(skipped)
                 continue
             site.require_thawed(batch.repository)
@@ -102,9 +106,11 @@ def give_up(ledger: Bind, attempt: Attempt, batch: Batch, busy: Mapping[str, Exc
     attempt.move(ledger, batch.key(item), Move(State.FAILED, Phase.PUBLISH, why, error=busy[name]))
 
 
-def _skipped(ledger: Bind, attempt: Attempt, batch: Batch, item: Item, publication: Publication) -> Publication | None:
+def _skipped(
+    ledger: Bind, attempt: Attempt, batch: Batch, item: Item, publication: Publication, ended: Mapping[str, str]
+) -> Publication | None:
     """None if the item may go in; its publication, skipped, if it never will. Raises what is to be tried later."""
-    skip = _overtaken(ledger, publication) or _require_dependencies(ledger, batch, item, last_try=attempt.last)
+    skip = _overtaken(ledger, publication) or _require_dependencies(ledger, batch, item, attempt.last, ended)
     return attempt.move(ledger, publication.key, skip) if skip else None
 
 
@@ -129,7 +135,9 @@ def _overtaken(ledger: Bind, publication: Publication) -> Move | None:
     return Move(State.SKIPPED, Phase.PUBLISH, reason, skip=Skip.UNDONE)
 
 
-def _require_dependencies(ledger: Bind, batch: Batch, item: Item, *, last_try: bool) -> Move | None:
+def _require_dependencies(
+    ledger: Bind, batch: Batch, item: Item, last_try: bool, ended: Mapping[str, str]
+) -> Move | None:
     """None if the item may go in, why it is skipped if it never will. Raises what is to be tried later."""
     if not item.needs:
         return None
@@ -138,6 +146,7 @@ def _require_dependencies(ledger: Bind, batch: Batch, item: Item, *, last_try: b
         item.needs,
         {f"{publication.project}/{publication.platform}": publication for publication in planned},
         last_try=last_try,
+        ended=ended,
     )
     if verdict.readiness is Readiness.PENDING:
         raise DependencyPending(item.name, verdict.reason, repository=batch.repository, path=item.destination)

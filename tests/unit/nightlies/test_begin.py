@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 from pydantic import ValidationError
 
-from include.nightlies.rules.begin import by_artifact, dates, first_pass, first_run_id, tick_of
+from include.nightlies.rules.begin import by_artifact, dates, first_pass, first_run_id, starts, tick_of
 from include.settings.model import Slot
 
 DAY = date(2026, 11, 21)
@@ -21,6 +21,13 @@ def slot(**changes: object) -> Slot:
 
 
 EITHER = slot(begins="either", schedule="0 2 * * *", cutoff="06:00")
+
+
+def test_the_first_day_of_a_slot_begins_in_its_own_zone() -> None:
+    assert starts(slot()) == datetime(2026, 1, 1, tzinfo=UTC)
+    assert starts(slot(start="2021-07-01")) == datetime(2021, 6, 30, 22, tzinfo=UTC)
+    with pytest.raises(ValidationError):
+        slot(start="in spring")
 
 
 def test_the_dates_that_may_begin_now_are_those_of_the_slots_own_day_and_the_next() -> None:

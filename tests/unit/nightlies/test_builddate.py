@@ -37,6 +37,16 @@ def test_a_partition_key_holds_its_date_in_any_usual_form(key):
     assert resolve(key=key).date == date(2026, 3, 4)
 
 
+def test_a_run_without_a_logical_date_has_the_day_on_which_it_was_started_in_the_slots_zone():
+    started = datetime(2026, 11, 25, 23, 30, tzinfo=UTC)  # half past midnight in Zurich
+    found = resolve_build_date(None, None, None, timezone=ZURICH, date_offset=0, run_after=started)
+    assert (found.date, found.reason) == (date(2026, 11, 26), "run_after 2026-11-26 00:30 in Europe/Zurich")
+    before = resolve_build_date(None, None, None, timezone=ZURICH, date_offset=-1, run_after=started)
+    assert before.date == date(2026, 11, 25)
+    logical = datetime(2026, 5, 6, 12, tzinfo=UTC)
+    assert resolve_build_date(None, None, logical, timezone=ZURICH, date_offset=0, run_after=started).date.month == 5
+
+
 def test_an_empty_form_field_is_no_parameter():
     assert resolve(" ", "", datetime(2026, 5, 6, 12, tzinfo=UTC)).date == date(2026, 5, 6)
 

@@ -33,6 +33,17 @@ def test_whether_an_artifact_may_go_in(states: dict[str, State], last_try: bool,
     assert (verdict.readiness, says in verdict.reason) == (found, True), verdict
 
 
+@pytest.mark.parametrize("state", [State.PLANNED, State.PREPARING, State.PREPARED, State.PUBLISHING])
+def test_what_no_task_publishes_any_more_blocks_at_once(state: State) -> None:
+    publications = {"A/x": publication(state), "B/x": publication(State.PUBLISHED)}
+    ended = dict.fromkeys(publications, "task artifact.publish[0] is skipped")
+    verdict = readiness(NEEDS, publications, last_try=False, ended=ended)
+    assert (verdict.readiness, verdict.blocked_by) == (Readiness.BLOCKED, "A/x")
+    assert "task artifact.publish[0] is skipped" in verdict.reason
+    assert "Clear task plan with *Downstream*" in verdict.reason
+    assert readiness(NEEDS, publications, last_try=False).readiness is Readiness.PENDING
+
+
 def test_what_the_plan_refused_blocks_at_once() -> None:
     verdict = readiness(("A/x",), {"A/x": publication(State.FAILED, Phase.PLAN)}, last_try=False)
     assert verdict.readiness is Readiness.BLOCKED

@@ -1,0 +1,217 @@
+"""Runs that Airflow would leave waiting, or end as a success without having done anything, under its own scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.api.common.mark_tasks import set_dag_run_state_to_failed
+from airflow.jobs.job import Job
+from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+from airflow.models.dagrun import DagRun
+from airflow.models.db_callback_request import DbCallbackRequest
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowSkipException
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState, TaskInstanceState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from operators.publish import PublishArtifactsOperator
+from tests.dags.conftest import MiniSite, Run
+from tests.fakes.builds import Build, tree
+
+pytestmark = pytest.mark.server("weed")
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with create_session() as opened:
+        yield opened
+
+
+class Runs:
+    """Runs of one DAG, begun by Airflow's scheduler."""
+
+    def __init__(self, session: Session, dag_id: str) -> None:
+        found = SerializedDagModel.get_dag(dag_id, session=session)
+        assert found is not None
+        self.session, self.dag = session, found
+
+    def start(
+        self, logical_date: datetime | None = None, kind: DagRunType = DagRunType.MANUAL, **conf: object
+    ) -> DagRun:
+        """Start a run as Airflow's interface does, and let the scheduler begin it."""
+        now = datetime.now(UTC) - timedelta(seconds=2)  # SQLite compares it with a clock of whole seconds
+        run = self.dag.create_dagrun(
+            run_id=f"{kind.value}__{now.isoformat()}", run_type=kind, logical_date=logical_date, run_after=now,
+            data_interval=None if logical_date is None else (logical_date, logical_date),
+            triggered_by=DagRunTriggeredByType.REST_API, state=DagRunState.QUEUED, session=self.session, conf=conf,
+        )  # fmt: skip
+        self.session.flush()
+        return self.begin(run)
+
+    def begin(self, run: DagRun) -> DagRun:
+        """One look of the scheduler at what is queued."""
+        scheduler = SchedulerJobRunner(Job(), num_runs=1)
+        scheduler._start_queued_dagruns(self.session)
+        self.session.flush()
+        return run
+
+    def states(self, run: DagRun) -> dict[str, TaskInstanceState | None]:
+        return {ti.task_id: ti.state for ti in run.get_task_instances(session=self.session)}
+
+
+@pytest.fixture
+def unpaused(site: MiniSite, session: Session) -> Iterator[None]:
+    """As an operator leaves it; other runs of the DAGs are over, so that the new one is begun at once."""
+    from airflow.models.dag import DagModel
+
+    for model in session.scalars(select(DagModel)):
+        model.is_paused = False
+    for run in session.scalars(select(DagRun).where(DagRun.state.in_(["queued", "running"]))):
+        run.state = DagRunState.FAILED
+    session.flush()
+    yield
+    session.rollback()
+
+
+@pytest.mark.usefixtures("unpaused")
+@pytest.mark.parametrize("dag_id", ["nightly_install_main", "nightly_install", "undo_build", "nightly_gc", "leases"])
+def test_a_run_from_the_future_or_from_before_the_first_day_is_failed_with_the_reason(
+    session: Session, dag_id: str
+) -> None:
+    runs = Runs(session, dag_id)
+    conf = {"slot": "main"} if dag_id == "nightly_install" else {}
+    conf |= {"slot": "main", "build_id": "b1", "reason": "test"} if dag_id == "undo_build" else {}
+    for logical_date, why in (
+        (datetime.now(UTC) + timedelta(days=96), "is in the future"),
+        (datetime(2021, 11, 21, 2, tzinfo=UTC), "is before the DAG's start date"),
+    ):
+        told = len(session.scalars(select(DbCallbackRequest)).all())
+        run = runs.start(logical_date, **conf)
+        assert run.state == DagRunState.FAILED
+        assert run.end_date is not None
+        assert why in (run.note or "")
+        assert "Start the run without a logical date" in (run.note or "")
+        callback = session.scalars(select(DbCallbackRequest)).all()[told:]
+        assert [why in str(one.get_callback_request().msg) for one in callback] == [True]
+
+
+@pytest.mark.usefixtures("unpaused")
+def test_a_run_without_a_logical_date_or_in_the_next_minutes_and_a_backfill_of_older_builds_begin(
+    session: Session,
+) -> None:
+    runs = Runs(session, "nightly_install_main")
+    assert runs.start().state == DagRunState.RUNNING
+    assert runs.start(datetime.now(UTC) + timedelta(minutes=2)).state == DagRunState.RUNNING
+    old = runs.start(datetime(2021, 11, 21, 2, tzinfo=UTC), DagRunType.BACKFILL_JOB)
+    assert old.state == DagRunState.RUNNING
+    assert runs.states(old).keys() == set(runs.dag.task_ids)
+
+
+def marked_failed(runs: Runs, run: DagRun, *running: str) -> None:
+    """A person marks the run as failed while these tasks run, then clears it with *Only failed*."""
+    for ti in run.get_task_instances(session=runs.session):
+        if ti.task_id in running:
+            ti.state, ti.hostname, ti.start_date = TaskInstanceState.RUNNING, "a-worker", datetime.now(UTC)
+    runs.session.flush()
+    set_dag_run_state_to_failed(dag=runs.dag, run_id=run.run_id, commit=True, session=runs.session)
+    assert run.state == DagRunState.FAILED
+    assert set(runs.states(run).values()) == {TaskInstanceState.FAILED, TaskInstanceState.SKIPPED}
+    runs.dag.clear(run_id=run.run_id, only_failed=True, session=runs.session)
+    assert {name for name, state in runs.states(run).items() if state is None} == set(running)
+
+
+@pytest.mark.usefixtures("unpaused")
+def test_a_run_that_was_marked_failed_and_cleared_by_only_failed_does_all_that_had_not_begun(
+    site: MiniSite, session: Session
+) -> None:
+    build = Build("2026-08-07").add("Marked", "x86_64", tree({"file": b"content"}))
+    site.drop(build)
+    runs = Runs(session, "nightly_install")
+    run = runs.start(**{**site.defaults["nightly_install"], "slot": "main", "build_date": build.date})
+    marked_failed(runs, run, "find_build")
+    runs.begin(run)
+    assert set(runs.states(run).values()) == {None}
+    session.commit()
+    name = f"nightly_install/{run.run_id}"
+    ended = site.clear(Run("", {}, {}, name), "find_build")
+    assert ended.state == "success", ended
+    assert ended.states() == {"Marked/x86_64": "published"}
+    assert ended.tasks["gate"] == "success"
+
+
+@pytest.mark.usefixtures("unpaused")
+def test_what_skipped_itself_or_was_done_stays_when_a_run_is_cleared(session: Session) -> None:
+    runs = Runs(session, "rollback")
+    run = runs.start(tag="good", reason="test")
+    now = datetime.now(UTC)
+    for ti in run.get_task_instances(session=session):
+        ti.state, ti.hostname, ti.start_date = TaskInstanceState.SKIPPED, "a-worker", now
+    begun = next(ti for ti in run.get_task_instances(session=session) if ti.task_id == "preview")
+    begun.state = TaskInstanceState.FAILED
+    run.set_state(DagRunState.FAILED)
+    session.flush()
+    runs.dag.clear(run_id=run.run_id, only_failed=True, session=session)
+    runs.begin(run)
+    states = runs.states(run)
+    assert states.pop("preview") is None
+    assert set(states.values()) == {TaskInstanceState.SKIPPED}
+
+
+@pytest.mark.usefixtures("unpaused")
+@pytest.mark.parametrize("dag_id", ["nightly_install", "publication"])
+def test_a_run_whose_gate_was_skipped_by_hand_is_no_success_and_says_what_to_clear(
+    session: Session, dag_id: str
+) -> None:
+    runs = Runs(session, dag_id)
+    conf = {"slot": "main"} if dag_id == "nightly_install" else {"path": "/a", "source": "s3://builds/a.tar"}
+    run = runs.start(**conf)
+    for ti in run.get_task_instances(session=session):
+        ti.set_state(TaskInstanceState.SKIPPED, session=session)
+    first = next(ti for ti in run.get_task_instances(session=session) if ti.task_id in {"find_build", "plan"})
+    first.state = TaskInstanceState.SUCCESS
+    session.flush()
+    run.dag = runs.dag
+    run.update_state(session=session, execute_callbacks=False)
+    assert run.state == DagRunState.FAILED
+    assert "Clear these tasks with *Downstream*, and not *Only failed*." in (run.note or "")
+
+
+def test_what_depends_on_what_no_task_publishes_any_more_ends_at_once_and_is_not_waited_for(
+    site: MiniSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = Build("2026-08-09").add("Base", "x86_64", tree({"file": b"base"}))
+    build.add("Top", "x86_64", tree({"file": b"top"}), dependencies=["Base"])
+    site.drop(build)
+    execute = PublishArtifactsOperator.execute
+
+    def skipped(self: PublishArtifactsOperator, context: Context) -> Any:
+        if self.batch["items"][0]["name"] == "Base/x86_64":
+            raise AirflowSkipException("marked by a person")  # nothing of it is in the ledger
+        return execute(self, context)
+
+    monkeypatch.setattr(PublishArtifactsOperator, "execute", skipped)
+    run = site.run("nightly_install", slot="main", build_date=build.date)
+    assert run.state == "failed"
+    assert run.states() == {"Base/x86_64": "prepared", "Top/x86_64": "skipped"}
+    (top,) = [one for one in run.publications.values() if one.project == "Top"]
+    assert "no task publishes it any more (task artifact.publish[0] is skipped)" in top.reason
+    monkeypatch.undo()
+    again = site.clear(run, "plan", *sorted(name.partition("[")[0] for name in run.tasks if name != "find_build"))
+    assert (again.state, set(again.states().values())) == ("success", {"published"})
+
+
+def test_a_misspelt_key_fails_the_run_and_publishes_nothing(site: MiniSite, capfd: pytest.CaptureFixture[str]) -> None:
+    before = site.revision()
+    site.drop(Build("2026-08-08").add("Key", "x86_64", tree({"file": b"content"})))
+    run = site.run("nightly_install", slot="main", build_date="2026-08-08", dryrun=True)
+    assert (run.state, run.tasks["find_build"], run.tasks["gate"]) == ("failed", "failed", "failed")
+    assert "has no parameter 'dryrun' (did you mean 'dry_run'?)" in capfd.readouterr().out
+    assert site.revision() == before
+    assert run.publications == {}
