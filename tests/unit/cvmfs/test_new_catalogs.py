@@ -80,8 +80,8 @@ def assert_goes_on(store: MemoryStore, folder: Path) -> None:
 
 DAMAGES = {
     "a counter of the range's end": f"UPDATE statistics SET value = {BIG} WHERE counter = 'self_regular'",
-    "a negative counter": "UPDATE statistics SET value = -1 WHERE counter = 'self_dir'",
-    "a negative counter below": "UPDATE statistics SET value = -5 WHERE counter = 'subtree_file_size'",
+    "a negative counter": "UPDATE statistics SET value = -1001 WHERE counter = 'self_dir'",
+    "a negative counter below": "UPDATE statistics SET value = -5000 WHERE counter = 'subtree_file_size'",
     "more bytes than there are": f"UPDATE statistics SET value = {1 << 60} WHERE counter = 'subtree_file_size'",
     "a counter of text": "UPDATE statistics SET value = 'many' WHERE counter = 'self_regular'",
     "the name ..": "UPDATE catalog SET name = '..' WHERE name = 'file'",
@@ -192,6 +192,14 @@ def test_counters_at_the_end_of_the_range_that_a_revision_has_hinder_nobody(stor
     store_all(store, [(packed.hash.key, packed.data) for packed in new.catalogs])
     [outcome] = commit(store, Change("", head.root, new.hash))
     assert isinstance(outcome, Head)
+    assert_goes_on(store, tmp_path)
+
+
+def test_counters_that_stock_tools_lost_count_of_are_taken(store: MemoryStore, tmp_path: Path) -> None:
+    """As in a repository in use: cvmfs/cvmfs#4397."""
+    lost = damaged("UPDATE statistics SET value = -2 WHERE counter IN ('self_xattr', 'subtree_xattr')")
+    outcomes = commit(store, bringing(store, "/q", lost), Change("/good", *change(store, "/good")))
+    assert all(isinstance(outcome, Head) for outcome in outcomes), outcomes
     assert_goes_on(store, tmp_path)
 
 
