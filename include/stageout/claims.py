@@ -28,7 +28,7 @@ from include.stageout.tables import stageout_jobs, stageout_queues, stageout_tra
 LARGE = "0" * 32
 """The claim of copies that wait for the component that reads large files (`claim_large`)."""
 BY_QUEUE = "ix_stageout_transfers_state_queue_due_at"
-_NOT_READ = frozenset({"place", "reason", "due_at", "claim", "claimed_by", "block", "copied_at"})
+_NOT_READ = frozenset({"place", "reason", "due_at", "claim", "claimed_by", "block"})
 """Columns that no component needs of what it has claimed."""
 
 

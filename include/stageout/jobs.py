@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,9 +10,17 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 
 from include.ledger.engine import Bind, reading, writing
+from include.stageout.attempts.answers import copy_time
 from include.stageout.claims import StageoutWorker
 from include.stageout.errors import MOVE_REFUSED
-from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
+from include.stageout.moves import (
+    TransferJobMove,
+    TransferMove,
+    move_jobs,
+    move_transfers,
+    note_writing,
+    writes_text,
+)
 from include.stageout.requests import pieces
 from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
@@ -85,7 +93,8 @@ def record_job(
         done = connection.execute(insert(stageout_jobs).values({**values, "files": len(taken)}))
         number = int(done.lastrowid)
         for piece in pieces(taken):
-            changes = {"job": number, "due_at": now + worker.keeps}
+            # a new attempt begins: what could write of earlier ones has ended
+            changes = {"job": number, "due_at": now + worker.keeps, "may_write_until": None}
             connection.execute(update(stageout_transfers).where(columns.id.in_(piece)).values(changes))
         return number, frozenset(taken)
 
@@ -163,16 +172,18 @@ def transfers_of_jobs(
         return tuple(rows)
 
 
-def declare_dead(bind: Bind, fts_id: str, *, by: str, now: datetime) -> frozenset[int]:
+def declare_dead(bind: Bind, fts_id: str, *, by: str, now: datetime, margin: timedelta) -> frozenset[int]:
     """Take a job for one that its FTS server does not run any more; its transfers are tried again, at no cost.
 
-    Only a person can know that: a copy that goes on would write to the same destination as the next attempt.
+    Only a person can know that. Its copies may go on all the same: the next attempts begin, and kills are confirmed,
+    when the time is over that a copy may take.
 
     Args:
         bind: The ledger, or the caller's transaction.
         fts_id: The job's id at FTS.
         by: Who declares it, for the history.
         now: When.
+        margin: Added to the longest time that a copy may take.
 
     Returns:
         The ids of the transfers that moved.
@@ -198,8 +209,16 @@ def declare_dead(bind: Bind, fts_id: str, *, by: str, now: datetime) -> frozense
         moved: frozenset[int] = frozenset()
         rows = transfers_of_jobs(connection, [row.id], list(_AFTER_DEATH))
         for state, (to, component) in _AFTER_DEATH.items():
-            theirs = [transfer.id for transfer in rows if transfer.state == state.value]
-            moves = [TransferMove(number, state, to, reason, spends=False) for number in theirs]
+            theirs = [transfer for transfer in rows if transfer.state == state.value]
+            times = {transfer.id: now + copy_time(transfer.size) + margin for transfer in theirs}
+            if to is None:
+                note_writing(connection, times)
+                continue
+            moves = [
+                TransferMove(number, state, to, f"{reason}; {writes_text(time)}", time - now, spends=False,
+                             may_write_until=time)
+                for number, time in times.items()
+            ]  # fmt: skip
             moved |= move_transfers(connection, moves, component, now=now)
         return moved
 
@@ -211,10 +230,11 @@ _TAKEN = [
     if state not in (TransferJobState.SUBMITTING, TransferJobState.REFUSED, TransferJobState.DEAD)
 ]  # fmt: skip
 """States of jobs that FTS has, or had."""
-_AFTER_DEATH = {
+_AFTER_DEATH: Mapping[TransferState, tuple[TransferState | None, StageoutComponent]] = {
     TransferState.CLAIMED: (TransferState.NEW, StageoutComponent.SUBMITTER),
     TransferState.SUBMITTED: (TransferState.RETRY_WAIT, StageoutComponent.MONITOR),
     TransferState.ACTIVE: (TransferState.RETRY_WAIT, StageoutComponent.MONITOR),
-    TransferState.KILLING: (TransferState.KILLED, StageoutComponent.MONITOR),
+    # the monitor ends the kill
+    TransferState.KILLING: (None, StageoutComponent.MONITOR),
 }
-"""Where the transfers of a dead job go, and who moves them there."""
+"""Where the transfers of a dead job go, and who moves them there; None: they stay."""

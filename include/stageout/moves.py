@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -40,6 +40,8 @@ class TransferMove:
         spends: Whether a move to retry-wait counts as a retry.
         failure: The class of a failure; None: as it was. The same holds for what follows.
         may_overwrite: Whether what is at the destination is known to be its own.
+        may_write_until: How long a copy of the attempt that ends may still write to the destination.
+        began_at: When an attempt that ends without proof had begun to copy.
         copied_at: When FTS finished it.
         size: Bytes, as verified.
         checksum: As verified.
@@ -53,6 +55,8 @@ class TransferMove:
     spends: bool = True
     failure: TransferFailureClass | None = None
     may_overwrite: bool | None = None
+    may_write_until: datetime | None = None
+    began_at: datetime | None = None
     copied_at: datetime | None = None
     size: int | None = None
     checksum: str | None = None
@@ -62,6 +66,8 @@ class TransferMove:
         found = {
             "failure": self.failure and self.failure.value,
             "may_overwrite": self.may_overwrite,
+            "may_write_until": self.may_write_until,
+            "began_at": self.began_at,
             "copied_at": self.copied_at,
             "size": self.size,
             "checksum": self.checksum,
@@ -95,7 +101,8 @@ def move_transfers(
     """Record moves of transfers in one transaction; each ends the claim of its transfer.
 
     A transfer that is in another state by now, or that another claim has taken, is left as it is: a process that was
-    too slow, or whose answer was lost, changes nothing.
+    too slow, or whose answer was lost, changes nothing. One that becomes new is due only when no copy of an earlier
+    attempt can write to its destination any more.
 
     Args:
         bind: The ledger, or the caller's transaction.
@@ -118,7 +125,7 @@ def move_transfers(
     def work(connection: Connection) -> frozenset[int]:
         moved = _unchanged(connection, stageout_transfers, wanted, claim)
         for row in moved:
-            move = wanted[row.id]
+            move = wanted[row.id] = _held_back(wanted[row.id], row, now)
             registration = rules[move.current, move.to].registration
             if registration is not None and registration is not (row.dataset is not None):
                 what = "has a registration" if row.dataset is not None else "has no registration"
@@ -165,6 +172,33 @@ def note_moves(connection: Connection, table: Table, ids: Sequence[int], before:
         connection.execute(insert(stageout_moves).from_select(names, moved))
 
 
+def note_writing(connection: Connection, writing: Mapping[int, datetime]) -> None:
+    """Record of transfers that are being killed until when a copy of them may still write.
+
+    Args:
+        connection: The caller's transaction.
+        writing: The times, by the ids of the transfers. One that has another state by now is left.
+    """
+    columns = stageout_transfers.c
+    for number, until in writing.items():
+        killing = (columns.id == number, columns.state == TransferState.KILLING.value)
+        values = {"may_write_until": until, "reason": f"FTS has canceled it; {writes_text(until)}"}
+        connection.execute(update(stageout_transfers).where(*killing).values(values))
+
+
+def _held_back(move: TransferMove, row: Row[Any], now: datetime) -> TransferMove:
+    """The move, with the wait for a copy of an earlier attempt where it leads to the next one."""
+    until = move.may_write_until or row.may_write_until
+    if move.to is not TransferState.NEW or until is None or until <= now + move.wait:
+        return move
+    return replace(move, wait=until - now, reason=f"{move.reason}; {writes_text(until)}")
+
+
+def writes_text(until: datetime) -> str:
+    """The wait for a copy of an earlier attempt, for people."""
+    return f"an earlier copy may still write to the destination until {until:%Y-%m-%d %H:%M:%S} UTC"
+
+
 def _unchanged(
     connection: Connection,
     table: Table,
@@ -173,7 +207,8 @@ def _unchanged(
 ) -> list[Row[Any]]:
     """The rows, locked, that are as the caller saw them."""
     found: list[Row[Any]] = []
-    columns = [column for column in table.columns if column.name in {"id", "state", "claim", "dataset"}]
+    read = {"id", "state", "claim", "dataset", "may_write_until"}
+    columns = [column for column in table.columns if column.name in read]
     # in one order: two processes that move the same rows wait for each other, and do not deadlock
     for piece in pieces(sorted(wanted)):
         query = select(*columns).where(table.c.id.in_(piece)).order_by(table.c.id).with_for_update()

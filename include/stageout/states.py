@@ -47,7 +47,7 @@ class TransferState(Enum):
     NEEDS_CREDENTIAL = "needs-credential"
     FAILED = "failed"
     KILLING = "killing"
-    """A kill was requested; FTS has to confirm that nothing writes any more. Jobs end with their files."""
+    """A kill was requested; nothing of it may write any more before it is killed. Jobs end with their files."""
     KILLED = "killed"
 
 
@@ -85,6 +85,8 @@ _REPORTER, _RETRY, _CLEANER = MoveRule(_C.REPORTER), MoveRule(_C.RETRY), MoveRul
 TRANSFER_MOVES: Mapping[tuple[TransferState, TransferState], MoveRule] = {
     (_T.NEW, _T.CLAIMED): _SUBMITTER,
     (_T.NEW, _T.KILLED): _PERSON,
+    # a copy of an earlier attempt may still write
+    (_T.NEW, _T.KILLING): _PERSON,
     # given back, or the submitter died before the job was recorded
     (_T.CLAIMED, _T.NEW): _SUBMITTER,
     (_T.CLAIMED, _T.SUBMITTED): _SUBMITTER,
@@ -113,8 +115,10 @@ TRANSFER_MOVES: Mapping[tuple[TransferState, TransferState], MoveRule] = {
     (_T.COPIED, _T.FAILED): _REPORTER,
     (_T.RETRY_WAIT, _T.NEW): _RETRY,
     (_T.RETRY_WAIT, _T.KILLED): _PERSON,
+    (_T.RETRY_WAIT, _T.KILLING): _PERSON,
     (_T.NEEDS_CREDENTIAL, _T.NEW): _RETRY,
     (_T.NEEDS_CREDENTIAL, _T.KILLED): _PERSON,
+    (_T.NEEDS_CREDENTIAL, _T.KILLING): _PERSON,
     (_T.DONE, _T.REGISTERED): MoveRule(_C.REGISTER, registration=True),
     (_T.DONE, _T.FAILED): MoveRule(_C.REGISTER, registration=True),
     (_T.DONE, _T.CLEANING): MoveRule(_C.REGISTER, registration=False),

@@ -123,6 +123,10 @@ stageout_transfers = Table(
     Column("retries", Integer, nullable=False),
     # an attempt passed FTS's check that the destination does not exist: what is there now is its own
     Column("may_overwrite", Boolean, nullable=False, server_default=false()),
+    # the copy of an attempt that is over may write to the destination until then; NULL: no such copy is known
+    Column("may_write_until", UtcTime),
+    # when the first attempt began to copy that left no proof of what it wrote
+    Column("began_at", UtcTime),
     # the class of the last failure
     Column("failure", exact(32)),
     Column("copied_at", UtcTime),

@@ -57,7 +57,8 @@ class MemoryPlace:
     def _answer(self, name: str, checksum: ChecksumMode) -> FileAnswer:
         if name in self.refusals or name not in self.files:
             return self.refusals.get(name)
-        return FileFacts(self.files[name][0], None if checksum is ChecksumMode.NONE else self.checksums.get(name))
+        size, modified = self.files[name]
+        return FileFacts(size, None if checksum is ChecksumMode.NONE else self.checksums.get(name), modified)
 
 
 def site(name: str, **fields: Any) -> RemoteSite:

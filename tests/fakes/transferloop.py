@@ -20,7 +20,7 @@ from include.stageout.components.reporter import ReporterReport, read_back, repo
 from include.stageout.components.retry_manager import RetryReport, retry_waiting
 from include.stageout.components.submitter import SubmitReport, submit
 from include.stageout.components.tools import Stageout
-from include.stageout.places.facts import FileAnswer, FileFacts, ListedFile
+from include.stageout.places.facts import UNKNOWN_TIME, FileAnswer, FileFacts, ListedFile
 from include.stageout.tables import stageout_jobs, stageout_transfers
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.transfers import NOW, recorded, states
@@ -40,6 +40,8 @@ class DictPlace:
 
     files: dict[str, FileFacts] = field(default_factory=dict)
     broken: FailureReason | None = None
+    times: dict[str, datetime] = field(default_factory=dict)
+    """When files were written; UNKNOWN_TIME of others."""
 
     def look(self, names: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
         facts = {name: self.files[name] for name in names if name in self.files}
@@ -53,7 +55,11 @@ class DictPlace:
         return dict.fromkeys(names)
 
     def listed(self, prefix: str) -> Iterator[ListedFile]:
-        return ((name, facts.size, NOW) for name, facts in self.files.items() if name.startswith(prefix))
+        return (
+            (name, facts.size, self.times.get(name, UNKNOWN_TIME))
+            for name, facts in self.files.items()
+            if name.startswith(prefix)
+        )
 
     def close(self) -> None:
         """Nothing is open."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -131,7 +132,7 @@ def census_declares_dead(patch: Patch) -> None:
     def judged(stageout: Any, client: Any, rows: Any, now: Any) -> Any:
         for row in rows:
             if TransferJobState(row.state) not in JOB_ENDED:
-                declare_dead(stageout.ledger, row.fts_id, by="the census", now=now)
+                declare_dead(stageout.ledger, row.fts_id, by="the census", now=now, margin=timedelta(minutes=10))
         yield from asked(stageout, client, rows, now)
 
     patch.setattr(census, "_asked", judged)

@@ -183,12 +183,14 @@ def dead(
 ) -> None:
     """Declare that the FTS server of a job does not run it any more; its files are tried again.
 
-    Do this only when it is certain: a copy that goes on would write to the same destinations as the next attempt.
+    Do this only when it is certain. The files are tried again when the time is over that a copy may take.
     """
     from include.stageout.jobs import declare_dead
 
     with refusing():
-        moved = declare_dead(open_site().ledger, fts_id, by=holder(), now=datetime.now(UTC))
+        site = open_site()
+        margin = site.settings.stageout.copy_margin
+        moved = declare_dead(site.ledger, fts_id, by=holder(), now=datetime.now(UTC), margin=margin)
     if as_json:
         typer.echo(json.dumps({"job": fts_id, "transfers": sorted(moved)}))
         return

@@ -89,6 +89,8 @@ class FileStatus(_Reply):
     finish_time: Time | None = None
     throughput: Annotated[float, Field(allow_inf_nan=False)] | None = None
     transfer_host: Text | None = None
+    pid: int | None = None
+    """Of the process that copies it, on that host."""
     log_file: Text | None = None
     file_metadata: Any = None
 

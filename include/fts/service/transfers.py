@@ -120,7 +120,7 @@ class Transfers:
         for file_id in file_ids:
             file = files.get(file_id)
             if file is not None:
-                self._cancel(file, _CANCELED, now)
+                self._cancel(file, None, now, outlived=True)
             answers.append("File does not belong to the job" if file is None else file.state.value)
         return answers
 
@@ -146,7 +146,7 @@ class Transfers:
             if (name in file.link) if kind == STORAGE else (name == file.job.user):
                 touched[file.job.job_id] = None
                 if not waits:
-                    self._cancel(file, _BANNED if kind == STORAGE else "User banned", now)
+                    self._cancel(file, _BANNED if kind == STORAGE else "User banned", now, outlived=True)
                 elif file.state is FileState.SUBMITTED:
                     move(file, FileState.ON_HOLD, now)
                     self._state.file_changed(file)
@@ -224,18 +224,17 @@ class Transfers:
         copier.start(
             CopyOrder(
                 file.file_id, file.source, file.destination, file.user_size, file.checksum, options.verify, overwrite,
-                options.dst_file_report, options.strict_copy, options.timeout_s, file.tokens,
+                options.strict_copy, options.timeout_s, file.tokens,
             ),
             now,
         )  # fmt: skip
 
     def _copied(self, end: CopyEnd, now: float) -> None:
+        if end.file_id not in self._files:
+            return  # it was canceled, and its copy went on
         file = self._files[end.file_id]
         self.scheduler.release(file)
         self._state.file_changed(file)
-        if end.report is not None:
-            known = file.metadata if isinstance(file.metadata, dict) else {}
-            file.metadata = {**known, **end.report}
         if end.failure is None:
             file.size, file.reason = end.size, None
             file.checksum = file.checksum if file.checksum and ":" in file.checksum else end.checksum
@@ -253,12 +252,20 @@ class Transfers:
         else:
             self._finish(file, FileState.FAILED, now)
 
-    def _cancel(self, file: FileRecord, reason: str, now: float) -> None:
-        """Cancel a file; one that has ended stays as it is."""
+    def _cancel(self, file: FileRecord, reason: str | None, now: float, *, outlived: bool = False) -> None:
+        """Cancel a file; one that has ended stays as it is.
+
+        Args:
+            file: The file.
+            reason: FTS's; it gives none for single files.
+            now: The time, which counts as that of the end.
+            outlived: Its copy goes on, as with FTS, which stops only copies of jobs that are canceled as a whole.
+        """
         if file.state.terminal:
             return
         if file.state is FileState.ACTIVE:
-            self._copiers[file.link[0].partition("://")[0]].cancel(file.file_id)
+            if not outlived:
+                self._copiers[file.link[0].partition("://")[0]].cancel(file.file_id)
             self.scheduler.release(file)
         file.reason = reason
         self._state.file_changed(file)

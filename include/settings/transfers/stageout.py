@@ -84,6 +84,9 @@ class StageoutSettings(Block):
     """How failed transfers are retried."""
     queue_hours: Annotated[int, Field(ge=1, le=168)] = 5
     """FTS cancels a file that waits longer; it is retried."""
+    copy_margin_minutes: Annotated[int, Field(ge=1, le=10_000)] = 10
+    """Added to the longest time of a copy at FTS (600 s and 2 s per MB), where FTS does not watch the copy any more.
+    Until then no other attempt writes to its destination, and no source is removed."""
     pass_s: Annotated[int, Field(ge=1, le=3600)] = 50
     """Seconds that one run of a component may take."""
     shards: Annotated[int, Field(ge=1, le=16)] = 2
@@ -104,6 +107,11 @@ class StageoutSettings(Block):
     """A block is closed when its first file has waited for so long."""
     unknown_days: Annotated[int, Field(ge=1, le=3650)] = 14
     """Files in a temporary area that no transfer names are reported when they are older."""
+
+    @property
+    def copy_margin(self) -> timedelta:
+        """`copy_margin_minutes`."""
+        return timedelta(minutes=self.copy_margin_minutes)
 
     def user_of(self, owner: str) -> str:
         """The name of an Airflow user in name spaces."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -13,7 +14,7 @@ from sqlalchemy import Row
 from include.fts.client.replies import FileStatus, JobStatus
 from include.fts.states import FailureReason, FailureScope, FileState, JobState
 from include.stageout.attempts.submission import TRANSFER_KEY
-from include.stageout.moves import TransferMove
+from include.stageout.moves import TransferMove, writes_text
 from include.stageout.retry import RetryAlgorithm, RetryDecision, TransferFailureClass, failure_class
 from include.stageout.states import TransferJobState, TransferState
 
@@ -27,6 +28,16 @@ JOB_RESULTS: Mapping[JobState, TransferJobState] = {
     JobState.FAILED: TransferJobState.FAILED,
     JobState.CANCELED: TransferJobState.CANCELED,
 }
+COPY_TIME, COPY_TIME_PER_MB = timedelta(seconds=600), timedelta(seconds=2)
+"""FTS's own limit of the time that a copy takes."""
+UNKNOWN_BYTES = 100 * 10**9
+"""Of a file whose size is not known, for that limit."""
+KILL_TIME = timedelta(minutes=1)
+"""FTS notes the end of a copy that it kills before the process is gone."""
+_WHOLE_JOB = "Job canceled by the user"
+"""FTS's reason of the files of a job that was canceled as a whole: their copies are killed."""
+_OUT_OF_SIGHT = re.compile(r"No FTS server has updated|Probably stalled|was forcefully killed", re.IGNORECASE)
+"""FTS's reasons of files whose copies it has lost sight of."""
 _T = TransferState
 _UNDECIDED = frozenset(
     {TransferFailureClass.TIMEOUT, TransferFailureClass.CANCELED, TransferFailureClass.QUEUE_TIMEOUT}
@@ -61,26 +72,29 @@ class FileJudgement:
         move: Of its transfer, if it moves.
         settled: The transfer is not in the job any more: whatever FTS reports of the file later does not matter.
         cancel: FTS is asked to cancel the file.
+        until: The transfer stays as it is: a copy may still write until then.
     """
 
     move: TransferMove | None = None
     settled: bool = False
     cancel: bool = False
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptJudge:
-    """Judges files by the clock, the retry algorithm and a number drawn from 0 to 1."""
+    """Judges files by the clock, the retry algorithm, a number drawn from 0 to 1, and the margin of a copy's time."""
 
     retry: RetryAlgorithm
     now: datetime
     chance: float
+    margin: timedelta
 
     def judge(self, row: Row[Any], file: FileStatus | None, job: JobAnswer) -> FileJudgement:
         """What becomes of a transfer.
 
         Args:
-            row: The transfer; its state is one of AT_FTS.
+            row: The transfer, with the columns `JUDGED` of the monitor; its state is one of AT_FTS.
             file: Its file in the job; None: the reply does not have it.
             job: The rest of the reply.
         """
@@ -97,23 +111,49 @@ class AttemptJudge:
                 return self._canceled(row, file, job)
             case _ if job.ended:
                 text = f"the FTS job ended, and this file is {file.file_state.value}"
-                return FileJudgement() if job.stopping else self.failed(row, FailureReason(None, None, text))
+                return FileJudgement() if job.stopping else self._ended(row, file, FailureReason(None, None, text), job)
             case _ if row.state == _T.KILLING.value:
                 return FileJudgement(cancel=True)
         to = _T.ACTIVE if file.file_state is FileState.ACTIVE else _T.SUBMITTED
         reason = "FTS copies it" if to is _T.ACTIVE else "FTS tries it again"
         return FileJudgement(None if row.state == to.value else TransferMove(row.id, _T(row.state), to, reason))
 
-    def failed(self, row: Row[Any], failure: FailureReason, *, proof: bool = False) -> FileJudgement:
-        """A transfer that leaves its job without a copy. ``proof``: what is at the destination is its own."""
+    def failed(
+        self,
+        row: Row[Any],
+        failure: FailureReason,
+        *,
+        proof: bool = False,
+        until: datetime | None = None,
+        began: datetime | None = None,
+    ) -> FileJudgement:
+        """A transfer that leaves its job without a copy.
+
+        Args:
+            row: As of `judge`.
+            failure: Why.
+            proof: What is at the destination is its own.
+            until: A copy of the attempt may still write until then.
+            began: When the attempt began to copy.
+        """
         current, known = _T(row.state), True if proof else None
+        until = row.may_write_until or until
+        if until is not None and until <= self.now:
+            until = None
+        if current is _T.KILLING and until is not None:
+            return FileJudgement(until=until)
+        first = began if not proof and row.began_at is None else None
         if current is _T.KILLING:
-            move = TransferMove(row.id, current, _T.KILLED, f"FTS: {failure.format()}", may_overwrite=known)
+            text = f"FTS: {failure.format()}"
+            move = TransferMove(row.id, current, _T.KILLED, text, may_overwrite=known, began_at=first)
             return FileJudgement(move, settled=True)
         decision = self._decided(row, failure)
+        reason, wait = decision.reason, _whole(decision.wait)
+        if until is not None:
+            reason, wait = f"{reason}; {writes_text(until)}", max(wait, until - self.now)
         move = TransferMove(
-            row.id, current, decision.to, decision.reason, _whole(decision.wait),
-            failure=failure_class(failure), may_overwrite=known,
+            row.id, current, decision.to, reason, wait,
+            failure=failure_class(failure), may_overwrite=known, may_write_until=until, began_at=first,
         )  # fmt: skip
         return FileJudgement(move, settled=True)
 
@@ -127,21 +167,49 @@ class AttemptJudge:
         decision = self.retry(refused, row.retries, self.chance)
         return replace(decision, reason=f"{decision.reason}, with a credential that can be used: {failure.text}")
 
-    def copied(self, row: Row[Any], reason: str, *, at: datetime | None = None, proof: bool = False) -> FileJudgement:
-        """A transfer whose destination exists; the reporter verifies it."""
+    def copied(
+        self,
+        row: Row[Any],
+        reason: str,
+        *,
+        at: datetime | None = None,
+        proof: bool = False,
+        failure: TransferFailureClass | None = None,
+        until: datetime | None = None,
+    ) -> FileJudgement:
+        """A transfer whose destination exists; the reporter verifies it. Arguments as of `failed`."""
         when = min(at or self.now, self.now)
         known = True if proof else None
-        move = TransferMove(row.id, _T(row.state), _T.COPIED, reason, copied_at=when, may_overwrite=known)
+        move = TransferMove(
+            row.id, _T(row.state), _T.COPIED, reason, copied_at=when, may_overwrite=known, failure=failure,
+            may_write_until=until,
+        )  # fmt: skip
         return FileJudgement(move, settled=True)
+
+    def lost_until(self, row: Row[Any]) -> datetime:
+        """How long a copy may write of a job that FTS does not know any more: from when that was seen first."""
+        until: datetime | None = row.may_write_until
+        return until if until is not None else self.now + copy_time(row.size) + self.margin
 
     def _finished(self, row: Row[Any], file: FileStatus, job: JobAnswer) -> FileJudgement:
         return self.copied(row, "copied by FTS", at=file.finish_time, proof=not job.overwrites)
 
     def _failed_file(self, row: Row[Any], file: FileStatus, job: JobAnswer, failure: FailureReason) -> FileJudgement:
-        exists = failure_class(failure) is TransferFailureClass.DESTINATION_EXISTS
-        if exists and row.state != _T.KILLING.value and is_same_file(row, file.file_metadata):
-            return self.copied(row, "the destination exists, as requested", at=file.finish_time)
-        return self.failed(row, failure, proof=proves_own_destination(file, failure, job))
+        kind = failure_class(failure)
+        if kind is TransferFailureClass.DESTINATION_EXISTS and row.state != _T.KILLING.value:
+            text = "the destination exists: it is compared with the request"
+            return self.copied(row, text, at=file.finish_time, failure=kind)
+        return self._ended(row, file, failure, job)
+
+    def _ended(self, row: Row[Any], file: FileStatus, failure: FailureReason, job: JobAnswer) -> FileJudgement:
+        """A file that FTS has ended without a copy."""
+        return self.failed(
+            row,
+            failure,
+            proof=proves_own_destination(file, failure, job),
+            until=may_write_until(file, row.size, margin=self.margin, now=self.now),
+            began=None if job.overwrites else file.start_time,
+        )
 
     def _canceled(self, row: Row[Any], file: FileStatus, job: JobAnswer) -> FileJudgement:
         copying = file.start_time is not None and file.finish_time is None
@@ -150,7 +218,39 @@ class AttemptJudge:
             return FileJudgement()
         parsed = file.failure or FailureReason(None, None, "canceled at FTS")
         failure = parsed if parsed.errno is not None else FailureReason(parsed.scope, errno.ECANCELED, parsed.text)
-        return self.failed(row, failure, proof=proves_own_destination(file, failure, job))
+        return self._ended(row, file, failure, job)
+
+
+def copy_time(size: int | None) -> timedelta:
+    """The longest time that FTS lets a copy of so many bytes take; None: the size is not known."""
+    megabytes = -(-(UNKNOWN_BYTES if size is None else size) // 10**6)
+    return COPY_TIME + COPY_TIME_PER_MB * megabytes
+
+
+def may_write_until(file: FileStatus, size: int | None, *, margin: timedelta, now: datetime) -> datetime | None:
+    """Return until when the copy of a file that FTS has ended may still write; None: nothing of it writes.
+
+    A copy that reports its own end has ended. A cancel of single files, or of all files of a banned storage or user,
+    sets the time of the end at once, and the copy goes on: FTS kills only copies of jobs that were canceled as a whole,
+    and notes their end when it does. It also ends files whose copies it has lost sight of.
+
+    Args:
+        file: FAILED, CANCELED, or not ended in a job that has.
+        size: Bytes; None if unknown.
+        margin: Added to FTS's limit of a copy's time.
+        now: The time.
+    """
+    if file.start_time is None and file.transfer_host is None:
+        # no host of FTS has taken it
+        return None
+    text = file.reason or ""
+    if file.file_state is FileState.FAILED and not _OUT_OF_SIGHT.search(text):
+        return None
+    # without its pid, which it has a moment after its start, a copy is not killed
+    killed = file.file_state is FileState.CANCELED and text.startswith(_WHOLE_JOB) and file.pid
+    if killed and file.finish_time is not None:
+        return file.finish_time + KILL_TIME
+    return (file.start_time or file.finish_time or now) + copy_time(size) + margin
 
 
 def proves_own_destination(file: FileStatus, failure: FailureReason, job: JobAnswer) -> bool:
@@ -175,24 +275,6 @@ def proves_own_destination(file: FileStatus, failure: FailureReason, job: JobAns
     flowed = file.throughput is not None and file.throughput > 0
     copying = failure.scope is FailureScope.TRANSFER and kind not in _UNDECIDED
     return flowed or copying or kind is TransferFailureClass.DESTINATION_CHECKSUM
-
-
-def is_same_file(row: Row[Any], metadata: object) -> bool:
-    """Whether FTS's report of an existing destination agrees with the request.
-
-    What the request does not say is left to the reporter, which compares with the source; without a report, it is
-    another file.
-    """
-    report = metadata.get("dst_file") if isinstance(metadata, dict) else None
-    if not isinstance(report, dict):
-        return False
-    size, kind, digits = (report.get(name) for name in ("file_size", "checksum_type", "checksum_value"))
-    if not isinstance(size, int) or isinstance(size, bool) or row.size not in (None, size):
-        return False
-    declared = str(row.checksum or "").partition(":")
-    if not declared[2] or not isinstance(kind, str) or kind.lower() != declared[0]:
-        return True
-    return isinstance(digits, str) and digits.lower().lstrip("0") == declared[2].lstrip("0")
 
 
 def files_by_transfer(files: Sequence[FileStatus]) -> dict[int, FileStatus]:

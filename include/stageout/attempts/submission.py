@@ -97,7 +97,6 @@ class DraftJob:
         params = JobParams(
             verify_checksum=self.verify,
             overwrite=self.overwrites,
-            dst_file_report=not self.overwrites,
             retry=-1,
             max_time_in_queue_s=int(queue_time.total_seconds()),
             metadata=metadata,

@@ -17,10 +17,10 @@ from sqlalchemy import Row, select
 from include.errors import NightshiftError
 from include.fts.states import FailureReason, FailureScope
 from include.ledger.engine import reading
-from include.settings.transfers.sites import ChecksumMode
+from include.settings.transfers.sites import ChecksumMode, RemoteSite
 from include.stageout.claims import ClaimedRows, claim_registered, claim_transfers, keep_claim, look_again
 from include.stageout.components.tools import Stageout
-from include.stageout.moves import TransferMove, move_transfers
+from include.stageout.moves import TransferMove, move_transfers, writes_text
 from include.stageout.places.facts import FileAnswer, FileFacts, SitePlace
 from include.stageout.requests import pieces
 from include.stageout.states import StageoutComponent, TransferState
@@ -94,7 +94,9 @@ def _outcomes(
     for row in claimed.rows:
         file = SourceToClean(row.owner, row.source, row.source_name, row.destination, row.destination_name)
         why = kept_because(stageout.settings, stageout.sites, file)
-        if why is not None:
+        if row.may_write_until is not None and row.may_write_until > since:
+            kept[row.id] = _Outcome(None, writes_text(row.may_write_until))
+        elif why is not None:
             kept[row.id] = _Outcome(_T.KEPT, why)
         else:
             groups[row.source, row.owner].append(row)
@@ -113,7 +115,8 @@ def _removed(
     rows: Sequence[Row[Any]],
     held: Callable[[Collection[int]], Collection[int]],
 ) -> dict[int, _Outcome]:
-    """Remove the sources that are still what was copied, and that no other transfer needs.
+    """Remove the sources that are still what was copied, whose copies are still what was verified, and that no other
+    transfer needs.
 
     Rows that another process has by now have no outcome: their sources may be removed, and written again, since.
     """
@@ -123,9 +126,16 @@ def _removed(
         for row in rows if row.source_name in needed
     }  # fmt: skip
     free = [row for row in rows if row.source_name not in needed]
-    found = place.look([row.source_name for row in free], checksum=ChecksumMode.NONE)
-    outcomes |= {row.id: seen for row in free if (seen := _seen(row, found[row.source_name])) is not None}
+    sources = _looked(place, stageout.site(site), {row.id: row.source_name for row in free}, free)
+    outcomes |= {row.id: seen for row in free if (seen := _seen(row, sources[row.id])) is not None}
     ours = held([row.id for row in free if row.id not in outcomes])
+    copies: defaultdict[str, list[Row[Any]]] = defaultdict(list)
+    for row in free:
+        if row.id not in outcomes and row.id in ours:
+            copies[row.destination].append(row)
+    for destination, theirs in copies.items():
+        outcomes |= _lost(stageout, destination, theirs)
+    ours = held([row.id for row in free if row.id not in outcomes and row.id in ours])
     wanted = [row for row in free if row.id not in outcomes and row.id in ours]
     gone = place.remove([row.source_name for row in wanted])
     return outcomes | {row.id: _after(gone[row.source_name]) for row in wanted}
@@ -148,24 +158,67 @@ def _needed(stageout: Stageout, site: str, names: Sequence[str]) -> Mapping[str,
     return needed
 
 
+def _looked(
+    place: SitePlace, site: RemoteSite, names: Mapping[int, str], rows: Sequence[Row[Any]]
+) -> dict[int, FileAnswer]:
+    """What a storage has of files, with the sum that is in the row where the site reports such sums."""
+    answers: dict[int, FileAnswer] = {}
+    summed = {row.id for row in rows if row.checksum and row.checksum.partition(":")[0] == site.checksum.value}
+    for mode, ids in ((site.checksum, summed), (ChecksumMode.NONE, names.keys() - summed)):
+        asked = {number: names[number] for number in sorted(ids)}
+        found = place.look(list(asked.values()), checksum=mode) if asked else {}
+        answers |= {number: found[name] for number, name in asked.items()}
+    return answers
+
+
 def _seen(row: Row[Any], answer: FileAnswer) -> _Outcome | None:
     """The outcome that the state of the source decides; None: it is to be removed."""
     if answer is None:
         return _Outcome(_T.CLEANED, "the source does not exist")
     if not isinstance(answer, FileFacts):
-        return _refused(answer)
-    if row.size is not None and answer.size != row.size:
-        what = f"the source has changed since it was copied: {answer.size} bytes, not {row.size}"
-        return _Outcome(_T.KEPT, what)
+        return _refused(answer, FailureScope.SOURCE)
+    changed = _difference(row, answer)
+    if changed is None and answer.checksum is None and None not in (answer.modified, row.copied_at):
+        # its bytes are not compared: it may be another file of the same size
+        changed = f"it was written at {answer.modified}" if answer.modified > row.copied_at else None
+    return None if changed is None else _Outcome(_T.KEPT, f"the source has changed since it was copied: {changed}")
+
+
+def _lost(stageout: Stageout, site: str, rows: Sequence[Row[Any]]) -> dict[int, _Outcome]:
+    """The outcomes of sources whose copies are not, or cannot be seen to be, what was verified."""
+    names = {row.id: row.destination_name for row in rows}
+    try:
+        answers = _looked(stageout.place(site, rows[0].owner), stageout.site(site), names, rows)
+    except NightshiftError as error:
+        return {row.id: _Outcome(None, str(error)) for row in rows}
+    outcomes: dict[int, _Outcome] = {}
+    for row in rows:
+        answer = answers[row.id]
+        if answer is None:
+            outcomes[row.id] = _Outcome(_T.KEPT, "the copy does not exist at the destination any more")
+        elif not isinstance(answer, FileFacts):
+            outcomes[row.id] = _refused(answer, FailureScope.DESTINATION)
+        elif (changed := _difference(row, answer)) is not None:
+            outcomes[row.id] = _Outcome(_T.KEPT, f"the copy is not what was verified: {changed}")
+    return outcomes
+
+
+def _difference(row: Row[Any], facts: FileFacts) -> str | None:
+    """What differs of a file from the size and checksum in the row; None: nothing that both have."""
+    if row.size is not None and facts.size != row.size:
+        return f"{facts.size} bytes, not {row.size}"
+    algorithm = (row.checksum or "").partition(":")[0]
+    if facts.checksum is not None and facts.checksum.partition(":")[0] == algorithm and facts.checksum != row.checksum:
+        return f"{facts.checksum}, not {row.checksum}"
     return None
 
 
 def _after(failure: FailureReason | None) -> _Outcome:
-    return _Outcome(_T.CLEANED, "the source was removed") if failure is None else _refused(failure)
+    return _Outcome(_T.CLEANED, "the source was removed") if failure is None else _refused(failure, FailureScope.SOURCE)
 
 
-def _refused(failure: FailureReason) -> _Outcome:
-    return _Outcome(None, replace(failure, scope=FailureScope.SOURCE).format())
+def _refused(failure: FailureReason, scope: FailureScope) -> _Outcome:
+    return _Outcome(None, replace(failure, scope=scope).format())
 
 
 def _record(

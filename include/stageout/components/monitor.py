@@ -28,7 +28,7 @@ from include.stageout.attempts.answers import (
 from include.stageout.claims import ClaimedRows, claim_jobs, claim_transfers, keep_claim, look_again
 from include.stageout.components.tools import Stageout
 from include.stageout.jobs import transfers_of_jobs
-from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
+from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers, note_writing
 from include.stageout.places.compare import CopiedFile, judge_copies
 from include.stageout.places.verify import CopyDecision, CopyVerdict
 from include.stageout.requests import pieces
@@ -39,9 +39,15 @@ SHORTEST_LOOK, LONGEST_LOOK = timedelta(seconds=10), timedelta(minutes=2)
 CANCEL_LOOK = timedelta(seconds=5)
 """After FTS was asked to cancel something."""
 OUTAGE_LOOK = timedelta(seconds=30)
-ASKED = ("file_id", "file_state", "reason", "start_time", "finish_time", "throughput", "file_metadata")
+ASKED = (
+    "file_id", "file_state", "reason", "start_time", "finish_time", "throughput", "transfer_host", "pid",
+    "file_metadata",
+)  # fmt: skip
 """The fields of a file that FTS is asked for: those that an `AttemptJudge` reads."""
-JUDGED = ("id", "job", "state", "size", "checksum", "retries", "failure", "source_name", "destination_name")
+JUDGED = (
+    "id", "job", "state", "size", "checksum", "retries", "failure", "source_name", "destination_name",
+    "may_write_until", "began_at",
+)  # fmt: skip
 """The columns of a transfer that are compared with them, or with its destination."""
 _T, _J = TransferState, TransferJobState
 
@@ -89,6 +95,8 @@ class _Findings:
     jobs: dict[int, TransferJobMove] = field(default_factory=dict)
     waits: dict[int, timedelta] = field(default_factory=dict)
     """Of jobs that do not move."""
+    writing: defaultdict[int, dict[int, datetime]] = field(default_factory=lambda: defaultdict(dict))
+    """By job: transfers that are being killed, and until when their copies may still write."""
 
 
 @dataclass
@@ -170,9 +178,9 @@ class _MonitorBatch:
         judged = self._judgements(transfers, files, answer)
         cancels = [files[number].file_id for number, judgement in judged.items() if judgement.cancel]
         if cancels:
-            self._cancel(client, row.fts_id, cancels)
-        moves = [judgement.move for judgement in judged.values() if judgement.move is not None]
-        findings.moves[row.id] += moves
+            running = {file.file_id for file in status.files if not file.file_state.terminal}
+            self._cancel(client, row.fts_id, cancels, whole=running <= set(cancels))
+        moves = self._found(row, judged, findings)
         result = JOB_RESULTS.get(status.job_state)
         if result is not None and all(judgement.settled for judgement in judged.values()):
             text = status.reason or f"FTS: {status.job_state.value}"
@@ -186,10 +194,28 @@ class _MonitorBatch:
         else:
             findings.waits[row.id] = wait
 
-    def _cancel(self, client: FtsClient, fts_id: str, files: Sequence[int]) -> None:
-        """Ask FTS to cancel files; the next look shows what became of them."""
+    def _found(self, row: Row[Any], judged: Mapping[int, FileJudgement], findings: _Findings) -> Sequence[TransferMove]:
+        moves = [judgement.move for judgement in judged.values() if judgement.move is not None]
+        findings.moves[row.id] += moves
+        findings.writing[row.id] |= {
+            number: judgement.until for number, judgement in judged.items() if judgement.until is not None
+        }
+        return moves
+
+    def _cancel(self, client: FtsClient, fts_id: str, files: Sequence[int], *, whole: bool) -> None:
+        """Ask FTS to cancel files; the next look shows what became of them.
+
+        Args:
+            client: Of the job's server.
+            fts_id: The job.
+            files: The ids of its files.
+            whole: All that the job still does: FTS kills copies only of jobs that are canceled as a whole.
+        """
         try:
-            client.cancel_files(fts_id, files)
+            if whole:
+                client.cancel([fts_id])
+            else:
+                client.cancel_files(fts_id, files)
         except FtsError as error:
             self.faults[error.code] += 1
 
@@ -199,7 +225,7 @@ class _MonitorBatch:
         return {transfer.id: self._attempts().judge(transfer, files.get(transfer.id), answer) for transfer in transfers}
 
     def _attempts(self) -> AttemptJudge:
-        return AttemptJudge(self.stageout.retry, self.now(), self.chance.random())
+        return AttemptJudge(self.stageout.retry, self.now(), self.chance.random(), self.stageout.settings.copy_margin)
 
     # -- a job that FTS does not know
 
@@ -214,7 +240,7 @@ class _MonitorBatch:
             return
         decisions = self._compared(row, transfers) if transfers else {}
         judged = {transfer.id: self._lost(transfer, decisions[transfer.id]) for transfer in transfers}
-        findings.moves[row.id] += [judgement.move for judgement in judged.values() if judgement.move is not None]
+        self._found(row, judged, findings)
         if all(judgement.settled for judgement in judged.values()):
             text = "FTS does not know it any more; its destinations were compared"
             findings.jobs[row.id] = TransferJobMove(row.id, _J(row.state), _J.LOST, text)
@@ -230,15 +256,18 @@ class _MonitorBatch:
         )
 
     def _lost(self, transfer: Row[Any], decision: CopyDecision) -> FileJudgement:
+        attempts = self._attempts()
+        until = attempts.lost_until(transfer)
         if decision.verdict is CopyVerdict.VERIFIED:
-            return self._attempts().copied(transfer, "its FTS job is lost; the destination is as requested")
+            return attempts.copied(transfer, "its FTS job is lost; the destination is as requested", until=until)
         if decision.verdict is CopyVerdict.LOOK:
             # too large to be read here: the reporter has it read, and a copy that differs is never replaced
-            return self._attempts().copied(transfer, "its FTS job is lost; the destination is as large as requested")
+            text = "its FTS job is lost; the destination is as large as requested"
+            return attempts.copied(transfer, text, until=until)
         if decision.verdict is CopyVerdict.CANNOT_TELL:
             return FileJudgement()
         text = f"its FTS job is lost; {decision.reason.text}"
-        return self._attempts().failed(transfer, FailureReason(None, None, text))
+        return attempts.failed(transfer, FailureReason(None, None, text), until=until)
 
     # -- the ledger
 
@@ -251,12 +280,16 @@ class _MonitorBatch:
             for piece in pieces(sorted({row.job for row in claimed.rows if row.job is not None})):
                 query = select(columns.id, columns.state).where(columns.id.in_(piece))
                 running |= {job.id for job in connection.execute(query) if _J(job.state) not in JOB_ENDED}
+        ledger, now = self.stageout.ledger, self.now()
         waits = {row.id: LONGEST_LOOK for row in claimed.rows if row.job in running}
+        waits |= {
+            row.id: row.may_write_until - now
+            for row in claimed.rows if row.id not in waits and row.may_write_until and row.may_write_until > now
+        }  # fmt: skip
         moves = [
             TransferMove(row.id, _T.KILLING, _T.KILLED, "FTS has nothing of it")
-            for row in claimed.rows if row.job not in running
+            for row in claimed.rows if row.id not in waits
         ]  # fmt: skip
-        ledger, now = self.stageout.ledger, self.now()
         moved = move_transfers(ledger, moves, StageoutComponent.MONITOR, now=now, claim=claimed.claim)
         self.moved.update([_T.KILLED.value] * len(moved))
         look_again(ledger, stageout_transfers, waits, claimed.claim, now=now)
@@ -274,6 +307,7 @@ class _MonitorBatch:
             ours = _held(connection, [*findings.jobs, *findings.waits], claim)
             moves = [move for job, theirs in findings.moves.items() if job in ours for move in theirs]
             moved = move_transfers(connection, moves, StageoutComponent.MONITOR, now=now)
+            note_writing(connection, {n: t for job in ours for n, t in findings.writing.get(job, {}).items()})
             jobs = [move for job, move in findings.jobs.items() if job in ours]
             move_jobs(connection, jobs, StageoutComponent.MONITOR, now=now, claim=claim)
             look_again(connection, stageout_jobs, findings.waits, claim, now=now)

@@ -17,7 +17,7 @@ from include.stageout.claims import LARGE, ClaimedRows, claim_large, claim_trans
 from include.stageout.components.tools import Stageout
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.places.compare import READ_IN_PASS, CopiedFile, judge_copies
-from include.stageout.places.facts import SitePlace
+from include.stageout.places.facts import UNKNOWN_TIME, SitePlace
 from include.stageout.places.verify import CopyDecision, CopyVerdict
 from include.stageout.retry import TransferFailureClass, failure_class
 from include.stageout.states import StageoutComponent, TransferState
@@ -167,7 +167,10 @@ def _reported(stageout: Stageout, place: SitePlace, rows: Sequence[Row[Any]], mo
         elif decision.verdict is CopyVerdict.LOOK:
             found.large[row.id] = f"larger than {READ_IN_PASS >> 20} MiB: it waits to be read by `stage_out_read_back`"
         else:
-            found.moves.append(_move(stageout, row, decision))
+            try:
+                found.moves.append(_move(stageout, place, row, decision))
+            except NightshiftError as error:
+                found.reasons[row.id] = str(error)
     return found
 
 
@@ -193,23 +196,49 @@ def _decisions(
     )
 
 
-def _move(stageout: Stageout, row: Row[Any], decision: CopyDecision) -> TransferMove:
+def _move(stageout: Stageout, place: SitePlace, row: Row[Any], decision: CopyDecision) -> TransferMove:
+    existed = row.failure == TransferFailureClass.DESTINATION_EXISTS.value and not row.may_overwrite
+    if existed and decision.verdict is CopyVerdict.VERIFIED and not decision.proof:
+        reason = "the destination exists, and only its size could be compared"
+        return TransferMove(row.id, _T.COPIED, _T.FAILED, reason)
     if decision.verdict is CopyVerdict.VERIFIED:
         # the same words for all: what was compared is in the columns
         reason = "verified by its size" if decision.checksum is None else "verified by its checksum"
+        if existed:
+            reason = f"{reason}: the destination existed, and is the file of the request"
         # what is in the row already is not written again
         size = None if decision.size == row.size else decision.size
         checksum = None if decision.checksum == row.checksum else decision.checksum
         return TransferMove(row.id, _T.COPIED, _T.DONE, reason, size=size, checksum=checksum)
-    failure = decision.reason
+    failure, own = decision.reason, None
     if decision.verdict is CopyVerdict.DIFFERS and not row.may_overwrite:
+        own = _is_leftover(place, row) or None
+    if decision.verdict is CopyVerdict.DIFFERS and not (row.may_overwrite or own):
         # it existed before any attempt: it is never replaced, whatever the retry algorithm would decide
         reason = f"the destination exists, and is another file: {failure.text}"
         return TransferMove(row.id, _T.COPIED, _T.FAILED, reason, failure=TransferFailureClass.DESTINATION_EXISTS)
     chance = random.random()  # noqa: S311 - jitter
     decided = stageout.retry(failure, row.retries, chance)
     later = timedelta(seconds=round(decided.wait.total_seconds()))
-    return TransferMove(row.id, _T.COPIED, decided.to, decided.reason, later, failure=failure_class(failure))
+    reason = f"{decided.reason}; an attempt of this transfer left it, and the next one replaces it" if own else ""
+    return TransferMove(
+        row.id, _T.COPIED, decided.to, reason or decided.reason, later,
+        failure=failure_class(failure), may_overwrite=own,
+    )  # fmt: skip
+
+
+def _is_leftover(place: SitePlace, row: Row[Any]) -> bool:
+    """Whether the destination is a part of the file that an attempt of this transfer left when it was cut off.
+
+    It is smaller than the file, and not older than the first attempt that began to copy. A storage that does not say
+    how old it is proves nothing. Raises NightshiftError as `SitePlace.listed`.
+    """
+    if row.began_at is None or row.size is None:
+        return False
+    folder = row.destination_name.rpartition("/")[0]
+    named = ((size, at) for name, size, at in place.listed(folder) if name == row.destination_name)
+    size, at = next(named, (row.size, UNKNOWN_TIME))
+    return bool(size < row.size and at != UNKNOWN_TIME and at >= row.began_at)
 
 
 def _next_look(row: Row[Any], now: datetime) -> timedelta:

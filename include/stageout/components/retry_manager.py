@@ -151,7 +151,7 @@ def kill(
     owner: str | None = None,
     workflow: str | None = None,
 ) -> KilledTransfers:
-    """Kill transfers. What FTS has is killed when FTS confirms it; what is copied already goes on.
+    """Kill transfers. What FTS has is killed when nothing of it can write any more; what is copied already goes on.
 
     The arguments are those of `resubmit`.
     """
@@ -186,17 +186,24 @@ def _moved(
     for piece in _chosen(bind, list(to), choice):
 
         def work(connection: Connection, piece: Sequence[Row[Any]] = piece) -> dict[TransferState, frozenset[int]]:
-            moves = [TransferMove(row.id, _T(row.state), to[_T(row.state)], reason) for row in piece]
+            moves = [TransferMove(row.id, _T(row.state), _target(row, to, now), reason) for row in piece]
             done = move_transfers(connection, moves, StageoutComponent.PERSON, now=now)
             _wake(connection, [row.job for row in piece if row.job is not None and row.id in done], now)
             return {
                 state: frozenset(move.id for move in moves if move.to is state and move.id in done)
-                for state in set(to.values())
+                for state in {move.to for move in moves}
             }
 
         for state, numbers in writing(bind, work).items():
             moved[state] |= numbers
     return moved
+
+
+def _target(row: Row[Any], to: Mapping[TransferState, TransferState], now: datetime) -> TransferState:
+    """Where a transfer goes; it is not killed yet while a copy of an earlier attempt may still write."""
+    target = to[_T(row.state)]
+    writes = row.may_write_until is not None and row.may_write_until > now
+    return _T.KILLING if target is _T.KILLED and writes else target
 
 
 def _chosen(bind: Bind, states: Sequence[TransferState], choice: _Choice) -> Iterator[Sequence[Row[Any]]]:
@@ -205,7 +212,9 @@ def _chosen(bind: Bind, states: Sequence[TransferState], choice: _Choice) -> Ite
     if ids is None and owner is None:
         raise ValueError("neither ids nor an owner: that would be every transfer")
     columns = stageout_transfers.c
-    query = select(columns.id, columns.state, columns.job).where(columns.state.in_([state.value for state in states]))
+    query = select(columns.id, columns.state, columns.job, columns.may_write_until).where(
+        columns.state.in_([state.value for state in states])
+    )
     if owner is not None:
         query = query.join(stageout_requests, columns.request == stageout_requests.c.id)
         query = query.where(stageout_requests.c.owner == owner)

@@ -37,7 +37,7 @@ from include.stageout.places.facts import (
     failed,
     read_back,
 )
-from include.stageout.places.multistatus import PROPFIND, FolderEntry, folder_entries
+from include.stageout.places.multistatus import PROPFIND, FolderEntry, folder_entries, http_time
 from include.stageout.places.options import PlaceOptions
 
 T = TypeVar("T")
@@ -258,7 +258,9 @@ def _facts(response: requests.Response) -> FileFacts | FailureReason:
     size = _size(response)
     if size is None:
         return failed(errno.EPROTO, "HEAD: the reply has no usable Content-Length")
-    return FileFacts(size, _digest(response.headers.get("Digest", "")))
+    return FileFacts(
+        size, _digest(response.headers.get("Digest", "")), http_time(response.headers.get("Last-Modified", ""))
+    )
 
 
 def _nothing(_: requests.Response) -> None:

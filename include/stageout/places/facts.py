@@ -11,7 +11,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
@@ -32,10 +32,14 @@ _NO_CHECKSUM = "00000000"
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What a storage reports of a file: its bytes, and `adler32:0a1b2c3d` or crc32c; None: it reports no checksum."""
+    """What a storage reports of a file: its bytes, and `adler32:0a1b2c3d` or crc32c; None: it reports no checksum.
+
+    `modified`: when it was written; None where a look does not say.
+    """
 
     size: int
     checksum: str | None
+    modified: datetime | None = field(default=None, compare=False)
 
 
 FileAnswer = FileFacts | FailureReason | None

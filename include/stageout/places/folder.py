@@ -106,7 +106,7 @@ def _facts(parent: int, name: str, reads: bool) -> FileFacts | FailureReason:
     if not stat.S_ISREG(found.st_mode):
         return failed(errno.EISDIR, "it is not a file, but a folder, a link or a device")
     if not reads:
-        return FileFacts(found.st_size, None)
+        return FileFacts(found.st_size, None, datetime.fromtimestamp(found.st_mtime, UTC))
     with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent), "rb", buffering=0) as file:
         return read_back(iter(lambda: file.read(BLOCK), b""), found.st_size)
 

@@ -83,7 +83,7 @@ class _Reader:
             # an empty one belongs to the properties that the server does not have
             self._values[name] = text
         elif name == "DAV: response" and _PATH in self._values:
-            size, modified = _size(self._values.get(_SIZE, "")), _time(self._values.get(_TIME, ""))
+            size, modified = _size(self._values.get(_SIZE, "")), http_time(self._values.get(_TIME, ""))
             self._entries.append(FolderEntry(self._values[_PATH], size, modified, self._is_folder))
         self._collected, self._length = [], 0
 
@@ -101,7 +101,8 @@ def _size(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
-def _time(text: str) -> datetime | None:
+def http_time(text: str) -> datetime | None:
+    """Parse a time in the form of HTTP; None if it has another form."""
     try:
         found = parsedate_to_datetime(text)
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)

@@ -70,7 +70,9 @@ class ObjectStorage:
             found = self._store.head(key)
             if found is None:
                 return None
-            return read_back(self._store.stream(key), found.size) if reads else FileFacts(found.size, None)
+            if reads:
+                return read_back(self._store.stream(key), found.size)
+            return FileFacts(found.size, None, found.modified)
         except BucketMissing as error:
             return _failure(error)
         except NotFound:

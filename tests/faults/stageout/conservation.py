@@ -30,6 +30,9 @@ CATALOGUED = {_T.REGISTERED, _T.CLEANING, _T.CLEANED, _T.KEPT}
 REMOVABLE = {_T.CLEANING, _T.CLEANED}
 IN_A_JOB = {_T.CLAIMED, _T.SUBMITTED, _T.ACTIVE, _T.KILLING}
 """States in which FTS may write the destination."""
+FINAL = {_T.CLEANED, _T.KILLED}
+"""States that say that nothing writes it."""
+ADOPTED = "its FTS job is lost; the destination is"
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,18 @@ def _check_file(world: StageoutWorld, account: Account, file: KnownFile) -> None
     what = f"{file}, {[f'{move.before} -> {move.state}: {move.reason}' for move in account.moves[file.id]]}"
     _require_history(account.moves[file.id], row.state, TRANSFER_MOVES, TransferState, what)
     writer = world.writers.get(file.destination)
-    if writer is not None:
-        assert state in IN_A_JOB, f"{state}, but FTS job {writer} may still write the destination; {what}"
-        assert account.jobs[row.job].fts_id == writer, f"FTS job {writer} writes, not its own job {row.job}; {what}"
+    own = state in IN_A_JOB and row.job is not None and account.jobs[row.job].fts_id == writer
+    if writer is not None and not own:
+        # a copy that outlives its attempt: nothing is final while it may write
+        known = file.id in account.alive and row.may_write_until is not None and row.may_write_until >= world.time
+        assert known, f"{state}, but FTS job {writer} may still write the destination; {what}"
+        assert state not in FINAL, f"{state}, but FTS job {writer} may still write the destination; {what}"
     if state in VERIFIED:
-        assert world.arrived(file), f"{state} without a copy: {world.storages.files.get(file.destination)}; {what}"
+        arrived = world.arrived(file)
+        if any(move.reason.startswith(ADOPTED) for move in account.moves[file.id]):
+            # a copy of the job that FTS has forgotten may replace it later: then its source stays
+            arrived = arrived or file.source in world.storages.files
+        assert arrived, f"{state} without a copy: {world.storages.files.get(file.destination)}; {what}"
     if file.dataset is not None and state in CATALOGUED:
         assert world.registrations(file) == 1, f"{state}, but {world.registrations(file)} times registered; {what}"
     if state not in REMOVABLE and not file.source_lost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from sqlalchemy import select
@@ -55,7 +55,7 @@ def declare_job_dead(world: StageoutWorld, number: int) -> None:
     if jobs:
         job = jobs[number % len(jobs)]
         world.forget(job.server, [job.fts_id], archived=False)
-        declare_dead(world.ledger, job.fts_id, by="olga", now=world.time)
+        declare_dead(world.ledger, job.fts_id, by="olga", now=world.time, margin=timedelta(minutes=10))
 
 
 BESIDE: Mapping[str, Callable[[StageoutWorld, str], None]] = {

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -73,7 +73,9 @@ LEFT_BEHIND = {Outcome.MISMATCH, Outcome.TIMEOUT, Outcome.NO_SPACE}
 BEFORE_THE_COPY = {Outcome.SOURCE_DOWN}
 """Sources are asked before destinations."""
 STOPS = timedelta(minutes=5)
-"""A copy that was canceled goes on for so long at most."""
+"""A copy of a job that was canceled goes on for so long at most."""
+OUTLIVES = timedelta(seconds=602)
+"""A copy that nothing stops goes on for so long: FTS's time limit of a small file."""
 
 
 class Refused(Exception):
@@ -131,6 +133,8 @@ class WildFts:
     troubles: list[Trouble] = field(default_factory=list)
     troubled: str | None = None
     stopping: list[tuple[FtsJobRow, dict[str, Any], datetime]] = field(default_factory=list)
+    outliving: list[tuple[FtsJobRow, dict[str, Any], datetime]] = field(default_factory=list)
+    """Files that FTS has ended, whose copies go on, and until when."""
     late: list[dict[str, Any]] = field(default_factory=list)
     down: bool = False
     file_ids: int = 1000
@@ -161,12 +165,25 @@ class WildFts:
 
     def stop(self, before: datetime | None = None) -> None:
         """Copies that were canceled, before a time if one is given, end and leave a part."""
+        for entry in [entry for entry in self.outliving if entry[2] <= self.clock()]:
+            # as late as it may: whatever is there by now is replaced
+            job, file, _ = entry
+            self.outliving.remove(entry)
+            self._leave_part(job, file)
+            self.release(job, file)
         ending = [entry for entry in self.stopping if before is None or entry[2] < before]
         self.stopping = [entry for entry in self.stopping if before is not None and entry[2] >= before]
         for job, file, _ in ending:
-            part = Content(1, "adler32:0000beef", job.id, self.clock())
-            self.storages.overwrite(*place_of(file["dest_surl"]), part, allowed=True)
+            self._leave_part(job, file)
             self.end(job, file, "CANCELED", file["reason"])
+
+    def _leave_part(self, job: FtsJobRow, file: dict[str, Any]) -> None:
+        part = Content(1, "adler32:0000beef", job.id, self.clock())
+        self.storages.overwrite(*place_of(file["dest_surl"]), part, allowed=True)
+
+    def _outlive(self, job: FtsJobRow, file: dict[str, Any]) -> None:
+        began = datetime.fromisoformat(file["start_time"]).replace(tzinfo=UTC)
+        self.outliving.append((job, file, began + OUTLIVES))
 
     def turn(self, job: FtsJobRow, file: dict[str, Any], outcome: Outcome) -> bool:
         """Whether the outcome is what became of the file."""
@@ -178,7 +195,7 @@ class WildFts:
             return False
         destination, source = place_of(file["dest_surl"]), self.storages.files.get(place_of(file["source_surl"]))
         if file["file_state"] == "SUBMITTED":
-            file.update(file_state="ACTIVE", start_time=_time(now))
+            file.update(file_state="ACTIVE", start_time=_time(now), transfer_host=self.name, pid=file["file_id"])
             if outcome in BEFORE_THE_COPY:
                 self.end(job, file, "FAILED", outcome.value)
                 return True
@@ -208,13 +225,6 @@ class WildFts:
             return "SOURCE [5] Source and user-defined adler32 checksum do not match (1 != 2)"
         there = self.storages.files.get(destination)
         if there is not None and not job.params.get("overwrite"):
-            if job.params.get("dst_file_report"):
-                report = {
-                    "file_size": there.size, "checksum_type": "ADLER32", "file_on_tape": False, "file_on_disk": True,
-                    "checksum_value": there.checksum.partition(":")[2],
-                }  # fmt: skip
-                metadata = file["file_metadata"]
-                file["file_metadata"] = {**(metadata if isinstance(metadata, dict) else {}), "dst_file": report}
             return "DESTINATION [17] Destination file exists and overwrite is not enabled"
         return None
 
@@ -236,7 +246,7 @@ class WildFts:
         else:
             self.end(job, file, "FAILED", outcome.value)
 
-    def end(self, job: FtsJobRow, file: dict[str, Any], state: str, reason: str) -> None:
+    def end(self, job: FtsJobRow, file: dict[str, Any], state: str, reason: str | None) -> None:
         file.update(file_state=state, reason=reason, recoverable=False, finish_time=_time(self.clock()))
         self.note_end(job)
         self.release(job, file)
@@ -259,7 +269,7 @@ class WildFts:
         if how == "CANCEL":
             for job, file in list(self.waiting()):
                 if storage in (_storage(file["source_surl"]), _storage(file["dest_surl"])):
-                    self.cancel(job, [file], "Storage banned")
+                    self.cancel(job, [file], "Storage banned", whole=False)
 
     def forget(self, which: Iterable[str], *, archived: bool) -> set[tuple[str, str]]:
         """Jobs that the server does not know any more: those that ended may be in its archive. Their destinations."""
@@ -268,7 +278,10 @@ class WildFts:
             self.stop()
             job = self.jobs.pop(job_id, None) or self.archive.pop(job_id, None)
             for file in job.files if job is not None else ():
-                self.release(job, file)
+                if file["file_state"] == "ACTIVE":
+                    self._outlive(job, file)
+                elif not any(file is other for _, other, _ in self.outliving):
+                    self.release(job, file)
                 places.add(place_of(file["dest_surl"]))
             if archived and job is not None and job.state in JOB_TERMINAL:
                 self.archive[job_id] = job
@@ -364,7 +377,7 @@ class WildFts:
             "file_id": self.file_ids, "file_index": index, "file_state": "SUBMITTED",
             "source_surl": file["sources"][0], "dest_surl": file["destinations"][0], "reason": None,
             "recoverable": None, "retry": 0, "filesize": file.get("filesize"), "checksum": file.get("checksum"),
-            "start_time": None, "finish_time": None, "throughput": None, "transfer_host": None, "log_file": None,
+            "start_time": None, "finish_time": None, "throughput": None, "transfer_host": None, "pid": None,
             "file_metadata": file.get("metadata"),
         }  # fmt: skip
 
@@ -387,17 +400,29 @@ class WildFts:
             raise _no_job(job_id)
         job = self.jobs[job_id]
         files = {file["file_id"]: file for file in job.files}
-        self.cancel(job, [files[number] for number in file_ids if number in files])
+        self.cancel(job, [files[number] for number in file_ids if number in files], None, whole=False)
         states = [
             files[number]["file_state"] if number in files else "File does not belong to the job" for number in file_ids
         ]
         return states if len(states) > 1 else states[0]
 
-    def cancel(self, job: FtsJobRow, files: Iterable[dict[str, Any]], reason: str = "Job canceled by the user") -> None:
+    def cancel(
+        self,
+        job: FtsJobRow,
+        files: Iterable[dict[str, Any]],
+        reason: str | None = "Job canceled by the user",
+        *,
+        whole: bool = True,
+    ) -> None:
+        """Cancel files. The daemon stops only copies of a job that was canceled as a whole."""
         for file in files:
             if file["file_state"] in TERMINAL:
                 continue
-            if file["file_state"] == "ACTIVE":
+            if file["file_state"] == "ACTIVE" and not whole:
+                file.update(file_state="CANCELED", reason=reason, finish_time=_time(self.clock()))
+                self._outlive(job, file)
+                self.note_end(job)
+            elif file["file_state"] == "ACTIVE":
                 # it writes until the daemon stops it; only then it has a time of its end
                 file.update(file_state="CANCELED", reason=reason)
                 self.stopping.append((job, file, self.clock()))

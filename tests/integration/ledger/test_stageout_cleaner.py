@@ -12,8 +12,10 @@ from sqlalchemy import select
 from include.fts.errors import FtsUnreachable
 from include.fts.states import FailureReason
 from include.ledger.engine import reading
+from include.settings.transfers.sites import ChecksumMode
 from include.stageout.archive import history
 from include.stageout.components.cleaner import CleanReport, clean
+from include.stageout.places.facts import FileFacts
 from include.stageout.places.open import open_place
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_transfers
@@ -26,6 +28,24 @@ PISA, BARI = site("pisa"), site("bari", clean=False)
 REFUSED = FailureReason(None, errno.EACCES, "DELETE: HTTP 403")
 
 
+class WholeCopies(MemoryPlace):
+    """A destination that has every file, as it was verified."""
+
+    def look(self, names, *, checksum):
+        return {name: FileFacts(7, None) for name in names}
+
+
+def with_copies(ledger, place, source=PISA, copies=None):
+    """What the cleaner is given: `place` opens the storages of sources, or is the one that there is."""
+
+    def opened(name, owner):
+        if name == BARI.name:
+            return copies or WholeCopies()
+        return place(name, owner) if callable(place) else place
+
+    return stageout_of(ledger, source, BARI, place=opened)
+
+
 @pytest.fixture
 def place():
     return MemoryPlace()
@@ -33,7 +53,7 @@ def place():
 
 @pytest.fixture
 def stageout(ledger, place):
-    return stageout_of(ledger, PISA, BARI, place=place)
+    return with_copies(ledger, place)
 
 
 def rows_of(ledger, ids):
@@ -91,6 +111,66 @@ def test_a_source_that_changed_after_its_copy_is_kept(ledger, place, stageout):
     assert place.removed == []
 
 
+SUM, OTHER = "adler32:0a1b2c3d", "adler32:0a1b2c3e"
+
+
+def test_a_source_that_was_written_again_with_the_same_size_is_kept(ledger, place):
+    pisa = site("pisa", checksum="adler32")
+    [number] = left(ledger, place, T.CLEANING, checksum=SUM)
+    [name] = place.files
+    place.checksums[name] = OTHER
+    assert cleaned(with_copies(ledger, place, pisa)) == CleanReport(kept=1)
+    [row] = rows_of(ledger, [number])
+    assert row.reason == f"the source has changed since it was copied: {OTHER}, not {SUM}"
+    assert place.removed == []
+
+
+@pytest.mark.parametrize(("minutes", "report"), [(1, CleanReport(kept=1)), (-1, CleanReport(cleaned=1))])
+def test_a_source_without_checksum_that_is_younger_than_its_copy_is_kept(ledger, place, minutes, report):
+    [number] = left(ledger, place, T.CLEANING)
+    put_in(ledger, [number], T.CLEANING, NOW, copied_at=NOW - timedelta(hours=1))
+    place.put(*place.files, modified=NOW - timedelta(hours=1) + timedelta(minutes=minutes))
+    assert cleaned(with_copies(ledger, place)) == report
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (None, "the copy does not exist at the destination any more"),
+        (FileFacts(6, SUM), "the copy is not what was verified: 6 bytes, not 7"),
+        (FileFacts(7, OTHER), f"the copy is not what was verified: {OTHER}, not {SUM}"),
+    ],
+)
+def test_a_source_stays_whose_copy_was_lost_or_changed_after_it_was_verified(ledger, place, monkeypatch, facts, reason):
+    monkeypatch.setitem(globals(), "BARI", site("bari", clean=False, checksum="adler32"))
+    [number] = left(ledger, place, T.REGISTERED, dataset="/a/b/USER", checksum=SUM)
+
+    class Copies(MemoryPlace):
+        def look(self, names, *, checksum):
+            assert checksum is ChecksumMode.ADLER32
+            return dict.fromkeys(names, facts)
+
+    assert cleaned(with_copies(ledger, place, copies=Copies())) == CleanReport(registered=1, kept=1)
+    [row] = rows_of(ledger, [number])
+    assert (row.reason, place.removed) == (reason, [])
+
+
+def test_a_source_waits_while_its_copy_cannot_be_looked_at(ledger, place):
+    [number] = left(ledger, place, T.CLEANING)
+    copies = MemoryPlace(refusals={rows_of(ledger, [number])[0].destination_name: REFUSED})
+    assert cleaned(with_copies(ledger, place, copies=copies)) == CleanReport(postponed=1)
+    [row] = rows_of(ledger, [number])
+    assert (row.reason, place.removed) == ("DESTINATION [13] DELETE: HTTP 403", [])
+
+
+def test_a_source_waits_while_a_copy_of_an_earlier_attempt_may_write(ledger, place, stageout):
+    [number] = left(ledger, place, T.CLEANING)
+    put_in(ledger, [number], T.CLEANING, NOW, may_write_until=NOW + timedelta(minutes=3))
+    assert cleaned(stageout) == CleanReport(postponed=1)
+    assert "an earlier copy may still write to the destination until" in rows_of(ledger, [number])[0].reason
+    assert cleaned(stageout, NOW + timedelta(minutes=6)) == CleanReport(cleaned=1)
+
+
 def test_a_source_that_is_gone_is_clean(ledger, place, stageout):
     left(ledger, place, T.CLEANING)
     place.files.clear()
@@ -139,7 +219,7 @@ def test_a_user_without_credential_does_not_keep_others_from_being_cleaned(ledge
             raise FtsUnreachable("no credential of bob")
         return place
 
-    stageout = stageout_of(ledger, PISA, BARI, place=opened)
+    stageout = with_copies(ledger, opened)
     left(ledger, place, T.CLEANING)
     left(ledger, place, T.CLEANING, owner="bob", source_name="/store/temp/user/bob/a.root")
     assert cleaned(stageout) == CleanReport(cleaned=1, postponed=1)
@@ -156,7 +236,7 @@ def test_a_pass_that_died_after_the_removal_is_repeated(ledger, place, stageout)
 
     dying = DiesAfterRemoval(place.files)
     with pytest.raises(SystemExit):
-        cleaned(stageout_of(ledger, PISA, BARI, place=dying))
+        cleaned(with_copies(ledger, dying))
     assert place.files == {}
     assert cleaned(stageout) == CleanReport()
     assert cleaned(stageout, NOW + stageout.worker.keeps + timedelta(seconds=1)) == CleanReport(cleaned=3)
@@ -179,7 +259,7 @@ def test_a_pass_whose_claim_is_over_removes_nothing_that_another_has_cleaned(led
         def remove(self, names):
             return place.remove(names)
 
-    slow = stageout_of(ledger, PISA, BARI, place=Slow())
+    slow = with_copies(ledger, Slow())
     assert clean(slow, now=lambda: clock[0], limit=100) == CleanReport()
     assert (list(place.files), states(ledger)[number]) == ([name], T.CLEANED)
 
@@ -198,7 +278,7 @@ def test_a_slow_pass_keeps_its_claim_until_the_removal(ledger, place, stageout):
             assert cleaned(stageout, clock[0]) == CleanReport()
             return place.remove(names)
 
-    assert clean(stageout_of(ledger, PISA, BARI, place=Slow()), now=lambda: clock[0], limit=100).cleaned == 1
+    assert clean(with_copies(ledger, Slow()), now=lambda: clock[0], limit=100).cleaned == 1
 
 
 def test_two_passes_at_once_take_different_rows(ledger, place, stageout):
@@ -227,7 +307,7 @@ def test_files_of_a_real_folder_are_removed_and_no_others(ledger, tmp_path):
     pisa = site("pisa", read=rules, write=rules, third_party=rules)
     ids = recorded(ledger, source_name="/store/temp/user/ann/a.root")
     put_in(ledger, ids, T.CLEANING, NOW, size=7)
-    assert cleaned(stageout_of(ledger, pisa, BARI, place=open_place(pisa))) == CleanReport(cleaned=1)
+    assert cleaned(with_copies(ledger, open_place(pisa), pisa)) == CleanReport(cleaned=1)
     assert {str(path.relative_to(tmp_path / "temp/user")) for path in tmp_path.rglob("*.root")} == {
         "ann/b.root", "bob/a.root",
     }  # fmt: skip

@@ -62,22 +62,41 @@ def test_a_failure_before_the_copy_does_not(loop):
 
 
 @pytest.mark.parametrize(
-    ("report", "state"),
+    ("facts", "checksum", "state"),
     [
-        ({"file_size": 10, "checksum_type": "ADLER32", "checksum_value": "0A1B2C3D"}, "copied"),
-        ({"file_size": 10, "checksum_type": "ADLER32", "checksum_value": "0a1b2c3e"}, "failed"),
-        ({"file_size": 11, "checksum_type": "ADLER32", "checksum_value": "0a1b2c3d"}, "failed"),
-        ({"file_size": "10"}, "failed"),
-        ([], "failed"),
-        (None, "failed"),
+        (FileFacts(10, ADLER32), ChecksumMode.ADLER32, "done"),
+        (FileFacts(10, "adler32:0a1b2c3e"), ChecksumMode.ADLER32, "failed"),
+        (FileFacts(11, ADLER32), ChecksumMode.ADLER32, "failed"),
+        (FileFacts(10, None), ChecksumMode.NONE, "failed"),
+        (None, ChecksumMode.ADLER32, "retry-wait"),
     ],
 )
-def test_an_existing_destination_is_adopted_only_if_it_is_the_same(loop, report, state):
+def test_an_existing_destination_is_adopted_only_if_its_storage_says_that_it_is_the_same(loop, facts, checksum, state):
+    """FTS reports nothing of what it found there."""
+    loop.sites["bari"] = mock_site("bari", checksum=checksum)
     (number,) = loop.submitted()
-    metadata = {"transfer": number, "dst_file": report}
-    loop.answer_files([number], "FAILED", reason=EXISTS, start_time=BEGAN, file_metadata=metadata)
+    if facts is not None:
+        loop.places["bari"].files[loop.row(number).destination_name] = facts
+    loop.answer_files([number], "FAILED", reason=EXISTS, start_time=BEGAN)
     loop.monitor()
+    assert loop.row(number).state == "copied"
+    loop.report()
     assert (loop.row(number).state, bool(loop.row(number).may_overwrite)) == (state, False)
+
+
+def test_a_kill_of_all_that_a_job_still_does_cancels_the_job(loop):
+    ids = loop.submitted(2)
+    loop.answer_files(ids, "ACTIVE", start_time=BEGAN)
+    loop.monitor()
+    kill(loop.ledger, by="ann", now=loop.now(), ids=ids[:1])
+    loop.monitor()
+    paths = [request.path for request in loop.server.asked if request.method == "DELETE"]
+    assert [path.count("/files/") for path in paths] == [1], "the other file goes on"
+    kill(loop.ledger, by="ann", now=loop.now(), ids=ids[1:])
+    loop.server.asked.clear()
+    loop.monitor()
+    paths = [request.path for request in loop.server.asked if request.method == "DELETE"]
+    assert [path.count("/files/") for path in paths] == [0], "FTS kills only copies of whole jobs"
 
 
 def test_files_that_waited_for_too_long_are_retried(loop):
@@ -257,16 +276,22 @@ def test_a_reply_without_some_files_changes_nothing_for_them(loop):
     assert loop.states() == ["retry-wait"]
 
 
-def test_a_dead_job_gives_its_transfers_back(loop):
+def test_a_dead_job_gives_its_transfers_back_when_its_copies_have_ended(loop):
     ids = loop.submitted(2)
     fts_id = loop.jobs()[0].fts_id
-    assert declare_dead(loop.ledger, fts_id, by="operator", now=loop.now()) == set(ids)
+    assert declare_dead(loop.ledger, fts_id, by="operator", now=loop.now(), margin=timedelta(minutes=10)) == set(ids)
     assert [loop.row(number).retries for number in ids] == [0, 0]
+    loop.retry()
+    loop.submit()
+    assert loop.states() == ["retry-wait"] * 2
+    assert "an earlier copy may still write" in loop.row(ids[0]).reason
+    # 600 s, 2 s for up to a MB, and the margin
+    loop.later(seconds=1202)
     loop.retry()
     loop.submit()
     assert (loop.states(), [row.state for row in loop.jobs()]) == (["submitted"] * 2, ["dead", "submitted"])
     with refused(MOVE_REFUSED):
-        declare_dead(loop.ledger, fts_id, by="operator", now=loop.now())
+        declare_dead(loop.ledger, fts_id, by="operator", now=loop.now(), margin=timedelta(minutes=10))
 
 
 def test_quiet_jobs_are_asked_for_less_often(loop):

@@ -6,6 +6,8 @@ import threading
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from include.fts.states import FailureReason
 from include.settings.transfers.sites import ChecksumMode
 from include.stageout.claims import StageoutWorker
@@ -16,6 +18,7 @@ from include.stageout.places.facts import FileFacts
 from tests.fakes.transferloop import ADLER32, DictPlace, mock_site
 
 ENDED = "2026-11-23T12:00:09"
+EXISTS = "DESTINATION [17] Destination file exists and overwrite is not enabled"
 
 
 def copied(loop, count=1, **fields):
@@ -62,14 +65,38 @@ def test_a_copy_that_is_missing_is_made_again(loop):
 
 def test_a_file_that_was_there_before_is_never_replaced(loop):
     (number,) = loop.submitted(size=None, checksum=None)
-    metadata = {"transfer": number, "dst_file": {"file_size": 10}}
-    reason = "DESTINATION [17] Destination file exists and overwrite is not enabled"
-    loop.answer_files([number], "FAILED", reason=reason, file_metadata=metadata)
+    loop.answer_files([number], "FAILED", reason=EXISTS)
     loop.monitor()
     loop.places["bari"].files[loop.row(number).destination_name] = FileFacts(10, "adler32:00000001")
     loop.report()
     row = loop.row(number)
     assert (row.state, row.failure, bool(row.may_overwrite)) == ("failed", "destination-exists", False)
+
+
+@pytest.mark.parametrize(
+    ("size", "later", "state"),
+    [(9, 1, "retry-wait"), (9, -1, "failed"), (11, 1, "failed"), (9, None, "failed")],
+)
+def test_a_part_that_an_attempt_left_is_replaced_by_the_next_one(loop, size, later, state):
+    """The host of FTS died while it copied; the next attempt finds what it had written."""
+    (number,) = loop.submitted()
+    began = loop.at.replace(microsecond=0)
+    lost = "No FTS server has updated the transfer status the last 900 seconds. Probably stalled"
+    loop.answer_files([number], "FAILED", reason=lost, start_time=f"{began:%Y-%m-%dT%H:%M:%S}", transfer_host="fts1")
+    loop.monitor()
+    assert loop.row(number).state == "retry-wait"
+    loop.later(hours=1)
+    loop.retry()
+    loop.submit()
+    place, name = loop.places["bari"], loop.row(number).destination_name
+    place.files[name] = FileFacts(size, "adler32:00000001")
+    if later is not None:
+        place.times[name] = began + timedelta(seconds=later)
+    loop.answer_files([number], "FAILED", reason=EXISTS)
+    loop.monitor()
+    loop.report()
+    row = loop.row(number)
+    assert (row.state, bool(row.may_overwrite)) == (state, state == "retry-wait")
 
 
 def test_a_site_that_cannot_be_asked_is_asked_later(loop):

@@ -37,7 +37,7 @@ def test_a_job_says_whose_it_is_and_overwrites_nothing(loop):
     loop.submit()
     (body,) = bodies(loop)
     params = body["params"]
-    assert (params["overwrite"], params["dst_file_report"], params["retry"]) == (False, True, -1)
+    assert (params["overwrite"], params["retry"]) == (False, -1)
     assert (params["max_time_in_queue"], params["verify_checksum"]) == ("18000s", "both")
     assert params["job_metadata"] == {
         "job": loop.jobs()[0].id, "owner": "ann", "workflows": ["workflow"], "user_jobs": ["job-7"]
@@ -158,8 +158,11 @@ def test_a_dead_job_is_not_adopted(loop):
     loop.server.answer("POST", "/jobs", 500, b"")
     loop.submit()
     first = loop.jobs()[0].fts_id
-    assert declare_dead(loop.ledger, first, by="operator", now=loop.now()) == {number}
+    assert declare_dead(loop.ledger, first, by="operator", now=loop.now(), margin=timedelta(minutes=10)) == {number}
     loop.later(seconds=21)
+    loop.submit()
+    assert [job.state for job in loop.jobs()] == ["dead"], "its request may have arrived, and a copy may write"
+    loop.later(seconds=1202)
     loop.submit()
     dead, alive = loop.jobs()
     assert (dead.state, alive.state) == ("dead", "submitted")
@@ -172,7 +175,7 @@ def test_a_job_whose_request_is_on_its_way_is_not_declared_dead(loop, monkeypatc
 
     def beside(client, job, name):
         with refused(MOVE_REFUSED):
-            declare_dead(loop.ledger, name.job_id, by="operator", now=loop.now())
+            declare_dead(loop.ledger, name.job_id, by="operator", now=loop.now(), margin=timedelta(minutes=10))
         return submit(client, job, name)
 
     monkeypatch.setattr(FtsClient, "submit", beside)
@@ -293,10 +296,8 @@ def test_overwriting_transfers_are_jobs_of_their_own(loop):
     loop.later(hours=1)
     loop.retry()
     loop.submit()
-    params = [
-        (len(body["files"]), body["params"]["overwrite"], body["params"]["dst_file_report"]) for body in bodies(loop)
-    ]
-    assert sorted(params[1:]) == [(1, False, True), (2, True, False)]
+    params = [(len(body["files"]), body["params"]["overwrite"]) for body in bodies(loop)]
+    assert sorted(params[1:]) == [(1, False), (2, True)]
     assert [bool(row.overwrites) for row in loop.jobs()].count(True) == 1
 
 

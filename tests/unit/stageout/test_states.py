@@ -24,7 +24,7 @@ from tests.fakes.refused import refused
 
 T, J, C = TransferState, TransferJobState, StageoutComponent
 TRANSFERS = """
-new: claimed killed
+new: claimed killed killing
 claimed: new submitted retry-wait needs-credential failed killing
 submitted: active copied retry-wait needs-credential failed killing
 active: submitted copied retry-wait needs-credential failed killing
@@ -34,8 +34,8 @@ registered: cleaning
 cleaning: cleaned kept
 cleaned:
 kept:
-retry-wait: new killed
-needs-credential: new killed
+retry-wait: new killed killing
+needs-credential: new killed killing
 failed: new
 killing: killed copied
 killed: new

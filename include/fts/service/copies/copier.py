@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from include.fts.states import FailureReason, FailureScope
 
@@ -54,7 +54,6 @@ class CopyOrder:
     checksum: str | None = None
     verify: str = "n"
     overwrite: bool = False
-    report: bool = False
     strict: bool = False
     timeout_s: float = 0.0
     tokens: tuple[str, str] | None = None
@@ -68,13 +67,12 @@ class CopyOrder:
 
 @dataclass(frozen=True, slots=True)
 class CopyEnd:
-    """How a copy ended. ``report``: what `dst_file_report` adds to the file's metadata."""
+    """How a copy ended."""
 
     file_id: int
     failure: FailureReason | None = None
     size: int = 0
     checksum: str | None = None
-    report: dict[str, Any] | None = None
 
 
 class Copier(Protocol):
@@ -131,9 +129,3 @@ def destination_differs(order: CopyOrder, found: str, source: str | None) -> Fai
     whose = "User-defined" if digits else "Source"
     text = f"{whose} and destination {algorithm} checksum do not match ({expected:>08} != {found})"
     return failed(FailureScope.DESTINATION, EIO, text)
-
-
-def destination_report(size: int, algorithm: str, digits: str) -> dict[str, Any]:
-    """The part of a file's metadata about what is at the destination."""
-    found = {"file_size": size, "checksum_type": algorithm.upper(), "checksum_value": digits}
-    return {"dst_file": {**found, "file_on_disk": True, "file_on_tape": False}}

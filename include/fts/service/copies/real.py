@@ -19,7 +19,6 @@ from include.fts.service.copies.copier import (
     CopyOrder,
     destination_differs,
     destination_exists,
-    destination_report,
     failed,
     size_differs,
     source_differs,
@@ -34,13 +33,13 @@ LEAST_S, S_PER_MB = 600.0, 2.0
 
 
 class CopyFailed(CopyFault):
-    """A copy ended with this reason; ``report``: what is at the destination."""
+    """A copy ended with this reason."""
 
     code = "fts-service-copy-ended"
 
-    def __init__(self, reason: FailureReason, report: dict[str, object] | None = None) -> None:
+    def __init__(self, reason: FailureReason) -> None:
         super().__init__(reason.errno or EIO, reason.text)
-        self.reason, self.report = reason, report
+        self.reason = reason
 
 
 class Copy:
@@ -58,7 +57,7 @@ class Copy:
         try:
             size, checksum = self._run()
         except CopyFailed as failure:
-            return CopyEnd(order.file_id, failure.reason, report=failure.report)
+            return CopyEnd(order.file_id, failure.reason)
         return CopyEnd(
             order.file_id, size=size, checksum=f"{order.expected[0].upper()}:{checksum}" if checksum else None
         )
@@ -91,18 +90,12 @@ class Copy:
     def _clear_destination(self) -> None:
         order, token = self.order, self._tokens[1]
         with _at(FailureScope.DESTINATION):
-            there = self._destination.size(order.destination, token)
-            if there is None:
+            if self._destination.size(order.destination, token) is None:
                 return
             if order.overwrite:
                 self._destination.remove(order.destination, token)
                 return
-            report = None
-            if order.report:
-                algorithm = order.expected[0]
-                digits = _digits(self._destination, order.destination, algorithm, token)
-                report = destination_report(there, algorithm, digits)
-        raise CopyFailed(destination_exists(), report)
+        raise CopyFailed(destination_exists())
 
     def _transfer(self, size: int) -> None:
         order = self.order

@@ -23,7 +23,6 @@ from include.fts.service.copies.copier import (
     CopyOrder,
     destination_differs,
     destination_exists,
-    destination_report,
     failed,
     size_differs,
     source_differs,
@@ -175,11 +174,9 @@ class SimulatedCopier:
         failure = size_differs(order, size)
         if failure is None and checked and order.verify in "bs":
             failure = source_differs(order, digits)
-        if failure is None and not order.overwrite and not order.strict:
-            name = order.destination.partition("?")[0]
-            if there := self._namespace.names.get(name):
-                report = destination_report(there[0], "adler32", digits_of(there[1])) if order.report else None
-                return CopyEnd(file_id, destination_exists(), report=report)
+        exists = self._namespace.names.get(order.destination.partition("?")[0]) is not None
+        if failure is None and exists and not order.overwrite and not order.strict:
+            return CopyEnd(file_id, destination_exists())
         failure = failure or self._drawn(order)
         if failure is None and checked and order.verify in "bt":
             failure = destination_differs(order, digits, digits)

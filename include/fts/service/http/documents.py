@@ -97,10 +97,12 @@ _FILE: Mapping[str, Callable[[FileRecord], Any]] = {
     "file_metadata": lambda file: file.metadata,
     "vo_name": lambda file: file.job.vo,
     "transfer_host": lambda file: HOST if file.started is not None else None,
+    # one for each copy, as where each is a process
+    "pid": lambda file: file.file_id if file.started is not None else None,
     "selection_strategy": lambda _: "auto",
     "hashed_id": lambda file: file.file_id % 65536,
     **dict.fromkeys((
-        "log_file", "log_file_debug", "pid", "internal_file_params", "staging_start", "staging_finished",
+        "log_file", "log_file_debug", "internal_file_params", "staging_start", "staging_finished",
         "staging_metadata", "archive_start_time", "archive_finish_time", "archive_metadata", "scitag",
         "bringonline_token", "source_token_id", "destination_token_id", "current_failures",
     ), _none),

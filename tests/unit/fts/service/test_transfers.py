@@ -68,18 +68,31 @@ def test_a_file_waits_is_copied_and_is_at_the_destination(service: Transfers) ->
     assert service.namespace.find("mock://b/f") == (7, made_up_checksum("mock://a/f", 7))
 
 
-def test_what_exists_is_not_overwritten_and_is_reported(service: Transfers) -> None:
+def test_what_exists_is_not_overwritten(service: Transfers) -> None:
     service.namespace.put("mock://b/f", (5, 0xABC))
     job = _submit(service, _file(metadata={"n": 1}), dst_file_report=True)
     assert _after(service, job, 0, 10) == [FileState.FAILED]
     assert _reason(job) == (FailureScope.DESTINATION, 17)
     assert not job.files[0].recoverable
-    found = {"file_size": 5, "checksum_type": "ADLER32", "checksum_value": "00000abc"}
-    assert job.files[0].metadata == {
-        "n": 1, "dst_file": {**found, "file_on_disk": True, "file_on_tape": False}
-    }  # fmt: skip
+    assert job.files[0].metadata == {"n": 1}, "it is reported of tapes only"
     again = _submit(service, now=T0 + 10, overwrite=True)
     assert _after(service, again, 10, 20) == [FileState.FINISHED]
+
+
+@pytest.mark.parametrize("cancel", ["files", "ban", "job"])
+def test_only_the_copies_of_a_whole_job_are_stopped_by_a_cancel(service: Transfers, cancel: str) -> None:
+    job = _submit(service)
+    assert _after(service, job, 0) == [FileState.ACTIVE]
+    match cancel:
+        case "files":
+            service.cancel_files(job, [job.files[0].file_id], T0 + 1)
+        case "ban":
+            service.ban("se", "mock://b", {"status": "CANCEL"}, T0 + 1)
+        case "job":
+            service.cancel(job, T0 + 1)
+    assert (job.files[0].state, job.files[0].ended) == (FileState.CANCELED, T0 + 1), "at once, whatever goes on"
+    assert _after(service, job, 10) == [FileState.CANCELED]
+    assert (service.namespace.find("mock://b/f") is None) is (cancel == "job")
 
 
 def test_checksums_are_compared_where_the_job_says(service: Transfers) -> None:
@@ -133,7 +146,7 @@ def test_files_that_wait_for_too_long_are_canceled(tmp_path: Path) -> None:
 def test_cancel_ends_active_and_waiting_files_and_leaves_nothing(service: Transfers) -> None:
     job = _submit(service, _file("f"), _file("g"))
     _after(service, job, 0)
-    assert service.cancel_files(job, [job.files[0].file_id, 999], T0) == ["CANCELED", "File does not belong to the job"]
+    assert service.cancel_files(job, [999], T0) == ["File does not belong to the job"]
     assert service.cancel(job, T0 + 1)
     assert not service.cancel(job, T0 + 2)
     assert _after(service, job, 20) == [FileState.CANCELED] * 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +13,7 @@ from include.stageout.attempts.answers import (
     AttemptJudge,
     JobAnswer,
     files_by_transfer,
-    is_same_file,
+    may_write_until,
     proves_own_destination,
 )
 from include.stageout.retry import exponential
@@ -21,6 +21,8 @@ from include.stageout.states import TRANSFER_MOVES, StageoutComponent, TransferS
 from tests.fakes.transfers import NOW
 
 OPEN, OVERWRITING = JobAnswer(False, False, False), JobAnswer(True, False, False)
+ENDED = JobAnswer(False, True, False)
+MARGIN = timedelta(minutes=10)
 BEGAN = {"start_time": "2026-11-23T12:00:01"}
 FLOWED = {**BEGAN, "throughput": 3.5}
 T = TransferState
@@ -31,9 +33,23 @@ def file(state="FAILED", **fields):
     return FileStatus.model_validate({"file_id": 1, "file_state": state, **urls, **fields})
 
 
+def judge_at(now):
+    return AttemptJudge(exponential, now, 0.5, MARGIN)
+
+
 def row(state=T.SUBMITTED, **fields):
     return SimpleNamespace(
-        **{"id": 7, "state": state.value, "retries": 0, "size": 10, "checksum": None, "failure": None, **fields}
+        **{
+            "id": 7,
+            "state": state.value,
+            "retries": 0,
+            "size": 10,
+            "checksum": None,
+            "failure": None,
+            "may_write_until": None,
+            "began_at": None,
+            **fields,
+        }
     )
 
 
@@ -70,43 +86,74 @@ def test_only_a_copy_that_had_begun_is_proof(fields, reason, proof):
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("reason", [None, "TRANSFER [5] x", "DESTINATION [17] destination file exists"])
 def test_every_answer_leads_to_a_move_that_the_monitor_may_make(current, state, ended, reason):
-    judge = AttemptJudge(exponential, NOW, 0.5)
-    metadata = {"dst_file": {"file_size": 10}}
-    answer = file(state.value, reason=reason, file_metadata=metadata, **BEGAN)
+    judge = judge_at(NOW)
+    answer = file(state.value, reason=reason, **BEGAN)
     judged = judge.judge(row(current), answer, JobAnswer(False, ended, False))
     if judged.move is not None:
         assert TRANSFER_MOVES[judged.move.current, judged.move.to].component is StageoutComponent.MONITOR
     if ended:
-        # nothing is left in a job that has ended
-        assert judged.settled
+        # nothing is left in a job that has ended, but what may still write
+        assert judged.settled is (judged.until is None)
 
 
 def test_a_copy_is_finished_when_fts_says_and_never_in_the_future():
-    judge = AttemptJudge(exponential, NOW, 0.5)
+    judge = judge_at(NOW)
     late = (NOW + timedelta(days=900)).isoformat()
     move = judge.judge(row(), file("FINISHED", finish_time=late), OPEN).move
     assert (move.copied_at, move.may_overwrite) == (NOW, True)
     assert judge.judge(row(), file("FINISHED"), OVERWRITING).move.may_overwrite is None
 
 
+HOST = {"transfer_host": "fts1.example.org"}
+RAN = {**HOST, **BEGAN, "finish_time": "2026-11-23T12:00:11"}
+START, END = (datetime(2026, 11, 23, 12, 0, second, tzinfo=UTC) for second in (1, 11))
+LIMIT = timedelta(seconds=600 + 2 * 943) + MARGIN
+
+
 @pytest.mark.parametrize(
-    ("declared", "report", "same"),
+    ("state", "fields", "until"),
     [
-        ((10, "adler32:0000abcd"), (10, "ADLER32", "abcd"), True),
-        ((10, "adler32:0000abcd"), (10, "adler32", "0000ABCE"), False),
-        ((10, "adler32:0000abcd"), (10, "adler32", None), False),
-        ((10, "crc32c:0000abcd"), (10, "adler32", "00000001"), True),
-        ((10, None), (10, None, None), True),
-        ((None, None), (10, None, None), True),
-        ((10, None), (11, None, None), False),
-        ((1, None), (True, None, None), False),
-        ((10, None), (None, None, None), False),
+        # no host of FTS has taken it, also where single files of the job are canceled
+        ("CANCELED", {"finish_time": "2026-11-23T12:00:11"}, None),
+        # the process that copies it was just started, and FTS has no pid of it to kill
+        ("CANCELED", {**HOST, "finish_time": "2026-11-23T12:00:11"}, END + LIMIT),
+        # a cancel of single files: FTS kills nothing
+        ("CANCELED", RAN, START + LIMIT),
+        ("CANCELED", {**RAN, "reason": "Storage banned"}, START + LIMIT),
+        ("CANCELED", {**RAN, "reason": "User banned"}, START + LIMIT),
+        # of the whole job: FTS kills the copy and notes its end
+        ("CANCELED", {**RAN, "pid": 7, "reason": "Job canceled by the user"}, END + timedelta(minutes=1)),
+        ("CANCELED", {**RAN, "pid": 0, "reason": "Job canceled by the user"}, START + LIMIT),
+        ("CANCELED", {**HOST, **BEGAN, "pid": 7, "reason": "Job canceled by the user"}, START + LIMIT),
+        # the copy itself reports its end
+        ("FAILED", {**RAN, "reason": "TRANSFER [5] copy broke"}, None),
+        ("FAILED", {**RAN, "reason": "No FTS server has updated the transfer status"}, START + LIMIT),
+        ("ACTIVE", {**HOST, **BEGAN}, START + LIMIT),
     ],
-)
-def test_an_existing_file_is_the_same_if_nothing_that_was_requested_differs(declared, report, same):
-    names = ("file_size", "checksum_type", "checksum_value")
-    metadata = {"dst_file": dict(zip(names, report, strict=True))}
-    assert is_same_file(row(size=declared[0], checksum=declared[1]), metadata) is same
+)  # fmt: skip
+def test_a_copy_may_write_until_fts_has_killed_it_or_its_time_is_over(state, fields, until):
+    assert may_write_until(file(state, **fields), 943 * 10**6, margin=MARGIN, now=NOW) == until
+
+
+def test_a_kill_ends_when_nothing_of_it_can_write_any_more():
+    answer = file("CANCELED", **RAN)
+    judged = judge_at(START + LIMIT - timedelta(seconds=1)).judge(row(T.KILLING, size=943 * 10**6), answer, ENDED)
+    assert (judged.move, judged.settled, judged.until) == (None, False, START + LIMIT)
+    judged = judge_at(START + LIMIT).judge(row(T.KILLING, size=943 * 10**6), answer, ENDED)
+    assert (judged.move.to, judged.settled) == (T.KILLED, True)
+
+
+def test_no_attempt_begins_while_the_copy_of_the_last_one_may_write():
+    answer = file("CANCELED", **RAN, reason="Storage banned")
+    move = judge_at(END).judge(row(T.ACTIVE, size=943 * 10**6), answer, ENDED).move
+    assert (move.to, move.may_write_until, move.began_at) == (T.RETRY_WAIT, START + LIMIT, START)
+    assert END + move.wait >= START + LIMIT
+    assert "may still write to the destination until 2026-11-23 12:" in move.reason
+
+
+def test_an_unknown_size_waits_for_the_time_of_a_large_file():
+    until = may_write_until(file("CANCELED", **RAN), None, margin=MARGIN, now=NOW)
+    assert until - START > timedelta(days=2)
 
 
 @pytest.mark.parametrize("metadata", [None, "text", [], {}, {"transfer": "7"}, {"transfer": None}])
