@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from include.fts.client.replies import JobStatus
     from include.site.site import Site
 
 
@@ -144,26 +145,36 @@ def replica_job_ended(connect: Connect, repository: str, replica: str, verb: str
     return Observation(seen.stage is not Stage.RUNNING, reason, seen.to_json())
 
 
-def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str]) -> Observation:
-    """All jobs of an FTS server have ended; the result is the state of each, None of one that FTS does not know."""
-    from include.fts.client.open import connected_client
-    from include.fts.errors import JobUnknown
+def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str], at_rest: bool = False) -> Observation:
+    """All jobs of an FTS server have ended; the result is the state of each, None of one that FTS does not know.
 
-    states: dict[str, str | None] = {}
-    with connected_client(connect().secrets.get(fts_conn_id)) as client:
-        answers = client.status(job_ids, files=())
-        ended = {job_id: job.job_state.value for job_id, job in answers.jobs.items() if job.job_state.terminal}
+    ``at_rest``: and no copy of them may still write.
+    """
+    from include.fts.client.open import connected_client
+    from include.fts.client.replies import FILE_FIELDS
+    from include.fts.errors import JobUnknown
+    from include.stageout.tasks.direct import job_writes
+
+    site = connect()
+    jobs: dict[str, JobStatus | None] = {}
+    with connected_client(site.secrets.get(fts_conn_id)) as client:
+        answers = client.status(job_ids, files=FILE_FIELDS if at_rest else ())
         for job_id, error in answers.errors.items():
             if not isinstance(error, JobUnknown):
                 raise error
             try:
-                states[job_id] = client.archived(job_id).job_state.value
+                jobs[job_id] = client.archived(job_id)
             except JobUnknown:
-                states[job_id] = None
-    states |= ended
-    left = len(answers.jobs) - len(ended)
-    reason = f"{left} of {left + len(states)} FTS jobs have not ended" if left else f"{len(states)} FTS jobs have ended"
-    return Observation(not left, reason, states)
+                jobs[job_id] = None
+    jobs |= answers.jobs
+    states = {job_id: job and job.job_state.value for job_id, job in jobs.items() if not job or job.job_state.terminal}
+    if len(states) < len(jobs):
+        return Observation(False, f"{len(jobs) - len(states)} of {len(jobs)} FTS jobs have not ended", states)
+    margin, now = site.settings.stageout.copy_margin, datetime.now(UTC)
+    writing = [job_id for job_id, job in jobs.items() if at_rest and job and job_writes(job, margin=margin, now=now)]
+    if writing:
+        return Observation(False, f"copies of {len(writing)} ended FTS jobs may still write", states)
+    return Observation(True, f"{len(states)} FTS jobs have ended", states)
 
 
 def ceph_clean(connect: Connect, target: str) -> Observation:

@@ -20,6 +20,7 @@ class FtsJobTrigger(PollTrigger):
         deadline: As for `PollTrigger`.
         poll_s: As for `PollTrigger`.
         since: As for `PollTrigger`.
+        at_rest: Whether to wait, too, until no copy of a job that has ended may still write.
     """
 
     def __init__(
@@ -29,8 +30,10 @@ class FtsJobTrigger(PollTrigger):
         deadline: str | None = None,
         poll_s: float | None = None,
         since: str | None = None,
+        *,
+        at_rest: bool = False,
     ) -> None:
-        arguments = {"fts_conn_id": fts_conn_id, "job_ids": list(job_ids)}
+        arguments = {"fts_conn_id": fts_conn_id, "job_ids": list(job_ids), "at_rest": at_rest}
         super().__init__("fts-jobs", arguments, deadline, poll_s, since)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

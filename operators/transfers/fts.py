@@ -34,8 +34,9 @@ class FtsTransferOperator(NightshiftOperator):
 
     The ids of its jobs follow from DAG, run, task, map index and try: a try that lost a reply, or died, is continued by
     the next, and what is copied is not copied again; a cleared task begins again. A file that exists at its destination
-    fails, unless it has the size and checksum that were declared. A user who stops the task cancels its jobs. Returns a
-    mapping: `files`, `bytes`, `existing` (those that were there before).
+    fails, unless FTS reports the size and checksum that were declared. A user who stops the task cancels its jobs. A
+    try submits nothing while copies of earlier ones may still write. Returns a mapping: `files`, `bytes`, `existing`
+    (those that were there before).
 
     Args:
         files: A list of mappings with `source`, `destination` and, if known, `size` and `checksum`
@@ -109,14 +110,16 @@ class FtsTransferOperator(NightshiftOperator):
         transfer = self._transfer(context, site)
         while True:
             progress = self.outlasting(site, lambda: self._advance(site, transfer))
-            if not progress.running:
+            if not (progress.running or progress.writing):
                 progress.require_complete(holder_name(context))
                 self.log.info("%d files copied, %d of them existed", len(progress.copied), len(progress.existing))
                 return progress.to_json()
             if clock() >= end:
                 self._cancel(site)
-                raise WaitedTooLong(holder_name(context), f"FTS jobs {', '.join(self._job_ids)} did not end; canceled")
-            self._wait(site, end)
+                jobs = f"FTS jobs {', '.join(self._job_ids)}"
+                told = f"copies of {jobs} may still write" if progress.writing else f"{jobs} did not end; canceled"
+                raise WaitedTooLong(holder_name(context), told)
+            self._wait(site, end, at_rest=bool(progress.writing))
 
     def _transfer(self, context: Context, site: Site) -> DirectTransfer:
         from include.fts.client.jobs import JobParams, VerifyChecksum
@@ -140,19 +143,26 @@ class FtsTransferOperator(NightshiftOperator):
         from include.stageout.tasks.direct import DirectProgress, look, submit
 
         with self._client(site) as client:
-            progress = look(client, transfer)
-            self._job_ids = progress.running or tuple(name.job_id for name in progress.to_submit)
+            progress = look(client, transfer, margin=site.settings.stageout.copy_margin, now=clock())
+            self._job_ids = progress.running or progress.writing or tuple(name.job_id for name in progress.to_submit)
             if progress.to_submit:
                 progress = DirectProgress(submit(client, progress.to_submit))
                 self.log.info("submitted to %s: FTS jobs %s", client.url, ", ".join(progress.running))
             elif progress.running:
                 self.log.info("found at %s: FTS jobs %s", client.url, ", ".join(progress.running))
+            elif progress.writing:
+                self.log.info("copies of earlier tries may still write: FTS jobs %s", ", ".join(progress.writing))
         return progress
 
-    def _wait(self, site: Site, end: datetime) -> None:
+    def _wait(self, site: Site, end: datetime, *, at_rest: bool) -> None:
         since = end - timedelta(seconds=self.timeout)
         trigger = FtsJobTrigger(
-            self.fts_conn_id, self._job_ids, end.isoformat(), self.poll_interval, since=since.isoformat()
+            self.fts_conn_id,
+            self._job_ids,
+            end.isoformat(),
+            self.poll_interval,
+            since=since.isoformat(),
+            at_rest=at_rest,
         )
         if self.deferrable:
             left = end - clock() + timedelta(seconds=2 * self.poll_interval + 60)

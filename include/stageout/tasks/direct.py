@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ from include.fts.client.replies import FileStatus, JobStatus
 from include.fts.errors import JobExists, JobUnknown, SubmitUnclear, redact
 from include.fts.states import FailureReason, FailureScope, FileState
 from include.settings.transfers.sites import PROTOCOLS, RemoteSite
-from include.stageout.attempts.answers import JobAnswer, proves_own_destination
+from include.stageout.attempts.answers import JobAnswer, may_write_until, proves_own_destination
 from include.stageout.errors import DIRECT_REFUSED, FILES_FAILED, FILES_UNTRANSFERABLE, NO_SITE_URL, StageoutError
 from include.stageout.retry import RETRY_RULES, TransferFailureClass, failure_class
 from include.stageout.urls import SiteOperation, site_urls, third_party_urls
@@ -69,10 +70,11 @@ class DirectTransfer:
 
 @dataclass(frozen=True, slots=True)
 class DirectProgress:
-    """What became of the files. With `running` or `to_submit` there is more to come.
+    """What became of the files. With `running`, `writing` or `to_submit` there is more to come.
 
     Attributes:
         running: The ids of the jobs that have not ended.
+        writing: The ids of ended jobs whose copies may still write: nothing is submitted before they cannot.
         to_submit: The jobs that this try has to submit.
         copied: Complete files, by destination.
         existing: Those of them that were at their destinations before, with the size and checksum that were declared.
@@ -80,6 +82,7 @@ class DirectProgress:
     """
 
     running: tuple[str, ...] = ()
+    writing: tuple[str, ...] = ()
     to_submit: Mapping[JobName, FtsJob] = field(default_factory=dict)
     copied: Mapping[str, FileStatus] = field(default_factory=dict)
     existing: frozenset[str] = frozenset()
@@ -118,8 +121,14 @@ def parse_files(given: Any, sites: Mapping[str, RemoteSite]) -> tuple[FtsFile, .
     return tuple(_file(index, entry, sites) for index, entry in enumerate(given))
 
 
-def look(client: FtsClient, transfer: DirectTransfer) -> DirectProgress:
+def look(client: FtsClient, transfer: DirectTransfer, *, margin: timedelta, now: datetime) -> DirectProgress:
     """What FTS reports of all tries of the task. Changes nothing.
+
+    Args:
+        client: Of the server.
+        transfer: What the task transfers.
+        margin: As of `job_writes`.
+        now: The time, UTC.
 
     Raises:
         FtsError: As `FtsClient.status`, and for a job that is not ours to see.
@@ -135,6 +144,8 @@ def look(client: FtsClient, transfer: DirectTransfer) -> DirectProgress:
     progress, leftovers = _judged(transfer, [job for (number, _), job in jobs.items() if number >= transfer.first])
     if any(number == transfer.number for number, _ in jobs) or not progress.failed:
         return progress
+    if writing := tuple(str(job.job_id) for job in jobs.values() if job_writes(job, margin=margin, now=now)):
+        return DirectProgress(writing=writing)
     parts = {
         DirectPart.NEW: [file for file in transfer.files if file.destination in progress.failed.keys() - leftovers],
         DirectPart.REPLACING: [file for file in transfer.files if file.destination in leftovers],
@@ -144,6 +155,22 @@ def look(client: FtsClient, transfer: DirectTransfer) -> DirectProgress:
         for part, files in parts.items() if files
     }  # fmt: skip
     return replace(progress, to_submit=to_submit)
+
+
+def job_writes(job: JobStatus, *, margin: timedelta, now: datetime) -> bool:
+    """Whether a copy of a job that has ended may still write to its destination.
+
+    Args:
+        job: With its files.
+        margin: Added to the longest time that FTS lets a copy take.
+        now: The time, UTC.
+    """
+    ended = job.job_finished or now
+    times = (
+        may_write_until(file, file.filesize or None, margin=margin, now=ended)
+        for file in job.files if file.file_state is not FileState.FINISHED
+    )  # fmt: skip
+    return any(time is not None and time > now for time in times)
 
 
 def submit(client: FtsClient, jobs: Mapping[JobName, FtsJob]) -> tuple[str, ...]:
@@ -212,7 +239,8 @@ def _judged(transfer: DirectTransfer, jobs: Sequence[JobStatus]) -> tuple[Direct
             failed[place] = fault
             if status.file_state is FileState.FINISHED or proves_own_destination(status, fault, _ENDED):
                 leftovers.add(place)
-    return DirectProgress((), {}, copied, frozenset(existing), failed), frozenset(leftovers & failed.keys())
+    progress = DirectProgress(copied=copied, existing=frozenset(existing), failed=failed)
+    return progress, frozenset(leftovers & failed.keys())
 
 
 def _is_there_already(file: FtsFile, status: FileStatus) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from sensors.fts import FtsJobSensor
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
+from triggers.checks import CHECKS
 from triggers.fts import FtsJobTrigger
 
 A, B = (f"davs://here.example.org/store/{name}" for name in "ab")
@@ -249,6 +251,55 @@ def test_a_kill_cancels_the_jobs_of_a_task_that_works_and_of_one_that_is_deferre
     asyncio.run(trigger.on_kill())
     assert {job["job_state"] for job in fts.jobs.values()} == {JobState.CANCELED.value}
     assert operator().on_kill() is None  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    ("reason", "ended", "kept"),
+    [
+        # by its task or an admin: FTS notes the end of a copy when it kills it, and the copy is gone a minute later
+        ("Job canceled by the user", None, True),
+        ("Job canceled by the user", timedelta(seconds=30), True),
+        ("Job canceled by the user", timedelta(seconds=90), False),
+        # the copy goes on
+        (None, timedelta(minutes=5), True),
+        ("Storage banned", timedelta(minutes=5), True),
+    ],
+)
+def test_no_try_begins_while_a_copy_of_an_earlier_one_may_still_write(
+    fts: FtsServer, reason: str | None, ended: timedelta | None, kept: bool, overwrite: bool
+) -> None:
+    begin(overwrite=overwrite)
+    now = datetime.now(UTC)
+    job = fts.jobs[only_job(fts)]
+    job["job_state"] = "CANCELED"
+    for file in job["files"]:
+        began = {"start_time": told(now - timedelta(minutes=9)), "transfer_host": "fts.example.org", "pid": 7}
+        file |= {**began, "file_state": "CANCELED", "reason": reason, "filesize": 7}
+        file["finish_time"] = None if ended is None else told(now - ended)
+    # a cleared task, too
+    for number, most in ((2, 2), (4, 5)):
+        waiting = begin(try_number=number, max_tries=most, overwrite=overwrite, poll_interval=0.01, timeout=60.0)
+        row = waiting.trigger.serialize()[1]
+        assert row["at_rest"] is kept
+        if kept:
+            assert (len(fts.jobs), row["job_ids"]) == (1, [only_job(fts)])
+            assert not CHECKS["fts-jobs"].look(operator().site, "fts_default", row["job_ids"], at_rest=True).ready
+            assert FtsJobSensor(task_id="wait", job_ids=row["job_ids"], allow_failed=True).execute(task_context())
+        else:
+            break
+    if kept:
+        for file in job["files"]:
+            file["start_time"] = file["finish_time"] = told(now - timedelta(hours=1))
+        assert CHECKS["fts-jobs"].look(operator().site, "fts_default", [only_job(fts)], at_rest=True).ready
+        with pytest.raises(TaskDeferred):
+            end(waiting, try_number=2, overwrite=overwrite)
+    assert len(fts.jobs) == 2
+
+
+def told(time: datetime) -> str:
+    """A time as FTS tells it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def test_a_trigger_fires_once_all_jobs_have_ended_and_tells_their_states(fts: FtsServer) -> None:

@@ -24,7 +24,11 @@ STORED: dict[str, dict[str, Any]] = {
     "replicas-quiet": {"repository": "nights.example.org"},
     "replica-job": {"repository": "nights.example.org", "replica": "s1", "verb": "snapshot"},
     "ceph-clean": {"target": "hlt2"},
-    "fts-jobs": {"fts_conn_id": "fts_default", "job_ids": ["01874efb-4735-4595-bc9c-591aef8240c9"]},
+    "fts-jobs": {
+        "fts_conn_id": "fts_default",
+        "job_ids": ["01874efb-4735-4595-bc9c-591aef8240c9"],
+        "at_rest": True,
+    },
 }
 """Rows of tasks that wait while Nightshift is replaced have these keys and arguments: none is renamed or removed."""
 
@@ -38,6 +42,7 @@ def test_the_keys_are_those_that_are_stored() -> None:
     [
         ("lease-free", {"repository": "nights.example.org", "path": "/a/b"}),
         ("object", {"store": "builds", "key": "main/index.json"}),
+        ("fts-jobs", {"fts_conn_id": "fts_default", "job_ids": ["01874efb-4735-4595-bc9c-591aef8240c9"]}),
     ],
 )
 def test_a_row_of_an_earlier_release_is_made_without_the_arguments_of_today(key: str, row: dict[str, Any]) -> None:
