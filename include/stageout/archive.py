@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, Table, delete, insert, select, update
 
 from include.ledger.engine import Bind, reading, writing
-from include.stageout.claims import due, lock_oldest
+from include.stageout.claims import at_rest, due, lock_oldest
 from include.stageout.errors import MOVE_REFUSED
 from include.stageout.registration.blocks import BlockState
 from include.stageout.requests import AT_ONCE
@@ -72,7 +72,8 @@ def history(bind: Bind, transfer: int) -> tuple[MoveRecord, ...]:
 def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, limit: int) -> int:
     """Move transfers that ended in this state before a time to the archive, the oldest first, in one transaction.
 
-    Their destinations are free again for other transfers, and they are in the daily sums from now on.
+    Their destinations are free again for other transfers, and they are in the daily sums from now on. A transfer stays
+    while a copy of it may still write to its destination: `before` counts from then on.
 
     Args:
         bind: The ledger, or the caller's transaction.
@@ -90,7 +91,7 @@ def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, lim
         raise MOVE_REFUSED("transfer", f"what is {state.value} has not ended and is not archived")
 
     def work(connection: Connection) -> int:
-        where = due(stageout_transfers, state, before)
+        where = [*due(stageout_transfers, state, before), at_rest(before)]
         ids = lock_oldest(connection, stageout_transfers, where, min(limit, AT_ONCE))
         if ids:
             rows, moves = _archived(connection, ids)

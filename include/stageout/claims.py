@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Table, func, or_, select, update
 
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.moves import TransferMove, move_transfers, note_moves
@@ -84,7 +84,7 @@ def claim_queue(
         now: What was due before it is taken.
         held: For how long a transfer has to have been due.
     """
-    where = [*due(stageout_transfers, TransferState.NEW, now - held), stageout_transfers.c.queue == queue]
+    where = [*due(stageout_transfers, TransferState.NEW, now - held), stageout_transfers.c.queue == queue, at_rest(now)]
     move = (TransferState.NEW, TransferState.CLAIMED, StageoutComponent.SUBMITTER)
 
     def work(connection: Connection) -> ClaimedRows:
@@ -139,6 +139,12 @@ def claim_jobs(
         return claimed
 
     return writing(bind, work)
+
+
+def at_rest(now: datetime) -> ColumnElement[bool]:
+    """The condition that no copy of an earlier attempt of a transfer may write to its destination any more."""
+    until = stageout_transfers.c.may_write_until
+    return or_(until.is_(None), until <= now)
 
 
 def keep_claim(

@@ -100,7 +100,8 @@ class AttemptJudge:
         """
         if file is None:
             text = "the FTS job ended without this file"
-            return self.failed(row, FailureReason(None, None, text)) if job.ended else FileJudgement()
+            failure, until = FailureReason(None, None, text), self.lost_until(row)
+            return self.failed(row, failure, until=until) if job.ended else FileJudgement()
         match file.file_state:
             case FileState.FINISHED:
                 return self._finished(row, file, job)
@@ -243,8 +244,10 @@ def may_write_until(file: FileStatus, size: int | None, *, margin: timedelta, no
     if file.start_time is None and file.transfer_host is None:
         # no host of FTS has taken it
         return None
-    text = file.reason or ""
-    if file.file_state is FileState.FAILED and not _OUT_OF_SIGHT.search(text):
+    text, failure = file.reason or "", file.failure
+    # the reasons of copies have a scope
+    reported = failure is not None and failure.scope is not None and not _OUT_OF_SIGHT.search(text)
+    if file.file_state is FileState.FAILED and reported:
         return None
     # without its pid, which it has a moment after its start, a copy is not killed
     killed = file.file_state is FileState.CANCELED and text.startswith(_WHOLE_JOB) and file.pid

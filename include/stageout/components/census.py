@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, Table, select, update
+from sqlalchemy import Row, Table, null, select, update
 
 from include.errors import NightshiftError
 from include.fts.client.client import FtsClient
@@ -22,6 +22,7 @@ from include.settings.transfers.sites import ChecksumMode
 from include.stageout.claims import due
 from include.stageout.components.strays import stray_files
 from include.stageout.components.tools import Stageout
+from include.stageout.moves import writes_text
 from include.stageout.requests import pieces
 from include.stageout.states import (
     JOB_ENDED,
@@ -43,7 +44,7 @@ from include.stageout.upkeep.findings import (
 CLAIM_OVER = timedelta(hours=1)
 """A row whose claim ended before that was not taken by any process since."""
 FAR_AHEAD = timedelta(hours=13)
-"""No component puts off a row for longer."""
+"""No component puts off a row for longer, but for the copies of earlier attempts."""
 SETTLED = timedelta(hours=1)
 """A job that was changed later is the monitor's business."""
 LEFT_BEHIND = timedelta(days=2)
@@ -120,18 +121,21 @@ def _old_rows(stageout: Stageout, table: Table, limits: CensusLimits, now: datet
     for state, longest in longest_in_state(stageout.settings).items():
         if not isinstance(state, kind):
             continue
-        columns = select(table.c.id, table.c.moved_at, table.c.due_at, table.c.claimed_by)
+        writes = table.c.may_write_until if table is stageout_transfers else null().label("may_write_until")
+        columns = select(table.c.id, table.c.moved_at, table.c.due_at, table.c.claimed_by, writes)
         query = columns.where(table.c.state == state.value, table.c.moved_at < now - longest)
         with reading(stageout.ledger) as connection:
             rows = connection.execute(query.order_by(table.c.moved_at).limit(limits.findings)).all()
-        ahead = _make_due(stageout, table, [row.id for row in rows if row.due_at > now + FAR_AHEAD], state, now)
+        held = {row.id: writes_text(row.may_write_until) for row in rows if (row.may_write_until or now) > now}
+        far = [row.id for row in rows if row.due_at > now + FAR_AHEAD and row.id not in held]
+        ahead = _make_due(stageout, table, far, state, now)
         for row in rows:
             since = f"{state.value} since {row.moved_at:%Y-%m-%d %H:%M} UTC"
             if row.id in ahead:
                 what = f"{since}, and due only at {row.due_at:%Y-%m-%d %H:%M} UTC"
                 yield replace(_about(table, row.id, _K.OLD_STATE, what), outcome=FindingOutcome.REPAIRED)
             else:
-                yield _about(table, row.id, _K.OLD_STATE, f"{since}; {_whose(state)} moves it")
+                yield _about(table, row.id, _K.OLD_STATE, f"{since}; {held.get(row.id, f'{_whose(state)} moves it')}")
 
 
 def _ended_claims(

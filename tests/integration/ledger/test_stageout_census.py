@@ -16,6 +16,7 @@ from include.fts.errors import CredentialNeeded
 from include.fts.states import FailureReason
 from include.ledger.engine import reading, writing
 from include.stageout.archive import archive_transfers, forget_requests
+from include.stageout.claims import claim_queue
 from include.stageout.components.census import CensusLimits, take_census
 from include.stageout.errors import PLACE_UNLISTED
 from include.stageout.states import TransferJobState, TransferState
@@ -88,6 +89,21 @@ def test_a_row_that_is_due_in_a_far_future_is_due_again(ledger, stageout):
     assert found(census(stageout)) == {(K.OLD_STATE, D.REPAIRED, number): 1, (K.OLD_STATE, D.REPORTED, held): 1}
     assert (row_of(ledger, number).due_at, row_of(ledger, held).due_at) == (NOW, ahead["due_at"])
     assert states(ledger) == {number: T.RETRY_WAIT, held: T.RETRY_WAIT}
+
+
+def test_a_row_that_waits_for_a_copy_of_an_earlier_attempt_is_not_made_due(ledger, stageout):
+    [number] = recorded(ledger)
+    until = NOW + DAY
+    put_in(ledger, [number], T.NEW, NOW - 3 * DAY, due_at=until, may_write_until=until)
+    [finding] = [finding for finding in census(stageout).findings if finding.kind is K.OLD_STATE]
+    assert (finding.transfer, finding.outcome) == (number, D.REPORTED)
+    assert f"may still write to the destination until {until:%Y-%m-%d %H:%M:%S} UTC" in finding.reason
+    assert row_of(ledger, number).due_at == until
+    # whatever else makes it due
+    put_in(ledger, [number], T.NEW, NOW - 3 * DAY, due_at=NOW, may_write_until=until)
+    queue, worker = row_of(ledger, number).queue, stageout.worker
+    assert claim_queue(ledger, queue, worker, limit=9, now=NOW).rows == ()
+    assert [row.id for row in claim_queue(ledger, queue, worker, limit=9, now=until).rows] == [number]
 
 
 def test_a_claim_that_ended_long_ago_names_the_process(ledger, stageout):

@@ -143,6 +143,14 @@ def test_what_ended_long_ago_is_archived_with_its_history(ledger):
     assert archive_transfers(ledger, T.FAILED, before=minutes(60), limit=10) == 0
 
 
+def test_the_destination_of_a_transfer_is_free_only_when_no_copy_of_it_can_write_any_more(ledger):
+    ids, _ = failed(ledger)
+    changes = update(stageout_transfers).values(may_write_until=minutes(90))
+    writing(ledger, lambda connection: connection.execute(changes))
+    assert archive_transfers(ledger, T.FAILED, before=minutes(89), limit=10) == 0
+    assert archive_transfers(ledger, T.FAILED, before=minutes(90), limit=10) == len(ids)
+
+
 def test_a_job_is_deleted_after_all_its_transfers_are_archived(ledger):
     _, job = failed(ledger)
     archive_transfers(ledger, T.FAILED, before=minutes(10), limit=10)

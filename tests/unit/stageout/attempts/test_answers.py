@@ -128,11 +128,20 @@ LIMIT = timedelta(seconds=600 + 2 * 943) + MARGIN
         # the copy itself reports its end
         ("FAILED", {**RAN, "reason": "TRANSFER [5] copy broke"}, None),
         ("FAILED", {**RAN, "reason": "No FTS server has updated the transfer status"}, START + LIMIT),
+        # a text without a scope is not of the copy
+        ("FAILED", {**RAN, "reason": None}, START + LIMIT),
+        ("FAILED", {**RAN, "reason": "ended by an administrator"}, START + LIMIT),
         ("ACTIVE", {**HOST, **BEGAN}, START + LIMIT),
     ],
 )  # fmt: skip
 def test_a_copy_may_write_until_fts_has_killed_it_or_its_time_is_over(state, fields, until):
     assert may_write_until(file(state, **fields), 943 * 10**6, margin=MARGIN, now=NOW) == until
+
+
+def test_a_file_that_its_ended_job_does_not_have_may_still_be_written():
+    judged = judge_at(NOW).judge(row(size=943 * 10**6), None, ENDED)
+    assert judged.move.may_write_until == NOW + LIMIT
+    assert judge_at(NOW).judge(row(T.KILLING, size=943 * 10**6), None, ENDED).until == NOW + LIMIT
 
 
 def test_a_kill_ends_when_nothing_of_it_can_write_any_more():
