@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from include.nightlies.attempt import Attempt
 from include.nightlies.records import builds, undos
 from include.nightlies.records import quality as records
 from include.nightlies.records.publications import publications_of_build
-from include.nightlies.records.quality import QualityRecord, QualityVerdict
+from include.nightlies.records.quality import NightFigures, QualityRecord, QualityVerdict
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.build_order import BuildKey
 from include.nightlies.rules.destinations import destination_of
@@ -72,8 +72,8 @@ def check_build(site: Site, attempt: Attempt, night: Night, *, accepted: str = "
     tonight = records.night(site.ledger, slot.name, build.build_id, build.date)
     given = []
     if not _is_off(slot, Suite.PUBLISHED):
-        before = builds.build(site.ledger, slot.name, nights[0].key.build_id) if nights else None
-        given.append(published_suite(published_artifacts(site, slot, build, before)))
+        found = published_artifacts(site, slot, build, _whole_before(site, slot, build, nights))
+        given.append(published_suite(found, slot.quality.band))
     if not _is_off(slot, Suite.NIGHT):
         given.append(night_suite(tonight, nights, slot.quality))
     if not _is_off(slot, Suite.GROWTH):
@@ -82,9 +82,9 @@ def check_build(site: Site, attempt: Attempt, night: Night, *, accepted: str = "
 
 
 def published_artifacts(
-    site: Site, slot: Slot, build: BuildRecord, before: BuildRecord | None
+    site: Site, slot: Slot, build: BuildRecord, whole: Mapping[str, BuildRecord]
 ) -> tuple[PublishedArtifact, ...]:
-    """Each published artifact of a build, with what the current revision's catalogs say of it and of `before`."""
+    """Each published artifact of a build, with what the current revision's catalogs say of it and of it in `whole`."""
     revision, found = site.head(slot.repository).revision, []
     undone, newest = undos.of_build(site.ledger, build.id), dict[int, Publication]()
     for published in publications_of_build(site.ledger, build.id):
@@ -94,6 +94,7 @@ def published_artifacts(
         publication, artifact = newest.get(record.id), record.artifact
         if publication is None or (record.id, artifact.sha256) in undone:
             continue
+        before = whole.get(artifact.name)
         old = None if before is None else before.artifact(artifact.project, artifact.platform)
         facts_before = None
         if old is not None and before is not None:
@@ -107,6 +108,25 @@ def published_artifacts(
             )
         )  # fmt: skip
     return tuple(found)
+
+
+def _whole_before(site: Site, slot: Slot, build: BuildRecord, nights: Sequence[NightFigures]) -> dict[str, BuildRecord]:
+    """The newest earlier build in which each artifact was published, by artifact; failed ones are passed over."""
+    names = {record.artifact.name for record in build.artifacts}
+    ids = _newest_with(names, nights)
+    if len(nights) >= NIGHTS and names - ids.keys():
+        ids = _newest_with(names, records.earlier_nights(site.ledger, slot.name, build.key, limit=records.LOOKED_AT))
+    found = {build_id: builds.build(site.ledger, slot.name, build_id) for build_id in set(ids.values())}
+    return {name: before for name, build_id in ids.items() if (before := found[build_id]) is not None}
+
+
+def _newest_with(names: Collection[str], nights: Sequence[NightFigures]) -> dict[str, str]:
+    ids: dict[str, str] = {}
+    for night in nights:
+        for name, figures in night.artifacts.items():
+            if name in names and figures.files is not None:
+                ids.setdefault(name, night.key.build_id)
+    return ids
 
 
 def _judge(

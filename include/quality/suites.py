@@ -62,8 +62,11 @@ def index_suite(index: BuildIndex, slot: Slot, settings: QualitySettings, nights
     return SuiteInput(Suite.INDEX, tuple(rows), rules, _history(nights, "sizes are not compared"))
 
 
-def published_suite(artifacts: Collection[PublishedArtifact]) -> SuiteInput:
-    """What the repository holds of each artifact, against the index and what was prepared."""
+def published_suite(artifacts: Collection[PublishedArtifact], band: float = 0.3) -> SuiteInput:
+    """What the repository holds of each artifact, against the index, what was prepared, and its build before.
+
+    `band`: the share by which its files may be fewer than in the build before.
+    """
     rules = (
         QualityRule(Expect.EMPTY, "missing", "{name}: {missing}"),
         QualityRule(
@@ -78,8 +81,12 @@ def published_suite(artifacts: Collection[PublishedArtifact]) -> SuiteInput:
             most=0,
         ),
         QualityRule(Expect.BETWEEN, "broken_links", "{name}: {broken_links} links lead nowhere: {broken}", most=0),
+        QualityRule(
+            Expect.AT_LEAST, "files", "{name}: {files} files, {files_before} in the build before; expected at least "
+            "{files_least}", "files_least",
+        ),
     )  # fmt: skip
-    return SuiteInput(Suite.PUBLISHED, tuple(_published_row(artifact) for artifact in artifacts), rules)
+    return SuiteInput(Suite.PUBLISHED, tuple(_published_row(artifact, band) for artifact in artifacts), rules)
 
 
 def night_suite(tonight: NightFigures, nights: Sequence[NightFigures], settings: QualitySettings) -> SuiteInput:
@@ -143,13 +150,16 @@ def _listed_row(
     return row
 
 
-def _published_row(artifact: PublishedArtifact) -> Row:
+def _published_row(artifact: PublishedArtifact, band: float) -> Row:
     row: dict[str, Cell] = {
         "name": artifact.name, "listed": artifact.listed, "published": artifact.published,
         "files_prepared": artifact.files, "bytes_prepared": artifact.bytes,
     }  # fmt: skip
     if artifact.now is None:
         return row | {"missing": "the ledger has it as published, and its destination does not exist"}
+    if artifact.before is not None:
+        fewer = max(artifact.before.files * band, FILES)
+        row |= {"files_before": artifact.before.files, "files_least": max(0, round(artifact.before.files - fewer))}
     before = artifact.before or TreeFacts(0, 0, 0, frozenset(), frozenset(), frozenset())
     # what the build before had already is known, and no fault of this one
     empty = artifact.now.empty_libraries - before.empty_libraries

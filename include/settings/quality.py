@@ -44,7 +44,7 @@ class QualitySettings(Block):
     growth: Mode = QualityMode.WARN
     """Bytes and objects that the night added to the repository, compared with the last seven nights."""
     band: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    """The share by which files and bytes may differ from their median over the last seven nights."""
+    """The share by which files and bytes may differ from their median over seven nights, and files be fewer."""
     factor: Annotated[float, Field(ge=1, le=1000)] = 3.0
     """How many times their median the working time, and what a night adds, may be."""
     keep_runs: Annotated[int, Field(ge=1, le=10_000)] = 30

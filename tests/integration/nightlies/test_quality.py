@@ -143,10 +143,29 @@ def test_what_was_undone_is_neither_judged_nor_history(nights: Nights, tmp_path:
     _, revision = undo(nights.site, attempt("test/undo"), Wish("main", "b20261103", "it crashes"))
     assert revision is not None
     (published, *_) = check_build(nights.site, attempt(night.run), night)
-    assert (published.verdict, published.reason) == (QualityVerdict.PASSED, "8 rules hold in 0 rows")
+    assert (published.verdict, published.reason) == (QualityVerdict.PASSED, "9 rules hold in 0 rows")
     found = quality.earlier_nights(nights.site.ledger, "main", BuildKey(date(2026, 11, 4), "b"), limit=7)
     assert [one.key.build_id for one in found] == ["b20261102"]
     assert found[0].artifacts["A/x86_64"].files == 3
+
+
+def test_an_artifact_is_compared_with_the_newest_build_that_has_it(nights: Nights, tmp_path: Path) -> None:
+    nights = judged_by(nights, tmp_path)
+    installed(nights, 2, *GOOD, *(file(f"data{number}") for number in range(60)))
+    between = Night("night/3", "main", date(2026, 11, 3), "test")
+    archive = packed(GOOD)
+    Build("2026-11-03").add("A", "x86_64", b"no archive").add("B", "x86_64", archive).store_in(
+        nights.site.store("cvmfs")
+    )
+    for batch in plan_night(nights.site, attempt(between.run), between).batches:
+        if "/A/" in str(batch):
+            continue
+        nights.prepare(batch)
+        assert not nights.publish(batch).failures
+    last = installed(nights, 4, *GOOD, *(file(f"data{number}") for number in range(30)))
+    fewer = "suite published: A/x86_64: 33 files, 63 in the build before; expected at least 43"
+    with refused(QualityBlocked, faults=(fewer,)):
+        check_build(nights.site, attempt(last.run), last)
 
 
 def test_a_suite_that_blocks_and_was_not_applied_closes_the_gate(nights: Nights, tmp_path: Path) -> None:
