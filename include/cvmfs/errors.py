@@ -12,7 +12,8 @@ CvmfsError
 │   ├── ObjectMissing(key)
 │   └── ObjectDamaged(key, detail)        stored bytes do not have the hash they are named by
 ├── RepositoryError(fqrn, detail)         no repository there, one there already, or another one than expected
-│   └── ReflogError(fqrn, detail)         reflog absent, or not the one that the manifest names
+│   ├── ReflogError(fqrn, detail)         reflog absent, or not the one that the manifest names
+│   └── HeadDamaged(fqrn, detail)         what the manifest names is lost or cannot be read: no commit can be made
 ├── CollectionBusy(fqrn, detail, until)   another collection of the repository is at work  (retryable)
 ├── CollectionRefused(fqrn, detail)       a collection would delete what it should not, or cannot rule that out
 ├── RepositoryFrozen(fqrn, detail)        all changes were stopped for a while       (retryable)
@@ -167,6 +168,13 @@ class ReflogError(RepositoryError):
     """The reflog is absent or is not the one that the manifest names."""
 
     code = "reflog-mismatch"
+    concern = Concern.REPOSITORY
+
+
+class HeadDamaged(RepositoryError):
+    """The root catalog or the tags of the current revision are lost or cannot be read; ``detail`` has the cure."""
+
+    code = "head-damaged"
     concern = Concern.REPOSITORY
 
 

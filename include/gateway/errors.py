@@ -247,6 +247,10 @@ REFLOG_MISSING = ErrorRow(
     CommitFailed, "commit-reflog-missing", "repair the repository's reference log on the gateway, then try again",
     concern=Concern.GATEWAY,
 )  # fmt: skip
+HEAD_DAMAGED = ErrorRow(
+    CommitFailed, "commit-head-damaged", "mend the repository as the reason says, then try again",
+    concern=Concern.GATEWAY,
+)  # fmt: skip
 ROOT_MISSING = ErrorRow(
     CommitFailed, "commit-root-missing", "upload the catalogs again on the current revision, then commit",
     retryable=True,
@@ -304,6 +308,7 @@ REASONS: tuple[tuple[_Match, str, GatewayErrorKind], ...] = (
     (_Match.CONTAINS, "database is locked", STATE_FAILED),
     (_Match.PREFIX, "merge_error", MERGE_FAILED),
     (_Match.PREFIX, "missing_reflog", REFLOG_MISSING),
+    (_Match.PREFIX, "damaged_head", HEAD_DAMAGED),
     (_Match.PREFIX, "base_mismatch", BaseMoved),
     (_Match.PREFIX, "manifest_conflict", MANIFEST_MOVED),
     (_Match.PREFIX, "generation_moved", CollectionMoved),

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from include.cvmfs.commit.commit import MANIFEST_KEY
+from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY
 from include.cvmfs.commit.create import create_repository
+from include.cvmfs.errors import FormatError
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.keys import (
     GatewayKey,
@@ -29,12 +30,14 @@ from include.cvmfs.format.keys import (
     save_master,
     save_signer,
 )
+from include.cvmfs.format.reflog import Reflog, RefType
 from include.publishers.errors import PublisherError
 from include.settings.model import RepositorySettings
 from include.settings.traits import record_traits, recorded_traits
 from include.site.site import Site
 from include.site.stores import credentials_of, options_of, try_store
 from include.storage.buckets import allow_public_read, ensure_bucket
+from include.storage.errors import NotFound
 from include.storage.kinds import S3, kind_of
 from include.storage.store import Store
 from include.storage.urls import split_s3_url
@@ -85,6 +88,8 @@ def found_repository(site: Site, fqrn: str, *, say: Say, mtime_ns: bool = False)
         where = site.settings.store(repository.store).url
         raise PublisherError(fqrn, f"store {repository.store}, {where}, can only be read; {cure}")
     there = store.exists(MANIFEST_KEY)
+    if not there:
+        _require_never_there(store, fqrn)
     key = _gateway_key(site, repository, folder)
     if there and not KeyFile.CERTIFICATE.path(folder, fqrn).exists():
         raise PublisherError(
@@ -110,6 +115,22 @@ def found_repository(site: Site, fqrn: str, *, say: Say, mtime_ns: bool = False)
     )
     say(f"created {fqrn} in {store.url}")
     return True
+
+
+def _require_never_there(store: Store, fqrn: str) -> None:
+    """Raise PublisherError for a repository that lost its manifest: another one must not be made over it.
+
+    A creation that died may have left a reflog with the first revision.
+    """
+    try:
+        revisions = Reflog.load(store.get(REFLOG_KEY)).refs(RefType.CATALOG)
+    except NotFound:
+        return
+    except FormatError:
+        revisions = []
+    if len(revisions) != 1:
+        cure = f"nightshift repo repair {fqrn} --manifest, or empty the store"
+        raise PublisherError(fqrn, f"{store.url} holds a repository that lost its {MANIFEST_KEY}; run: {cure}")
 
 
 def _keys(folder: Path, fqrn: str, say: Say) -> tuple[RSAPrivateKey, Signer]:

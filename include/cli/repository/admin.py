@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from include.cli.repository.layout import mend_layout
-from include.cli.repository.open import AsJson, Configured, DryRun, open_site, refusing, seconds_now, switching
-from include.cli.repository.repair import mend_objects
+from include.cli.repository.open import AsJson, Configured, DryRun, open_site, refusing, switching
+from include.cli.repository.repair import faults_of, mend_all, mend_files, mend_manifest, mend_objects, say_faults
 
 
 def create(
@@ -31,6 +31,9 @@ def create(
     found_stores(site, {site.settings.repository(fqrn).store}, say=typer.echo)
     if not found_repository(site, fqrn, say=typer.echo, mtime_ns=mtime_ns):
         typer.echo(f"{fqrn} is there already")
+        if faults := faults_of(site, fqrn):
+            say_faults(faults)
+            raise typer.Exit(1)
 
 
 def repair(
@@ -40,6 +43,13 @@ def repair(
     ] = False,
     metadata: Annotated[
         bool, typer.Option("--metadata", help="Store the certificate again, and empty meta info if it is lost.")
+    ] = False,
+    history: Annotated[
+        bool,
+        typer.Option("--empty-history", help="If the tags cannot be read: keep the current revision alone."),
+    ] = False,
+    manifest: Annotated[
+        bool, typer.Option("--manifest", help="If the manifest cannot be read: sign one for the newest revision.")
     ] = False,
     objects: Annotated[
         Path | None,
@@ -60,51 +70,36 @@ def repair(
     mtime_ns: Annotated[
         bool, typer.Option("--mtime-ns", help="With --catalog-layout: 16 columns, so that nanoseconds stay.")
     ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="With --unfinished, --catalog-layout: report what would be done, change nothing."
-        ),
-    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Mend a repository that lost reflog or metadata (needs the signing key here) or objects (needs their tree).
+    """Mend a repository that lost single files (needs the signing key here) or objects (needs their tree).
 
-    Exit code 1: objects are still missing, each named.
+    Without an option every single file is read: what can be mended without a loss is mended, and for the rest the
+    command is named. Exit code 1: something is still missing, each named.
     """
-    from include.cvmfs.commit.repair import repair_metadata, repair_reflog
-    from include.cvmfs.commit.stock_checksum import stale_checksum
     from include.publishers.capabilities import Operation
 
-    others = reflog or metadata or objects is not None
-    if dry_run and (others or not (unfinished or catalog_layout)):
-        raise typer.BadParameter("--dry-run is for --unfinished and --catalog-layout alone")
+    others = reflog or metadata or history or objects is not None
+    if dry_run and others:
+        raise typer.BadParameter("--dry-run is for --manifest, --unfinished, --catalog-layout, and without an option")
     if mtime_ns and not catalog_layout:
         raise typer.BadParameter("--mtime-ns is for --catalog-layout alone")
+    if sum((others, unfinished, catalog_layout, manifest)) > 1 and (catalog_layout or manifest):
+        raise typer.BadParameter("--catalog-layout and --manifest are not combined: make one repair after the other")
     if catalog_layout:
-        if others or unfinished:
-            raise typer.BadParameter("--catalog-layout is not combined: make the other repairs first")
         mend_layout(fqrn, mtime_ns=mtime_ns, dry_run=dry_run, as_json=as_json)
-        return
+    elif manifest:
+        mend_manifest(fqrn, dry_run=dry_run)
+    elif not (others or unfinished):
+        mend_all(fqrn, dry_run=dry_run)
     if objects is not None:
         mend_objects(fqrn, objects, at, contents=contents, as_json=as_json)
     if unfinished:
         _remove_unfinished(fqrn, dry_run=dry_run)
-    if not (reflog or metadata or unfinished) and objects is None:
-        choices = "--reflog, --metadata, --unfinished, --catalog-layout, or --objects SOURCE"
-        raise typer.BadParameter(f"name what to repair: {choices}")
-    if not (reflog or metadata):
-        return
-    with refusing(), switching(open_site(), fqrn, Operation.REPAIR) as (store, signer):
-        if metadata:
-            head, lost = repair_metadata(store, fqrn, signer=signer, now=seconds_now())
-            emptied = "; the meta info was lost and is empty now" if lost else ""
-            typer.echo(f"certificate of {fqrn} stored again for revision {head.manifest.revision}{emptied}")
-        if reflog:
-            head, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())
-            typer.echo(f"reflog of {fqrn} matches revision {head.manifest.revision} again; {added} references added")
-    if head.manifest.reflog is not None and (stale := stale_checksum(fqrn, head.manifest.reflog)) is not None:
-        typer.echo(f"warning: {stale}", err=True)
+    if reflog or metadata or history:
+        with refusing(), switching(open_site(), fqrn, Operation.REPAIR) as (store, signer):
+            mend_files(store, fqrn, signer, history=history, metadata=metadata, reflog=reflog)
 
 
 def _remove_unfinished(fqrn: str, *, dry_run: bool) -> None:
@@ -133,7 +128,10 @@ def resign(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sign the whitelist for another while. For the holder of the master key, which no publisher or gateway needs."""
+    """Sign the whitelist for another while, or make a lost one again. For the holder of the master key.
+
+    One that is lost or damaged is made again with the certificate in the folder of the keys and those of --certificate.
+    """
     from include.cvmfs.commit.resign import resign as run_resign
     from include.cvmfs.format.keys import KeyFile, load_master, parse_certificate
 
@@ -143,9 +141,11 @@ def resign(
         path = KeyFile.MASTER.path(folder, fqrn)
         master = load_master(folder, fqrn)
         listed = tuple(parse_certificate(file.read_bytes()) for file in certificate or ())
+        kept = KeyFile.CERTIFICATE.path(folder, fqrn)
+        own = parse_certificate(kept.read_bytes()) if kept.exists() else None
         whitelist = run_resign(
             site.repository_store(fqrn), fqrn, master, now=datetime.now(UTC), validity=timedelta(days=days),
-            certificates=listed, dry_run=dry_run,
+            certificates=listed, own=own, dry_run=dry_run,
         )  # fmt: skip
     if as_json:
         facts = {

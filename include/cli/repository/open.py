@@ -114,12 +114,16 @@ def refusing() -> Iterator[None]:
 
 def refuse(fault: Exception) -> NoReturn:
     from include.cli.main import typeable
+    from include.cvmfs.errors import ObjectError
     from include.cvmfs.revision.trust import OpenFailure, failure_of
 
     failure = failure_of(fault)
     words = "" if failure is OpenFailure.UNKNOWN else f"[{failure}] "
     lines = "\n".join(printable(line) for line in str(fault).split("\n"))
     typer.echo(f"nightshift: {words}{typeable(lines)}", err=True)
+    if isinstance(fault, ObjectError):
+        cure = typeable("nightshift repo repair FQRN --dry-run")
+        typer.echo(f"nightshift: if the repository lost it, this names the cure: {cure}", err=True)
     raise typer.Exit(UNREADABLE) from None
 
 

@@ -10,11 +10,106 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.cli.repository.open import AsJson, Configured, DryRun, bars, holder, open_site, printable, refusing
+from include.cli.repository.open import (
+    AsJson,
+    Configured,
+    DryRun,
+    bars,
+    holder,
+    open_site,
+    printable,
+    refusing,
+    seconds_now,
+    switching,
+    time_text,
+)
 from include.cli.repository.write import source_at
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from include.cvmfs.collect.rules import NotDue
+    from include.cvmfs.commit.repair import FileFault
+    from include.cvmfs.format.keys import Signer
+    from include.site.site import Site
+    from include.storage.store import Store
+
+
+def mend_all(fqrn: str, *, dry_run: bool) -> None:
+    """Read every single file, and mend what can be mended without a loss. Exits with 1 if something is left."""
+    from include.publishers.capabilities import Operation
+
+    with refusing():
+        site = open_site()
+        faults = faults_of(site, fqrn)
+        mendable = [fault.cure for fault in faults if fault.option]
+        if mendable and not dry_run and not any(fault.first for fault in faults):
+            say_faults(faults)
+            with switching(site, fqrn, Operation.REPAIR) as (store, signer):
+                metadata, reflog = (any(option in cure for cure in mendable) for option in ("--metadata", "--reflog"))
+                mend_files(store, fqrn, signer, metadata=metadata, reflog=reflog)
+            faults = faults_of(site, fqrn)
+    if faults:
+        say_faults(faults)
+        raise typer.Exit(1)
+    typer.echo(f"all single files of {fqrn} can be read; the objects: nightshift repo check {fqrn}")
+
+
+def faults_of(site: Site, fqrn: str) -> list[FileFault]:
+    """Each single file that is lost or cannot be used, with its cure; what the others need comes first."""
+    from include.cvmfs.commit.repair import examine
+
+    key = site.settings.repository(fqrn).public_key
+    keys = [key.read_bytes()] if key is not None and key.is_file() else []
+    return examine(site.repository_store(fqrn), fqrn, keys, now=datetime.now(UTC))
+
+
+def say_faults(faults: Sequence[FileFault]) -> None:
+    from include.cli.main import typeable
+
+    for fault in faults:
+        typer.echo(typeable(printable(str(fault))), err=True)
+
+
+def mend_files(
+    store: Store, fqrn: str, signer: Signer, *, history: bool = False, metadata: bool = False, reflog: bool = False
+) -> None:
+    """Mend what is asked for, in the order in which one needs the other."""
+    from include.cvmfs.commit.commit import read_head
+    from include.cvmfs.commit.repair import empty_history, repair_metadata, repair_reflog
+    from include.cvmfs.commit.stock_checksum import stale_checksum
+
+    now = seconds_now()
+    if history:
+        head, replaced = empty_history(store, fqrn, signer=signer, now=now)
+        new = f"are those of revision {head.manifest.revision} alone" if replaced else "can be read; nothing to do"
+        typer.echo(f"the tags of {fqrn} {new}")
+    if metadata:
+        head, lost = repair_metadata(store, fqrn, signer=signer, now=now)
+        emptied = "; the meta info was lost and is empty now" if lost else ""
+        typer.echo(f"certificate of {fqrn} stored again for revision {head.manifest.revision}{emptied}")
+    if reflog:
+        head, added = repair_reflog(store, fqrn, signer=signer, now=now)
+        typer.echo(f"reflog of {fqrn} matches revision {head.manifest.revision} again; {added} references added")
+    named = read_head(store, fqrn).manifest.reflog
+    if named is not None and (stale := stale_checksum(fqrn, named)) is not None:
+        typer.echo(f"warning: {stale}", err=True)
+
+
+def mend_manifest(fqrn: str, *, dry_run: bool) -> None:
+    """Sign a manifest for the newest revision that the reflog leads to, where none can be read."""
+    from include.cvmfs.commit.repair import rebuild_manifest
+    from include.publishers.capabilities import Operation
+
+    with refusing():
+        site = open_site()
+        collectable = site.settings.repository(fqrn).garbage_collectable
+        with switching(site, fqrn, Operation.REPAIR) as (store, signer):
+            made = rebuild_manifest(
+                store, fqrn, signer=signer, now=seconds_now(), garbage_collectable=collectable, dry_run=dry_run
+            )
+    verb = "would name" if dry_run else "names"
+    typer.echo(f"the manifest of {fqrn} {verb} revision {made.revision}, root {made.root}, {time_text(made.timestamp)}")
 
 
 def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, as_json: bool) -> None:

@@ -24,7 +24,15 @@ from include.cvmfs.commit.metadata_objects import (
     store_compressed,
 )
 from include.cvmfs.commit.stock_checksum import keep_checksum
-from include.cvmfs.errors import CvmfsError, ManifestConflict, ReflogError, RepositoryError
+from include.cvmfs.errors import (
+    CvmfsError,
+    FormatError,
+    HeadDamaged,
+    ManifestConflict,
+    ObjectError,
+    ReflogError,
+    RepositoryError,
+)
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CERTIFICATE, HISTORY, META, ObjectHash, hash_bytes
 from include.cvmfs.format.history import History, Tag
@@ -58,10 +66,10 @@ class SwitchStep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The manifest that readers see now, and the store's version of it for compare-and-swap."""
+    """The manifest that readers see now, and the store's version of it for compare-and-swap; None if it is lost."""
 
     manifest: Manifest
-    version: Version
+    version: Version | None
 
 
 Fence = Callable[[Sequence[int]], Mapping[int, Exception]]
@@ -97,8 +105,13 @@ def read_head(store: Store, fqrn: str, voucher: Voucher | None = None) -> Head:
     try:
         data, version = store.get_versioned(MANIFEST_KEY)
     except NotFound:
-        raise RepositoryError(fqrn, f"no {MANIFEST_KEY} in {store.url}; create the repository first") from None
-    signed = Manifest.parse(data)
+        cure = f"nightshift repo {f'repair {fqrn} --manifest' if store.exists(REFLOG_KEY) else f'create {fqrn}'}"
+        raise RepositoryError(fqrn, f"no {MANIFEST_KEY} in {store.url}; run: {cure}") from None
+    try:
+        signed = Manifest.parse(data)
+    except FormatError as fault:
+        cure = f"run: nightshift repo repair {fqrn} --manifest"
+        raise FormatError(fault.what, f"{fault.detail}; {cure}", field=fault.field) from None
     if signed.manifest.fqrn != fqrn:
         raise RepositoryError(fqrn, f"the store {store.url} holds {signed.manifest.fqrn!r}")
     if voucher is not None:
@@ -159,12 +172,17 @@ def publish(
 ) -> Head:
     """Certificate, reflog, signature and manifest for a draft whose other objects are all stored.
 
-    ``stored``: what was stored for it just now, with sizes. Raises ManifestConflict, and ObjectMissing or
-    ObjectDamaged before anything is replaced if something that the manifest would lead to is not in the store.
+    ``stored``: what was stored for it just now, with sizes. Raises ManifestConflict, and before anything is replaced
+    ObjectMissing or ObjectDamaged if some of that is not in the store, HeadDamaged if something else is not that the
+    manifest would name.
     """
     certificate = store_compressed(store, signer.certificate_pem, draft.root, CERTIFICATE)
     draft = replace(draft, certificate=certificate.hash)
-    require_stored(store, [*map(Stored, draft.named), *stored, certificate])
+    require_stored(store, [*stored, certificate])
+    try:
+        require_stored(store, map(Stored, draft.named))
+    except ObjectError as fault:
+        raise HeadDamaged(draft.fqrn, str(fault)) from fault
     store_alternatives(store, draft)
     records = records or Records()
     written = _write_reflog(store, head.manifest, draft, superseded, now, records)

@@ -14,7 +14,17 @@ from include.cvmfs.commit.derivation import true_base
 from include.cvmfs.commit.edit import Edit, Savepoint
 from include.cvmfs.commit.merge import Bases, is_touched, merge, merge_into
 from include.cvmfs.commit.metadata_cache import Records
-from include.cvmfs.errors import BaseChanged, MergeError, ObjectMissing, TagError, UnknownBase
+from include.cvmfs.errors import (
+    BaseChanged,
+    CatalogError,
+    FormatError,
+    HeadDamaged,
+    MergeError,
+    ObjectError,
+    ObjectMissing,
+    TagError,
+    UnknownBase,
+)
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.history import check_tag_description, check_tag_name
@@ -72,12 +82,26 @@ class Group:
         records: Records,
         lineage: Lineage | None = None,
     ) -> Group:
-        """Merge changes into the revision ``head``. Raises what reading that revision raises."""
+        """Merge changes into the revision ``head``. Raises HeadDamaged, and what reading that revision raises."""
+        try:
+            edit = Edit(catalogs, head.root)
+        except ObjectError:
+            require_root(catalogs, head)
+            raise
         with closing(Bases(catalogs)) as bases:
-            merging = _Merging(store, bases, head, records, lineage, cls(Edit(catalogs, head.root)))
+            merging = _Merging(store, bases, head, records, lineage, cls(edit))
             for number, change in changes.items():
                 merging.take(number, change)
         return merging.group
+
+
+def require_root(catalogs: CatalogCache, head: Manifest) -> None:
+    """Raise HeadDamaged if the root catalog of the current revision is lost or cannot be read."""
+    try:
+        catalogs.open_nested("", head.root).close()
+    except (ObjectError, CatalogError, FormatError) as fault:
+        cure = f"run: nightshift repo rollback {head.fqrn}"
+        raise HeadDamaged(head.fqrn, f"the root catalog of revision {head.revision} is lost: {fault}; {cure}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +121,20 @@ class _Merging:
         except _Stands:
             group.standing.append(number)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one change is not the others' fault
-            group.refused[number] = error
+            group.refused[number] = self._cause(error)
         else:
             group.members.append(number)
             if change.tag is not None:
                 group.tags.append(change.tag)
+
+    def _cause(self, error: Exception) -> Exception:
+        """The error, or that of the current revision where this is what cannot be read."""
+        if isinstance(error, ObjectError):
+            try:
+                require_root(self.bases.catalogs, self.head)
+            except HeadDamaged as damaged:
+                return damaged
+        return error
 
     def _merge(self, change: Change, attempt: Savepoint) -> None:
         if self.lineage is not None:

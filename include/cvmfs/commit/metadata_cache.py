@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from include.cvmfs.errors import FormatError, ReflogError
+from include.cvmfs.errors import FormatError, HeadDamaged, ObjectDamaged, ObjectMissing, ReflogError
 from include.cvmfs.format.hashes import HISTORY, ObjectHash, hash_bytes
 from include.cvmfs.format.history import History
 from include.cvmfs.format.manifest import Manifest
@@ -42,7 +42,7 @@ class Records:
         self._reflog: StoredReflog | None = None
 
     def history(self, store: Store, manifest: Manifest) -> History:
-        """The tags of a revision, to be read. Raises ObjectMissing, ObjectDamaged, FormatError, StoreError."""
+        """The tags of a revision, to be read. Raises HeadDamaged, StoreError."""
         history = self.take_history(store, manifest)
         if manifest.history is not None:
             self.keep_history(manifest.history, history)
@@ -54,7 +54,11 @@ class Records:
             return History.create(manifest.fqrn)
         if kept is not None and kept[0] == manifest.history.digest:
             return kept[1]
-        return History.load(load(store, manifest.history.with_suffix(HISTORY)))
+        try:
+            return History.load(load(store, manifest.history.with_suffix(HISTORY)))
+        except (ObjectMissing, ObjectDamaged, FormatError) as fault:
+            cure = f"its tags cannot be read: {fault}; run: nightshift repo repair {manifest.fqrn} --empty-history"
+            raise HeadDamaged(manifest.fqrn, cure) from fault
 
     def keep_history(self, name: ObjectHash, history: History) -> None:
         self._history = name.digest, history

@@ -91,4 +91,4 @@ def store_alternatives(store: Store, manifest: Manifest) -> None:
         store.put(alternative_key(name), data)
 
 
-_CURE = "commit again; for a certificate or meta info, run: nightshift repo repair --metadata"
+_CURE = "commit again; if the current revision lost it, this names the cure: nightshift repo repair --dry-run"

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from include.cvmfs.commit.commit import read_head
-from include.cvmfs.errors import RepositoryError, SignatureError, WhitelistError
+from include.cvmfs.errors import FormatError, SignatureError, WhitelistError
 from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.keys import Certificate, fingerprint
 from include.cvmfs.format.manifest import Manifest
@@ -46,29 +46,37 @@ def resign(
     now: datetime,
     validity: timedelta = DEFAULT_VALIDITY,
     certificates: tuple[Certificate, ...] = (),
+    own: Certificate | None = None,
     dry_run: bool = False,
 ) -> Whitelist:
     """Sign the repository's whitelist again, from ``now`` (aware) on, and store it unless in a dry run.
 
     ``certificates`` are listed beside those that are listed already; one that signs the current manifest must be among
-    them. Raises SignatureError if the whitelist was signed with another master key, WhitelistError, RepositoryError.
+    them. Of a whitelist that is lost or damaged nothing is taken: the new one lists ``certificates`` and ``own``, the
+    one that is kept with the keys. Raises SignatureError if the whitelist was signed with another master key,
+    WhitelistError, RepositoryError.
     """
     if not timedelta(0) < validity <= LONGEST:
         raise WhitelistError(fqrn, f"is to last {validity.days} days; choose 1 to {LONGEST.days}")
     manifest = read_head(store, fqrn).manifest
     current, version = _current(store, fqrn, master)
+    if current is None:
+        current = Whitelist(fqrn, now, now + validity, ())
+        certificates = (*certificates, own) if own is not None else certificates
     renewed = _listing(current.renewed(now, validity), certificates, manifest)
     signs_now = load_certificate(store, manifest)
     if not lists(renewed, signs_now):
-        own = fingerprint(signs_now, manifest.root.algorithm)
-        raise WhitelistError(fqrn, f"does not list {own}, which signs the current manifest; give it with --certificate")
+        mark = fingerprint(signs_now, manifest.root.algorithm)
+        raise WhitelistError(
+            fqrn, f"does not list {mark}, which signs the current manifest; give it with --certificate"
+        )
     signed = whitelists.sign(renewed, master, manifest.root.algorithm)
     if not dry_run:
         _replace(store, fqrn, signed, version)
     return renewed
 
 
-def _replace(store: Store, fqrn: str, signed: bytes, expected: Version) -> None:
+def _replace(store: Store, fqrn: str, signed: bytes, expected: Version | None) -> None:
     try:
         store.replace(whitelists.KEY, signed, expected=expected)
     except Conflict:
@@ -77,17 +85,22 @@ def _replace(store: Store, fqrn: str, signed: bytes, expected: Version) -> None:
         store.put(whitelists.KEY, signed)
 
 
-def _current(store: Store, fqrn: str, master: RSAPrivateKey) -> tuple[Whitelist, Version]:
-    """The whitelist that is there, expired or not, provided that this very key signed it."""
+def _current(store: Store, fqrn: str, master: RSAPrivateKey) -> tuple[Whitelist | None, Version | None]:
+    """The whitelist that is there, expired or not, provided that this very key signed it; None if none can be read."""
     try:
         data, version = store.get_versioned(whitelists.KEY)
-        signed = Whitelist.parse(data)
     except NotFound:
-        raise RepositoryError(fqrn, f"no {whitelists.KEY} in {store.url}; create the repository first") from None
+        return None, None
+    try:
+        signed = Whitelist.parse(data)
+    except FormatError:
+        return None, version
     letter = SignedLetter(signed.letter, signed.hash, signed.signature)
-    if not letter.is_intact or not letter.is_signed_by([master.public_key()], Scheme.NO_DIGEST_INFO):
+    if not letter.is_intact or len(signed.signature) < master.key_size // 8:
+        return None, version
+    if not letter.is_signed_by([master.public_key()], Scheme.NO_DIGEST_INFO):
         what = "was not signed with this master key, so clients would not believe what it signs"
-        raise SignatureError("whitelist", f"{what}; use the key of {fqrn}")
+        raise SignatureError("whitelist", f"{what}; use the key of {fqrn}, or remove {whitelists.KEY} if it is damaged")
     if signed.whitelist.fqrn != fqrn:
         raise WhitelistError(fqrn, f"the one found there is that of {signed.whitelist.fqrn!r}; check the store")
     return signed.whitelist, version

@@ -16,7 +16,7 @@ from include.cvmfs.commit.metadata_objects import Stored, store_all
 from include.cvmfs.commit.unify_layout import Sender, Unifier
 from include.cvmfs.coordination.condemned import require_kept
 from include.cvmfs.coordination.generation import Look, look, require_unmoved
-from include.cvmfs.errors import REVISION_UNKNOWN, ObjectMissing, TagError
+from include.cvmfs.errors import REVISION_UNKNOWN, ObjectError, TagError
 from include.cvmfs.format.catalog import NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
@@ -107,7 +107,7 @@ def rollback(
         verified(number)
     root = tag.hash
     if len(layouts) > 1:
-        root, replaced = _unified(store, cache, tag.hash, cache.open_nested("", manifest.root).layout)
+        root, replaced = _unified(store, cache, tag.hash, _layout(cache, manifest.root, tag.hash))
         rewritten(replaced)
     require_kept(store, plan.seen, root, named=plan.goal)
     catalog = cache.completed(cache.open_nested("", root))
@@ -139,8 +139,8 @@ def _tag(store: Store, history: History, name: str) -> Tag:
         raise TagError(name, f"is on branch {tag.branch!r}; going back is offered on the default branch only")
     try:
         CatalogCache(store).open_nested("", tag.hash).close()
-    except ObjectMissing as gone:
-        what = f"names revision {tag.revision}, whose root catalog {gone.key} is not in the store"
+    except ObjectError as gone:
+        what = f"names revision {tag.revision}, whose root catalog {gone.key} is lost or damaged"
         raise TagError(name, f"{what}; nothing was changed. Choose another tag or revision.") from None
     return tag
 
@@ -164,6 +164,14 @@ def _numbered(store: Store, head: Head, history: History, number: int) -> Tag:
         return tag
     cure = "what has no tag is collected in time; list the tags with: nightshift repo tag list"
     raise REVISION_UNKNOWN(fqrn, f"revision {number} is not in the store any more; nothing was changed: {cure}")
+
+
+def _layout(cache: CatalogCache, current: ObjectHash, otherwise: ObjectHash) -> Layout:
+    """That of the current root catalog, or, if it is lost, of the one that is gone back to."""
+    try:
+        return cache.open_nested("", current).layout
+    except ObjectError:
+        return cache.open_nested("", otherwise).layout
 
 
 def _unified(

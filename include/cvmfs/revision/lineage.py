@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from include.cvmfs.errors import CvmfsError, ObjectMissing, UnknownBase
+from include.cvmfs.errors import CvmfsError, ObjectError, UnknownBase
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.manifest import Manifest
@@ -30,13 +30,13 @@ class KnownRoot:
 
 
 def back_from(catalogs: CatalogCache, root: ObjectHash) -> Iterator[KnownRoot]:
-    """A revision and those before it, the newest first, as far back as their root catalogs are in the store."""
+    """A revision and those before it, the newest first, as far back as their root catalogs can be read."""
     at: ObjectHash | None = root
     while at is not None:
         try:
             catalog = catalogs.open_nested("", at)
-        except ObjectMissing:
-            return  # collected
+        except ObjectError:
+            return  # collected, or lost
         known, at = KnownRoot(at, catalog.revision), catalog.previous_revision
         catalog.close()
         yield known
@@ -150,8 +150,8 @@ class Lineage:
         try:
             root = self._catalogs.open(revision.root).previous_revision
             return None if root is None else KnownRoot(root, self._catalogs.open(root).revision)
-        except ObjectMissing:
-            return None  # collected
+        except ObjectError:
+            return None  # collected, or lost
 
     def _remember(self, revision: KnownRoot) -> None:
         self._known[revision.root.digest] = revision

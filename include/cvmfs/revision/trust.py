@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from include.cvmfs.errors import CvmfsError, RepositoryError, SignatureError
+from include.cvmfs.errors import CvmfsError, FormatError, RepositoryError, SignatureError
 from include.cvmfs.format import manifest as manifests
 from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.keys import Certificate, parse_certificate, parse_public_keys
@@ -121,17 +121,21 @@ def load_certificate(store: Store, manifest: Manifest) -> Certificate:
 
 
 def _fetch_whitelist(store: Store, fqrn: str) -> SignedWhitelist:
+    cure = f"make it again where the master key is: nightshift repo resign {fqrn}"
     try:
         return Whitelist.parse(store.get(whitelists.KEY))
     except NotFound:
-        raise RepositoryError(fqrn, f"no {whitelists.KEY} in {store.url}; sign one with the master key") from None
+        raise RepositoryError(fqrn, f"no {whitelists.KEY} in {store.url}; {cure}") from None
+    except FormatError as fault:
+        raise FormatError(fault.what, f"{fault.detail}; {cure}") from None
 
 
 def _fetch_manifest(store: Store, name: str) -> bytes:
     try:
         return store.get(manifests.KEY)
     except NotFound:
-        raise RepositoryError(name, f"no {manifests.KEY} at {store.url}; check the URL") from None
+        cure = "check the URL; if the file is lost, run where the keys are: nightshift repo repair --manifest"
+        raise RepositoryError(name, f"no {manifests.KEY} at {store.url}; {cure}") from None
 
 
 def _of_other_root(data: bytes) -> bool:

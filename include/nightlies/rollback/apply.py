@@ -163,9 +163,11 @@ def unrecorded(site: Site, preview: RollbackPreview) -> RolledBack | None:
 
     By hand: a command may have died before it updated the ledger. Only after a rollback there is no ``trunk-previous``.
     """
+    if not preview.changes_nothing:
+        return None
     head = site.head(preview.wish.repository)
     before = head.revision.root.previous_revision
-    if not preview.changes_nothing or before is None or any(tag.name == TRUNK_PREVIOUS for tag in head.tags()):
+    if before is None or any(tag.name == TRUNK_PREVIOUS for tag in head.tags()):
         return None
     manifest = head.manifest
     return RolledBack(head.fqrn, preview.plan.goal, str(before), manifest.revision, str(manifest.root))
@@ -180,6 +182,8 @@ def record_rollback(site: Site, attempt: Attempt, done: RolledBack, reason: str)
     fqrn, now, catalogs = done.repository, attempt.clock(), site.head(done.repository).catalogs
     before, after = (Revision(catalogs, ObjectHash.parse(root)) for root in (done.from_root, done.root))
     content = compare(site, fqrn, before, after)
+    if content.unread:
+        log.warning("what went with %s is not recorded, since it cannot be read: %s", done.from_root, content.unread)
     current = site.head(fqrn).revision
     why = f"rolled back to {done.goal}: {reason}"
     gone, back = [], []

@@ -11,6 +11,7 @@ from typing import Any, Self
 from include.cvmfs.check.check_objects import NeededObjects, check_presence
 from include.cvmfs.check.findings import Findings
 from include.cvmfs.commit.rollback import RollbackPlan, plan_rollback
+from include.cvmfs.errors import ObjectError
 from include.cvmfs.format.paths import link_target
 from include.cvmfs.revision.diff import Difference, DifferingEntry, diff
 from include.cvmfs.revision.revision import Revision
@@ -124,20 +125,25 @@ class RevertedLink:
 @dataclass(frozen=True, slots=True)
 class RevertedContent:
     """All that differs for readers from one revision to another. ``reserved``: destinations of runs that were under
-    way then, and are empty; ``lost``: objects of the later one that the store has not."""
+    way then, and are empty; ``lost``: objects of the later one that the store has not. ``unread``: why the earlier one
+    cannot be read, if it cannot; then nothing is known of what differs."""
 
     artifacts: tuple[RevertedArtifact, ...]
     links: tuple[RevertedLink, ...]
     places: ChangedPlaces
     reserved: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    unread: str = ""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.artifacts or self.links or self.places.at)
+        return not (self.artifacts or self.links or self.places.at or self.unread)
 
     def lines(self) -> Iterator[str]:
         """Builds, links and other paths, then the sum."""
+        if self.unread:
+            yield f"what changes is not known: the current revision cannot be read ({self.unread})"
+            return
         of_build: dict[tuple[str, BuildKey, RevertedHow], list[RevertedArtifact]] = {}
         for reverted in self.artifacts:
             of_build.setdefault((reverted.slot.name, reverted.build.key, reverted.how), []).append(reverted)
@@ -247,8 +253,18 @@ def goal_of(wish: RollbackWish) -> str:
 def compare(site: Site, fqrn: str, before: Revision, after: Revision, *, presence: bool = False) -> RevertedContent:
     """What differs for readers, by what the ledger knows of builds and links, and entry by entry.
 
-    ``presence``: look whether the store has the objects that only the later one names.
+    ``presence``: look whether the store has the objects that only the later one names. An earlier one that lost a
+    catalog is not compared: going back is the way out. Raises what reading the later one raises.
     """
+    try:
+        return _compared(site, fqrn, before, after, presence=presence)
+    except ObjectError as fault:
+        for nested in after.catalogs_below():  # raises if it is this one that is not whole
+            after.catalog_at(nested.path)
+        return RevertedContent((), (), ChangedPlaces(ChangedFiles()), unread=str(fault))
+
+
+def _compared(site: Site, fqrn: str, before: Revision, after: Revision, *, presence: bool) -> RevertedContent:
     artifacts, links, reserved = list[RevertedArtifact](), list[RevertedLink](), list[str]()
     for _, slot in sorted(site.settings.slots.items()):
         if slot.repository != fqrn:

@@ -22,12 +22,21 @@ from include.cvmfs.commit.commit import (
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.repair import adopt_reflog, repair_metadata, repair_reflog
-from include.cvmfs.errors import CommitError, ManifestConflict, ObjectDamaged, ReflogError, RepositoryError, TagError
+from include.cvmfs.errors import (
+    CommitError,
+    HeadDamaged,
+    ManifestConflict,
+    ObjectDamaged,
+    ReflogError,
+    RepositoryError,
+    TagError,
+)
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.cvmfs.format.reflog import Reflog, RefType
 from include.cvmfs.revision.repository import Repository
+from include.gateway.service.commits.queue import refusal_of
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 from tests.unit.cvmfs.test_edit import DIRECTORY
@@ -264,11 +273,28 @@ def test_a_certificate_that_is_cut_short_is_mended_by_the_next_commit(store: Mem
 def test_meta_info_that_is_empty_stops_commits_until_it_is_mended(store: MemoryStore) -> None:
     meta = opened(store).manifest.meta
     store.objects[meta.key] = b""
-    with refused(ObjectDamaged, key=meta.key):
+    with refused(HeadDamaged, fqrn=FQRN):
         commit(store, *change(store, "/a"), "/a")
     assert repair_metadata(store, FQRN, signer=SIGNER, now=LATER)[1]
     commit(store, *change(store, "/a"), "/a")
     assert opened(store).meta() is not None
+
+
+@pytest.mark.parametrize("bytes_left", [None, 0, 10])
+@pytest.mark.parametrize("name", ["history", "root"])
+def test_a_lost_root_catalog_or_history_is_no_fault_of_the_change(
+    store: MemoryStore, name: str, bytes_left: int | None
+) -> None:
+    prepared = change(store, "/a")
+    named = getattr(opened(store).manifest, name)
+    key = named.with_suffix({"history": "H", "root": "C"}[name]).key
+    whole = store.objects.pop(key)
+    if bytes_left is not None:
+        store.objects[key] = whole[:bytes_left]
+    with refused(HeadDamaged, fqrn=FQRN) as caught:
+        commit(store, *prepared, "/a")
+    assert refusal_of(caught.value).reason == "damaged_head"
+    assert {"history": "--empty-history", "root": "repo rollback"}[name] in str(caught.value)
 
 
 def test_a_certificate_with_rotten_bytes_is_mended_by_hand(store: MemoryStore) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from include.cvmfs.commit.import_keys import import_keys
 from include.cvmfs.commit.resign import expiry_warning, resign
-from include.cvmfs.errors import KeyFileError, RepositoryError, SignatureError, WhitelistError
+from include.cvmfs.errors import KeyFileError, SignatureError, WhitelistError
 from include.cvmfs.format.keys import (
     GatewayKey,
     KeyFile,
@@ -69,8 +69,21 @@ def test_an_absent_whitelist_and_silly_times_are_refused(mini: MiniRepository) -
         with refused(WhitelistError, fqrn=FQRN):
             resign(mini.store, FQRN, master_key(), now=NOW, validity=timedelta(days=days))
     mini.store.delete([KEY])
-    with refused(RepositoryError, fqrn=FQRN):
+    with refused(WhitelistError, fqrn=FQRN):
         resign(mini.store, FQRN, master_key(), now=NOW)
+
+
+@pytest.mark.parametrize("data", [None, b"", b"garbage", b"half"])
+def test_a_lost_or_damaged_whitelist_is_made_again_with_the_certificate_of_the_keys(
+    mini: MiniRepository, data: bytes | None
+) -> None:
+    whole = mini.store.get(KEY)
+    mini.store.delete([KEY])
+    if data is not None:
+        mini.store.put(KEY, whole[: len(whole) // 2] if data == b"half" else data)
+    renewed = resign(mini.store, FQRN, master_key(), now=NOW, own=signer().certificate)
+    assert len(renewed.fingerprints) == 1
+    Repository.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
 
 
 def test_whoever_signs_now_must_be_listed(mini: MiniRepository) -> None:

@@ -42,6 +42,7 @@ CLASSES = [kind for kind in KINDS if isinstance(kind, type)]
         ("database is locked", errors.STATE_FAILED),
         ("merge_error", errors.MERGE_FAILED),
         ("missing_reflog", errors.REFLOG_MISSING),
+        ("damaged_head", errors.HEAD_DAMAGED),
         ("miscellaneous", errors.CommitFailed),
         ("runtime error: PANIC: failed to load C from Stratum 0", errors.RECEIVER_FAILED),
         ("worker 'commit' call failed: possible that the receiver crashed: EOF", errors.RECEIVER_FAILED),

@@ -73,6 +73,7 @@ REASONS: tuple[tuple[type[Exception], str], ...] = (
     (cvmfs.UnknownBase, "unknown_root"),
     (cvmfs.ManifestConflict, "manifest_conflict"),
     (cvmfs.ReflogError, "missing_reflog"),
+    (cvmfs.HeadDamaged, "damaged_head"),
     (cvmfs.GenerationMoved, "generation_moved"),
     (cvmfs.TagError, "miscellaneous: tag"),
     (cvmfs.ObjectError, "unknown_root"),
