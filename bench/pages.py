@@ -31,11 +31,13 @@ from stageouting.load import site_documents
 from stageouting.scene import large_database
 
 from include.care.provenance.tables import provenance
+from include.dag_runs import DagState
 from include.ledger.engine import open_ledger, writing
 from include.ledger.migrate import migrate
 from include.nightlies.records.publications import place
 from include.nightlies.records.tables import artifacts, builds, links, publications
 from include.pages.app import create_app
+from include.pages.asked import AskDag
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
@@ -221,7 +223,16 @@ sites: {json.dumps(site_documents(2))}
     return site
 
 
-def _client(site: Site, app: Callable[..., FastAPI] = create_app) -> TestClient:
+def _pages(login: Callable[..., StageoutUser], site: Callable[[], Site]) -> FastAPI:
+    """The pages, with DAGs that all may be started."""
+
+    def dags() -> AskDag:
+        return DagState
+
+    return create_app(login, site, dags)
+
+
+def _client(site: Site, app: Callable[..., FastAPI] = _pages) -> TestClient:
     return TestClient(app(lambda: StageoutUser(USER, operator=True), lambda: site), base_url="http://127.0.0.1")
 
 

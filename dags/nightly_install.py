@@ -242,11 +242,13 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
         if judged:
             index = CheckIndexOperator(
                 task_id=CHECK_INDEX,
+                task_display_name="Judge the index",
                 night=found.output,
                 doc_md="Judges the index against itself and earlier builds; a suite that blocks ends the run here.",
             )
             build = CheckBuildOperator(
                 task_id="check_build",
+                task_display_name="Judge the build",
                 night=found.output,
                 trigger_rule=TriggerRule.ALL_DONE,
                 doc_md="Judges what was published, the night and the growth of the repository, before links move.",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hooks.site import OnSite, run_name
 from operators.base import clock
-from operators.watch import log_of
+from operators.watch import log_of, night_page_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ def alert_failed_run(context: Context) -> None:
         reason=str(context.get("reason") or ""),
         task=ti.task_id if ti is not None else None,
     )
-    tell_failed_run(OnSite().site(), failed, now=clock(), log_of=log_of)
+    tell_failed_run(OnSite().site(), failed, now=clock(), log_of=log_of, page_of=night_page_of)
 
 
 def alert_late_run(context: Mapping[str, Any], hours: float) -> None:

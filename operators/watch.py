@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from operators.base import NightshiftOperator, clock, former_names, log_folder
 
@@ -54,6 +54,11 @@ def log_of(run: str) -> str:
     """The address of a run of the ledger in Airflow's pages."""
     dag_id, _, run_id = run.partition("/")
     return f"{airflow_url()}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+
+
+def night_page_of(run: str) -> str:
+    """The address of the page of a run's night."""
+    return f"{airflow_url()}/nightshift/nights?{urlencode({'run': run})}"
 
 
 class AskAirflow:

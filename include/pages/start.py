@@ -62,6 +62,12 @@ ACTIONS: Mapping[str, Action] = {
         "Tries all of the night once more. What is missing then of this list is only reported, and links move.",
         (_SLOT, _DATE, Field("without", "May be missing: project/platform, by commas", "names", required=True)),
     ),
+    "accept": Action(
+        "nightly_install",
+        "Accept quality",
+        "Installs the night although the quality gate blocks it. The reason is recorded, and links move.",
+        (_SLOT, _DATE, Field("accept_quality", "Why the build is right", required=True)),
+    ),
     "undo": Action(
         "undo_build",
         "Undo a build",

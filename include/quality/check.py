@@ -55,7 +55,7 @@ def check_index(site: Site, attempt: Attempt, night: Night, *, accepted: str = "
     index, _ = read_again(site, slot, night.date)
     nights = records.earlier_nights(site.ledger, slot.name, BuildKey(index.date, index.build_id), limit=NIGHTS)
     given = index_suite(index, slot, slot.quality, nights)
-    return _judge(site, attempt, slot, index.build_id, [given], accepted)
+    return _judge(site, attempt, slot, BuildKey(index.date, index.build_id), [given], accepted)
 
 
 def check_build(site: Site, attempt: Attempt, night: Night, *, accepted: str = "") -> tuple[QualityRecord, ...]:
@@ -78,7 +78,7 @@ def check_build(site: Site, attempt: Attempt, night: Night, *, accepted: str = "
         given.append(night_suite(tonight, nights, slot.quality))
     if not _is_off(slot, Suite.GROWTH):
         given.append(growth_suite(tonight, nights, slot.quality))
-    return _judge(site, attempt, slot, build.build_id, given, accepted)
+    return _judge(site, attempt, slot, build.key, given, accepted)
 
 
 def published_artifacts(
@@ -130,14 +130,14 @@ def _newest_with(names: Collection[str], nights: Sequence[NightFigures]) -> dict
 
 
 def _judge(
-    site: Site, attempt: Attempt, slot: Slot, build_id: str, given: Iterable[SuiteInput], accepted: str
+    site: Site, attempt: Attempt, slot: Slot, build: BuildKey, given: Iterable[SuiteInput], accepted: str
 ) -> tuple[QualityRecord, ...]:
     from include.quality.validate import validate
 
     pages, found, faults = {}, [], list[str]()
     for suite_input in given:
         result, pages[suite_input.suite] = validate(suite_input)
-        record = _record(attempt, slot, build_id, result, accepted)
+        record = _record(attempt, slot, build, result, accepted)
         records.record(site.ledger, record)
         found.append(record)
         level = logging.INFO if record.verdict is QualityVerdict.PASSED else logging.WARNING
@@ -149,11 +149,11 @@ def _judge(
         folder = folder_of_run(site.settings.paths.var, slot.name, attempt.run)
         write_docs(folder, pages, records.of_run(site.ledger, attempt.run).values(), keep=slot.quality.keep_runs)
     if faults:
-        raise QualityBlocked(build_id, faults)
+        raise QualityBlocked(build.build_id, faults)
     return tuple(found)
 
 
-def _record(attempt: Attempt, slot: Slot, build_id: str, result: SuiteResult, accepted: str) -> QualityRecord:
+def _record(attempt: Attempt, slot: Slot, build: BuildKey, result: SuiteResult, accepted: str) -> QualityRecord:
     verdict = QualityVerdict.PASSED
     if result.faults:
         blocks = slot.quality is not None and slot.quality.mode(result.suite) is QualityMode.BLOCK
@@ -161,8 +161,8 @@ def _record(attempt: Attempt, slot: Slot, build_id: str, result: SuiteResult, ac
         verdict = QualityVerdict.ACCEPTED if accepted else verdict
     why = accepted if verdict is QualityVerdict.ACCEPTED else ""
     return QualityRecord(
-        attempt.run, result.suite, slot.name, build_id, verdict, result.reason, why, len(result.faults),
-        attempt.clock(),
+        attempt.run, result.suite, slot.name, build.build_id, verdict, result.reason, why, len(result.faults),
+        attempt.clock(), build.date, result.faults,
     )  # fmt: skip
 
 

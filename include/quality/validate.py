@@ -3,13 +3,17 @@
 Imported by tasks that judge only: the import costs seconds. Great Expectations writes no file, and contacts no server.
 """
 
+# ruff: noqa: E402 - settings that Great Expectations reads, and the level of its logger, come before its import
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
 
 os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when it is imported
+# its import logs 214 lines on what is in its own documentation
+logging.getLogger("great_expectations._docs_decorators").setLevel(logging.WARNING)
 
 import great_expectations as gx
 import pandas as pd

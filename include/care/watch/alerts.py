@@ -118,7 +118,7 @@ def alerts_of(tick: Tick, seen: Summary, runs: Runs, now: datetime, *, late: tim
     """
     night = f"night of {tick.slot}, {tick.date}"
     where = f"`{tick.dag_id}` at {tick.at:%Y-%m-%d %H:%M} UTC"
-    if not seen.builds and now >= tick.at + late and (runs.waiting or not runs.there):
+    if not seen.builds and not seen.blocked and now >= tick.at + late and (runs.waiting or not runs.there):
         known = "neither Airflow nor the ledger knows" if runs.there is False else "the ledger does not know"
         observed = "it is queued, and none of its tasks has begun" if runs.waiting else f"{known} of one"
         yield Message(
@@ -129,7 +129,8 @@ def alerts_of(tick: Tick, seen: Summary, runs: Runs, now: datetime, *, late: tim
             f"nightshift lab airflow dags trigger {tick.dag_id} --conf '{{\"build_date\": \"{tick.date}\"}}'",
         )  # fmt: skip
         return
-    if now >= tick.until and not seen.good:
+    # a build that the quality gate keeps back is reported by the failure of its run
+    if now >= tick.until and not seen.blocked and (seen.lacking or not seen.builds):
         yield Message(
             f"deadline:{tick.slot}:{tick.date}", NotifyEvent.DEADLINE, "error",
             f"{night}: not whole at its cut-off, {tick.until:%H:%M} UTC",

@@ -15,7 +15,7 @@ from include.care.watch.render import to_html, to_text
 from include.care.watch.summary import Summary, no_log, summary
 from include.care.watch.tables import summaries
 from include.ledger.engine import Bind, reading, writing
-from include.nightlies.records import builds, tables
+from include.nightlies.records import builds, quality, tables
 from include.nightlies.records import links as linked
 from include.nightlies.records import publications as records
 from include.nightlies.records.tables import links
@@ -31,6 +31,7 @@ def read_summary(
         found = builds.builds_of(connection, slot.name, day)
         oldest = min((build.key for build in found), default=BuildKey(day, ""))
         before = builds.preceding_build(connection, slot.name, oldest)
+        blocked = quality.blocked_night(connection, slot.name, day, [build.build_id for build in found], slot.quality)
         published = {build.id: records.publications_of_build(connection, build.id) for build in found}
         query = select(links).where(links.c.slot == slot.name, links.c.build_date == day).order_by(links.c.id)
         names = linked.LinkRecord.__slots__
@@ -39,8 +40,9 @@ def read_summary(
             for row in connection.execute(query).mappings()
         }
     return summary(
-        slot, day, builds=found, publications=published, before=before, links=decided.values(), now=now, log_of=log_of
-    )
+        slot, day, builds=found, publications=published, before=before, links=decided.values(), now=now,
+        blocked=blocked, log_of=log_of,
+    )  # fmt: skip
 
 
 def begun_since(bind: Bind, slot: Slot, since: datetime) -> dict[date, datetime]:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from jinja2 import Environment, StrictUndefined
 
 from include.care.watch.summary import Fate, Line, Summary
+from include.nightlies.records.quality import QualityRecord
 
 _HTML = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{{ summary.headline }}</title>
@@ -17,10 +18,13 @@ th, td { border: 1px solid #d6d3d1; padding: 0.25em 0.6em; text-align: left; ver
 td.n, th.n { text-align: right }
 tr.failed td, tr.never-arrived td { background: #fee2e2 }
 tr.blocked td, tr.open td { background: #fef9c3 }
-.good { color: #166534 } .bad { color: #991b1b }
+.good { color: #166534 } .bad { color: #991b1b } .wait { color: #713f12 }
 </style></head><body>
 <h1>{{ summary.slot }} {{ summary.date }}</h1>
-<p class="{{ 'good' if summary.good else 'bad' }}">{{ verdict }}</p>
+<p class="{{ verdict.state.kind }}"><strong>{{ verdict.state.value }}</strong>: {{ verdict.reason }}</p>
+{% if summary.blocked %}<ul>{% for record in summary.blocked %}{% for row in rows_of(record) %}
+<li>suite {{ record.suite.value }}: {{ row }}</li>
+{% endfor %}{% endfor %}</ul>{% endif %}
 <p>Build {{ summary.builds | join(", ") or "none" }}; made at {{ summary.made_at.strftime("%Y-%m-%d %H:%M") }} UTC.
 {% if total.began_at %}First taken at {{ clock(total.began_at) }},
 last ended at {{ clock(total.ended_at) or "no time yet" }} UTC.{% endif %}</p>
@@ -59,16 +63,18 @@ def to_html(summary: Summary) -> str:
         fates=list(Fate),
         size=size,
         clock=_clock,
-        verdict=verdict(summary),
+        verdict=summary.verdict,
         total=summary.total(),
         rows=[*summary.platforms, None],
+        rows_of=rows_of,
     )
 
 
 def to_text(summary: Summary) -> str:
     """The same as lines: what is wrong first."""
     total = summary.total()
-    parts = [summary.headline, verdict(summary)]
+    parts = [summary.headline, summary.verdict.reason]
+    parts += [f"suite {record.suite.value}: {row}" for record in summary.blocked for row in rows_of(record)]
     if total.began_at:
         parts.append(f"First taken at {_clock(total.began_at)}, last ended at {_clock(total.ended_at) or '-'} UTC.")
     parts += ["", *_platforms(summary), ""] if summary.platforms else [""]
@@ -84,6 +90,13 @@ def to_text(summary: Summary) -> str:
     parts += [f"{link}" for link in summary.links]
     parts += [f"note: {note}" for note in summary.notes]
     return "\n".join(parts) + "\n"
+
+
+def rows_of(record: QualityRecord) -> list[str]:
+    """A line for each row that a suite found wrong, as far as the ledger has them."""
+    rows = record.fault_rows or (record.reason,)
+    more = [f"… and {record.faults - len(rows)} more; see the Data Docs"] if record.faults > len(rows) else []
+    return [*rows, *more]
 
 
 def _platforms(summary: Summary) -> list[str]:
@@ -109,17 +122,6 @@ def _figures(line: Line) -> str:
 
 def _clock(instant: datetime | None) -> str:
     return f"{instant.astimezone(UTC):%H:%M:%S}" if instant else ""
-
-
-def verdict(summary: Summary) -> str:
-    """Whether all that is required is there."""
-    if not summary.builds:
-        return "No build of this date is known to the ledger."
-    if summary.good:
-        return "All that is required is there."
-    names = ", ".join(line.name for line in summary.lacking[:20])
-    more = f" and {len(summary.lacking) - 20} more" if len(summary.lacking) > 20 else ""
-    return f"{len(summary.lacking)} required and missing: {names}{more}."
 
 
 def size(number: int | None) -> str:

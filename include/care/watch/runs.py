@@ -96,11 +96,13 @@ def tell_failed_run(
     *,
     now: datetime,
     log_of: Callable[[str], str | None] = no_log,
+    page_of: Callable[[str], str | None] = no_log,
 ) -> list[tuple[Message, Said]]:
     """Send a message for each cause of a failed run of which people were not notified yet.
 
     Args:
         log_of: Where a run's page is.
+        page_of: Where the page of a run's night is.
 
     Returns:
         The messages, with what became of each.
@@ -116,9 +118,9 @@ def tell_failed_run(
         messages = _messages(site, run, now, log_of, tell)
     except LedgerError as error:
         messages = [_of_run(run, [TaskFault.of("", error, f"The ledger cannot be asked: {error}")])]
-    url = log_of(run.name)
+    pages = {"run": log_of(run.name), "night": page_of(run.name) if run.dag_id.startswith(NIGHT) else None}
     for message in messages:
-        tell(replace(message, links={**message.links, **({"run": url} if url else {})}))
+        tell(replace(message, links={**message.links, **{name: url for name, url in pages.items() if url}}))
     return done
 
 

@@ -12,7 +12,9 @@ from datetime import date, datetime
 from enum import Enum
 from typing import Any
 
+from include.care.watch.verdict import NightState, NightVerdict, verdict_of
 from include.nightlies.records.links import LinkRecord
+from include.nightlies.records.quality import QualityRecord
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.dependencies import held_back
 from include.nightlies.rules.publication import Publication
@@ -132,7 +134,8 @@ class Total:
 class Summary:
     """A slot's night. `builds`: their ids, the newest first; `complete`: whether the newest one's index is complete.
 
-    `troubled`: the runs that failed with an artifact or skipped one, whatever became of it later.
+    `troubled`: the runs that failed with an artifact or skipped one, whatever became of it later. `blocked`: suites of
+    the quality gate that keep a build of the night back.
     """
 
     slot: str
@@ -144,6 +147,7 @@ class Summary:
     links: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     troubled: frozenset[str] = frozenset()
+    blocked: tuple[QualityRecord, ...] = ()
 
     def count(self, fate: Fate, platform: str | None = None) -> int:
         """How many have that fate, of one platform or of all."""
@@ -169,16 +173,30 @@ class Summary:
         return tuple(line for line in self.lines if line.required and not line.fate.good)
 
     @property
+    def verdict(self) -> NightVerdict:
+        """State of the night, with the reason."""
+        lacking = self.lacking
+        return verdict_of(
+            builds=self.builds,
+            complete=self.complete,
+            lacking=[line.name for line in lacking],
+            open_ones=sum(line.fate is Fate.OPEN for line in lacking),
+            blocked=self.blocked,
+        )
+
+    @property
     def good(self) -> bool:
-        """Whether all that is required is there."""
-        return bool(self.builds) and not self.lacking
+        """Whether all that is required is there, and nothing keeps it back."""
+        return self.verdict.good
 
     @property
     def headline(self) -> str:
         """All of it in one line."""
         counts = Counter(line.fate for line in self.lines)
-        fates = ", ".join(f"{counts[fate]} {fate.value}" for fate in Fate if counts[fate])
-        return f"{self.slot} {self.date}: {fates or 'no build arrived'}"
+        fates = [f"{counts[fate]} {fate.value}" for fate in Fate if counts[fate]]
+        # a fate is "blocked" by a dependency, too
+        gate = [NightState.BLOCKED.value] if self.blocked else []
+        return f"{self.slot} {self.date}: {', '.join(gate + fates) or 'no build arrived'}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -188,6 +206,16 @@ class Summary:
             "builds": list(self.builds),
             "complete": self.complete,
             "good": self.good,
+            "verdict": {"state": self.verdict.state.value, "reason": self.verdict.reason},
+            "quality": [
+                {
+                    "suite": record.suite.value,
+                    "build_id": record.build_id,
+                    "run": record.run_id,
+                    "rows": list(record.fault_rows or (record.reason,)),
+                }
+                for record in self.blocked
+            ],
             "counts": {fate.value: self.count(fate) for fate in Fate},
             "lines": [line.to_json() for line in self.lines],
             "links": list(self.links),
@@ -210,6 +238,7 @@ def summary(
     before: BuildRecord | None,
     links: Iterable[LinkRecord],
     now: datetime,
+    blocked: Iterable[QualityRecord] = (),
     log_of: Callable[[str], str | None] = no_log,
 ) -> Summary:
     """The summary of a slot's night.
@@ -219,6 +248,7 @@ def summary(
         publications: By the build's row, what runs did for its artifacts, the newest first.
         before: The slot's build before these; what it had is expected again.
         links: What was decided of the slot's links for these builds.
+        blocked: Suites of the quality gate that keep a build of the night back.
         log_of: The URL of a run (its name in the ledger), or None.
     """
     lines: list[Line] = []
@@ -234,7 +264,13 @@ def summary(
         lines += _rejected(slot, build)
     lines = _with_what_holds_them(lines, builds)
     there = {(line.project, line.platform) for line in lines}
-    lines += _missing(slot, builds, before, there)
+    kept_back = tuple(blocked)
+    missing = _missing(slot, builds, before, there)
+    if kept_back and not builds:
+        first = kept_back[0]
+        why = f"the quality gate blocks the index of build {first.build_id}; nothing of it is taken"
+        missing = [replace(line, fate=Fate.BLOCKED, reason=why) for line in missing]
+    lines += missing
     lines.sort(key=lambda line: (line.fate.good, line.platform, line.project, line.build_id or ""))
     newest = builds[0] if builds else None
     notes = [] if newest is None or newest.complete else [f"the index of build {newest.build_id} is not complete"]
@@ -254,7 +290,7 @@ def summary(
         if publication.state in bad
     )
     ids = tuple(build.build_id for build in builds)
-    return Summary(slot.name, day, now, ids, complete, tuple(lines), link_lines, tuple(notes), troubled)
+    return Summary(slot.name, day, now, ids, complete, tuple(lines), link_lines, tuple(notes), troubled, kept_back)
 
 
 def decisive(found: Sequence[Publication], sha256: str) -> Publication | None:
@@ -350,17 +386,31 @@ def _rejected(slot: Slot, build: BuildRecord) -> list[Line]:
     ]  # fmt: skip
 
 
-def _missing(slot: Slot, builds: Sequence[BuildRecord], before: BuildRecord | None, there: set[Pair]) -> list[Line]:
-    """What was expected, by the slot or because the build before had it, and is in no index of the night."""
+def expected(slot: Slot, before: Iterable[Pair], had: str, there: set[Pair]) -> dict[Pair, str]:
+    """What a night should have, and why.
+
+    Args:
+        slot: Slot of the night.
+        before: What the build before had.
+        had: The reason of what only that build had.
+        there: What the night has.
+    """
     wanted: dict[Pair, str] = dict.fromkeys(required_pairs(slot, ()), "required by the slot, and in no index")
-    for record in before.artifacts if before else ():
-        pair = (record.artifact.project, record.artifact.platform)
-        if is_taken(slot, *pair) and before is not None:
-            wanted.setdefault(pair, f"in no index; build {before.build_id} of {before.date} had it")
+    for pair in before:
+        if is_taken(slot, *pair):
+            wanted.setdefault(pair, had)
     for project, platform in absent(slot, there):
         # the build before may have named each of them
         if not any(project in (ALL, entry[0]) and platform in (ALL, entry[1]) for entry in wanted):
             wanted[project, platform] = "required by the slot, and nothing of it came"
+    return wanted
+
+
+def _missing(slot: Slot, builds: Sequence[BuildRecord], before: BuildRecord | None, there: set[Pair]) -> list[Line]:
+    """What was expected, by the slot or because the build before had it, and is in no index of the night."""
+    pairs = [(record.artifact.project, record.artifact.platform) for record in before.artifacts] if before else []
+    had = f"in no index; build {before.build_id} of {before.date} had it" if before else ""
+    wanted = expected(slot, pairs, had, there)
     build_id = builds[0].build_id if builds else None
     return [
         Line(project, platform, Fate.NEVER_ARRIVED, why, is_required(slot, project, platform), build_id)

@@ -123,6 +123,16 @@ def earlier_builds(bind: Bind, slot: str, before: BuildKey) -> tuple[BuildRecord
 
 def preceding_build(bind: Bind, slot: str, before: BuildKey) -> BuildRecord | None:
     """The newest build of a slot that comes before that one; costs the same however many there are."""
+    with reading(bind) as connection:
+        row_id = preceding_row(connection, slot, before)
+        if row_id is None:
+            return None
+        row = connection.execute(select(builds).where(builds.c.id == row_id)).mappings().one()
+        return _build(connection, row)
+
+
+def preceding_row(bind: Bind, slot: str, before: BuildKey) -> int | None:
+    """The row of the build that `preceding_build` finds."""
     columns = (builds.c.id, builds.c.build_id, builds.c.build_date)
     of_slot = builds.c.slot == slot
     with reading(bind) as connection:
@@ -131,10 +141,7 @@ def preceding_build(bind: Bind, slot: str, before: BuildKey) -> BuildRecord | No
         query = select(*columns).where(of_slot, builds.c.build_date.in_([before.date, *([last] if last else [])]))
         keys = {BuildKey(row.build_date, row.build_id): row.id for row in connection.execute(query)}
         newest = max((key for key in keys if key < before), default=None)
-        if newest is None:
-            return None
-        row = connection.execute(select(builds).where(builds.c.id == keys[newest])).mappings().one()
-        return _build(connection, row)
+        return None if newest is None else keys[newest]
 
 
 def partial_builds(bind: Bind, slot: str) -> tuple[BuildRecord, ...]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime
 from enum import Enum
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, RowMapping, exists, func, insert, or_, select, update
 
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.records.tables import artifacts, builds, publications, quality
@@ -17,6 +17,8 @@ from include.nightlies.rules.states import State
 from include.settings.quality import QualityMode, QualitySettings, Suite
 
 _REASON_LENGTH = 4000
+ROWS, ROW_LENGTH = 100, 500
+"""Rows that are kept of a suite, and characters of each; the Data Docs have all."""
 _GOOD = [state.value for state in State if state.good]
 LOOKED_AT = 60
 """How many earlier builds are searched for those that count: some were refused or undone."""
@@ -36,7 +38,8 @@ class QualityVerdict(Enum):
 class QualityRecord:
     """One suite in one run. `reason`: its first fault, or why there is nothing to report; `faults`: how many there are.
 
-    `accepted`: why a person accepted the faults, "" if they were not accepted.
+    `accepted`: why a person accepted the faults, "" if they were not accepted. `build_date`, `fault_rows`: the date of
+    the build, and its first faults; None and empty in what earlier versions recorded.
     """
 
     run_id: str
@@ -48,6 +51,8 @@ class QualityRecord:
     accepted: str
     faults: int
     checked_at: datetime
+    build_date: date | None = None
+    fault_rows: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         more = f" (and {self.faults - 1} more)" if self.faults > 1 else ""
@@ -83,6 +88,7 @@ def record(bind: Bind, found: QualityRecord) -> None:
     """Record the result of a suite in a run; the same suite of the same run again replaces it."""
     values = asdict(found) | {
         "suite": found.suite.value, "verdict": found.verdict.value, "reason": found.reason[:_REASON_LENGTH],
+        "fault_rows": [row[:ROW_LENGTH] for row in found.fault_rows[:ROWS]],
     }  # fmt: skip
 
     def work(connection: Connection) -> None:
@@ -102,12 +108,52 @@ def of_run(bind: Bind, run: str) -> dict[Suite, QualityRecord]:
 
 def blocked(bind: Bind, slot: str, build_id: str, settings: QualitySettings | None) -> list[QualityRecord]:
     """Which suites that block the slot's builds rejected this one, in the newest run that asked them."""
+    return _blocking(_records(bind, quality.c.slot == slot, quality.c.build_id == build_id), settings)
+
+
+def blocked_night(
+    bind: Bind, slot: str, day: date, build_ids: Iterable[str], settings: QualitySettings | None
+) -> list[QualityRecord]:
+    """The same of all builds of a night, also of one whose index was blocked before the ledger knew the build."""
     if settings is None:
         return []
-    newest = {judged.suite: judged for judged in _records(bind, quality.c.slot == slot, quality.c.build_id == build_id)}
+    of_night = or_(quality.c.build_id.in_(list(build_ids)), quality.c.build_date == day)
+    return _blocking(_records(bind, quality.c.slot == slot, of_night), settings)
+
+
+def blocked_unknown(
+    bind: Bind, slots: Iterable[str], *, since: date | None, before: date | None, limit: int
+) -> list[QualityRecord]:
+    """Builds whose index was blocked before the ledger knew them: the newest record of each, the newest first.
+
+    Args:
+        bind: The ledger.
+        slots: Slots to look at.
+        since: The first build date; None: any.
+        before: The build date after the last one; None: any.
+        limit: Records at most.
+    """
+    there = exists().where(builds.c.slot == quality.c.slot, builds.c.build_id == quality.c.build_id)
+    newest = (
+        select(func.max(quality.c.id))
+        .where(quality.c.slot.in_(list(slots)), quality.c.build_date.is_not(None), ~there)
+        .group_by(quality.c.slot, quality.c.build_id)
+    )
+    where = [quality.c.id.in_(newest), quality.c.verdict == QualityVerdict.BLOCKED.value]
+    where += [quality.c.build_date >= since] if since is not None else []
+    where += [quality.c.build_date < before] if before is not None else []
+    query = select(quality).where(*where).order_by(quality.c.build_date.desc(), quality.c.id.desc()).limit(limit)
+    with reading(bind) as connection:
+        return [_record(row) for row in connection.execute(query).mappings()]
+
+
+def _blocking(records: Iterable[QualityRecord], settings: QualitySettings | None) -> list[QualityRecord]:
+    if settings is None:
+        return []
+    newest = {(judged.build_id, judged.suite): judged for judged in records}
     return [
         judged
-        for suite, judged in newest.items()
+        for (_, suite), judged in newest.items()
         if judged.verdict is QualityVerdict.BLOCKED and settings.mode(suite) is QualityMode.BLOCK
     ]
 
@@ -183,10 +229,13 @@ def _records(bind: Bind, *where: object) -> list[QualityRecord]:
     query = select(quality).where(*where).order_by(quality.c.checked_at, quality.c.id)  # type: ignore[arg-type]
     with reading(bind) as connection:
         rows = connection.execute(query).mappings().all()
-    return [
-        QualityRecord(
-            **{name: row[name] for name in QualityRecord.__dataclass_fields__}
-            | {"suite": Suite(row["suite"]), "verdict": QualityVerdict(row["verdict"])}
-        )
-        for row in rows
-    ]
+    return [_record(row) for row in rows]
+
+
+def _record(row: RowMapping) -> QualityRecord:
+    typed = {
+        "suite": Suite(row["suite"]),
+        "verdict": QualityVerdict(row["verdict"]),
+        "fault_rows": tuple(row["fault_rows"] or ()),
+    }
+    return QualityRecord(**{name: row[name] for name in QualityRecord.__dataclass_fields__} | typed)

@@ -290,6 +290,9 @@ quality = Table(
     Column("accepted", long_text(), nullable=False),
     Column("faults", Integer, nullable=False),
     Column("checked_at", UtcTime, nullable=False),
+    # null in what earlier versions recorded
+    Column("build_date", Date),
+    Column("fault_rows", JSON),
     UniqueConstraint("run_id", "suite"),
     Index(None, "slot", "build_id"),
     **TABLE_OPTIONS,

@@ -75,7 +75,7 @@ def gate(
     for publication in publications:
         optional = slot is not None and _is_optional(slot, publication)
         (lacking if optional else lines).extend(missing_line(publication, dry_run=dry_run))
-    if night is not None and slot is not None:
+    if night is not None and slot is not None and not (cause and build is None):
         lines += missing_of_build(slot, night, build, publications)
         lacking += optional_of_build(slot, night, build, publications)
     if night is not None and slot is not None and build is not None:

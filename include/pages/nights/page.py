@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from datetime import date
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from include.care.freezes.freezes import standing
 from include.care.watch.records import read_summary
-from include.care.watch.render import verdict
+from include.care.watch.render import rows_of
 from include.care.watch.summary import Fate, Summary
 from include.nightlies.records import builds, progress
+from include.nightlies.records.quality import QualityRecord
 from include.nightlies.rules.build_order import BuildKey
 from include.nightlies.rules.links import all_links_of
 from include.nightlies.rules.states import State
@@ -21,6 +23,7 @@ from include.pages.asked import Asked
 from include.pages.leases import open_leases
 from include.pages.nights import rows
 from include.pages.nights.view import cell_of, matrices, progress_of
+from include.quality.pages import docs_file, folder_of_run
 from include.settings.model import Slot
 from include.settings.urls import browser_url
 from include.site.site import Site
@@ -39,7 +42,7 @@ def read(asked: Asked) -> dict[str, Any]:
     shared = {"slots": sorted(slots), "slot": slot, "day": day, "night_url": night}
     if slot is not None and day is not None:
         return shared | {"night": _night(asked, slots[slot], day)}
-    note = f"Run {run} has not recorded an artifact of a night." if run else None
+    note = f"Run {run} has not recorded an artifact of a night, and judged none." if run else None
     return shared | {"night": None, "note": note, **_list(asked, slot)}
 
 
@@ -49,9 +52,14 @@ def _list(asked: Asked, slot: str | None) -> dict[str, Any]:
     found = rows.newest_builds(asked.site.ledger, slot=slot, after=after, limit=rows.PAGE + 1)
     shown = found[: rows.PAGE]
     last = shown[-1] if len(found) > rows.PAGE else None
+    slots = asked.site.settings.slots
+    shown = rows.kept_back(
+        asked.site.ledger, [slot] if slot else slots, shown, after=after, more=last is not None
+    )  # fmt: skip
     busy = any(not state.ended for row in shown for state in row.states)
     return {
         "builds": shown,
+        "verdicts": rows.verdicts(asked.site.ledger, slots, shown),
         "states": [state for state in State if any(row.states[state] for row in shown)],
         "older": f"nights?slot={slot or ''}&until={last.date}&below={last.id}" if last else None,
         "begun": after is not None,
@@ -82,7 +90,9 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
     previous, following = rows.neighbours(ledger, slot.name, day)
     return {
         "summary": summary,
-        "verdict": verdict(summary),
+        "blocked": [
+            (record, rows_of(record), run_of(record.run_id), _docs(asked, record)) for record in summary.blocked
+        ],
         "repository": slot.repository,
         "matrices": matrices(summary, cells),
         "problems": [cell for line, cell in cells if not line.fate.good],
@@ -110,10 +120,19 @@ def _before(site: Site, slot: Slot, summary: Summary) -> dict[tuple[str, str], i
     return {} if build is None else rows.bytes_before(site.ledger, build.id)
 
 
+def _docs(asked: Asked, record: QualityRecord) -> str | None:
+    """The Data Docs of the run that judged a build; None if this machine does not have them."""
+    folder = folder_of_run(asked.site.settings.paths.var, record.slot, record.run_id)
+    page = "index.html"
+    file = docs_file(asked.site.settings.paths.var, record.slot, folder.name, page)
+    return None if file is None else f"quality/{quote(record.slot)}/{folder.name}/{page}"
+
+
 def _actions(slot: Slot, day: date, summary: Summary) -> Sequence[tuple[str, str]]:
     """What a person may do about the night, each a link to a filled-in form."""
     which = {"slot": slot.name, "build_date": day.isoformat()}
-    found = [("Install again", start("install", **which))]
+    found = [("Accept quality", start("accept", **which))] if summary.blocked else []
+    found.append(("Install again", start("install", **which)))
     lacking = ",".join(line.name for line in summary.lacking if line.publication is not None)
     if lacking:
         found.append(("Publish without what failed", start("without", **which, without=lacking)))

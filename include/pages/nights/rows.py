@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, datetime
 
 from sqlalchemy import and_, func, or_, select
 
+from include.care.watch.summary import expected
+from include.care.watch.verdict import NightVerdict, verdict_of
 from include.ledger.engine import Bind, reading
+from include.nightlies.records import quality
+from include.nightlies.records.builds import preceding_row
 from include.nightlies.records.links import LINK, LinkRecord
+from include.nightlies.records.quality import QualityRecord
 from include.nightlies.records.tables import artifacts, builds, links, publications
+from include.nightlies.rules.build_order import BuildKey
 from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.requirements import is_required, is_taken
 from include.nightlies.rules.states import Skip, State
+from include.settings.model import Slot
 
+_STATES = {state.value: state for state in State}
 PAGE = 20
 """Nights of one page of the list."""
 
@@ -29,16 +38,22 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class BuildRow:
-    """One build in the list of nights. `states`: how many of its artifacts are in which state, by their last run."""
+    """One build in the list of nights. `states`: how many of its artifacts are in which state, by their last run.
+
+    `complete`: whether its index is; None: no run has taken the build. `fates`: the last state of each artifact, by
+    project and platform, None where no run has taken it; `rejected`: what its index made unusable.
+    """
 
     id: int
     slot: str
     build_id: str
     date: date
-    complete: bool
+    complete: bool | None
     artifacts: int
     updated_at: datetime
     states: Counter[State]
+    fates: Mapping[tuple[str, str], State | None] = field(default_factory=dict)
+    rejected: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +85,7 @@ def newest_builds(
     bind: Bind, *, slot: str | None = None, after: Cursor | None = None, limit: int = PAGE
 ) -> tuple[BuildRow, ...]:
     """The builds of one slot or of all, the newest first."""
-    names = ("id", "slot", "build_id", "build_date", "complete", "updated_at")
+    names = ("id", "slot", "build_id", "build_date", "complete", "updated_at", "rejected")
     query = select(*(builds.c[name] for name in names)).order_by(builds.c.build_date.desc(), builds.c.id.desc())
     if slot is not None:
         query = query.where(builds.c.slot == slot)
@@ -80,8 +95,6 @@ def newest_builds(
     with reading(bind) as connection:
         rows = connection.execute(query.limit(limit)).all()
         ids = [row.id for row in rows]
-        listed = select(artifacts.c.build, func.count()).where(artifacts.c.build.in_(ids)).group_by(artifacts.c.build)
-        counts = {build: count for build, count in connection.execute(listed)}  # noqa: C416 - rows are no pairs
         newest = (
             select(func.max(publications.c.id))
             .where(
@@ -92,19 +105,101 @@ def newest_builds(
             .scalar_subquery()
         )
         states = (
-            select(artifacts.c.build, publications.c.state, func.count())
-            .join(publications, publications.c.id == newest)
+            select(artifacts.c.build, artifacts.c.project, artifacts.c.platform, publications.c.state)
+            .outerjoin(publications, publications.c.id == newest)
             .where(artifacts.c.build.in_(ids))
-            .group_by(artifacts.c.build, publications.c.state)
         )
-        found: dict[int, Counter[State]] = {}
-        for build, state, count in connection.execute(states):
-            found.setdefault(build, Counter())[State(state)] = count
+        fates: dict[int, dict[tuple[str, str], State | None]] = {row.id: {} for row in rows}
+        for build, project, platform, state in connection.execute(states):
+            fates[build][project, platform] = None if state is None else _STATES[state]
     return tuple(
-        BuildRow(row.id, row.slot, row.build_id, row.build_date, row.complete, counts.get(row.id, 0), row.updated_at,
-                 found.get(row.id, Counter()))
+        BuildRow(
+            row.id, row.slot, row.build_id, row.build_date, row.complete, len(fates[row.id]), row.updated_at,
+            Counter(state for state in fates[row.id].values() if state is not None), fates[row.id],
+            tuple((entry.get("project") or "", entry.get("platform") or "") for entry in row.rejected),
+        )
         for row in rows
     )  # fmt: skip
+
+
+def kept_back(
+    bind: Bind, slots: Iterable[str], shown: Sequence[BuildRow], *, after: Cursor | None, more: bool
+) -> tuple[BuildRow, ...]:
+    """The builds of a page of the list, with those among their dates whose index was blocked before any was taken.
+
+    Args:
+        bind: The ledger.
+        slots: Slots of the list.
+        shown: Builds of the page, the newest first.
+        after: Where the page begins.
+        more: Whether the list goes on after it.
+    """
+    since, before = shown[-1].date if more else None, after.date if after is not None else None
+    blocked = [
+        BuildRow(0, record.slot, record.build_id, record.build_date, None, 0, record.checked_at, Counter())
+        for record in quality.blocked_unknown(bind, slots, since=since, before=before, limit=PAGE)
+        if record.build_date is not None
+    ]
+    return tuple(sorted([*shown, *blocked], key=lambda row: (row.date, row.id), reverse=True))
+
+
+def verdicts(bind: Bind, slots: Mapping[str, Slot], shown: Iterable[BuildRow]) -> dict[tuple[str, date], NightVerdict]:
+    """The verdict of each night, as its summary has it, without reading what runs did for each artifact.
+
+    Args:
+        bind: The ledger.
+        slots: The slots of the configuration; nights of others have no verdict.
+        shown: All builds of the nights.
+    """
+    nights: dict[tuple[str, date], list[BuildRow]] = {}
+    for row in shown:
+        if row.slot in slots:
+            nights.setdefault((row.slot, row.date), []).append(row)
+    found = {}
+    with reading(bind) as connection:
+        before = {
+            (slot, day): preceding_row(
+                connection,
+                slot,
+                min((BuildKey(day, row.build_id) for row in rows if row.id), default=BuildKey(day, "")),
+            )
+            for (slot, day), rows in nights.items()
+        }
+        had: dict[int | None, list[tuple[str, str]]] = {}
+        query = select(artifacts.c.build, artifacts.c.project, artifacts.c.platform)
+        rows_ = {row for row in before.values() if row is not None}
+        for build, project, platform in connection.execute(query.where(artifacts.c.build.in_(rows_))):
+            had.setdefault(build, []).append((project, platform))
+        for (slot, day), rows in nights.items():
+            blocked = quality.blocked_night(
+                connection, slot, day, [row.build_id for row in rows], slots[slot].quality
+            )  # fmt: skip
+            taken = [row for row in rows if row.id]
+            found[slot, day] = _verdict(slots[slot], taken, had.get(before[slot, day], []), blocked)
+    return found
+
+
+def _verdict(
+    slot: Slot, rows: Sequence[BuildRow], before: Sequence[tuple[str, str]], blocked: Sequence[QualityRecord]
+) -> NightVerdict:
+    lacking, open_ones, there = list[str](), 0, set[tuple[str, str]]()
+    for row in rows:
+        unusable = {pair: State.FAILED for pair in row.rejected if all(pair)}
+        for pair, state in {**unusable, **row.fates}.items():
+            if is_taken(slot, *pair):
+                there.add(pair)
+                if not (state is not None and state.good) and is_required(slot, *pair):
+                    lacking.append("/".join(pair))
+                    open_ones += state is None or not state.ended
+    missing = [pair for pair in expected(slot, before, "", there) if pair not in there and is_required(slot, *pair)]
+    newest = rows[0] if rows else None
+    return verdict_of(
+        builds=[row.build_id for row in rows],
+        complete=bool(newest and newest.complete),
+        lacking=[*lacking, *("/".join(pair) for pair in missing)],
+        open_ones=open_ones,
+        blocked=blocked,
+    )
 
 
 def neighbours(bind: Bind, slot: str, day: date) -> tuple[date | None, date | None]:
@@ -124,7 +219,7 @@ def newest_date(bind: Bind, slot: str) -> date | None:
 
 
 def night_of_run(bind: Bind, run: str) -> tuple[str, date] | None:
-    """Slot and date that a run worked on; None if it recorded no artifact."""
+    """Slot and date that a run worked on; None if it recorded no artifact and judged no build."""
     query = (
         select(builds.c.slot, builds.c.build_date)
         .join(artifacts, artifacts.c.build == builds.c.id)
@@ -134,7 +229,10 @@ def night_of_run(bind: Bind, run: str) -> tuple[str, date] | None:
     )
     with reading(bind) as connection:
         row = connection.execute(query).first()
-    return None if row is None else (row.slot, row.build_date)
+    if row is not None:
+        return row.slot, row.build_date
+    judged = next(iter(quality.of_run(bind, run).values()), None)
+    return None if judged is None or judged.build_date is None else (judged.slot, judged.build_date)
 
 
 def runs_of(bind: Bind, builds_: Sequence[int]) -> tuple[RunRow, ...]:
