@@ -58,6 +58,18 @@ def on_dag_run_success(dag_run: DagRun) -> None:
     )  # fmt: skip
 
 
+@hookimpl
+def on_dag_run_failed(dag_run: DagRun) -> None:
+    """Take away the deadlines of a run that ended before them: Airflow 3.3.2 cannot clear a run that has one."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.deadline import Deadline
+    from sqlalchemy.orm import object_session
+
+    session = object_session(dag_run)
+    if session is not None and dag_run.dag_model.owners == OWNER:
+        Deadline.prune_deadlines(session=session, conditions={DagRun.id: dag_run.id})
+
+
 def fail(dag_run: DagRun, dag: SerializedDAG, reason: str) -> None:
     """End a run as failed.
 
@@ -72,6 +84,7 @@ def fail(dag_run: DagRun, dag: SerializedDAG, reason: str) -> None:
 
     dag_run.set_state(DagRunState.FAILED)
     dag_run.note = " ".join(filter(None, (dag_run.note, f"Failed: {reason}")))[-MOST:]
+    dag_run.notify_dagrun_state_changed(msg=reason)
     callback = dag_run.produce_dag_callback(dag=dag, success=False, reason=reason)
     session: Any = object_session(dag_run)
     if callback is not None and dag.has_on_failure_callback:

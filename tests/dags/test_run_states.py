@@ -165,6 +165,21 @@ def test_what_skipped_itself_or_was_done_stays_when_a_run_is_cleared(session: Se
 
 
 @pytest.mark.usefixtures("unpaused")
+def test_a_failed_run_of_a_dag_with_a_deadline_can_be_cleared(session: Session) -> None:
+    runs = Runs(session, "nightly_gc")
+    run = runs.start()
+    for ti in run.get_task_instances(session=session):
+        ti.set_state(TaskInstanceState.FAILED, session=session)
+    session.flush()
+    run.dag = runs.dag
+    run.update_state(session=session, execute_callbacks=False)
+    assert run.state == DagRunState.FAILED
+    session.flush()
+    runs.dag.clear(run_id=run.run_id, only_failed=True, session=session)
+    assert runs.begin(run).state == DagRunState.RUNNING
+
+
+@pytest.mark.usefixtures("unpaused")
 @pytest.mark.parametrize("dag_id", ["nightly_install", "publication"])
 def test_a_run_whose_gate_was_skipped_by_hand_is_no_success_and_says_what_to_clear(
     session: Session, dag_id: str
