@@ -20,7 +20,7 @@ from include.care.provenance import single_changes as provenance
 from include.care.provenance.query import ask
 from include.cvmfs.errors import DestinationError, SourceError, TagError
 from include.gateway.client.client import GatewayClient
-from include.gateway.errors import BAD_SIGNATURE, SEALED_LEASE_UNREADABLE, BadLeasePath, LeaseLost, TagRefused
+from include.gateway.errors import BAD_SIGNATURE, SEALED_LEASE_UNREADABLE, BadLeasePath, LeaseLost
 from include.nightlies.errors import APPROVAL_REQUIRED
 from include.nightlies.steps.errors import ArtifactMissing, SourceNotAllowed
 from include.settings.errors import SettingsError
@@ -132,7 +132,7 @@ def test_a_tree_is_tagged_with_its_publication_and_a_tag_that_is_taken_leaves_no
     done = publish("/others/tagged", tmp_path, tag="others-1", message="for all")
     assert site.opened.repository(FQRN).tag("others-1").revision == done["revision"]
     assert publish("/others/tagged", tmp_path, tag="others-1", message="for all")["unchanged"]
-    with refused(TagRefused):
+    with refused(TagError):
         publish("/others/taken/deep", tmp_path, tag="others-1")
     assert site.opened.repository(FQRN).revision.lookup("/others/taken") is None
 

@@ -27,6 +27,8 @@ from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_queues, stageout_transfers
 from include.stageout.upkeep.cleaning import DONE_WITH_SOURCE, SourceToClean, is_same_file, kept_because, removal_wait
 
+FTS_TIME = timedelta(seconds=1)
+"""FTS leaves out the fractions of seconds."""
 _T = TransferState
 _CLEANER = StageoutComponent.CLEANER
 
@@ -180,7 +182,8 @@ def _seen(row: Row[Any], answer: FileAnswer) -> _Outcome | None:
     changed = _difference(row, answer)
     if changed is None and answer.checksum is None and None not in (answer.modified, row.copied_at):
         # its bytes are not compared: it may be another file of the same size
-        changed = f"it was written at {answer.modified}" if answer.modified > row.copied_at else None
+        later = answer.modified >= row.copied_at + FTS_TIME
+        changed = f"it was written at {answer.modified:%Y-%m-%d %H:%M:%S} UTC" if later else None
     return None if changed is None else _Outcome(_T.KEPT, f"the source has changed since it was copied: {changed}")
 
 

@@ -52,9 +52,9 @@ def test_campaigns_are_listed_with_verdict_medians_and_history(
     page = client.get("/benchmarks?target=scratch&preset=hlt2-uncontrolled").text
     assert '<span class="bad">regressed</span>' in page
     assert '<span class="wait">inconclusive</span> baseline' in page
-    assert "read 83.9 MB/s" in page
+    assert "read throughput 83.9 MB/s" in page
     assert f'href="benchmarks/{slow.id}/report"' in page
-    assert "Share of the baseline" in page
+    assert "Of the baseline; above 100 % is better" in page
     assert client.get("/benchmarks?target=other").status_code == 400
 
 
@@ -96,12 +96,16 @@ def test_the_drift_is_drawn_against_the_baseline_with_gaps_where_there_is_nothin
     site: Site, measure: Callable[..., JudgedCampaign]
 ) -> None:
     first = measure()
-    assert drift_figure([first]) is None
+    assert drift_figure([first], 0.1) is None
     accept_baseline(site.ledger, first.id, by="shift", now=START)
     slow, fast = measure(0.8, hours=1), measure(1.25, hours=2)
     half = replace(slow, figures=tuple(one for one in slow.figures if one.figure.step == "read"))
-    figure = drift_figure([fast, half, first])
+    figure = drift_figure([fast, half, first], 0.1)
     assert figure is not None
     shares = {trace["name"]: trace["y"] for trace in figure["data"]}
-    assert shares == {"write write": [None, pytest.approx(1.25)], "read read": pytest.approx([0.8, 1.25])}
+    assert shares == {
+        "write throughput": [None, pytest.approx(125)],
+        "read throughput": pytest.approx([80, 125]),
+        "margin": [90, 90],
+    }
     assert {len(trace["x"]) for trace in figure["data"]} == {2}, "the baseline has no share of itself"
