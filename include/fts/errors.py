@@ -5,7 +5,8 @@ FtsError
 ├── FtsReplyLost           sent, but no whole reply came                                     retryable
 │   └── SubmitUnclear      the same for a submission: the job may exist                      retryable
 ├── FtsForbidden           403: no permission, now                                           retryable
-│   └── StorageBanned      source or destination is banned
+│   ├── StorageBanned      source or destination is banned
+│   └── UserBanned         the server takes no call of ours
 ├── CredentialNeeded       419, expiry, a refused token: a new credential or delegation is needed
 ├── JobUnknown             404: no job of that id; it may be in the archive
 └── JobExists              409: a job of that id exists
@@ -93,6 +94,11 @@ class StorageBanned(FtsForbidden):
     hint = "wait until an administrator of the FTS server ends the ban"
 
 
+class UserBanned(FtsForbidden):
+    code = "fts-user-banned"
+    hint = "ask an administrator of the FTS server to end the ban of this identity"
+
+
 class CredentialNeeded(FtsError):
     code = "fts-credential-needed"
     concern = Concern.ARTIFACT
@@ -111,6 +117,10 @@ class JobExists(FtsError):
     hint = "ask for the job by its id: an earlier submission arrived"
 
 
+ANONYMOUS = ErrorRow(
+    CredentialNeeded, "fts-anonymous", "give the connection a token as password, or a certificate over https"
+)
+"""The server takes us for anonymous."""
 DELEGATION_MISSING = ErrorRow(CredentialNeeded, "fts-delegation-missing", "delegate the proxy to the FTS server")
 DELEGATION_EXPIRED = ErrorRow(
     CredentialNeeded, "fts-delegation-expired", "delegate a proxy that lasts for more than one hour"
@@ -160,6 +170,8 @@ REASONS: tuple[tuple[int, str, FtsErrorKind], ...] = (
     (401, "", TOKEN_REFUSED),
     (404, "No job with the id", JobUnknown),
     (404, "", FTS_REPLY_UNEXPECTED),
+    # a foreign key of the database, as for tokens of files with a certificate: no file has the destination
+    (409, "(1452,", FTS_REQUEST_INVALID),
     (409, "The submission is duplicated", DESTINATION_QUEUED),
     (409, "", JobExists),
     (419, "No delegation found", DELEGATION_MISSING),
@@ -188,7 +200,9 @@ FOREIGN: Mapping[int, FtsErrorKind] = {
 """Statuses that mean something without FTS's own form of a reply: what checks credentials replies with pages."""
 
 
-def kind_of_foreign(status: int, *, with_token: bool) -> FtsErrorKind:
+def kind_of_foreign(status: int, text: str, *, with_token: bool) -> FtsErrorKind:
     """The kind of error of a reply that is not in FTS's form, as of a proxy or of the server's login."""
+    if status == 403 and "user has been banned" in text:
+        return UserBanned
     kind = FOREIGN.get(status, FTS_FAILED if status >= 500 else FTS_REPLY_UNEXPECTED)
     return FTS_REPLY_UNEXPECTED if kind is TOKEN_REFUSED and not with_token else kind

@@ -59,6 +59,7 @@ class FtsServer(LoopbackServer):
     delegated: datetime | None = datetime(2099, 1, 1, tzinfo=UTC)
     tls: ssl.SSLContext | None = None
     copies: bool = False
+    refuses_banned: bool = True
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     archive: dict[str, dict[str, Any]] = field(default_factory=dict)
     banned: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -158,7 +159,7 @@ class FtsServer(LoopbackServer):
         for file in document["files"]:
             for url in (*file["sources"], *file["destinations"]):
                 storage = f"{urlsplit(url).scheme}://{urlsplit(url).hostname}"
-                if storage in self.banned:
+                if storage in self.banned and self.refuses_banned:
                     raise Refusal(403, "Forbidden", f"{storage} is banned")
         self.jobs[job_id] = {
             "job_id": job_id, "job_state": "SUBMITTED", "reason": None, "submit_time": "2026-11-23T10:00:00",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
@@ -28,13 +28,23 @@ from include.fts.client.replies import (
     Submitted,
 )
 from include.fts.client.transport import FtsCall, FtsReply, FtsTransport
-from include.fts.errors import FTS_JOB_INVALID, FTS_REPLY_UNEXPECTED, FtsError, JobUnknown, kind_of
+from include.fts.errors import (
+    ANONYMOUS,
+    FTS_JOB_INVALID,
+    FTS_REPLY_UNEXPECTED,
+    FtsError,
+    FtsReplyLost,
+    JobUnknown,
+    kind_of,
+)
 from include.fts.states import FileState
 
 MOST_JOBS = 100
 """Jobs of one request."""
 MOST_FILES = 150
 """Files of a job that one request cancels."""
+_MOST_HALVINGS = 3
+"""How often the jobs of a request are halved in one call after lost replies."""
 _MOST_PATH = 3900
 """Characters of a request's path; gunicorn takes a request line of 4094."""
 DELEGATED = timedelta(hours=48)
@@ -80,6 +90,7 @@ class FtsClient:
         self._credential = credential
         self._identity: Identity | None = None
         self._delegated: datetime | None = None
+        self._most_jobs = MOST_JOBS
         self._transport = FtsTransport(
             url, credential, authorities=authorities, timeout_s=timeout_s, retries=retries, pause=pause
         )
@@ -127,7 +138,7 @@ class FtsClient:
         return str(submitted.job_id)
 
     def status(self, job_ids: Iterable[str], *, files: Sequence[str] = FILE_FIELDS) -> JobAnswers:
-        """Ask for the state of jobs, up to 100 in a request.
+        """Ask for the state of jobs, up to 100 in a request; half as many after a reply that is too large for the link.
 
         Args:
             job_ids: Their ids.
@@ -266,9 +277,13 @@ class FtsClient:
         Returns:
             The name to submit the job with.
         """
+        return self.identity().job_name(sid)
+
+    def identity(self) -> Identity:
+        """Who the server takes us for; it is asked once."""
         if self._identity is None:
             self._identity = self.whoami()
-        return self._identity.job_name(sid)
+        return self._identity
 
     def keep_delegated(self, *, now: datetime) -> None:
         """Do as `renew_credential`, once an hour.
@@ -360,15 +375,28 @@ class FtsClient:
         query = f"?files={','.join(files)}" if files else ""
         jobs: dict[str, JobStatus] = {}
         errors: dict[str, FtsError] = {}
-        for batch in _batches(_checked_ids(job_ids), len(self.url) + len(query)):
+        left, halvings = _checked_ids(job_ids), 0
+        while left:
+            batch = left[: _most_jobs(self._most_jobs, len(self.url) + len(query))]
             # with a comma at the end the server replies with a list for one job as well
-            path = f"/jobs/{','.join(batch)},{query}"
-            call = FtsCall(method, path, f"{verb} of {len(batch)} FTS jobs", body=body)
-            reply = self._transport.send(call)
+            path, last = f"/jobs/{','.join(batch)},{query}", len(batch) == 1 or halvings == _MOST_HALVINGS
+            call = FtsCall(method, path, f"{verb} of {len(batch)} FTS jobs", body=body, repeatable=last)
+            try:
+                reply = self._transport.send(call)
+            except FtsReplyLost:
+                if last:
+                    raise
+                # a link that is too slow for the reply is so the next time, too
+                self._most_jobs, halvings = len(batch) // 2, halvings + 1
+                continue
+            left = left[len(batch) :]
             entries = _entries(reply)
             if entries is None:
                 if 200 <= reply.status < 300:
                     raise self._transport.unexpected(call, reply)
+                # FTS fails with the question of an anonymous caller
+                if reply.status == 500 and self.identity().anonymous:
+                    raise ANONYMOUS(f"FTS server {self.url}: {call.what}: no credential; {ANONYMOUS.hint}")
                 raise self._transport.refused(call, reply)
             for job_id in batch:
                 answer = _answer(job_id, entries.get(job_id), verb, files)
@@ -402,11 +430,9 @@ def _checked_ids(job_ids: Iterable[str]) -> list[str]:
     return list(checked)
 
 
-def _batches(job_ids: Sequence[str], taken: int) -> Iterator[Sequence[str]]:
+def _most_jobs(most: int, taken: int) -> int:
     """``taken``: characters of the request line that are not ids."""
-    most = max(1, min(MOST_JOBS, (_MOST_PATH - taken) // 37))
-    for start in range(0, len(job_ids), most):
-        yield job_ids[start : start + most]
+    return max(1, min(most, (_MOST_PATH - taken) // 37))
 
 
 def _entries(reply: FtsReply) -> dict[str, Mapping[str, Any]] | None:

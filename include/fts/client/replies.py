@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from include.fts.client.jobs import JobName
-from include.fts.errors import FTS_JOB_INVALID, FtsError, redact
+from include.fts.errors import ANONYMOUS, FTS_JOB_INVALID, FtsError, redact
 from include.fts.states import FailureReason, FileState, JobState
 
 _MOST_TEXT = 4096
@@ -36,6 +36,11 @@ Reason = Annotated[Text, AfterValidator(redact)]
 Time = Annotated[datetime, AfterValidator(_utc)]
 
 
+def _or(instead: str) -> BeforeValidator:
+    """A text in the place of null."""
+    return BeforeValidator(lambda value: instead if value is None else value)
+
+
 class _Reply(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -46,7 +51,8 @@ class Identity(_Reply):
     user_dn: Text
     method: Text
     """``certificate``, ``oauth2`` or ``unauthenticated``."""
-    delegation_id: Text = ""
+    delegation_id: Annotated[Text, _or("")] = ""
+    """Empty for an anonymous caller."""
     vos: tuple[Text, ...] = ()
     vos_id: tuple[uuid.UUID, ...] = ()
 
@@ -64,8 +70,10 @@ class Identity(_Reply):
             The name to submit the job with.
 
         Raises:
-            FtsError: `FTS_JOB_INVALID`: the server makes no such ids.
+            FtsError: `ANONYMOUS`: the server takes us for anonymous; `FTS_JOB_INVALID`: it makes no such ids.
         """
+        if self.anonymous:
+            raise ANONYMOUS(f"the FTS server takes us for {self.user_dn} without a credential; {ANONYMOUS.hint}")
         if not self.vos_id or not 0 < len(sid) <= 255:
             raise FTS_JOB_INVALID(f"sid {sid[:255]!r} makes no job id for {self.user_dn}; {FTS_JOB_INVALID.hint}")
         return JobName(sid, str(uuid.uuid5(self.vos_id[0], sid)))
@@ -119,10 +127,22 @@ class Ban(_Reply):
     """A storage or user whose transfers the server holds back. ``status``: ``CANCEL``, ``WAIT`` or ``WAIT_AS``."""
 
     name: Text = Field(validation_alias="se")
-    status: Text = "CANCEL"
+    status: Annotated[Text, _or("CANCEL")] = "CANCEL"
     vo: Text | None = None
+    """For whose jobs it holds; None and ``*``: for all."""
     message: Text | None = None
     addition_time: Time | None = None
+
+    def holds(self, identity: Identity) -> bool:
+        """Whether it is a ban for the jobs of an identity.
+
+        Args:
+            identity: Who submits them.
+
+        Returns:
+            True for a ban of all VOs, and of one of the identity's.
+        """
+        return self.vo in (None, "*", *identity.vos)
 
 
 class BannedUser(Ban):

@@ -203,7 +203,8 @@ class FtsTransport:
         """The error for a reply."""
         reason = reply.message()
         if reason is None:
-            kind, detail = kind_of_foreign(reply.status, with_token=self.with_token), _beginning(reply)
+            detail = _beginning(reply)
+            kind = kind_of_foreign(reply.status, detail, with_token=self.with_token)
         else:
             kind, detail = kind_of(reply.status, reason), reason[:1000]
         return self._error(kind, call, detail, reply.status, reason)

@@ -119,13 +119,19 @@ def _figures(asked: Asked, wanted: TransferFilter, finding: str | None) -> dict[
         ),
     )
     by_hour, by_day = ended.value or ((), ())
-    oldest, found, failed = remembered(
+    oldest, held, found, failed = remembered(
         ("trouble", owner, finding),
-        lambda: (rows.oldest_due(ledger, owner), rows.findings(ledger, owner, finding), rows.failures(ledger, owner)),
+        lambda: (
+            rows.oldest_due(ledger, owner),
+            rows.held(ledger, owner),
+            rows.findings(ledger, owner, finding),
+            rows.failures(ledger, owner),
+        ),
     )
     kinds, shown = found
     rest = {
         "oldest": oldest,
+        "held": held,
         "findings": [(row, transfer(row.transfer) if row.transfer else None) for row in shown],
         "kinds": kinds,
         "failures": [(row, view.retries_of(row.failure)) for row in failed],

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, func, select, true
 
 from include.ledger.engine import Bind, reading
+from include.stageout.attempts.held import HELD
 from include.stageout.requests import pieces
 from include.stageout.rest.remembered import RememberedCounts
 from include.stageout.states import TRANSFER_ENDED, TransferState
@@ -29,6 +30,7 @@ from include.stageout.tables import (
 FAILURES = 2000
 """Of each state, so many transfers are read for the failure classes."""
 FINDINGS = 200
+SHOWN_REASONS = 5
 DAYS = 30
 HOUR = timedelta(hours=1)
 HOURS_KEPT_S = 6 * 3600.0
@@ -110,6 +112,19 @@ def _newest(connection: Connection, state: TransferState, owner: str | None, lim
     for where in _of_owner(connection, owner):
         rows += connection.execute(query.where(where))
     return rows[:limit]
+
+
+def held(bind: Bind, owner: str | None, *, limit: int = FINDINGS) -> list[tuple[str, int]]:
+    """Why transfers wait for a ban or a right, with how many of those that are due for the longest."""
+    columns = stageout_transfers.c
+    counts = Counter[str]()
+    with reading(bind) as connection:
+        whose = _of_owner(connection, owner)
+        for state in (TransferState.NEW, TransferState.SUBMITTED, TransferState.ACTIVE):
+            query = select(columns.reason).where(columns.state == state.value).order_by(columns.due_at).limit(limit)
+            for where in whose:
+                counts.update(reason for reason in connection.scalars(query.where(where)) if reason.startswith(HELD))
+    return counts.most_common(SHOWN_REASONS)
 
 
 def findings(

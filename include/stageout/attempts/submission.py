@@ -25,6 +25,7 @@ from include.fts.errors import (
     FtsUnreachable,
     JobExists,
     StorageBanned,
+    UserBanned,
 )
 from include.settings.transfers.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, StageoutError
@@ -210,6 +211,7 @@ _OUTCOMES: Mapping[str, SubmitOutcome] = {
     JobExists.code: SubmitOutcome.ADOPTED,
     FtsForbidden.code: SubmitOutcome.RETRIED,
     StorageBanned.code: SubmitOutcome.WAITS,
+    UserBanned.code: SubmitOutcome.WAITS,
     FtsUnreachable.code: SubmitOutcome.WAITS,
     FTS_TLS_FAILED.code: SubmitOutcome.WAITS,
     VOMS_FAILED.code: SubmitOutcome.WAITS,

@@ -19,11 +19,13 @@ from include.fts.errors import JobUnknown
 from include.fts.states import FailureReason
 from include.ledger.engine import reading, writing
 from include.settings.transfers.sites import ChecksumMode
+from include.stageout.attempts.held import HELD
 from include.stageout.claims import due
 from include.stageout.components.strays import stray_files
 from include.stageout.components.tools import Stageout
 from include.stageout.moves import writes_text
 from include.stageout.requests import pieces
+from include.stageout.retry import TransferFailureClass
 from include.stageout.states import (
     JOB_ENDED,
     JOB_MOVES,
@@ -97,6 +99,7 @@ def take_census(
         _ended_claims(stageout, stageout_transfers, _open_transfers(), limits, start),
         _ended_claims(stageout, stageout_jobs, _open_jobs(), limits, start),
         _transfers_of_ended_jobs(stageout, limits, start),
+        _held(stageout, limits),
         _jobs_at_fts(stageout, limits, start),
         _copies(stageout, limits),
         stray_files(stageout, now=start, deletes=deletes, files=limits.files, deletions=limits.deletions),
@@ -172,6 +175,19 @@ def _transfers_of_ended_jobs(stageout: Stageout, limits: CensusLimits, now: date
         # a kill of a transfer that is in no job waits for its submitter
         what = f"its job {row.fts_id} is {row.job_state}" if row.job is not None else "it is in no job"
         yield CensusFinding(_K.JOB_OVER, f"{row.state}, but {what}", transfer=row.id, job=row.job)
+
+
+def _held(stageout: Stageout, limits: CensusLimits) -> Iterator[CensusFinding]:
+    columns = stageout_transfers.c
+    states = [state.value for state in (_T.NEW, _T.SUBMITTED, _T.ACTIVE, _T.KILLING)]
+    banned = columns.state.in_(states) & columns.reason.startswith(HELD)
+    # tried again, and refused in the same way
+    refused = (columns.state == _T.RETRY_WAIT.value) & (columns.failure == TransferFailureClass.PERMISSION.value)
+    query = select(columns.id, columns.state, columns.reason).order_by(columns.id).limit(limits.findings)
+    with reading(stageout.ledger) as connection:
+        rows = [row for which in (banned, refused) for row in connection.execute(query.where(which))]
+    for row in rows:
+        yield CensusFinding(_K.HELD, f"{row.state}; {row.reason}", transfer=row.id)
 
 
 # -- the ledger with FTS

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, select
 from include.errors import NightshiftError
 from include.fts.client.client import MOST_JOBS, FtsClient
 from include.fts.client.replies import FileStatus, JobStatus
-from include.fts.errors import FtsError, JobUnknown
+from include.fts.errors import FtsError, FtsForbidden, JobUnknown
 from include.fts.states import FailureReason, JobState
 from include.ledger.engine import reading, writing
 from include.stageout.attempts.answers import (
@@ -25,6 +25,7 @@ from include.stageout.attempts.answers import (
     JobAnswer,
     files_by_transfer,
 )
+from include.stageout.attempts.held import end_held_jobs, note_held_jobs
 from include.stageout.claims import ClaimedRows, claim_jobs, claim_transfers, keep_claim, look_again
 from include.stageout.components.tools import Stageout
 from include.stageout.jobs import transfers_of_jobs
@@ -146,8 +147,11 @@ class _MonitorBatch:
             if error.outage:
                 self.down[rows[0].server] = error
             self.faults[error.code] += len(rows)
+            if isinstance(error, FtsForbidden):
+                note_held_jobs(self.stageout.ledger, [row.id for row in rows], str(error))
             self._leave(rows, claim)
             return
+        end_held_jobs(self.stageout.ledger, [row.id for row in rows])
         transfers: defaultdict[int, list[Row[Any]]] = defaultdict(list)
         for transfer in transfers_of_jobs(self.stageout.ledger, [row.id for row in rows], AT_FTS, JUDGED):
             transfers[transfer.job].append(transfer)

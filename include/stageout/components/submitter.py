@@ -15,9 +15,11 @@ from sqlalchemy import Connection, Row, select, update
 
 from include.fts.client.client import BanOf, FtsClient
 from include.fts.client.jobs import JobName
-from include.fts.errors import DESTINATION_QUEUED, CredentialNeeded, FtsError, JobUnknown
+from include.fts.client.replies import Ban
+from include.fts.errors import DESTINATION_QUEUED, CredentialNeeded, FtsError, FtsForbidden, JobUnknown
 from include.fts.states import FailureReason
 from include.ledger.engine import reading, writing
+from include.stageout.attempts.held import HELD, note_held_queue
 from include.stageout.attempts.queues import (
     Link,
     TransferQueue,
@@ -125,7 +127,7 @@ class _SubmitBatch:
     jobs: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     held: Counter[str] = field(default_factory=Counter)
-    banned: dict[str, frozenset[str]] = field(default_factory=dict)
+    banned: dict[str, tuple[Ban, ...]] = field(default_factory=dict)
     """Storages by server."""
     faults: dict[str, FtsError] = field(default_factory=dict)
     """Servers that cannot be used now."""
@@ -169,6 +171,15 @@ class _SubmitBatch:
         except FtsError as error:
             self._faulty(server, error)
             self.held[error.code] += 1
+            if isinstance(error, FtsForbidden):
+                note_held_queue(self.stageout.ledger, queue.id, str(error))
+            return 0
+        banned = {ban.name.lower() for ban in self.banned[server] if ban.holds(client.identity())}
+        site = banned_site(queue.link, self.stageout.sites, banned)
+        if site is not None:
+            reason = f"the storage of {site} is banned at {server}"
+            self.held[reason] += 1
+            note_held_queue(self.stageout.ledger, queue.id, reason)
             return 0
         ledger, worker = self.stageout.ledger, self.stageout.worker
         claimed = claim_queue(ledger, queue.id, worker, limit=wanted, now=self.now(), held=held)
@@ -187,16 +198,15 @@ class _SubmitBatch:
             return self.faults[server].code
         if self.unclear.hold(server, queue.owner):
             return f"{server} gives no clear reply to jobs of {queue.owner}"
-        site = banned_site(queue.link, self.stageout.sites, self.banned[server])
-        return None if site is None else f"the storage of {site} is banned at {server}"
+        return None
 
-    def _banned(self, server: str) -> frozenset[str]:
+    def _banned(self, server: str) -> tuple[Ban, ...]:
         try:
-            return frozenset(ban.name.lower() for ban in self.stageout.fts(server, "").bans(BanOf.STORAGE))
+            return self.stageout.fts(server, "").bans(BanOf.STORAGE)
         except FtsError as error:
             # the list needs a right of its own; without it a banned storage is refused with the job
             self._faulty(server, error)
-            return frozenset()
+            return ()
 
     def _faulty(self, server: str, error: FtsError) -> None:
         if error.outage:
@@ -205,7 +215,7 @@ class _SubmitBatch:
     def _client(self, queue: TransferQueue, server: str) -> FtsClient:
         client = self.stageout.fts(server, queue.owner, *queue.link)
         client.keep_delegated(now=self.now())
-        client.job_name("0")  # asks who we are before anything is claimed
+        client.job_name("0")  # asks who we are before anything is claimed, and whether jobs get names
         return client
 
     def _without_credential(self, queue: TransferQueue, error: CredentialNeeded, wanted: int) -> int:
@@ -303,7 +313,8 @@ class _SubmitBatch:
             return _needs_credential(number, error)
         if outcome is SubmitOutcome.WAITS:
             wait = OUTAGE_WAIT if error.outage else refused_wait(self.now() - row.created_at)
-            return TransferMove(number, _T.CLAIMED, _T.NEW, str(error), wait)
+            why = f"{HELD}{error}" if isinstance(error, FtsForbidden) else str(error)
+            return TransferMove(number, _T.CLAIMED, _T.NEW, why, wait)
         if outcome is SubmitOutcome.SPLIT and error.code != DESTINATION_QUEUED.code:
             return TransferMove(number, _T.CLAIMED, _T.FAILED, str(error), failure=TransferFailureClass.INVALID)
         refused = errno.EACCES if outcome is SubmitOutcome.RETRIED else None

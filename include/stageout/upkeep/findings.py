@@ -23,6 +23,8 @@ class FindingKind(Enum):
 
     OLD_STATE = "old-state"
     """A transfer or an FTS job is in its state for longer than it should be."""
+    HELD = "held"
+    """A transfer waits for the end of a ban, or for a right."""
     CLAIM_OVER = "claim-over"
     """A claim ended long ago: its process died, and no other one has taken the row since."""
     JOB_OVER = "job-over"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import time
 import uuid
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,7 +32,8 @@ from include.fts.errors import (
 )
 from include.fts.states import FileState, JobState
 from tests.fakes.faultproxy import FaultProxy
-from tests.fakes.ftsserver import FtsServer
+from tests.fakes.ftsserver import FtsServer, Scripted
+from tests.fakes.loopback import Heard
 from tests.fakes.refused import refused
 
 UNKNOWN = str(uuid.UUID(int=7))
@@ -321,3 +323,32 @@ def test_an_id_that_is_none_gets_into_no_path(client: FtsClient, server: FtsServ
     with refused(FTS_JOB_INVALID):
         client.set_priority([UNKNOWN], 9)
     assert server.asked == []
+
+
+def test_a_reply_that_is_too_large_for_the_link_is_asked_for_in_halves(server: FtsServer) -> None:
+    jobs = [FtsClient(server.url).submit(FtsJob((FtsFile(f"mock://a/{n}", f"mock://b/{n}"),))) for n in range(40)]
+    route, asked = server.reply, []
+
+    def slow(request: Heard) -> Scripted:
+        asked.append(request.path.count(","))
+        if request.method == "GET" and request.path.count(",") > 12:
+            time.sleep(0.6)
+        return route(request)
+
+    server.reply = slow  # type: ignore[method-assign]
+    with FtsClient(server.url, timeout_s=0.3, retries=0) as client:
+        assert set(client.status(jobs, files=()).jobs) == set(jobs)
+        assert asked == [40, 20, 10, 10, 10, 10]
+        asked.clear()
+        assert set(client.status(jobs, files=()).jobs) == set(jobs)
+        assert asked == [10, 10, 10, 10]
+
+
+def test_a_link_that_loses_every_reply_is_given_up(server: FtsServer) -> None:
+    (job,) = [FtsClient(server.url).submit(FtsJob((FtsFile("mock://a/1", "mock://b/1"),)))]
+    server.reply = lambda _: time.sleep(0.3)  # type: ignore[method-assign, assignment, return-value]
+    others = [str(uuid.UUID(int=number)) for number in range(40)]
+    began = time.monotonic()
+    with FtsClient(server.url, timeout_s=0.1, retries=0) as client, refused(FtsReplyLost):
+        client.status([job, *others])
+    assert time.monotonic() - began < 5

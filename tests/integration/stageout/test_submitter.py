@@ -10,10 +10,13 @@ import pytest
 from include.fts.client.client import BanOf, FtsClient
 from include.settings.transfers.stageout import StageoutSettings
 from include.stageout.archive import history
+from include.stageout.components.census import take_census
 from include.stageout.components.retry_manager import kill
 from include.stageout.errors import CREDENTIAL_MISSING, MOVE_REFUSED
 from include.stageout.files import FileKind
 from include.stageout.jobs import declare_dead
+from include.stageout.upkeep.findings import FindingKind
+from tests.fakes.ftsserver import Scripted
 from tests.fakes.ftsservice import FtsService
 from tests.fakes.refused import refused
 from tests.fakes.transferloop import mock_site
@@ -441,3 +444,56 @@ def test_what_fts_cannot_keep_and_was_recorded_before_fails_at_once(loop):
     assert {loop.row(number).state for number in others} == {"submitted"}
     assert {(loop.row(number).state, loop.row(number).failure) for number in poison} == {("failed", "invalid")}
     assert "keeps Latin-1 only" in loop.row(poison[0]).reason
+
+
+BANNED_USER = (403, b"<title>403 Forbidden</title>\n<h1>Forbidden</h1>\n<p>The user has been banned</p>\n")
+
+
+def test_the_ban_of_another_vo_holds_no_queue(loop):
+    loop.request()
+    loop.stageout.fts("fts_default", "").ban(BanOf.STORAGE, "mock://bari.example.org")
+    loop.server.banned["mock://bari.example.org"]["vo"] = "atlas"
+    loop.server.refuses_banned = False
+    assert loop.submit().jobs == 1
+
+
+def test_what_waits_for_the_end_of_a_ban_says_so(loop):
+    (number,) = loop.request()
+    client = loop.stageout.fts("fts_default", "")
+    client.ban(BanOf.STORAGE, "mock://bari.example.org")
+    loop.submit()
+    assert (loop.row(number).state, loop.row(number).retries) == ("new", 0)
+    assert loop.row(number).reason == "held: the storage of bari is banned at fts_default"
+    client.unban(BanOf.STORAGE, "mock://bari.example.org")
+    loop.submit()
+    assert not loop.row(number).reason.startswith("held: ")
+
+
+def test_a_banned_user_reads_it_on_each_transfer_and_in_the_census(loop):
+    at_fts = loop.submitted(2)
+    waits = loop.request(2)
+    route = loop.server.reply
+    status, page = BANNED_USER
+    loop.server.reply = lambda request: Scripted("", "", status, page, {"Content-Type": "text/html"})
+    loop.clients.clear()
+    loop.submit()
+    loop.monitor()
+    rows = [loop.row(number) for number in (*at_fts, *waits)]
+    assert [row.state for row in rows] == ["submitted", "submitted", "new", "new"]
+    assert all(row.reason.startswith("held: ") and "The user has been banned" in row.reason for row in rows)
+    found = [one for one in take_census(loop.stageout, now=loop.now).findings if one.kind is FindingKind.HELD]
+    assert {one.transfer for one in found} == {*at_fts, *waits}
+    loop.server.reply = route
+    loop.later(minutes=3)
+    loop.monitor()
+    loop.submit()
+    assert not [row for row in loop.rows() if row.reason.startswith("held: ")]
+    assert not [one for one in take_census(loop.stageout, now=loop.now).findings if one.kind is FindingKind.HELD]
+
+
+def test_a_server_that_takes_us_for_anonymous_asks_for_a_credential(loop):
+    (number,) = loop.request()
+    loop.server.method = "unauthenticated"
+    loop.submit()
+    assert loop.row(number).state == "needs-credential"
+    assert "give the connection a token" in loop.row(number).reason

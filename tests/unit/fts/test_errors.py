@@ -37,7 +37,7 @@ def test_a_status_and_its_text_have_a_kind(status: int, reason: str, kind: FtsEr
     ],
 )  # fmt: skip
 def test_a_page_is_no_word_of_fts_about_a_job(status: int, with_token: bool, kind: FtsErrorKind) -> None:
-    assert kind_of_foreign(status, with_token=with_token) is kind
+    assert kind_of_foreign(status, "", with_token=with_token) is kind
 
 
 @pytest.mark.parametrize(

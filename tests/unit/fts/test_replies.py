@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from include.fts.client.replies import FILE_FIELDS, FileStatus, Identity, JobStatus
-from include.fts.errors import FTS_JOB_INVALID
+from include.fts.errors import ANONYMOUS, FTS_JOB_INVALID
 from include.fts.states import FailureScope, FileState, JobState
 from tests.fakes.refused import refused
 
@@ -67,5 +67,5 @@ def test_the_id_of_a_job_is_known_before_it_is_submitted() -> None:
     assert identity.job_name("b7.1").job_id == str(uuid.uuid5(uuid.uuid5(base, "vo"), "b7.1"))
     with refused(FTS_JOB_INVALID):
         identity.job_name("")
-    with refused(FTS_JOB_INVALID):
+    with refused(ANONYMOUS):
         Identity(user_dn="anon", method="unauthenticated").job_name("b7.1")
