@@ -269,9 +269,9 @@ def test_special_bits_are_kept_if_this_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("members", "member"),
     [
-        ([a_file("x"), a_file("y"), a_file("x")], "x"),
-        ([a_folder("x"), a_folder("x")], "x"),
-        ([a_folder(""), a_folder("")], "."),
+        ([a_file("x"), a_file("y"), a_file("x", b"other")], "x"),
+        ([a_folder("x"), a_folder("x", mode=0o700)], "x"),
+        ([a_folder(""), a_folder("", mode=0o700)], "."),
         ([a_link("l", "/etc"), a_file("l/passwd")], "l/passwd"),
         ([a_link("l", "/etc"), a_file("l/a/b/c")], "l/a/b/c"),
         ([a_file("l/a"), a_link("l", "/etc")], "l/a"),
