@@ -83,10 +83,10 @@ OUTCOMES = {
     O.ADOPTED: {"fts-job-exists"},
     O.RETRIED: {"fts-forbidden"},
     O.SPLIT: {"fts-request-invalid", "fts-job-invalid", "fts-destination-queued"},
-    O.WAITS: {"fts-storage-banned", "fts-unreachable", "fts-tls-failed", "fts-voms-failed"},
+    O.WAITS: {"fts-storage-banned", "fts-user-banned", "fts-unreachable", "fts-tls-failed", "fts-voms-failed"},
     O.NEEDS_CREDENTIAL: {
         "fts-credential-needed", "fts-delegation-missing", "fts-delegation-expired", "fts-proxy-expired",
-        "fts-token-refused", "fts-credential-unreadable", "fts-token-unprotected",
+        "fts-token-refused", "fts-credential-unreadable", "fts-token-unprotected", "fts-anonymous",
     },
     O.UNCLEAR: {
         "fts-error", "fts-job-failed", "fts-reply-lost", "fts-submit-unclear", "fts-job-unknown", "fts-failed",
