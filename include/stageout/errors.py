@@ -77,6 +77,10 @@ XRDFS_MISSING = ErrorRow(
     concern=Concern.CONFIGURATION,
 )
 """The program that root: URLs are reached with does not exist."""
+RESTORE_REFUSED = ErrorRow(
+    StageoutError, "stageout-restore-refused", "give the time at which the backup was taken, as 2026-11-23T12:00:00Z"
+)
+"""A restore of the ledger from a backup that cannot have been."""
 MOVE_REFUSED = ErrorRow(StageoutError, "stageout-move-refused", "see MOVES in include/stageout/states.py")
 """A move that the table of states does not have."""
 

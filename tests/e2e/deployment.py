@@ -115,11 +115,13 @@ class Deployment:
         self.gateway_proxy.__enter__()
         # the connection names the proxy's port, so the service itself knows its key from the file
         key = GatewayKey(self.lab.secrets.gateway_key_id, self.lab.secrets.gateway_key_secret)
-        for fqrn in (FQRN, MACHINE):
+        repositories = (FQRN, MACHINE)
+        for fqrn in repositories:
             save_gateway_key(self.settings.gateway.keys, fqrn, key)
         lifecycle.up(self.lab, airflow=True, say=_say)
         found_stores(self.site, {"cvmfs", "builds"}, say=_say)
-        found_repository(self.site, FQRN, say=_say)
+        for fqrn in repositories:
+            found_repository(self.site, fqrn, say=_say)
         for dag_id in ("nightly_install", "nightly_install_main", "publication", "nightly_gc", "rollback"):
             self.api.wait_for_dag(dag_id, timeout_s=60)
 

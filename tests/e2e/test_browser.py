@@ -61,6 +61,12 @@ def start_by_form(browser: Browser, dag_id: str, fill: Callable[[], None] = lamb
     return Started(dag_id, browser.driver.current_url.rpartition("/runs/")[2], form, errors)
 
 
+def choose(browser: Browser, param: str, value: str) -> None:
+    """Choose one of the values that a form offers for a param."""
+    browser.find(f"#element_{param} input").send_keys(value, Keys.ENTER)
+    browser.wait(lambda driver: driver.find_element(By.NAME, f"element_{param}").get_attribute("value") == value)
+
+
 @pytest.fixture(scope="module")
 def night(deployment: Deployment, browser: Browser) -> Started:
     """`nightly_install`, its form filled in and sent."""
@@ -70,9 +76,7 @@ def night(deployment: Deployment, browser: Browser) -> Started:
     deployment.drop(build)
 
     def fill() -> None:
-        slot = browser.find("#element_slot input")
-        slot.send_keys("main", Keys.ENTER)
-        browser.wait(lambda driver: driver.find_element(By.NAME, "element_slot").get_attribute("value") == "main")
+        choose(browser, "slot", "main")
         year, month, day = DATE.split("-")
         browser.find("#element_build_date").send_keys(f"{month}{day}{year}")
         browser.wait(lambda driver: driver.find_element(By.ID, "element_build_date").get_attribute("value") == DATE)
@@ -95,6 +99,7 @@ def rollback(deployment: Deployment, browser: Browser, night: Started) -> Starte
     assert deployment.follow(night.dag_id, night.run_id).state == "success"
 
     def fill() -> None:
+        choose(browser, "repository", FQRN)
         browser.find("[name=element_revision]").send_keys(str(deployment.revision() - 1))
         browser.find("[name=element_reason]").send_keys("LHCb is broken")
         switch = browser.find("[name=element_dry_run]")

@@ -1,4 +1,4 @@
-"""`nightshift stageout`: users' files between sites: submit, status, kill, resubmit, close, census, export, dead."""
+"""`nightshift stageout`: users' files between sites: submit, status, kill, resubmit, close, census, export and more."""
 
 from __future__ import annotations
 
@@ -195,6 +195,18 @@ def dead(
         typer.echo(json.dumps({"job": fts_id, "transfers": sorted(moved)}))
         return
     typer.echo(printable(f"job {fts_id} is dead; {len(moved)} transfers are tried again"))
+
+
+@app.command()
+def restored(
+    since: Annotated[str, typer.Option("--since", metavar="TIME", help="Of the backup, as 2026-11-23T12:00:00Z.")],
+) -> None:
+    """Record that the ledger was restored from a backup: files that requests after it may have named stay."""
+    from include.stageout.components.strays import note_restore
+
+    with refusing():
+        at = note_restore(open_site().ledger, since, by=holder(), now=datetime.now(UTC))
+    typer.echo(f"the census reports unknown files written from {at.isoformat()} until now, and deletes none of them")
 
 
 @app.command()

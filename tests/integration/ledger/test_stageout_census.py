@@ -18,12 +18,14 @@ from include.ledger.engine import reading, writing
 from include.stageout.archive import archive_transfers, forget_requests
 from include.stageout.claims import claim_queue
 from include.stageout.components.census import CensusLimits, take_census
-from include.stageout.errors import PLACE_UNLISTED
+from include.stageout.components.strays import note_restore, restores
+from include.stageout.errors import PLACE_UNLISTED, RESTORE_REFUSED
 from include.stageout.states import TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_requests, stageout_transfers
 from include.stageout.upkeep.findings import CensusFinding, FindingKind, FindingOutcome, last_findings, record_findings
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.places import MemoryPlace, put_in, site, stageout_of
+from tests.fakes.refused import refused
 from tests.fakes.transfers import NOW, recorded, states
 
 T, J, K, D = TransferState, TransferJobState, FindingKind, FindingOutcome
@@ -298,6 +300,35 @@ def test_a_new_or_lost_ledger_deletes_nothing(ledger, stageout, place):
     put_in(ledger, recorded(ledger), T.CLEANED, NOW)
     assert found(census(stageout, deletes=True)) == {(K.UNKNOWN_FILE, D.REPORTED, f"{ANN}/old.root"): 1}
     assert place.removed == []
+
+
+@pytest.mark.usefixtures("known_since")
+def test_what_was_written_between_a_backup_of_the_ledger_and_its_restore_is_never_deleted(ledger, stageout, place):
+    backup, restored = NOW - 60 * DAY, NOW - 50 * DAY
+    for _ in range(2):
+        assert note_restore(ledger, backup.isoformat(), by="operator", now=restored) == backup
+    assert restores(ledger) == [(backup, restored)]
+    lost, before, after = (f"{ANN}/{name}.root" for name in ("lost", "before", "after"))
+    place.put(lost, modified=backup + DAY)
+    place.put(before, modified=backup - DAY)
+    place.put(after, modified=restored + DAY)
+    findings = {finding.name: finding for finding in census(stageout, deletes=True).findings}
+    assert place.removed == [before, after]
+    assert (findings[lost].outcome, "before it was restored from a backup" in findings[lost].reason) == (
+        D.REPORTED,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    "backup",
+    ["2026-11-20T12:00:00", "yesterday", (NOW + timedelta(days=1)).isoformat()],
+    ids=["zone", "text", "future"],
+)
+def test_a_restore_from_a_time_that_cannot_be_is_refused(ledger, backup):
+    with refused(RESTORE_REFUSED):
+        note_restore(ledger, backup, by="operator", now=NOW)
+    assert restores(ledger) == []
 
 
 def test_a_ledger_that_has_forgotten_its_first_requests_is_as_old_as_its_archive(ledger, stageout, place):
