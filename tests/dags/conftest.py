@@ -189,7 +189,7 @@ def site(weed: WeedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC))
     (folder / "repository.pub").write_bytes(PUBLIC_KEY)
     (folder / "trees").mkdir()
-    save_signer(folder / "keys", FQRN, SIGNER)  # for tests whose configuration says that they are there
+    save_signer(folder / "signing", FQRN, SIGNER)  # for tests whose configuration says that they are there
     with _gateway(folder, store, SIGNER) as url:
         port = url.rpartition(":")[2].partition("/")[0]
         file = folder / "site.yaml"

@@ -48,7 +48,7 @@ TASKS = ("replicas", "prune_tags", "plan", "remove", "collect", "check", "report
 @pytest.fixture(scope="module")
 def prepared(site: MiniSite) -> Iterator[MiniSite]:
     """The same site with the signing key, a slot with retention, no grace, and a repository that is not there."""
-    text = (site.folder / "site.yaml").read_text().replace("gateway: {", f"gateway: {{keys: {site.folder}/keys, ", 1)
+    text = (site.folder / "site.yaml").read_text().replace("gateway: {", f"gateway: {{keys: {site.folder}/signing, ", 1)
     text = text.replace("    limits:", "    collection: {grace_days: 0, careful: false, audited: 20}\n    limits:", 1)
     found = f'    store: cvmfs\n    public_url: "{site.gateway_url}"\n    public_key: "{site.folder}/repository.pub"\n'
     broken = f"repositories:\n  broken.example.org:\n{found}    gateway: gateway\n"

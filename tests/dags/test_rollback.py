@@ -29,7 +29,7 @@ FORM = {"repository": FQRN, "tag": "rolled-b20261102", "reason": "the night was 
 @pytest.fixture(scope="module")
 def keyed(site: MiniSite) -> Iterator[MiniSite]:
     """The same site with the repository's signing key, a slot of its own, and two nights of it."""
-    text = (site.folder / "site.yaml").read_text().replace("gateway: {", f"gateway: {{keys: {site.folder}/keys, ", 1)
+    text = (site.folder / "site.yaml").read_text().replace("gateway: {", f"gateway: {{keys: {site.folder}/signing, ", 1)
     file = site.folder / "rolled.yaml"
     file.write_text(text.replace("slots:\n", SLOT % FQRN, 1))
     environment = {**site.environment, "NIGHTSHIFT_CONFIG": str(file)}

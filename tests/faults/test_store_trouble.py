@@ -225,7 +225,7 @@ def test_what_a_store_lost_of_the_gateways_is_noticed_before_the_switch(
     told = job.outcome()
     assert lost.struck
     assert (told.get("error"), told.get("retryable")) == ("commit-root-missing", True), told
-    assert "does not have it; commit again; for a certificate or meta info, run: nightshift repo" in told["message"]
+    assert "does not have it; commit again; if the current revision lost it, this names the cure" in told["message"]
     assert site.files() == before
     behind.clear()
     site.assert_sound()
