@@ -222,8 +222,11 @@ def test_postgres_wants_the_password_and_keeps_its_databases(postgres: Postgres)
 
 def test_postgres_starts_again_after_a_reboot_gave_its_pid_to_another_program(postgres: Postgres) -> None:
     process = started(postgres)
+    children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
+    # a reboot ends them as well; here they notice a moment later, and hold the shared memory until then
+    assert not psutil.wait_procs(children, timeout=30)[1]
     pid_file = postgres.data / "postmaster.pid"
     # As after a reboot: the recorded pid lives, and is not PostgreSQL.
     pid_file.write_text("\n".join([str(os.getppid()), *pid_file.read_text().splitlines()[1:]]) + "\n")
