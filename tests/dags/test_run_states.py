@@ -198,6 +198,7 @@ def test_a_run_whose_gate_was_skipped_by_hand_is_no_success_and_says_what_to_cle
     assert "Clear these tasks with *Downstream*, and not *Only failed*." in (run.note or "")
 
 
+@pytest.mark.thorough  # `dag.test()` may run the one that waits first, and it waits for all then
 def test_what_depends_on_what_no_task_publishes_any_more_ends_at_once_and_is_not_waited_for(
     site: MiniSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
