@@ -14,13 +14,15 @@ from include.settings.names import is_below, logical_name_fault
 from include.settings.transfers.sites import RemoteSite
 from include.settings.transfers.stageout import StageoutSettings
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, OUTSIDE_NAME_SPACE, StageoutError
+from include.stageout.places.facts import checksum_of
 from include.stageout.urls import third_party_urls
 
 MAX_FILES = 10_000
 """Files of one request."""
 MAX_SIZE = 1 << 50
 """Bytes of one file: a PiB is a mistake."""
-_CHECKSUM = re.compile(r"(adler32|crc32c):[0-9a-f]{8}")
+_ALGORITHMS = ("adler32", "crc32c")
+"""Of the checksums that sites report."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _WORDS = {"owner": 128, "key": 128, "workflow": 128, "activity": 128, "user_job": 128, "dataset": 512}
 """Characters that the ledger has for each."""
@@ -43,7 +45,7 @@ class FileToTransfer:
         destination: The name of the site that it goes to.
         destination_name: Its logical name there.
         size: Bytes, None if unknown.
-        checksum: As `adler32:0a1b2c3d`, or with crc32c; None if unknown.
+        checksum: As `adler32:0a1b2c3d`, or with crc32c; None if unknown. Capitals and missing zeros become this form.
         dataset: Where it is registered; None: it is not registered.
         user_job: The job of the workflow that wrote it.
     """
@@ -58,6 +60,11 @@ class FileToTransfer:
     checksum: str | None = None
     dataset: str | None = None
     user_job: str | None = None
+
+    def __post_init__(self) -> None:
+        # here, so that two spellings are the same file in a digest; what is no checksum stays for `check_request`
+        if self.checksum is not None and (checksum := _checksum(self.checksum)):
+            object.__setattr__(self, "checksum", checksum)
 
     @property
     def place(self) -> str:
@@ -152,8 +159,8 @@ def _check_file(subject: str, file: FileToTransfer, sites: Mapping[str, RemoteSi
         raise FILE_REFUSED(subject, "source and destination are the same")
     if file.size is not None and not 0 <= file.size <= MAX_SIZE:
         raise FILE_REFUSED(subject, f"the size {file.size} is not from 0 to {MAX_SIZE} bytes")
-    if file.checksum is not None and not _CHECKSUM.fullmatch(file.checksum):
-        raise FILE_REFUSED(subject, f"the checksum {file.checksum[:80]!r} is not adler32: or crc32c: and 8 hex digits")
+    if file.checksum is not None and _checksum(file.checksum) is None:
+        raise FILE_REFUSED(subject, f"the checksum {file.checksum[:80]!r} {_checksum_fault(file.checksum)}")
     _check_word(subject, "activity", file.activity)
     if fault := activity_fault(file.activity):
         raise FILE_REFUSED(subject, f"the activity {file.activity!r} {fault}")
@@ -161,6 +168,23 @@ def _check_file(subject: str, file: FileToTransfer, sites: Mapping[str, RemoteSi
     for field in ("dataset", "user_job"):
         if getattr(file, field) is not None:
             _check_word(subject, field, getattr(file, field))
+
+
+def _checksum(text: str) -> str | None:
+    """The checksum in our form, from any spelling of tools and storages; None if it is not one."""
+    algorithm, _, digits = text.partition(":")
+    return checksum_of(algorithm.lower(), digits) if algorithm.lower() in _ALGORITHMS else None
+
+
+def _checksum_fault(text: str) -> str:
+    algorithm, colon, digits = text.partition(":")
+    if not colon:
+        return "has no algorithm before a colon; write adler32:0a1b2c3d or crc32c:0a1b2c3d"
+    if algorithm.lower() not in _ALGORITHMS:
+        return f"is not one of {' or '.join(_ALGORITHMS)}; sites report no others"
+    if digits and not digits.strip("0") and len(digits) <= 8:
+        return "is zero, which tools print after a failed computation; leave it out"
+    return "has not 1 to 8 hexadecimal digits after the colon"
 
 
 def _check_urls(subject: str, file: FileToTransfer, sites: Mapping[str, RemoteSite]) -> None:

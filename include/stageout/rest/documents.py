@@ -38,7 +38,7 @@ class FileDocument(SentDocument):
     kind: FileKind = FileKind.OUTPUT
     activity: str = "default"
     size: int | None = Field(None, description="Bytes")
-    checksum: str | None = Field(None, examples=["adler32:0a1b2c3d"])
+    checksum: str | None = Field(None, description="Adler-32 or CRC-32C, in any case", examples=["adler32:0a1b2c3d"])
     dataset: str | None = Field(None, description="Where it is registered; without one it is not registered")
     user_job: str | None = Field(None, description="The job of the workflow that wrote it")
 

@@ -81,6 +81,14 @@ def test_the_same_request_again_changes_nothing(ann: ApiUser, site: Site) -> Non
     assert rows(site) == 1
 
 
+def test_a_checksum_in_another_spelling_is_the_same_request(ann: ApiUser, site: Site) -> None:
+    first = ann.post("/requests", wanted(file(checksum="ADLER32:A1B2C3D")))
+    again = ann.post("/requests", wanted(file(checksum="adler32:0a1b2c3d")))
+    assert (first.status_code, again.status_code) == (201, 200)
+    with reading(site.ledger) as connection:
+        assert connection.scalar(select(stageout_transfers.c.checksum)) == "adler32:0a1b2c3d"
+
+
 @pytest.mark.parametrize(
     ("document", "status", "code"),
     [
