@@ -22,6 +22,7 @@ GROUPS = {
     "lab": ("lab", "Bring the embedded services up and down."),
     "nightly": ("nightly", "Pack a build and run a night."),
     "stageout": ("transfers.stageout", "Transfer users' files between sites."),
+    "notify": ("notify", "Test how people are notified."),
     "storage-benchmark": ("storage_benchmark", "Measure storage against its baseline."),
 }
 # commands without a group -> the module of this package that has the function of their name

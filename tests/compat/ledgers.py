@@ -191,7 +191,7 @@ def facts(ledger: Engine) -> dict[str, Any]:
                    for one in told],
         "told again": claim(ledger, again, now=AT + HOUR, window=12 * HOUR),
         "faults": take_notes(ledger, f"task-faults:{RUN}"),
-        "summary is made": is_made(ledger, "main", DAY),
+        "summary is made": is_made(ledger, "main", DAY, sent=True),
         "begun": {str(day): str(at) for day, at in begun_since(ledger, slot, AT - HOUR).items()},
         "interventions": [[one.kind, one.freeze, one.who, one.reason, str(one.until), str(one.done_at)]
                           for one in said],

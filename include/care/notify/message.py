@@ -22,11 +22,13 @@ class NotifyEvent(Enum):
     SUMMARY = "summary"
     CREDENTIAL = "credential"
     """Transfers of a user wait for a credential."""
+    TEST = "test"
+    """`nightshift notify test`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`key` names the cause: the same cause has the same key, however it is worded. `severity`: error or warning.
+    """`key` names the cause: the same cause has the same key, however it is worded. `severity`: error, warning or ok.
 
     `former_keys`: what earlier versions of the program called the same cause. `code`: of the error, if there is one.
     `links` maps names to URLs. `html`: the same text for those who read mail in colours.

@@ -73,7 +73,8 @@ class Notifier:
     def tell(self, message: Message, *, now: datetime, window: timedelta | None = None) -> Said:
         """Notify people of a cause, unless they were notified of it within the window. Raises nothing.
 
-        A way that fails stops no other; if all fail, the next process that sees the cause tries again.
+        A way that fails stops no other. If all fail or none is configured, the next process that sees the cause tries
+        again.
         """
         window = timedelta(hours=self.settings.window_hours) if window is None else window
         try:
@@ -82,22 +83,30 @@ class Notifier:
         except LedgerError as error:
             log.warning("not known whether it was sent already, so it is sent again: %s", error)
         log.warning("%s: %s", message.event.value, message.title)
-        if not self.ways:
-            return Said.NOBODY
-        faults = {}
-        for name, tell in self.ways.items():
-            try:
-                tell(message, now)
-            except (NotifyError, SettingsError) as error:
-                faults[name] = str(error)
-                log.error("not sent by %s: %s", name, error)
+        faults = {name: fault for name, fault in self.send(message, now=now).items() if fault is not None}
         if len(faults) < len(self.ways):
             return Said.TOLD
         try:
-            records.not_told(self.ledger, message, "; ".join(faults.values()))
+            records.not_told(self.ledger, message, "; ".join(faults.values()) or None)
         except LedgerError as error:
             log.warning("not recorded: %s", error)
-        return Said.FAILED
+        return Said.FAILED if self.ways else Said.NOBODY
+
+    def send(self, message: Message, *, now: datetime) -> dict[str, str | None]:
+        """Send a message by each way, also if people were notified of its cause. Raises nothing.
+
+        Returns:
+            By the name of each way, the reason why it failed; None: the message was sent.
+        """
+        faults: dict[str, str | None] = {}
+        for name, way in self.ways.items():
+            try:
+                way(message, now)
+                faults[name] = None
+            except (NotifyError, SettingsError) as error:
+                faults[name] = str(error)
+                log.error("not sent by %s: %s", name, error)
+        return faults
 
 
 def _by_chat(secrets: Secrets, connection: str, timeout_s: float, message: Message, _: datetime) -> None:

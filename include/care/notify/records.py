@@ -89,8 +89,12 @@ def _renamed(connection: Connection, message: Message) -> bool:
     return True
 
 
-def not_told(bind: Bind, message: Message, fault: str) -> None:
-    """Give a claim back: people could not be notified, so that the next process that sees the cause tries again."""
+def not_told(bind: Bind, message: Message, fault: str | None) -> None:
+    """Give a claim back: no one was notified, so that the next process that sees the cause tries again.
+
+    Args:
+        fault: Why each way failed; None: no way is configured.
+    """
 
     def work(connection: Connection) -> None:
         where = alerts.c.cause == cause_of(message.key)
@@ -108,9 +112,9 @@ def alerts_since(bind: Bind, since: datetime) -> Sequence[Alert]:
 
 
 def undelivered(bind: Bind, since: datetime, event: NotifyEvent) -> Sequence[Alert]:
-    """The causes of an event, seen since then, of which no message could be sent."""
+    """The causes of an event, seen since then, of which no message was sent."""
     query = select(alerts).where(alerts.c.event == event.value, alerts.c.last_seen_at >= since)
-    query = query.where(alerts.c.told_at.is_(None), alerts.c.fault.is_not(None))
+    query = query.where(alerts.c.told_at.is_(None))
     with reading(bind) as connection:
         return [Alert.from_row(row) for row in connection.execute(query).mappings()]
 

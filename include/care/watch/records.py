@@ -67,9 +67,11 @@ def store_summary(folder: Path, night: Summary) -> Path:
     return place / f"{night.date}.html"
 
 
-def is_made(bind: Bind, slot: str, day: date) -> bool:
-    """Whether a night's summary was sent, or no way to send it is configured."""
-    where = (summaries.c.slot == slot, summaries.c.build_date == day, summaries.c.told_at.is_not(None))
+def is_made(bind: Bind, slot: str, day: date, *, sent: bool) -> bool:
+    """Whether a night's summary was made and, with `sent`, sent."""
+    where = [summaries.c.slot == slot, summaries.c.build_date == day]
+    if sent:
+        where.append(summaries.c.told_at.is_not(None))
     with reading(bind) as connection:
         return connection.scalar(select(summaries.c.slot).where(*where)) is not None
 

@@ -85,9 +85,11 @@ def watch(
             tell_failures(site, tick, seen, _left(airflow, now), now, tell)
             for message in alerts_of(tick, seen, airflow.runs_of(tick), now, late=late):
                 tell(message)
-            if summary_due(slot, tick, now) and not is_made(site.ledger, slot.name, tick.date):
+            made = is_made(site.ledger, slot.name, tick.date, sent=bool(notifier.ways))
+            if summary_due(slot, tick, now) and not made:
                 _send(site, slot, seen, now, tell, done)
-    for alert in undelivered(site.ledger, now - LOOK_BACK, NotifyEvent.RUN_FAILED):
+    # without a way they would be seen again and again, and never grow old
+    for alert in undelivered(site.ledger, now - LOOK_BACK, NotifyEvent.RUN_FAILED) if notifier.ways else ():
         tell(Message(alert.key, NotifyEvent.RUN_FAILED, alert.severity, alert.title, alert.text))
     for fqrn in settings.repositories:
         for look in (whitelist_alerts, _leases):
@@ -133,7 +135,7 @@ def tell_failures(
         new = untold(cause, seen_of(site.ledger, keys, now - window))
         if new is None:
             continue
-        if tell(new.message(until=night.until, now=now)) is not Said.FAILED:
+        if tell(new.message(until=night.until, now=now)) not in {Said.FAILED, Said.NOBODY}:
             for line in new.lines:
                 seen_since(site.ledger, cause.key_of(line), now, window)
 
@@ -156,7 +158,8 @@ def _send(
         html=to_html(seen),
     )
     outcome = tell(message, timedelta(0))  # who may send it is settled by the ledger's row of summaries
-    note_made(site.ledger, seen, file, now=now, fault="no message could be sent" if outcome is Said.FAILED else None)
+    faults = {Said.FAILED: "no message could be sent", Said.NOBODY: "no way is configured"}
+    note_made(site.ledger, seen, file, now=now, fault=faults.get(outcome))
     done.summaries.append(seen.headline)
 
 

@@ -122,7 +122,10 @@ def earlier_builds(bind: Bind, slot: str, before: BuildKey) -> tuple[BuildRecord
 
 
 def preceding_build(bind: Bind, slot: str, before: BuildKey) -> BuildRecord | None:
-    """The newest build of a slot that comes before that one; costs the same however many there are."""
+    """The newest build of a slot that comes before that one; costs the same however many there are.
+
+    A build that became known only after the first of that date does not count: a backfill of older dates changes no verdict.
+    """
     with reading(bind) as connection:
         row_id = preceding_row(connection, slot, before)
         if row_id is None:
@@ -136,9 +139,12 @@ def preceding_row(bind: Bind, slot: str, before: BuildKey) -> int | None:
     columns = (builds.c.id, builds.c.build_id, builds.c.build_date)
     of_slot = builds.c.slot == slot
     with reading(bind) as connection:
+        first = select(func.min(builds.c.first_seen_at)).where(of_slot, builds.c.build_date == before.date)
+        seen_at = connection.scalar(first)
+        earlier = [of_slot] if seen_at is None else [of_slot, builds.c.first_seen_at <= seen_at]
         day = func.max(builds.c.build_date)
-        last = connection.scalar(select(day).where(of_slot, builds.c.build_date < before.date))
-        query = select(*columns).where(of_slot, builds.c.build_date.in_([before.date, *([last] if last else [])]))
+        last = connection.scalar(select(day).where(*earlier, builds.c.build_date < before.date))
+        query = select(*columns).where(*earlier, builds.c.build_date.in_([before.date, *([last] if last else [])]))
         keys = {BuildKey(row.build_date, row.build_id): row.id for row in connection.execute(query)}
         newest = max((key for key in keys if key < before), default=None)
         return None if newest is None else keys[newest]

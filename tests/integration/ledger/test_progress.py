@@ -85,3 +85,21 @@ def test_the_build_before_is_the_next_smaller_in_date_and_id(ledger):
     assert builds.preceding_build(ledger, "other", BuildKey(date(2026, 11, 23), "")) is None
     earlier = builds.earlier_builds(ledger, "main", BuildKey(date(2026, 11, 22), "b3"))
     assert builds.preceding_build(ledger, "main", BuildKey(date(2026, 11, 22), "b3")) == earlier[0]
+
+
+def test_a_build_that_a_backfill_brings_later_is_not_the_build_before(ledger):
+    def seen(day: int, hours: int) -> None:
+        index = BuildIndex("main", f"b{day}", date(2026, 11, day), True, ())
+        builds.record_build(ledger, index, index_url="u", now=NOW + timedelta(hours=hours))
+
+    def before(day: int) -> str | None:
+        found = builds.preceding_build(ledger, "main", BuildKey(date(2026, 11, day), f"b{day}"))
+        return None if found is None else found.build_id
+
+    seen(20, 0)
+    seen(23, 1)
+    for hours, day in enumerate((22, 21, 19), 2):
+        seen(day, hours)
+    assert (before(23), before(22), before(20)) == ("b20", "b20", None)
+    seen(24, 9)
+    assert before(24) == "b23"

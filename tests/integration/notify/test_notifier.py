@@ -27,6 +27,7 @@ from include.settings.model import SiteSettings
 from include.settings.notify import Mail, Notify, Webhook
 from include.settings.secrets import ConnectionSecrets, EnvSecrets
 from include.site.site import Site
+from tests.integration.cli.test_interventions import nightshift
 from tests.integration.notify.conftest import HookServer, MailServer
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
@@ -139,9 +140,56 @@ def test_if_nobody_can_be_told_the_next_who_sees_it_tries_again(ledger: Engine, 
     assert told.tell(MESSAGE, now=NOW + timedelta(minutes=1)) is Said.TOLD
 
 
-def test_who_names_nobody_to_be_told_still_finds_it_in_the_ledger(ledger: Engine) -> None:
+def test_without_a_way_an_alert_is_in_the_ledger_unsent_and_a_way_that_is_added_later_sends_it(
+    ledger: Engine, hook_server: HookServer
+) -> None:
     assert notifier(ledger).tell(MESSAGE, now=NOW) is Said.NOBODY
-    assert [one.title for one in alerts_since(ledger, NOW)] == [MESSAGE.title]
+    (alert,) = alerts_since(ledger, NOW)
+    assert (alert.title, alert.told_at, alert.fault) == (MESSAGE.title, None, None)
+    later = NOW + timedelta(minutes=15)
+    assert notifier(ledger).tell(MESSAGE, now=later) is Said.NOBODY
+    assert notifier(ledger, hook=hook_server).tell(MESSAGE, now=later) is Said.TOLD
+    assert len(hook_server.calls) == 1
+
+
+def test_the_command_tests_each_way_and_says_which_failed_without_secrets(
+    tmp_path: Path, mail_server: MailServer, hook_server: HookServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text(f"paths: {{var: {tmp_path}/var}}\n")
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
+    assert "no one is notified" in nightshift("notify", "test", code=1).stderr
+
+    file.write_text(
+        file.read_text()
+        + """
+notify:
+  mail: {connection: smtp, sender: night@example.org, to: [shift@example.org]}
+  webhook: {connection: hook, retries: 0}
+  apprise: {connections: [chat, oncall]}
+"""
+    )
+    ways = {
+        "SMTP": {"host": "127.0.0.1", "port": mail_server.server_address[1]},
+        "HOOK": {"host": hook_server.url, "password": SECRET},
+        "CHAT": {"password": f"json://127.0.0.1:{hook_server.server_port}/{SECRET.replace(' ', '-')}"},
+    }
+    for name, way in ways.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps({"conn_type": "x", **way}))
+    mail_server.answer = "550 no such user"
+    done = nightshift("notify", "test", code=1)
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert (said["webhook"], said["apprise chat"]) == ("ok", "ok")
+    assert said["mail"].startswith("failed: mail server")
+    assert "AIRFLOW_CONN_ONCALL" in said["apprise oncall"]
+    assert json.loads(hook_server.calls[0][1])["event"] == "test"
+    assert SECRET not in done.output
+    assert "not-to-be-shown" not in done.output
+
+    mail_server.answer = "250 ok"
+    monkeypatch.setenv("AIRFLOW_CONN_ONCALL", json.dumps({"conn_type": "x", **ways["CHAT"]}))
+    assert nightshift("notify", "test").stdout.count(": ok") == 4
+    assert len(mail_server.mails) == 1
 
 
 def test_a_mail_server_that_is_away_is_an_error_of_the_notification() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from include.care.notify.errors import NotifyError
 from include.care.notify.message import Message, NotifyEvent
-from include.care.notify.notifier import Notifier
-from include.care.notify.records import alerts_since, append_note, claim, seen_since
+from include.care.notify.notifier import Notifier, Said
+from include.care.notify.records import alerts_since, append_note, claim, seen_since, undelivered
 from include.care.watch.alerts import Runs, Tick, alerts_of, ticks
 from include.care.watch.records import read_summary
 from include.care.watch.runs import FailedRun, TaskFault, note_fault, tell_failed_run
@@ -40,9 +40,10 @@ slots:
 
 
 class Told(list[Message]):
-    """A fake of what sends messages; `fails` makes it fail."""
+    """A fake of what sends messages; `fails` makes it fail, `configured` says whether it is a way at all."""
 
     fails = False
+    configured = True
 
     def send(self, message: Message, _: datetime) -> None:
         if self.fails:
@@ -54,7 +55,11 @@ class Told(list[Message]):
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     told = Told()
     monkeypatch.setattr(
-        Notifier, "of", classmethod(lambda cls, site: cls(site.settings.notify, site.ledger, {"fake": told.send}))
+        Notifier,
+        "of",
+        classmethod(
+            lambda cls, site: cls(site.settings.notify, site.ledger, {"fake": told.send} if told.configured else {})
+        ),
     )
     return told
 
@@ -225,6 +230,22 @@ def test_a_message_that_could_not_be_sent_is_sent_by_the_next_watch(site: Site, 
     assert [message.key for message in told if message.key.startswith("run-")] == ["run-failed:publication/manual__1"]
     watch(site, now=NOW)
     assert len([message for message in told if message.key.startswith("run-")]) == 1
+
+
+def test_a_way_that_is_added_later_sends_what_nobody_was_notified_of(site: Site, told: Told) -> None:
+    told.configured = False
+    fails(site, "publication", "manual__1", TaskFault("plan", "source-not-allowed", "plan: not of a store"))
+    (tick,) = ticks(site.settings.slot("main"), NOW)
+    failed_artifact(site, f"nightly_install_main/{tick.first_runs[0]}", NOW)
+    for hours in range(3):
+        assert not [said for _, said in watch(site, now=NOW + timedelta(hours=hours)).told if said is not Said.NOBODY]
+    (alert,) = undelivered(site.ledger, NOW - timedelta(hours=1), NotifyEvent.RUN_FAILED)
+    assert alert.last_seen_at == NOW
+    told.configured = True
+    watch(site, now=NOW + timedelta(hours=3))
+    assert sorted(message.event.value for message in told) == ["deadline", "failed", "run-failed"]
+    watch(site, now=NOW + timedelta(hours=4))
+    assert len(told) == 3
 
 
 HOURS = timedelta(hours=12)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from sqlalchemy import update
 
-from include.care.notify.notifier import Said
+from include.care.notify.notifier import Notifier, Said
 from include.stageout.files import FileToTransfer, StageoutRequest
 from include.stageout.requests import record_request
 from include.stageout.states import TransferState
@@ -18,7 +19,7 @@ from tests.fakes.plainsite import plain_site
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 
-def test_each_user_is_named_once_with_the_files_of_each_link(tmp_path: Path) -> None:
+def test_each_user_is_named_once_with_the_files_of_each_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = plain_site(tmp_path)
     assert list(remind(site, now=NOW)) == []
     for owner, sites in (("ada", ("pisa", "bari")), ("ada", ("bari", "pisa")), ("ben", ("pisa", "bari"))):
@@ -32,6 +33,9 @@ def test_each_user_is_named_once_with_the_files_of_each_link(tmp_path: Path) -> 
     expected = {"ada": {("pisa", "bari"): 2, ("bari", "pisa"): 2}, "ben": {("pisa", "bari"): 1}}
     assert waiting_for_credentials(site.ledger) == expected
     assert dict(remind(site, now=NOW)) == {"ada": Said.NOBODY, "ben": Said.NOBODY}
+    with_a_way = Notifier(site.settings.notify, site.ledger, {"fake": lambda *_: None})
+    monkeypatch.setattr(Notifier, "of", classmethod(lambda *_: with_a_way))
+    assert dict(remind(site, now=NOW)) == {"ada": Said.TOLD, "ben": Said.TOLD}
     assert dict(remind(site, now=NOW)) == {"ada": Said.KNOWN, "ben": Said.KNOWN}
 
 
