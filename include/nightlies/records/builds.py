@@ -124,7 +124,7 @@ def earlier_builds(bind: Bind, slot: str, before: BuildKey) -> tuple[BuildRecord
 def preceding_build(bind: Bind, slot: str, before: BuildKey) -> BuildRecord | None:
     """The newest build of a slot that comes before that one; costs the same however many there are.
 
-    A build that became known only after the first of that date does not count: a backfill of older dates changes no verdict.
+    Builds that became known after the first of that date do not count, so a backfill of older dates changes no verdict.
     """
     with reading(bind) as connection:
         row_id = preceding_row(connection, slot, before)
