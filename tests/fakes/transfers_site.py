@@ -18,7 +18,7 @@ from include.site.site import Site
 from include.stageout.rest.users import StageoutUser
 from tests.fakes.ledgers import from_a_template
 
-OPERATOR = "olga"
+OPERATOR, VIEWER = "olga", "vera"
 
 
 @contextmanager
@@ -47,4 +47,4 @@ def stageout_user(authorization: Annotated[str | None, Header()] = None) -> Stag
     name = (authorization or "").removeprefix("Bearer ")
     if not name:
         raise HTTPException(401, "Not authenticated")
-    return StageoutUser(name, operator=name == OPERATOR)
+    return StageoutUser(name, operator=name == OPERATOR, editor=name != VIEWER)

@@ -1,6 +1,6 @@
 """The buttons of *Transfers* and *Transfer*: what each does by the REST API of stage-out, with the user's own login.
 
-The API compares owners: what a user may not change is left as it is.
+The API compares owners: what a user may not change is left as it is. Users who may only look have no buttons.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def read(asked: Asked) -> dict[str, Any]:
         "row": found,
         "kind": view.kind_of(found.state),
         "moves": view.shown_moves(found.created_at, history(asked.site.ledger, found.id)),
-        "changes": () if found.archived else CHANGES,
+        "changes": () if found.archived or not asked.user.may_change else CHANGES,
         "retries": view.retries_of(found.failure),
         "server": server,
         "job": _job_url(asked, server, found.fts_id) if server and found.fts_id else None,

@@ -50,7 +50,7 @@ def read(asked: Asked) -> dict[str, Any]:
         "sites": sorted(asked.site.settings.sites),
         "failure_classes": [kind.value for kind in TransferFailureClass],
         "phases": view.PHASES,
-        "changes": changes_of_list(given),
+        "changes": changes_of_list(given) if asked.user.may_change else [],
         "most": MAX_PAGE,
         "rows": [(row, view.kind_of(row.state), transfer(row.id)) for row in page.rows],
         "older": address(given, after=str(page.after)) if page.after is not None else None,

@@ -36,6 +36,7 @@ from include.stageout.rest.errors import (
     QUERY_INVALID,
     TOO_MANY_CALLS,
     UNKNOWN,
+    VIEWERS_LOOK,
 )
 from include.stageout.rest.limits import UserCalls, bounded_body, require_json
 from include.stageout.rest.questions import (
@@ -46,7 +47,7 @@ from include.stageout.rest.questions import (
     WorkflowSummary,
 )
 from include.stageout.rest.remembered import RememberedCounts
-from include.stageout.rest.users import StageoutUser
+from include.stageout.rest.users import EDITED_DAG, StageoutUser
 from include.stageout.status import MAX_PAGE, TransferPage, WorkflowStatus, list_transfers, list_workflows
 from include.stageout.sums import export_csv
 
@@ -57,6 +58,7 @@ STATUS: Mapping[str, int] = {
     TOO_MANY_CALLS.code: 429,
     UNKNOWN.code: 404,
     OPERATORS_ONLY.code: 403,
+    VIEWERS_LOOK.code: 403,
     OUTSIDE_NAME_SPACE.code: 403,
     DESTINATION_TAKEN.code: 409,
     REQUEST_CHANGED.code: 409,
@@ -65,11 +67,13 @@ STATUS: Mapping[str, int] = {
     MOVE_REFUSED.code: 409,
 }
 """HTTP status by code of the error; 400 for others of a request."""
+_LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The request is wrong", "model": RefusalDocument},
     401: {"description": "No login"},
-    403: {"description": "Only operators may, or a file goes outside the user's name space", "model": RefusalDocument},
+    403: {"description": "The user may not change, or not see that", "model": RefusalDocument},
     404: {"description": "Unknown, or of another user", "model": RefusalDocument},
     429: {"description": "Too many calls of this user", "model": RefusalDocument},
     503: {"description": "The ledger does not answer", "model": RefusalDocument},
@@ -93,6 +97,8 @@ def create_api(caller: Callable[..., StageoutUser], site: Callable[[], Site]) ->
 
     def admit(request: Request, caller: StageoutUser = Depends(caller)) -> None:  # noqa: B008 - FastAPI's form
         calls.take(caller.name)
+        if request.method not in _LOOKS and not caller.may_change:
+            raise VIEWERS_LOOK(f"user {caller.name}", f"the right to edit the DAG {EDITED_DAG} is missing")
         require_json(request)
         request.state.caller = caller
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from include.errors import ErrorRow
 from include.stageout.errors import StageoutError
+from include.stageout.rest.users import EDITED_DAG
 
 BODY_TOO_LARGE = ErrorRow(StageoutError, "stageout-body-too-large", "send the files in several requests")
 """The body has more bytes than the limit; the rest of it is not read."""
@@ -23,3 +24,9 @@ OPERATORS_ONLY = ErrorRow(
     StageoutError, "stageout-operators-only", "leave the user out, or have an operator do it: one that may edit pools"
 )
 """A user asked for transfers of another user."""
+VIEWERS_LOOK = ErrorRow(
+    StageoutError,
+    "stageout-viewers-look",
+    f"ask an administrator of Airflow for the role User, or for a role with *can edit* on the DAG `{EDITED_DAG}`",
+)
+"""A user who may only look asked for a change."""

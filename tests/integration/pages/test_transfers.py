@@ -26,7 +26,7 @@ from include.stageout.rest.remembered import RememberedCounts
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_analytics, stageout_findings, stageout_transfers
 from tests.fakes.transfers import NOW, recorded
-from tests.fakes.transfers_site import OPERATOR, stageout_user, transfers_site
+from tests.fakes.transfers_site import OPERATOR, VIEWER, stageout_user, transfers_site
 from tests.integration.pages.conftest import HOSTILE, dags
 
 NEW, FAILED, CLEANED = TransferState.NEW, TransferState.FAILED, TransferState.CLEANED
@@ -222,6 +222,14 @@ def test_buttons_change_what_the_list_shows_and_can_be_changed(
         answer = api.get(path, headers={"authorization": "Bearer ann"}).json()
         assert sorted(row["id"] for row in answer["rows"]) == [ids[number] for number in chosen]
     assert not found
+
+
+def test_who_may_only_look_has_no_buttons(site: Site, anybody: TestClient) -> None:
+    (number,) = recorded(site.ledger, 1, owner=VIEWER)
+    vera = Viewer(anybody, VIEWER)
+    for page in (vera(f"transfer?id={number}"), vera("transfers?state=new")):
+        assert f"{number}" in page
+        assert 'class="change"' not in page
 
 
 def test_a_transfer_that_is_archived_has_no_buttons(site: Site, ann: Viewer) -> None:
