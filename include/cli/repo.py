@@ -142,12 +142,19 @@ def _mend_reflog(fqrn: str) -> None:
 
 
 def _print_report(report: CheckReport) -> None:
+    from include.cli.main import typeable
+    from include.cvmfs.check.findings import Subject
+
     for problem in report.problems:
         typer.echo(str(problem))
     if hidden := report.problem_count - len(report.problems):
         typer.echo(f"… and {hidden} problems more")
     for warning in report.warnings:
         typer.echo(f"warning: {warning}")
+    if any(problem.subject is Subject.COUNTERS for problem in report.problems):
+        typer.echo(
+            f"wrong counters are counted again by: {typeable(f'nightshift repo repair {report.fqrn} --counters')}"
+        )
     trust = "signatures verified" if report.verified else "NOT verified against a key: give one with --key"
     objects = f", {report.objects} data objects" if report.objects else ""
     typer.echo(

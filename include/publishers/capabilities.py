@@ -42,6 +42,7 @@ class Operation(Enum):
     TAG_LIST = "list the names"
     ROLLBACK = "go back to an earlier revision"
     REPAIR = "mend reflog and metadata"
+    RECOUNT = "count the counters of catalogs again"
     COLLECT = "collect garbage"
     CHECK = "check the repository"
     TREE_HARD_LINKS = "hard links in a published tree"
@@ -156,6 +157,8 @@ _GATEWAY_TAGS = _no(
 )
 _GATEWAY_ONLY = _no("only the gateway's machine may write there", "run cvmfs_server on the gateway's machine")
 _GATEWAY_REFLOG = _no("its receiver compares the reflog with its own file", "run `cvmfs_server check -r` there")
+_BY_KEY = _no("only who holds the signing key may", "run `nightshift repo repair` on the gateway's machine")
+_GATEWAY_COUNTS = _no("its receiver compares the reflog with its own file", "run `cvmfs_server fix-stats` there")
 _WITHOUT_NS = "use publisher: native through Nightshift's gateway, or remove `prepare.mtime_ns`"
 _NO_NS = _no("stock publishers up to 2.11 write no nanoseconds", _WITHOUT_NS)
 _STOCK_ENTRIES = "the stock receiver merges single entries, and"
@@ -203,8 +206,11 @@ TABLE: Mapping[Operation, Mapping[Way, Cell]] = {
     ),
     Operation.REPAIR: _row(
         _SIGNED_HERE, _GATEWAY_REFLOG, _GATEWAY_REFLOG,
-        _no("only who holds the signing key may", "run `nightshift repo repair` on the gateway's machine"),
-        _no("its checksum is on the node", "run `cvmfs_server check -r` on the node"),
+        _BY_KEY, _no("its checksum is on the node", "run `cvmfs_server check -r` on the node"),
+    ),
+    Operation.RECOUNT: _row(
+        _SIGNED_HERE, _GATEWAY_COUNTS, _GATEWAY_COUNTS,
+        _BY_KEY, _no("its checksum is on the node", "run `cvmfs_server fix-stats` on the node"),
     ),
     Operation.COLLECT: _row(_SIGNED_HERE, _BY_GATEWAY, _BY_GATEWAY, _SIGNED_HERE, _yes("`gc -f` on the node")),
     Operation.CHECK: _row(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from include.cli.repository.layout import mend_layout
+from include.cli.repository.layout import mend_counters, mend_layout
 from include.cli.repository.open import AsJson, Configured, DryRun, open_site, refusing, switching
 from include.cli.repository.repair import faults_of, mend_all, mend_files, mend_manifest, mend_objects, say_faults
 
@@ -70,6 +70,9 @@ def repair(
     mtime_ns: Annotated[
         bool, typer.Option("--mtime-ns", help="With --catalog-layout: 16 columns, so that nanoseconds stay.")
     ] = False,
+    counters: Annotated[
+        bool, typer.Option("--counters", help="Count again what catalogs state of their entries, in one revision.")
+    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -82,13 +85,18 @@ def repair(
 
     others = reflog or metadata or history or objects is not None
     if dry_run and others:
-        raise typer.BadParameter("--dry-run is for --manifest, --unfinished, --catalog-layout, and without an option")
+        kinds = "--manifest, --unfinished, --catalog-layout, --counters, and without an option"
+        raise typer.BadParameter(f"--dry-run is for {kinds}")
     if mtime_ns and not catalog_layout:
         raise typer.BadParameter("--mtime-ns is for --catalog-layout alone")
-    if sum((others, unfinished, catalog_layout, manifest)) > 1 and (catalog_layout or manifest):
-        raise typer.BadParameter("--catalog-layout and --manifest are not combined: make one repair after the other")
+    alone = catalog_layout, counters, manifest
+    if sum((others, unfinished, *alone)) > 1 and any(alone):
+        which = "--catalog-layout, --counters and --manifest"
+        raise typer.BadParameter(f"{which} are not combined: make one repair after the other")
     if catalog_layout:
         mend_layout(fqrn, mtime_ns=mtime_ns, dry_run=dry_run, as_json=as_json)
+    elif counters:
+        mend_counters(fqrn, dry_run=dry_run, as_json=as_json)
     elif manifest:
         mend_manifest(fqrn, dry_run=dry_run)
     elif not (others or unfinished):

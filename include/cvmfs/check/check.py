@@ -404,8 +404,7 @@ class _Tree:
             if opened.left > 0:
                 return
             if opened.complete:
-                stored, counted = opened.audited.below, opened.below.as_dict()
-                compare_counters(self._findings, opened.mounted, "subtree", stored, counted)
+                compare_counters(self._findings, opened.mounted, "subtree", opened.audited.stated, opened.below)
             if opened.parent is not None:
                 opened.parent.below += opened.audited.own + opened.below
             opened = opened.parent

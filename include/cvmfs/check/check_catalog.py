@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,14 +49,14 @@ class Mounted:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What a catalog holds, as counted from its rows; ``below``: what it states itself of the catalogs below it.
+    """What a catalog holds, as counted from its rows; ``stated``: its own counters by name, None for an absent one.
 
     ``complete`` is false when it could not be read to its end, so that nothing above can be compared with it.
     ``columns``: of its table of entries, in order.
     """
 
     own: Counts
-    below: dict[str, int]
+    stated: dict[str, int | None]
     children: tuple[Mounted, ...]
     entries: int
     complete: bool
@@ -68,11 +68,35 @@ def audit(mounted: Mounted, database: bytes, findings: Findings, note: Note) -> 
     return _Audit(mounted, findings, note).run(database)
 
 
+@dataclass(frozen=True, slots=True)
+class Miscount:
+    """A counter of the catalog mounted at ``path`` that is not what was counted; ``stored``: None if it is absent."""
+
+    path: str
+    counter: str
+    stored: int | None
+    counted: int
+
+    def __str__(self) -> str:
+        return f"{self.counter} is {'absent' if self.stored is None else self.stored}, counted {self.counted}"
+
+
+def miscounts(path: str, half: str, stated: Mapping[str, int | None], counted: Counts) -> list[Miscount]:
+    """The wrong counters of one half (``self`` or ``subtree``), of those that the catalog should have."""
+    return [
+        Miscount(path, counter, stated[counter], value)
+        for name, value in counted.as_dict().items()
+        if (counter := f"{half}_{name}") in stated and stated[counter] != value
+    ]
+
+
 def compare_counters(
-    findings: Findings, mounted: Mounted, half: str, stored: dict[str, int], counted: dict[str, int]
+    findings: Findings, mounted: Mounted, half: str, stated: Mapping[str, int | None], counted: Counts
 ) -> None:
-    """Name every counter of one half (``self`` or ``subtree``) that is not what was counted."""
-    wrong = [f"{half}_{n} is {value}, counted {counted[n]}" for n, value in stored.items() if value != counted[n]]
+    """Name every counter of one half that is there, and not what was counted."""
+    wrong = [
+        str(miscount) for miscount in miscounts(mounted.path, half, stated, counted) if miscount.stored is not None
+    ]
     if wrong:
         findings.problem(Subject.COUNTERS, mounted.path, "; ".join(wrong), mounted.hash)
 
@@ -100,7 +124,7 @@ class _Audit:
         if recorded and len(database) != recorded:
             self.problem(Subject.CATALOG, self.path, f"is of {len(database)} bytes, recorded are {recorded}")
         children: list[Mounted] = []
-        below: dict[str, int] = {}
+        stated: dict[str, int | None] = {}
         complete = False
         try:
             self._open(database)
@@ -110,13 +134,13 @@ class _Audit:
             self._rows()
             children.extend(self._nested())
             self._binds()
-            below = self._counters()
+            stated = self._counters()
             complete = True
         except (sqlite3.Error, OverflowError, ValueError, TypeError) as fault:
             what = "a value is NULL or of the wrong type" if isinstance(fault, TypeError) else fault
             self.problem(Subject.CATALOG, self.path, f"cannot be read: {what}")
         own = self.tally.counts(len(self.registered))
-        return Audited(own, below, tuple(children), self.seen, complete, self.columns)
+        return Audited(own, stated, tuple(children), self.seen, complete, self.columns)
 
     # -- the file
 
@@ -346,15 +370,16 @@ class _Audit:
         for path in sorted(rows & self.registered):
             self.problem(Subject.NESTED, path, "registered both as nested catalog and as bind mountpoint")
 
-    def _counters(self) -> dict[str, int]:
-        """Compare the catalog's own counters; returns the stored subtree counters."""
+    def _counters(self) -> dict[str, int | None]:
+        """Compare the catalog's own counters; returns all that it states."""
         stored = dict(self.db.execute("SELECT counter, value FROM statistics"))
-        absent = [name for half in ("self", "subtree") for n in self.counters if (name := f"{half}_{n}") not in stored]
+        names = [f"{half}_{name}" for half in ("self", "subtree") for name in self.counters]
+        stated = {name: stored.get(name) for name in names}
+        absent = [name for name, value in stated.items() if value is None]
         if absent:
             self.problem(Subject.COUNTERS, self.path, f"missing: {', '.join(absent)}")
-        own = {n: stored[f"self_{n}"] for n in self.counters if f"self_{n}" in stored}
-        compare_counters(self.findings, self.mounted, "self", own, self.tally.counts(len(self.registered)).as_dict())
-        return {n: stored[f"subtree_{n}"] for n in self.counters if f"subtree_{n}" in stored}
+        compare_counters(self.findings, self.mounted, "self", stated, self.tally.counts(len(self.registered)))
+        return stated
 
 
 def path_digest(path: str) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from functools import partial
 from include.cvmfs.commit.commit import Head, load_history, publish, read_head, store_history
 from include.cvmfs.commit.metadata_cache import Records
 from include.cvmfs.commit.metadata_objects import Stored, store_all
-from include.cvmfs.commit.unify_layout import Sender, Unifier
+from include.cvmfs.commit.rewrite import Sender, Unifier
 from include.cvmfs.coordination.condemned import require_kept
 from include.cvmfs.coordination.generation import Look, look, require_unmoved
 from include.cvmfs.errors import REVISION_UNKNOWN, ObjectError, TagError

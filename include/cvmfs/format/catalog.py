@@ -315,6 +315,10 @@ class Catalog(CatalogFile):
             self._many(f"DELETE FROM bind_mountpoints WHERE path = {_TEXT}", [(place,) for place in paths])
         self._count(Counts() - Counts(chunks=chunks) - Counts.sum(gone))
 
+    def set_statistics(self, counted: Statistics) -> None:
+        """Replace all counters by what was counted."""
+        self._statistics = counted
+
     def set_nested(self, reference: NestedRef, grown: Counts) -> None:
         """Point a mountpoint at a catalog; ``grown``: what this adds to the counters below (self and subtree)."""
         new = self.nested_at(reference.path) is None
@@ -424,8 +428,8 @@ class Catalog(CatalogFile):
 
     def _read_statistics(self) -> Statistics:
         """The counters of the file; own ones that an older revision lacks are counted."""
-        rows = self._all("SELECT counter, value FROM statistics")
-        values = self._guarded(lambda: {str(k): int(v or 0) for k, v in rows})
+        sql = "SELECT counter, value FROM statistics"
+        values = self._guarded(lambda: {str(k): int(v or 0) for k, v in self._all(sql)})
         absent = [n for n in NAMES if f"self_{n}" not in values]
         counted = self._guarded(lambda: count(self._db, absent)) if absent else {}
         own = Counts(**{n: counted[n] if n in counted else values[f"self_{n}"] for n in NAMES})

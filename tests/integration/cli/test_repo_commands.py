@@ -15,8 +15,10 @@ from include.cli.repo import app
 from include.cli.repository.open import open_site
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, read_head, switch
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.commit.unify_layout import Sender, Unifier
+from include.cvmfs.commit.rewrite import Sender, Unifier
+from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.counters import Counts, Statistics
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.keys import KeyFile
 from include.cvmfs.format.layout import Layout
@@ -263,6 +265,7 @@ def test_what_a_stock_gateway_does_not_bear_is_refused(repo: Commands) -> None:
     ):  # fmt: skip
         refused = repo(*words, code=2).stderr
         assert "native × stock gateway does not do this" in refused
+    assert "run `cvmfs_server fix-stats` there" in repo("repair", FQRN, "--counters", code=2).stderr
     repo.site.store.delete([REFLOG_KEY])
     assert "cvmfs_server check -r" in repo("check", FQRN, "--quick", "--repair", code=2).stderr
     assert not repo.site.store.exists(REFLOG_KEY)
@@ -361,6 +364,49 @@ def test_catalogs_of_several_layouts_are_named_and_brought_to_one(
     assert "nothing to do" in repo("repair", FQRN, "--catalog-layout").stdout
     repo.sound()
     assert "--dry-run is for" in repo("repair", FQRN, "--reflog", "--dry-run", code=2).output
+
+
+def test_wrong_counters_are_named_and_counted_again(repo: Commands) -> None:
+    repo("publish", FQRN, "/sw/app/v1", repo.tree())
+    store, head = repo.site.store, read_head(repo.site.store, FQRN)
+    there = repo.site.head().revision.nested_at("/sw/app/v1")
+    assert there is not None
+    catalogs = CatalogCache(store)
+    catalog, before = catalogs.open(there.hash), catalogs.totals(there)
+    catalog.make_writable()
+    catalog.set_statistics(Statistics(catalog.statistics.own, Counts(xattr=-2)))  # as stock tools left it
+    packed = catalog.pack()
+    store.put(packed.hash.key, packed.data)
+    edit = Edit(catalogs, head.manifest.root)
+    edit.hang(NestedRef(there.path, packed.hash, packed.size), catalog.root_entry, before + Counts(xattr=-2))
+    switch(store, head, edit.finish(1), signer=SIGNER, now=1)
+    ledger, sha256 = open_site().ledger, "ab" * 32
+    records.note_installed(ledger, FQRN, "/sw/app/v1", sha256, str(packed.hash), now=datetime.now(UTC))
+    checked = repo("check", FQRN, code=1).stdout
+    assert "/sw/app/v1: counters: subtree_xattr is -2, counted 0" in checked
+    assert f"nightshift repo repair {FQRN} --counters" in checked
+    revision, stored = repo.json("info", FQRN)["revision"], set(store.list(""))
+    dry = repo.json("repair", FQRN, "--counters", "--dry-run")
+    assert (dry["catalogs"], dry["sent"], dry["revision"], dry["dry_run"]) == (2, 0, revision, True)
+    assert dry["counters"] == [
+        {"path": "/", "counter": "subtree_xattr", "stored": -2, "counted": 0},
+        {"path": "/sw/app/v1", "counter": "subtree_xattr", "stored": -2, "counted": 0},
+    ]
+    lines = repo("repair", FQRN, "--counters", "--dry-run").stdout.splitlines()
+    assert lines[:2] == [f"{path}: subtree_xattr is -2, counted 0" for path in ("/", "/sw/app/v1")]
+    assert (repo.json("info", FQRN)["revision"], set(store.list(""))) == (revision, stored)
+    with repo.site.client().lease(FQRN, "/sw", hostname="another"):
+        assert "another" in repo("repair", FQRN, "--counters", code=2).stderr
+    done = repo("repair", FQRN, "--counters").stdout.splitlines()
+    assert done[2].startswith(f"2 counters of 2 catalogs are wrong; 2 catalogs of {FQRN} (")
+    assert done[2].endswith(f"rewritten in revision {revision + 1}")
+    held = repo.site.head().revision.nested_at("/sw/app/v1")
+    assert held is not None
+    assert records.recorded_nested_hash(ledger, FQRN, "/sw/app/v1", sha256) == str(held.hash) != str(packed.hash)
+    repo.sound()
+    assert "nothing to do" in repo("repair", FQRN, "--counters").stdout
+    assert repo.json("info", FQRN)["revision"] == revision + 1
+    assert "are not combined" in repo("repair", FQRN, "--counters", "--manifest", code=2).output
 
 
 def test_garbage_is_collected_where_all_publish_through_our_gateway(repo: Commands) -> None:

@@ -15,9 +15,9 @@ from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.commit.merge import merge
+from include.cvmfs.commit.rewrite import Rewritten, Sender, Unifier, switch_rewritten
 from include.cvmfs.commit.rollback import plan_rollback, rollback
 from include.cvmfs.commit.tags import add_tag
-from include.cvmfs.commit.unify_layout import Sender, Unified, Unifier, unify
 from include.cvmfs.coordination import generation as generations
 from include.cvmfs.coordination.generation import CollectionPhase, Generation, look
 from include.cvmfs.errors import CatalogError, DestinationError, GenerationMoved
@@ -218,10 +218,10 @@ def mixed() -> MiniRepository:
     return mini
 
 
-def unified(store: MemoryStore, layout: Layout, catalogs: Sender | None = None) -> Unified:
+def unified(store: MemoryStore, layout: Layout, catalogs: Sender | None = None) -> Rewritten:
     sender = catalogs or Sender(store)
     unifier = Unifier(CatalogCache(store), layout, sender.keep)
-    _, done = unify(
+    _, done = switch_rewritten(
         store, FQRN, unifier, sender, seen=look(store), signer=signer(), now=SECONDS + 60, voucher=Voucher(signer())
     )
     return done
@@ -235,12 +235,12 @@ def test_catalogs_of_several_layouts_become_one_in_one_revision(layout: Layout, 
     before = {path: entry.changed(mtime_ns=None) for path, entry in opened(store).revision.walk()}
     revision = opened(store).manifest.revision
     done = unified(store, layout)
-    assert (done.rewritten, done.mtime_ns) == (rewritten, lost)
+    assert (done.catalogs, done.mtime_ns) == (rewritten, lost)
     assert layouts(store) == {layout}
     report = check(opened(store), contents=True)
     assert (report.problems, report.revision) == ((), revision + 1)
     assert {path: entry.changed(mtime_ns=None) for path, entry in opened(store).revision.walk()} == before
-    assert unified(store, layout).rewritten == 0
+    assert unified(store, layout).catalogs == 0
     assert opened(store).manifest.revision == revision + 1
 
 
@@ -253,10 +253,12 @@ def test_a_repair_that_was_killed_sends_nothing_again() -> None:
 
     unifier = Unifier(CatalogCache(store), Layout.PLAIN, first.keep)
     with pytest.raises(KeyboardInterrupt):
-        unify(store, FQRN, unifier, first, seen=look(store), signer=signer(), now=SECONDS + 60, before_switch=killed)
+        switch_rewritten(
+            store, FQRN, unifier, first, seen=look(store), signer=signer(), now=SECONDS + 60, before_switch=killed
+        )
     assert (first.sent, opened(store).manifest) == (2, manifest)
     again = Sender(store)
-    assert unified(store, Layout.PLAIN, again).rewritten == 2
+    assert unified(store, Layout.PLAIN, again).catalogs == 2
     assert again.sent == 0
     assert opened(store).manifest.revision == manifest.revision + 1
 
@@ -269,7 +271,7 @@ def test_a_repair_beside_a_collection_changes_nothing() -> None:
     generations.write(store, Generation(1, CollectionPhase.MARKING, NOW), expected=None)
     before = opened(store).manifest
     with pytest.raises(GenerationMoved):
-        unify(store, FQRN, unifier, sender, seen=seen, signer=signer(), now=SECONDS + 60)
+        switch_rewritten(store, FQRN, unifier, sender, seen=seen, signer=signer(), now=SECONDS + 60)
     assert opened(store).manifest == before
 
 

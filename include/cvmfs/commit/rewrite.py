@@ -1,12 +1,13 @@
-"""Bring all catalogs of a revision to one layout (docs/decisions, one layout of catalogs).
+"""Rewrite catalogs of a revision and those above them, as another revision: the tree and its data objects stay.
 
-What is rewritten are the catalogs of other layouts and those above them; data objects stay. The bytes of a rewritten
-nested catalog follow from the old one alone, so that a run that was killed finds again what it stored.
+The bytes of a rewritten nested catalog follow from the old one alone, so that a run that was killed finds again what it
+stored. One reason to rewrite is here, their layout (docs/decisions, one layout of catalogs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from include.cvmfs.commit.commit import Head, read_head, switch
@@ -16,7 +17,7 @@ from include.cvmfs.commit.metadata_objects import store_all
 from include.cvmfs.coordination.condemned import condemned_among
 from include.cvmfs.coordination.generation import Look, require_unmoved
 from include.cvmfs.errors import CollectionRunning
-from include.cvmfs.format.catalog import NestedRef, PackedCatalog
+from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.digests import identity
@@ -35,20 +36,20 @@ def _nothing() -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Unified:
-    """A tree in one layout. ``rewritten``: catalogs that are new, and their ``bytes`` as SQLite files.
+class Rewritten:
+    """A tree after rewriting. ``catalogs``: how many are new, and their ``bytes`` as SQLite files.
 
-    ``mtime_ns``: entries that lost their nanoseconds; ``before``: the catalog of the tree's root, if it is rewritten.
+    ``mtime_ns``: entries that lost their nanoseconds; ``before``: the catalog of the tree's root, if it is new.
     """
 
     reference: NestedRef
-    rewritten: int = 0
+    catalogs: int = 0
     bytes: int = 0
     mtime_ns: int = 0
     before: ObjectHash | None = None
 
 
-class Unifier:
+class Rewriter(ABC):
     """Rewrites trees; what it did once it does not do again. ``keep`` is given each new catalog, children first.
 
     ``progress`` gets the number of catalogs that were read.
@@ -57,20 +58,18 @@ class Unifier:
     def __init__(
         self,
         catalogs: CatalogCache,
-        layout: Layout,
         keep: Callable[[PackedCatalog], None],
         progress: Callable[[int], None] = _ignore,
     ) -> None:
-        self.layout = layout
         self.catalogs = catalogs
         self._keep = keep
         self._progress = progress
-        self._done: dict[tuple[str, bytes], Unified] = {}
+        self._done: dict[tuple[str, bytes], Rewritten] = {}
 
-    def tree(self, reference: NestedRef, *, now: int | None = None) -> Unified:
+    def tree(self, reference: NestedRef, *, now: int | None = None) -> Rewritten:
         """The tree below a catalog. ``now`` (Unix s) is the time of the new one, which else keeps that of the old.
 
-        Raises CatalogError for columns in an order that is not known, and what reading catalogs raises.
+        Raises CatalogError for a catalog that cannot be rewritten, and what reading catalogs raises.
         """
         key = (reference.path, reference.hash.digest)
         if key not in self._done:
@@ -86,15 +85,24 @@ class Unifier:
             if rewritten.before is not None
         }
 
-    def _rewritten(self, reference: NestedRef, now: int | None) -> Unified:
+    @abstractmethod
+    def _needs(self, catalog: Catalog, reference: NestedRef, below: Sequence[NestedRef]) -> bool:
+        """Whether a catalog is to be rewritten whatever is below it; ``below``: its nested catalogs, which are done."""
+
+    @abstractmethod
+    def _amend(self, catalog: Catalog, reference: NestedRef) -> int:
+        """Change a catalog that is being rewritten; how many entries lose their nanoseconds by that."""
+
+    def _rewritten(self, reference: NestedRef, now: int | None) -> Rewritten:
         catalog = self.catalogs.completed(self.catalogs.open_nested(reference.path, reference.hash))
         try:
-            below = [self.tree(nested) for nested in catalog.nested()]
-            changed = [child for child in below if child.rewritten]
-            if catalog.layout is self.layout and not changed:
-                return Unified(reference)
+            nested = catalog.nested()
+            below = [self.tree(child) for child in nested]
+            changed = [child for child in below if child.catalogs]
+            if not self._needs(catalog, reference, nested) and not changed:
+                return Rewritten(reference)
             catalog.make_writable()
-            lost = 0 if catalog.layout is self.layout else catalog.convert(self.layout)
+            lost = self._amend(catalog, reference)
             for child in changed:
                 catalog.set_nested(child.reference, Counts())
             catalog.set_property("previous_revision", reference.hash)
@@ -107,13 +115,33 @@ class Unifier:
         packed = PackedCatalog.of(database, reference.hash.algorithm)
         self.catalogs.remember(packed.hash, database)
         self._keep(packed)
-        return Unified(
+        return Rewritten(
             NestedRef(reference.path, packed.hash, packed.size),
-            1 + sum(child.rewritten for child in below),
+            1 + sum(child.catalogs for child in below),
             packed.size + sum(child.bytes for child in below),
             lost + sum(child.mtime_ns for child in below),
             reference.hash,
         )
+
+
+class Unifier(Rewriter):
+    """Brings catalogs to one layout. Raises CatalogError for columns in an order that is not known."""
+
+    def __init__(
+        self,
+        catalogs: CatalogCache,
+        layout: Layout,
+        keep: Callable[[PackedCatalog], None],
+        progress: Callable[[int], None] = _ignore,
+    ) -> None:
+        super().__init__(catalogs, keep, progress)
+        self.layout = layout
+
+    def _needs(self, catalog: Catalog, reference: NestedRef, below: Sequence[NestedRef]) -> bool:  # noqa: ARG002
+        return catalog.layout is not self.layout
+
+    def _amend(self, catalog: Catalog, reference: NestedRef) -> int:  # noqa: ARG002
+        return 0 if catalog.layout is self.layout else catalog.convert(self.layout)
 
 
 class Sender:
@@ -147,10 +175,10 @@ class Sender:
         self._waiting = []
 
 
-def unify(
+def switch_rewritten(
     store: Store,
     fqrn: str,
-    unifier: Unifier,
+    rewriter: Rewriter,
     sender: Sender,
     *,
     seen: Look,
@@ -158,22 +186,22 @@ def unify(
     now: int,
     voucher: Voucher | None = None,
     before_switch: Callable[[], None] = _nothing,
-) -> tuple[Head, Unified]:
-    """Make a revision whose catalogs all have the unifier's layout; none if they have. ``now``: Unix s.
+) -> tuple[Head, Rewritten]:
+    """Make a revision of what a rewriter makes of the current one; none if nothing is to be rewritten. ``now``: Unix s.
 
-    ``sender`` is what the unifier's catalogs go to; ``seen`` was looked up before the first of them. Raises
+    ``sender`` is what the rewriter's catalogs go to; ``seen`` was looked up before the first of them. Raises
     ManifestConflict if another writer switched meanwhile, CollectionRunning and GenerationMoved beside a collection,
     CatalogError and ObjectError for a catalog that cannot be read; then nothing has changed for readers.
     """
     head = read_head(store, fqrn, voucher or Voucher(signer))
-    done = unifier.tree(NestedRef("", head.manifest.root, 0), now=now)
+    done = rewriter.tree(NestedRef("", head.manifest.root, 0), now=now)
     sender.flush()
-    if not done.rewritten:
+    if not done.catalogs:
         return head, done
     if seen.running_list and condemned_among(store, seen.running_list, [identity(hash_) for hash_ in sender.hashes]):
-        what = f"catalogs of the new layout are on the list of collection {seen.token}"
+        what = f"rewritten catalogs are on the list of collection {seen.token}"
         raise CollectionRunning("/", what, number=seen.completed + 1, repository=fqrn)
-    root = unifier.catalogs.open_nested("", done.reference.hash)
+    root = rewriter.catalogs.open_nested("", done.reference.hash)
     new = NewRoot(done.reference.hash, done.reference.size, root.revision, root.ttl, head.manifest.root, ())
 
     def barrier() -> None:
