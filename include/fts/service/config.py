@@ -28,6 +28,8 @@ class FtsServiceConfig:
         webdav: Files can be copied between `http`, `https`, `dav` and `davs` storages.
         storage_authorities: A PEM bundle for their certificates; None: the system's.
         threads: How many of these copies are made at the same time.
+        connections: At the same time, and never more than three quarters of the process's file descriptors.
+        head_s: Seconds until the head of a request has to be complete.
         with_faults: `POST /simulated/faults` is accepted.
     """
 
@@ -49,6 +51,8 @@ class FtsServiceConfig:
     webdav: bool = False
     storage_authorities: Path | None = None
     threads: int = 16
+    connections: int = 1024
+    head_s: float = 20.0
     with_faults: bool = False
 
     @property

@@ -43,7 +43,7 @@ RANKS = (
     ("include.cvmfs.format",),
     ("include.cvmfs", "include.settings"),
     ("include.storage", "include.ledger"),
-    ("include.http_calls", "include.validation"),
+    ("include.http_bounds", "include.http_calls", "include.validation"),
     ("include.addresses",),
     ("include.error_names",),
     ("include.errors",),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,11 +19,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from include.addresses import is_loopback
 from include.fts.service.callers import Callers, UnknownToken
 from include.fts.service.config import FtsServiceConfig
 from include.fts.service.copies.copier import Copier
 from include.fts.service.errors import FtsRequestRefused
-from include.fts.service.http.calls import FtsHandler, FtsRequest, for_users, page, refusal
+from include.fts.service.http.calls import JSON, FtsHandler, FtsRequest, for_users, page, refusal
 from include.fts.service.http.faults import Faults
 from include.fts.service.http.job_calls import JobCalls
 from include.fts.service.http.site_calls import IdentityCalls, LinkCalls, SimulatedCalls
@@ -32,6 +35,8 @@ log = logging.getLogger(__name__)
 
 MOST_BODY = 64 << 20
 MOST_REQUEST_LINE = 4094
+BODY_S = 60.0
+"""Seconds until a body has to be complete."""
 SUBJECT = "nightshift.certificate"
 """The key of a connection's scope that has the subject of the caller's certificate."""
 _OPEN = frozenset({"/", "/whoami"})
@@ -59,6 +64,10 @@ def create_fts_app(
         async def call(http: Request) -> Response:
             if len(http.scope.get("raw_path", b"")) + len(http.scope["query_string"]) + 16 > MOST_REQUEST_LINE:
                 return page(414, "Request Line is too large")
+            try:
+                _refuse_foreign(http, by_name=callers.open_to_all)
+            except FtsRequestRefused as error:
+                return refusal(error)
             body = await _body(http)
             try:
                 caller = callers.caller(http.headers.get("authorization"), http.scope.get(SUBJECT))
@@ -147,16 +156,46 @@ async def _tick(transfers: Transfers, pause_s: float, clock: Clock) -> None:
         await asyncio.sleep(pause_s)
 
 
+def _refuse_foreign(http: Request, *, by_name: bool) -> None:
+    """Refuse what a page of another site makes a browser send: a program sends no Origin.
+
+    The types of content that a browser sends without asking the server first are no JSON. ``by_name``: the service
+    needs a name that such a page cannot have either; it may have given its own name our address.
+
+    Raises:
+        FtsRequestRefused: 403 for the page, 400 for the type.
+    """
+    host, origin = http.headers.get("host"), http.headers.get("origin")
+    if by_name and host is not None and not _is_own(host):
+        raise FtsRequestRefused(403, f"Host {host[:200]!r} is not this service; call it as 127.0.0.1 or localhost")
+    if origin is not None and origin != f"{http.scope['scheme']}://{host}":
+        raise FtsRequestRefused(403, f"Pages of {origin[:200]!r} may not call this service; call it by a program")
+    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if http.method == "POST" and kind != JSON and not http.scope["path"].endswith("/credential"):
+        raise FtsRequestRefused(400, f"The content type is {kind[:200]!r}; send JSON as {JSON}")
+
+
+def _is_own(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    return is_loopback(name) or name == socket.gethostname().lower()
+
+
 async def _body(http: Request) -> bytes:
     pieces, size = [], 0
     try:
-        async for piece in http.stream():
-            size += len(piece)
-            if size > MOST_BODY:
-                raise HTTPException(413)
-            pieces.append(piece)
+        async with asyncio.timeout(BODY_S):
+            async for piece in http.stream():
+                size += len(piece)
+                if size > MOST_BODY:
+                    raise HTTPException(413)
+                pieces.append(piece)
     except ClientDisconnect:
         raise HTTPException(400) from None
+    except TimeoutError:
+        raise HTTPException(408) from None
     return b"".join(pieces)
 
 

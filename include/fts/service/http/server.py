@@ -7,23 +7,24 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from include.fts.service.callers import subject_of
 from include.fts.service.config import FtsServiceConfig
 from include.fts.service.copies.real import real_copiers
 from include.fts.service.errors import FtsServiceError
 from include.fts.service.http.app import SUBJECT, create_fts_app
+from include.http_bounds import BoundedHttp, Bounds
 
 log = logging.getLogger(__name__)
 
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class CertifiedHttp(HttpToolsProtocol):
+class CertifiedHttp(BoundedHttp):
     """A connection that knows the certificate of its client."""
 
     _subject: str | None = None
@@ -54,13 +55,15 @@ def serve_fts(
         raise FtsServiceError(f"the FTS service listens on loopback only, not on {config.host}; use 127.0.0.1")
     context = _tls(config)
     app = create_fts_app(config, copiers=real_copiers(config))
+    bounds = Bounds(config.head_s, config.connections, partial(log.debug, "a connection was closed at the limit: %s"))
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     url = f"{'https' if context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
     server = uvicorn.Server(
         uvicorn.Config(
             app, log_config=None, access_log=False, server_header=False, lifespan="on", workers=1, ws="none",
-            http=CertifiedHttp, timeout_keep_alive=75, timeout_graceful_shutdown=5,
+            http=partial(CertifiedHttp, bounds=bounds),  # type: ignore[arg-type]
+            timeout_keep_alive=75, timeout_graceful_shutdown=5,
             ssl_context_factory=(lambda *_: context) if context else None,
         )
     )  # fmt: skip

@@ -18,8 +18,8 @@ from include.gateway.service.commits.points import OnPoint
 from include.gateway.service.commits.queue import Committer
 from include.gateway.service.config import ConfigError, ServiceConfig
 from include.gateway.service.http.app import create_app
-from include.gateway.service.http.head_limits import BoundedHttp, Bounds
 from include.gateway.service.http.serving import ReadConfig, log_not_served
+from include.http_bounds import BoundedHttp, Bounds
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ def serve(
     sys.setswitchinterval(_SWITCH_S)
     app = create_app(config, committer=committer, clock=clock, on_point=on_point, read_config=read_config)
     metrics = app.state.serving.metrics
-    bounds = Bounds(config.limits, lambda limit: metrics.limited.labels(limit).inc())
+    limits = config.limits
+    bounds = Bounds(limits.head_s, limits.connections, lambda limit: metrics.limited.labels(limit).inc())
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -33,6 +33,7 @@ from tests.fakes.refused import refused
 LASTS = timedelta(days=4)
 UNKNOWN = str(uuid.UUID(int=7))
 SLOW = "?size=5&time=600"
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +177,9 @@ CALLS = ("jobs", "jobs/x", "ban/se", "simulated/stat", "simulated/create", "simu
 
 @pytest.mark.parametrize("body", MALFORMED, ids=range(len(MALFORMED)))
 def test_a_malformed_body_is_refused(service: FtsService, body: bytes) -> None:
-    found = {call: requests.post(f"{service.url}/{call}", data=body, timeout=20).status_code for call in CALLS}
+    found = {
+        call: requests.post(f"{service.url}/{call}", data=body, headers=JSON, timeout=20).status_code for call in CALLS
+    }
     assert set(found.values()) <= {400, 404}, found
 
 

@@ -1,4 +1,4 @@
-"""HTTP as the server reads it, with an end: in bytes and in time for each head, and in connections."""
+"""HTTP as our servers read it, with an end: in bytes and in time for each head, and in connections."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from include.gateway.service.limits import RateLimits
-
 HEADER_BYTES = 32 << 10
 _TEXT = b"request header fields too large\n"
 _REPLY = (
@@ -20,12 +18,15 @@ _REPLY = (
 
 
 class Bounds:
-    """What all connections of a server share. ``on_limit`` is called with the limit that closed one."""
+    """What all connections of a server share: at most ``connections``, each with ``head_s`` for a head.
 
-    def __init__(self, limits: RateLimits, on_limit: Callable[[str], None]) -> None:
-        self.head_s = limits.head_s
+    ``on_limit`` is called with the limit that closed one.
+    """
+
+    def __init__(self, head_s: float, connections: int, on_limit: Callable[[str], None]) -> None:
+        self.head_s = head_s
         # a quarter of the descriptors is left to state, stores and logs
-        self._most = min(limits.connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4)
+        self._most = min(connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4)
         self.on_limit = on_limit
         self._open: dict[BoundedHttp, None] = {}
 
