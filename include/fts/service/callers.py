@@ -53,7 +53,8 @@ class Caller:
         return {
             "user_dn": self.user, "dn": [self.user], "base_id": str(BASE_ID), "voms_cred": [], "is_root": False,
             "vos": [self.delegation_id] if known else [], "vos_id": [str(self.vo_id)] if known else [],
-            "roles": [], "level": level if known else {}, "delegation_id": self.delegation_id, "method": self.method,
+            "roles": [], "level": level if known else [], "delegation_id": self.delegation_id if known else None,
+            "method": self.method,
         }  # fmt: skip
 
 
@@ -89,7 +90,7 @@ class Callers:
                 if hmac.compare_digest(known, digest):
                     found = user
             if scheme.lower() != "bearer" or found is None:
-                raise UnknownToken(400, "The bearer token is not known")
+                raise UnknownToken(400, "Unsupported authentication method: method=OAuth2")
             return Caller(found[0], "oauth2", found[1] or found[0] in self.admins)
         if subject is not None:
             return Caller(subject, "certificate", subject in self.admins)

@@ -28,6 +28,11 @@ CREATE TABLE IF NOT EXISTS job (
 CREATE INDEX IF NOT EXISTS job_live ON job (archived, first_file);
 CREATE TABLE IF NOT EXISTS outcome (file_id INTEGER PRIMARY KEY, document TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS ban (kind TEXT, name TEXT, document TEXT NOT NULL, PRIMARY KEY (kind, name));
+CREATE TABLE IF NOT EXISTS vo_ban (
+    kind TEXT, name TEXT, vo TEXT, document TEXT NOT NULL, PRIMARY KEY (kind, name, vo)
+) WITHOUT ROWID;
+INSERT OR IGNORE INTO vo_ban SELECT kind, name, '*', document FROM ban;
+DELETE FROM ban;
 CREATE TABLE IF NOT EXISTS delegation (user TEXT PRIMARY KEY, document TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS name (url TEXT PRIMARY KEY, size INTEGER, checksum INTEGER) WITHOUT ROWID;
 """
@@ -97,12 +102,12 @@ class StateFile:
         """As if the job had never been submitted."""
         self._rows.append(("DELETE FROM job WHERE job_id = ?", (job.job_id,)))
 
-    def ban(self, kind: str, name: str, document: Mapping[str, Any] | None) -> None:
+    def ban(self, kind: str, name: str, vo: str, document: Mapping[str, Any] | None) -> None:
         """Keep a ban; None ends it."""
-        self._keep("ban", ("kind", kind), ("name", name), document)
+        self._keep("vo_ban", {"kind": kind, "name": name, "vo": vo}, document)
 
     def delegation(self, user: str, document: Mapping[str, Any] | None) -> None:
-        self._keep("delegation", ("user", user), None, document)
+        self._keep("delegation", {"user": user}, document)
 
     def flush(self, names: dict[str, Content | None] | None = None) -> None:
         """Write what changed, and the changed names of simulated storages, which are cleared. Raises sqlite3.Error."""
@@ -156,9 +161,9 @@ class StateFile:
         ))  # fmt: skip
         return _job(row, outcomes)
 
-    def bans(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        for kind, name, document in self._db.execute("SELECT kind, name, document FROM ban"):
-            yield kind, name, json.loads(document)
+    def bans(self) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+        for kind, name, vo, document in self._db.execute("SELECT kind, name, vo, document FROM vo_ban"):
+            yield kind, name, vo, json.loads(document)
 
     def delegations(self) -> dict[str, dict[str, Any]]:
         rows = self._db.execute("SELECT user, document FROM delegation")
@@ -172,11 +177,8 @@ class StateFile:
         with closing(self._db.execute(statement, values)) as rows:
             return rows.fetchone()
 
-    def _keep(
-        self, table: str, first: tuple[str, str], second: tuple[str, str] | None, document: Mapping[str, Any] | None
-    ) -> None:
-        columns, values = zip(*([first, second] if second else [first]), strict=True)
-        where = " AND ".join(f"{column} = ?" for column in columns)
+    def _keep(self, table: str, key: Mapping[str, str], document: Mapping[str, Any] | None) -> None:
+        where, values = " AND ".join(f"{column} = ?" for column in key), tuple(key.values())
         self._rows.append((f"DELETE FROM {table} WHERE {where}", values))  # noqa: S608 - constant names
         if document is not None:
             marks = ", ".join("?" for _ in range(len(values) + 1))

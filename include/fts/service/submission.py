@@ -7,8 +7,9 @@ import re
 import uuid
 from collections.abc import Mapping
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
+from include.fts.service.callers import Caller
 from include.fts.service.errors import FtsRequestRefused, bad_request, broken
 from include.fts.service.records import FileRecord, JobOptions, JobRecord, storage_of
 
@@ -21,37 +22,50 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 N = TypeVar("N", int, float)
 _DURATION = re.compile(r"(\d{1,9})([smhd]?)")
 _UNSUPPORTED = ("multihop", "overwrite_hop", "overwrite_when_only_on_disk", "target_qos")
+_TOKENS = ("source_tokens", "destination_tokens")
+_FOREIGN_KEY = (
+    "The submission is duplicated (MySQLdb.IntegrityError) (1452, 'Cannot add or update a child row: "
+    "a foreign key constraint fails (`fts3`.`t_file`, CONSTRAINT `src_token_id` FOREIGN KEY (`src_token_id`) "
+    "REFERENCES `t_token` (`token_id`))')"
+)
+"""FTS keeps tokens of files only for callers who come with a token."""
 _TAPE = ("bring_online", "copy_pin_lifetime", "archive_timeout")
 
 
-def parsed_job(body: bytes, *, user: str, vo: str, vo_id: uuid.UUID, first_file: int, now: float) -> JobRecord:
+def parsed_job(body: bytes, caller: Caller, *, first_file: int, now: float) -> JobRecord:
     """The job that a request's body describes.
 
     Args:
         body: JSON.
-        user, vo: Of the caller.
-        vo_id: What deterministic ids are made from.
+        caller: Who submits it.
         first_file: The id of its first file; the others follow.
         now: Seconds since the epoch.
 
     Raises:
-        FtsRequestRefused: 400 or 405, with what is wrong.
+        FtsRequestRefused: 400, 405, 409 or 500, with what is wrong.
     """
     document = read_object(body)
     if "delete" in document:
         raise FtsRequestRefused(405, "Deletion jobs are no longer supported by FTS")
     params, files = document.get("params") or {}, document.get("files")
     if not files or not isinstance(files, list):
-        raise bad_request("No transfers operations specified")
+        raise bad_request("No valid pairs available" if files == [] else "No transfers operations specified")
     if not isinstance(params, dict):
         raise bad_request("Invalid value for params: expected an object")
     if len(files) > MOST_FILES:
         raise bad_request(f"A job of more than {MOST_FILES} files is not accepted")
     metadata = _metadata(params.get("job_metadata"), MOST_JOB_METADATA)
+    if metadata is None or isinstance(metadata, dict):
+        metadata = {**(metadata or {}), "auth_method": caller.method}
     options = _options(
         params, now, with_checksum=any(isinstance(file, dict) and file.get("checksum") for file in files)
     )
-    job = JobRecord(_job_id(params, vo_id), user, vo, options, _priority(params.get("priority")), metadata, now)
+    job = JobRecord(
+        _job_id(params, caller.vo_id), caller.user, caller.delegation_id, options,
+        _priority(_number(params.get("priority"), int)), metadata, now,
+    )  # fmt: skip
+    if caller.delegates and any(isinstance(file, dict) and any(map(file.get, _TOKENS)) for file in files):
+        raise FtsRequestRefused(409, _FOREIGN_KEY)
     job.files = [_file(job, first_file + index, index, file) for index, file in enumerate(files)]
     if options.job_type == "Y" and len({file.link for file in job.files}) > 1:
         raise bad_request("Reuse jobs can only contain transfers for the same source and destination storage")
@@ -65,7 +79,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise bad_request("Badly formatted JSON request") from None
     if not isinstance(document, dict):
-        raise bad_request("Badly formatted JSON request: expected an object")
+        raise bad_request("Expecting a dictionary")
     return document
 
 
@@ -73,12 +87,15 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def parsed_priority(body: bytes) -> int:
-    """The priority of `{"params": {"priority": n}}`, clamped to 1..5. Raises FtsRequestRefused."""
+def parsed_priority(body: bytes) -> int | None:
+    """The priority of `{"params": {"priority": n}}`, clamped to 1..5; None without one. Raises FtsRequestRefused."""
     params = read_object(body).get("params")
     if not isinstance(params, dict) or "priority" not in params:
-        raise bad_request("Unsupported operation: only params.priority can be modified")
-    return _priority(params["priority"])
+        return None
+    try:
+        return _priority(int(params["priority"]))
+    except (ValueError, TypeError, OverflowError):
+        raise bad_request("Invalid priority value") from None
 
 
 def _options(params: Mapping[str, Any], now: float, *, with_checksum: bool) -> JobOptions:
@@ -120,8 +137,7 @@ def _number(value: Any, kind: type[N]) -> N | None:
         raise bad_request(f"Invalid value within the request: {error}") from None
 
 
-def _priority(value: Any) -> int:
-    priority = _number(value, int)
+def _priority(priority: int | None) -> int:
     return DEFAULT_PRIORITY if priority is None else min(5, max(1, priority))
 
 
@@ -195,18 +211,28 @@ def _url(urls: Any, name: str) -> str:
         raise bad_request(f"Invalid value within the request: no URL in {name}")
     url = url.strip()
     try:
-        parts = urlsplit(url)
-        complete = bool(parts.scheme and parts.hostname and (parts.path.strip("/") or parts.query))
-        _ = parts.port
+        fault = _url_fault(urlsplit(url))
     except ValueError:
-        complete = False
-    if not complete:
-        raise bad_request(f"Invalid value within the request: scheme, host or path is missing in {name}")
+        fault = "Malformed URL"
+    if fault:
+        raise bad_request(f"Invalid value within the request: {fault} ({url})")
     return url
 
 
+def _url_fault(parts: SplitResult) -> str | None:
+    """The part that FTS misses in a URL. Raises ValueError for a port that is no number."""
+    _ = parts.port
+    if not parts.scheme:
+        return "Missing scheme"
+    if parts.scheme == "file" and not parts.hostname:
+        return "Can not transfer local files"
+    if not parts.path or (parts.path == "/" and not parts.query):
+        return "Missing path"
+    return None if parts.hostname else "Missing host"
+
+
 def _tokens(given: Mapping[str, Any]) -> tuple[str, str] | None:
-    pair = [given.get(name) for name in ("source_tokens", "destination_tokens")]
+    pair = [given.get(name) for name in _TOKENS]
     if pair == [None, None]:
         return None
     if not all(isinstance(tokens, list) and len(tokens) == 1 and isinstance(tokens[0], str) for tokens in pair):

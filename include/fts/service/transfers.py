@@ -16,7 +16,7 @@ from include.fts.service.errors import FtsRequestRefused, bad_request
 from include.fts.service.records import FileRecord, JobRecord, Link, move, recount
 from include.fts.service.scheduler import Scheduler
 from include.fts.service.statefile import StateFile
-from include.fts.service.submission import parsed_job, parsed_priority
+from include.fts.service.submission import parsed_job
 from include.fts.states import FailureReason, FailureScope, FileState
 
 log = logging.getLogger(__name__)
@@ -24,9 +24,10 @@ log = logging.getLogger(__name__)
 RETRY_DELAY_S = 120.0
 """FTS's own, for jobs that give none."""
 STORAGE, USER = "se", "dn"
+EVERY_VO = "*"
 _CANCELED = "Job canceled by the user"
 _QUEUED_TOO_LONG = "Job has been canceled because it stayed in the queue for too long"
-_BANNED = "Storage banned"
+_BANNED = {STORAGE: "Storage banned", USER: "User banned"}
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -46,9 +47,10 @@ class Transfers:
         self._jobs: dict[str, JobRecord] = {}
         self._files: dict[int, FileRecord] = {}
         self._ended: deque[JobRecord] = deque()
-        self.bans: dict[tuple[str, str], dict[str, Any]] = {
-            (kind, name): document for kind, name, document in state.bans()
+        self.bans: dict[tuple[str, str, str], dict[str, Any]] = {
+            (kind, name, vo): document for kind, name, vo, document in state.bans()
         }
+        """By kind, name, and the VO whose jobs they are for."""
         self.delegations = state.delegations()
         for job in state.live_jobs():
             self._jobs[job.job_id] = job
@@ -65,10 +67,7 @@ class Transfers:
     def submit(self, caller: Caller, body: bytes, now: float) -> str:
         """A new job; its id. Raises FtsRequestRefused."""
         self._may_submit(caller, now)
-        job = parsed_job(
-            body, user=caller.user, vo=caller.delegation_id, vo_id=caller.vo_id, first_file=self._state.next_file,
-            now=now,
-        )  # fmt: skip
+        job = parsed_job(body, caller, first_file=self._state.next_file, now=now)
         if job.job_id in self._jobs or self._state.archived_job(job.job_id):
             raise FtsRequestRefused(409, "The sid provided by the user is duplicated")
         held = self._held_links(job)
@@ -84,12 +83,12 @@ class Transfers:
             self.scheduler.add(file, now)
         return job.job_id
 
-    def job(self, caller: Caller, job_id: str, what: str = "check") -> JobRecord:
+    def job(self, caller: Caller, job_id: str) -> JobRecord:
         """A job of the caller. Raises FtsRequestRefused, 404 or 403."""
         job = self._jobs.get(job_id)
         if job is None:
             raise FtsRequestRefused(404, f'No job with the id "{job_id[:64]}" has been found')
-        return _own(caller, job, what)
+        return _own(caller, job)
 
     def jobs(self, caller: Caller) -> Iterator[JobRecord]:
         """The caller's jobs, the newest first."""
@@ -100,7 +99,7 @@ class Transfers:
         job = self._state.archived_job(job_id) if _UUID.fullmatch(job_id) else None
         if job is None:
             raise FtsRequestRefused(404, f'No job with the id "{job_id[:64]}" has been found in the archive')
-        return _own(caller, job, "check")
+        return _own(caller, job)
 
     def cancel(self, job: JobRecord, now: float) -> bool:
         """Cancel what has not ended of a job; False if all had."""
@@ -111,11 +110,11 @@ class Transfers:
             self._cancel(file, _CANCELED, now)
         return True
 
-    def cancel_files(self, job: JobRecord, file_ids: Sequence[int], now: float) -> list[str]:
+    def cancel_files(self, job: JobRecord, file_ids: Sequence[str], now: float) -> list[str]:
         """Cancel some files of a job; FTS's answer for each. Raises FtsRequestRefused."""
         if job.options.job_type != "N":
             raise bad_request("Multihop or reuse jobs must be cancelled at once (/jobs/id)")
-        files = {file.file_id: file for file in job.files}
+        files = {str(file.file_id): file for file in job.files}
         answers = []
         for file_id in file_ids:
             file = files.get(file_id)
@@ -124,11 +123,10 @@ class Transfers:
             answers.append("File does not belong to the job" if file is None else file.state.value)
         return answers
 
-    def prioritize(self, job: JobRecord, body: bytes, now: float) -> bool:
-        """Give a job another priority; False if it has ended. Raises FtsRequestRefused."""
-        priority = parsed_priority(body)
-        if job.state.terminal:
-            return False
+    def prioritize(self, job: JobRecord, priority: int | None, now: float) -> bool:
+        """Give a job another priority; None leaves the one that it has. False if it has ended."""
+        if job.state.terminal or priority is None:
+            return not job.state.terminal
         job.priority = priority
         self._state.job_changed(job)
         for file in job.files:
@@ -136,30 +134,37 @@ class Transfers:
                 self.scheduler.add(file, now)
         return True
 
-    def ban(self, kind: str, name: str, document: dict[str, Any], now: float) -> list[str]:
-        """Ban a storage or user; the ids of the jobs that it touches."""
-        self.bans[kind, name] = document
-        self._state.ban(kind, name, document)
+    def has_banned(self, caller: Caller) -> bool:
+        """Whether a caller is a banned user."""
+        return (USER, caller.user, EVERY_VO) in self.bans
+
+    def ban(self, kind: str, name: str, vo: str, document: dict[str, Any], now: float) -> list[str]:
+        """Ban a storage or user for the jobs of a VO; the ids of those that it touches."""
+        self.bans[kind, name, vo] = document
+        self._state.ban(kind, name, vo, document)
         touched: dict[str, None] = {}
-        waits = document.get("status", "CANCEL") != "CANCEL"
+        waits = document["status"] in ("WAIT", "WAIT_AS")
         for file in list(self._files.values()):
-            if (name in file.link) if kind == STORAGE else (name == file.job.user):
+            banned = name in file.link if kind == STORAGE else name == file.job.user
+            if banned and vo in (EVERY_VO, file.job.vo):
                 touched[file.job.job_id] = None
                 if not waits:
-                    self._cancel(file, _BANNED if kind == STORAGE else "User banned", now, outlived=True)
+                    if kind == USER:
+                        file.job.reason = _BANNED[USER]
+                    self._cancel(file, _BANNED[kind], now, outlived=True)
                 elif file.state is FileState.SUBMITTED:
                     move(file, FileState.ON_HOLD, now)
                     self._state.file_changed(file)
         return list(touched)
 
-    def unban(self, kind: str, name: str, now: float) -> None:
-        """End a ban; files that wait for it go on, unless their other storage is banned too."""
-        if self.bans.pop((kind, name), None) is None:
-            return
-        self._state.ban(kind, name, None)
+    def unban(self, kind: str, name: str, vo: str, now: float) -> None:
+        """End a ban, also one for every VO; files that wait for it go on, unless they wait for another one too."""
+        for of in {vo, EVERY_VO}:
+            if self.bans.pop((kind, name, of), None) is not None:
+                self._state.ban(kind, name, of, None)
         for file in self._files.values():
             on_hold = file.state is FileState.ON_HOLD and name in file.link
-            if on_hold and not any((STORAGE, storage) in self.bans for storage in file.link):
+            if on_hold and not any(self._bans(file.link, file.job.vo)):
                 move(file, FileState.SUBMITTED, now)
                 self._state.file_changed(file)
                 self.scheduler.add(file, now)
@@ -246,7 +251,7 @@ class Transfers:
             file.retry += 1
             file.due = now + (file.job.options.retry_delay_s or RETRY_DELAY_S)
             move(file, FileState.SUBMITTED, now)
-            if any((STORAGE, storage) in self.bans for storage in file.link):
+            if any(self._bans(file.link, file.job.vo)):
                 move(file, FileState.ON_HOLD, now)
             self.scheduler.add(file, now)
         else:
@@ -279,32 +284,38 @@ class Transfers:
             self._state.job_changed(file.job)
 
     def _may_submit(self, caller: Caller, now: float) -> None:
-        if (USER, caller.user) in self.bans:
-            raise FtsRequestRefused(403, f'The user "{caller.user}" is banned')
-        if caller.delegates:
-            ends = (self.delegations.get(caller.user) or {}).get("ends")
-            if ends is None:
-                raise FtsRequestRefused(419, f'No delegation found for "{caller.user}"')
-            if ends <= now:
-                raise FtsRequestRefused(419, f"The delegated credentials expired at {int(ends)}")
-            if ends - now < 3600:
-                raise FtsRequestRefused(419, "The delegated credentials has less than one hour left")
+        if not caller.delegates:
+            return
+        ends = (self.delegations.get(caller.user) or {}).get("ends")
+        if ends is None:
+            raise FtsRequestRefused(419, f'No delegation found for "{caller.user}"')
+        if ends <= now:
+            ago = f"{int(now - ends)} seconds ago ({caller.delegation_id})"
+            raise FtsRequestRefused(419, f"The delegated credentials expired {ago}")
+        if ends - now < 3600:
+            left = f"less than one hour left ({caller.delegation_id})"
+            raise FtsRequestRefused(419, f"The delegated credentials has {left}")
 
     def _held_links(self, job: JobRecord) -> set[Link]:
         """The links of a job that wait for the end of a ban. Raises FtsRequestRefused for one that takes no jobs."""
         held = set()
         for link in {file.link for file in job.files}:
-            for storage in link:
-                ban = self.bans.get((STORAGE, storage))
-                if ban is None:
-                    continue
+            for storage, ban in self._bans(link, job.vo):
                 if ban["status"] != "WAIT_AS":
                     raise FtsRequestRefused(403, f"{storage} is banned")
                 held.add(link)
         return held
 
+    def _bans(self, link: Link, vo: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The banned storages of a link, each with its ban, for the jobs of a VO."""
+        for storage in link:
+            for of in (vo, EVERY_VO):
+                ban = self.bans.get((STORAGE, storage, of))
+                if ban is not None:
+                    yield storage, ban
 
-def _own(caller: Caller, job: JobRecord, what: str) -> JobRecord:
+
+def _own(caller: Caller, job: JobRecord) -> JobRecord:
     if job.user != caller.user:
-        raise FtsRequestRefused(403, f'Not enough permissions to {what} the job "{job.job_id}"')
+        raise FtsRequestRefused(403, f'Not enough permissions to check the job "{job.job_id}"')
     return job

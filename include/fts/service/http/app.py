@@ -24,7 +24,7 @@ from include.fts.service.callers import Callers, UnknownToken
 from include.fts.service.config import FtsServiceConfig
 from include.fts.service.copies.copier import Copier
 from include.fts.service.errors import FtsRequestRefused
-from include.fts.service.http.calls import JSON, FtsHandler, FtsRequest, for_users, page, refusal
+from include.fts.service.http.calls import JSON, NOT_FOUND, FtsHandler, FtsRequest, for_users, page, refusal
 from include.fts.service.http.faults import Faults
 from include.fts.service.http.job_calls import JobCalls
 from include.fts.service.http.site_calls import IdentityCalls, LinkCalls, SimulatedCalls
@@ -63,7 +63,7 @@ def create_fts_app(
     def endpoint(handler: FtsHandler) -> Callable[[Request], Awaitable[Response]]:
         async def call(http: Request) -> Response:
             if len(http.scope.get("raw_path", b"")) + len(http.scope["query_string"]) + 16 > MOST_REQUEST_LINE:
-                return page(414, "Request Line is too large")
+                return page(414, "The requested URL's length exceeds the capacity limit for this server.")
             try:
                 _refuse_foreign(http, by_name=callers.open_to_all)
             except FtsRequestRefused as error:
@@ -71,6 +71,8 @@ def create_fts_app(
             body = await _body(http)
             try:
                 caller = callers.caller(http.headers.get("authorization"), http.scope.get(SUBJECT))
+                if transfers.has_banned(caller):
+                    return page(403, "The user has been banned")
                 faults.before(http, body)
                 response = handler(FtsRequest(http, caller, body, clock()))
             except UnknownToken as error:
@@ -83,7 +85,7 @@ def create_fts_app(
         return call
 
     routes = [
-        Route(path, endpoint(handler if path in _OPEN else for_users(handler)), methods=[method])
+        Route(path, endpoint(_for_callers(path, handler)), methods=[method])
         for method, path, handler in fts_routes(transfers, faults if config.with_faults else None)
     ]
     app = Starlette(routes=routes, lifespan=lifespan)
@@ -112,12 +114,16 @@ def fts_routes(transfers: Transfers, faults: Faults | None) -> list[tuple[str, s
         ("GET", "/jobs", jobs.list),
         ("POST", "/jobs", jobs.submit),
         ("PUT", "/jobs", jobs.submit),
+        ("DELETE", "/jobs/all", jobs.cancel_all),
         ("GET", "/jobs/{job_ids}", jobs.status),
         ("POST", "/jobs/{job_ids}", jobs.modify),
         ("DELETE", "/jobs/{job_ids}", jobs.cancel),
         ("GET", "/jobs/{job_ids}/files/{file_ids}/retries", jobs.retries),
         ("DELETE", "/jobs/{job_ids}/files/{file_ids}", jobs.cancel_files),
         ("GET", "/jobs/{job_ids}/{field}", jobs.field),
+        ("DELETE", "/jobs/vo/{vo}", jobs.cancel_all),
+        ("GET", "/files", jobs.files),
+        ("GET", "/archive", jobs.archive),
         ("GET", "/archive/{job_id}", jobs.archived),
         ("GET", "/ban/{kind}", links.bans),
         ("POST", "/ban/{kind}", links.ban),
@@ -131,6 +137,10 @@ def fts_routes(transfers: Transfers, faults: Faults | None) -> list[tuple[str, s
         ("POST", "/simulated/model", simulated.model),
     ]
     return [*routes, ("POST", "/simulated/faults", faults.set)] if faults is not None else routes
+
+
+def _for_callers(path: str, handler: FtsHandler) -> FtsHandler:
+    return handler if path in _OPEN else for_users(handler, breaks=path.startswith("/jobs/"))
 
 
 class MergedSlashes:
@@ -202,7 +212,7 @@ async def _body(http: Request) -> bytes:
 async def _no_route(_: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     texts = {
-        404: "The requested URL was not found on the server.",
+        404: NOT_FOUND,
         405: "The method is not allowed for the requested URL.",
     }
     return refusal(FtsRequestRefused(status, texts.get(status, "The request cannot be handled.")))

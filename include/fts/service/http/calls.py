@@ -11,11 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from include.fts.service.callers import Caller
-from include.fts.service.errors import FtsRequestRefused, bad_request, status_title
+from include.fts.service.errors import FtsRequestRefused, broken, status_title
 from include.fts.service.submission import read_object
 from include.fts.service.transfers import Transfers
 
 JSON = "application/json"
+NOT_FOUND = (
+    "The requested URL was not found on the server. "
+    "If you entered the URL manually please check your spelling and try again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +75,15 @@ def page(status: int, text: str) -> Response:
     return Response(html, status, media_type="text/html")
 
 
-def for_users(handler: FtsHandler) -> FtsHandler:
-    """The handler, refused to callers without a credential: 403, as FTS has it, not 401."""
+def for_users(handler: FtsHandler, *, breaks: bool) -> FtsHandler:
+    """The handler, refused to callers without a credential: 403, as FTS has it, not 401.
+
+    ``breaks``: 500, as where FTS looks for the caller's VO before it looks for the right.
+    """
 
     def call(request: FtsRequest) -> Response:
         if request.caller.method == "unauthenticated":
-            raise FtsRequestRefused(403, "Not enough permissions: no credential")
+            raise broken() if breaks else FtsRequestRefused(403, "Not enough permissions")
         return handler(request)
 
     return call
@@ -85,12 +92,4 @@ def for_users(handler: FtsHandler) -> FtsHandler:
 def need_level(caller: Caller) -> None:
     """Raises FtsRequestRefused unless the caller may configure."""
     if not caller.admin:
-        raise FtsRequestRefused(403, "Not enough permissions to change the configuration")
-
-
-def file_ids(text: str) -> list[int]:
-    """Numbers with commas. Raises FtsRequestRefused."""
-    parts = [part for part in text.split(",") if part]
-    if not parts or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
-        raise bad_request("Invalid file id: expected numbers")
-    return list(map(int, parts))
+        raise FtsRequestRefused(403, "Not enough permissions")

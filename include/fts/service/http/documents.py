@@ -10,6 +10,7 @@ from typing import Any
 from include.fts.service.records import FileRecord, JobRecord
 
 HOST = "localhost"
+HOME = "https://gitlab.cern.ch/fts/fts3"
 
 
 @lru_cache(maxsize=4096)
@@ -104,7 +105,8 @@ _FILE: Mapping[str, Callable[[FileRecord], Any]] = {
     **dict.fromkeys((
         "log_file", "log_file_debug", "internal_file_params", "staging_start", "staging_finished",
         "staging_metadata", "archive_start_time", "archive_finish_time", "archive_metadata", "scitag",
-        "bringonline_token", "source_token_id", "destination_token_id", "current_failures",
+        "bringonline_token", "source_token_id", "destination_token_id", "current_failures", "dest_surl_uuid",
+        "log_debug",
     ), _none),
 }  # fmt: skip
 FILE_FIELDS = tuple(_FILE)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from starlette.responses import Response
 
 from include.fts.service.errors import FtsRequestRefused, bad_request
-from include.fts.service.http.calls import FtsCalls, FtsRequest, file_ids, job_refusal, reply
-from include.fts.service.http.documents import FILE_FIELDS, attempts_document, file_document, job_document
+from include.fts.service.http.calls import FtsCalls, FtsRequest, job_refusal, reply
+from include.fts.service.http.documents import FILE_FIELDS, HOME, attempts_document, file_document, job_document
 from include.fts.service.records import JobRecord
+from include.fts.service.submission import parsed_priority
 
-MOST_LISTED = 500
+MOST_LISTED, MOST_LISTED_FILES = 500, 1000
 _FORM = ("application/x-www-form-urlencoded", "multipart/form-data")
 _TERMINAL = {"http_status": "304 Not Modified", "http_message": "The job is in a terminal state"}
 
@@ -30,17 +32,30 @@ class JobCalls(FtsCalls):
 
     def list(self, request: FtsRequest) -> Response:
         """The caller's jobs; without `state_in`, those that have not ended."""
-        wanted = set(filter(None, (request.query("state_in") or "").split(",")))
-        limit = request.query("limit") or str(MOST_LISTED)
-        if not (limit.isascii() and limit.isdigit()):
-            raise bad_request("Invalid value for limit: expected a number")
-        found: list[dict[str, Any]] = []
-        for job in self.transfers.jobs(request.caller):
-            if len(found) >= min(int(limit), MOST_LISTED):
-                break
-            if job.state.value in wanted if wanted else not job.state.terminal:
-                found.append(job_document(job))
-        return reply(found)
+        caller, states, limit = request.caller, _states(request), _limit(request)
+        if request.query("dlg_id") not in (None, caller.delegation_id):
+            raise FtsRequestRefused(403, "The provided delegation id does not match your delegation id")
+        if request.query("user_dn") not in (None, caller.user):
+            raise bad_request("The provided DN and delegation id do not correspond to the same user")
+        jobs = (
+            job_document(job)
+            for job in self.transfers.jobs(caller)
+            if (job.state.value in states if states else not job.state.terminal)
+        )
+        return reply(list(islice(jobs, limit)))
+
+    def files(self, request: FtsRequest) -> Response:
+        """Files of the caller's jobs that have not ended."""
+        states, names = _states(request), ("source_se", "dest_se", "dest_surl")
+        asked = {name: text for name in names if (text := request.query(name))}
+        files = (
+            file_document(file, FILE_FIELDS)
+            for job in self.transfers.jobs(request.caller)
+            for file in job.files
+            if not file.state.terminal and (not states or file.state.value in states)
+            if file_document(file, asked) == asked
+        )
+        return reply(list(islice(files, MOST_LISTED_FILES)))
 
     def status(self, request: FtsRequest) -> Response:
         fields = [name for name in (request.query("files") or "").split(",") if name]
@@ -49,21 +64,27 @@ class JobCalls(FtsCalls):
             files = {"files": [file_document(file, fields) for file in job.files]} if fields else {}
             return {**job_document(job), **files}
 
-        return self._each(request, "check", document)
+        return self._each(request, document)
 
     def cancel(self, request: FtsRequest) -> Response:
         def cancel(job: JobRecord) -> dict[str, Any]:
             canceled = self.transfers.cancel(job, request.now)
             return {**job_document(job), **({} if canceled else _TERMINAL)}
 
-        return self._each(request, "cancel", cancel)
+        return self._each(request, cancel)
+
+    def cancel_all(self, _: FtsRequest) -> Response:
+        """FTS cancels the jobs of others for its root only, which no caller is."""
+        raise FtsRequestRefused(403, "User does not have root privileges")
 
     def modify(self, request: FtsRequest) -> Response:
+        priority = parsed_priority(request.body)
+
         def prioritize(job: JobRecord) -> dict[str, Any]:
-            changed = self.transfers.prioritize(job, request.body, request.now)
+            changed = self.transfers.prioritize(job, priority, request.now)
             return {**job_document(job), **({} if changed else _TERMINAL)}
 
-        return self._each(request, "modify", prioritize)
+        return self._each(request, prioritize)
 
     def field(self, request: FtsRequest) -> Response:
         """One field of a job."""
@@ -78,33 +99,51 @@ class JobCalls(FtsCalls):
         return reply(document[name])
 
     def cancel_files(self, request: FtsRequest) -> Response:
-        job = self._job(request, "cancel")
-        answers = self.transfers.cancel_files(job, file_ids(request.path("file_ids")), request.now)
+        answers = self.transfers.cancel_files(self._job(request), request.path("file_ids").split(","), request.now)
         return reply(answers[0] if len(answers) == 1 else answers)
 
     def retries(self, request: FtsRequest) -> Response:
-        (file_id, *_) = file_ids(request.path("file_ids"))
-        file = next((file for file in self._job(request).files if file.file_id == file_id), None)
+        file_id = request.path("file_ids")
+        file = next((file for file in self._job(request).files if str(file.file_id) == file_id), None)
         if file is None:
-            raise FtsRequestRefused(404, f'No file with the id "{file_id}" has been found')
+            raise FtsRequestRefused(404, f'No file with the id "{file_id[:64]}" has been found')
         return reply(attempts_document(file))
+
+    def archive(self, _: FtsRequest) -> Response:
+        job = {"href": "/archive/{id}", "title": "Archived job information", "templated": True}
+        return reply({"_links": {"curies": [{"name": "fts", "href": HOME}], "fts:archivedJob": job}})
 
     def archived(self, request: FtsRequest) -> Response:
         """A job of the archive, with its files."""
         job = self.transfers.archived(request.caller, request.path("job_id"))
         return reply({**job_document(job), "files": [file_document(file, FILE_FIELDS) for file in job.files]})
 
-    def _job(self, request: FtsRequest, what: str = "check") -> JobRecord:
-        return self.transfers.job(request.caller, request.path("job_ids"), what)
+    def _job(self, request: FtsRequest) -> JobRecord:
+        return self.transfers.job(request.caller, request.path("job_ids"))
 
-    def _each(self, request: FtsRequest, what: str, act: Callable[[JobRecord], dict[str, Any]]) -> Response:
+    def _each(self, request: FtsRequest, act: Callable[[JobRecord], dict[str, Any]]) -> Response:
         """A reply about one job, or with a comma in the path, a list about several: 207 if one of them has an error."""
         text = request.path("job_ids")
         documents, status = [], 200
         for job_id in dict.fromkeys(part for part in text.split(",") if part):
             try:
-                documents.append(act(self.transfers.job(request.caller, job_id, what)))
+                documents.append(act(self.transfers.job(request.caller, job_id)))
             except FtsRequestRefused as error:
                 documents.append(job_refusal(job_id, error))
                 status = error.status if "," not in text else 207
         return reply(documents if "," in text else documents[0], status)
+
+
+def _states(request: FtsRequest) -> set[str]:
+    return set(filter(None, (request.query("state_in") or "").split(",")))
+
+
+def _limit(request: FtsRequest) -> int:
+    """How many jobs are listed; what is no number, and 0, count as none. Raises FtsRequestRefused."""
+    try:
+        limit = int(request.query("limit") or 0)
+    except ValueError:
+        limit = 0
+    if not 0 <= limit <= MOST_LISTED:
+        raise bad_request(f"The limit must be positive and less or equal than {MOST_LISTED}")
+    return limit or MOST_LISTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +17,15 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from starlette.responses import Response
 
+from include.fts.service.callers import Caller
 from include.fts.service.copies.simulated import FAILURES, digits_of, made_up_checksum
 from include.fts.service.errors import FtsRequestRefused, bad_request
-from include.fts.service.http.calls import FtsCalls, FtsRequest, need_level, reply
+from include.fts.service.http.calls import NOT_FOUND, FtsCalls, FtsRequest, need_level, reply
 from include.fts.service.http.documents import moment
-from include.fts.service.transfers import STORAGE, USER
+from include.fts.service.transfers import EVERY_VO, STORAGE, USER
 
 MOST_NAMES = 100_000
 _FOREVER_S = 7 * 86400
-_STATUS = {("cancel", False): "CANCEL", ("wait", False): "WAIT", ("wait", True): "WAIT_AS"}
 
 
 class IdentityCalls(FtsCalls):
@@ -74,7 +75,7 @@ class IdentityCalls(FtsCalls):
             proxy, *_ = x509.load_pem_x509_certificates(request.body)
             ours = load_pem_private_key(known["key"].encode(), password=None).public_key()
         except (ValueError, KeyError):
-            raise bad_request("Failed to load the proxy, or none was requested") from None
+            raise bad_request("Could not process the proxy: Malformed proxy") from None
         if proxy.public_key() != ours:
             raise bad_request("The proxy is not of the key that was requested")
         ends = proxy.not_valid_after_utc.timestamp()
@@ -106,7 +107,7 @@ class LinkCalls(FtsCalls):
     def bans(self, request: FtsRequest) -> Response:
         need_level(request.caller)
         kind = _ban_kind(request)
-        return reply([ban for (of, _), ban in self.transfers.bans.items() if of == kind])
+        return reply([ban for (of, *_), ban in self.transfers.bans.items() if of == kind])
 
     def ban(self, request: FtsRequest) -> Response:
         need_level(request.caller)
@@ -117,13 +118,12 @@ class LinkCalls(FtsCalls):
             "message": str(document.get("message") or "")[:256],
         }  # fmt: skip
         if kind == STORAGE:
-            status = _STATUS.get((document.get("status") or "cancel", bool(document.get("allow_submit"))))
-            if status is None:
-                raise bad_request("status can only be 'cancel' or 'wait', and allow_submit is for 'wait'")
-            ban |= {"status": status, "vo": "*"}
+            ban |= {"status": _ban_status(document), "vo": _vo(kind, request.caller)}
         elif name == request.caller.user:
             raise FtsRequestRefused(409, "The user tried to ban (her|his)self")
-        return reply(self.transfers.ban(kind, name, ban, request.now))
+        else:
+            ban |= {"status": None}
+        return reply(self.transfers.ban(kind, name, _vo(kind, request.caller), ban, request.now))
 
     def unban(self, request: FtsRequest) -> Response:
         need_level(request.caller)
@@ -131,7 +131,7 @@ class LinkCalls(FtsCalls):
         name = request.query(_PARAMETER[kind])
         if not name:
             raise bad_request(f"Missing {_PARAMETER[kind]} parameter")
-        self.transfers.unban(kind, name, request.now)
+        self.transfers.unban(kind, name, _vo(kind, request.caller), request.now)
         return Response(status_code=204)
 
     def optimizer(self, _: FtsRequest) -> Response:
@@ -207,8 +207,22 @@ _PARAMETER = {STORAGE: "storage", USER: "user_dn"}
 def _ban_kind(request: FtsRequest) -> str:
     kind = request.path("kind")
     if kind not in _PARAMETER:
-        raise FtsRequestRefused(404, "The requested URL was not found on the server.")
+        raise FtsRequestRefused(404, NOT_FOUND)
     return kind
+
+
+def _vo(kind: str, admin: Caller) -> str:
+    """Whose jobs a ban is for: storages are banned for the VO of the administrator."""
+    return admin.delegation_id if kind == STORAGE else EVERY_VO
+
+
+def _ban_status(document: Mapping[str, Any]) -> str:
+    status, allow = str(document.get("status") or "cancel").upper(), bool(document.get("allow_submit"))
+    if status not in ("CANCEL", "WAIT"):
+        raise bad_request("status can only be cancel or wait")
+    if allow and status == "CANCEL":
+        raise bad_request("allow_submit and status = CANCEL can not be combined")
+    return "WAIT_AS" if allow else status
 
 
 def _text(document: Any, name: str) -> str:

@@ -16,6 +16,7 @@ from include.fts.client.credentials import BearerToken
 from include.fts.client.jobs import FtsFile, FtsJob, JobParams
 from include.fts.client.replies import JobStatus
 from include.fts.errors import (
+    ANONYMOUS,
     DELEGATION_MISSING,
     FTS_FAILED,
     TOKEN_REFUSED,
@@ -24,6 +25,7 @@ from include.fts.errors import (
     JobExists,
     JobUnknown,
     StorageBanned,
+    UserBanned,
 )
 from include.fts.states import FailureScope, FileState, JobState
 from tests.fakes.certificates import Authority
@@ -74,7 +76,9 @@ def _ended(client: FtsClient, job_id: str) -> JobStatus:
 def test_a_job_from_its_submission_to_its_end(client: FtsClient, service: FtsService, name: str) -> None:
     job_id = client.submit(_job(name, "f", "g", priority=4, metadata={"batch": "b7"}))
     job = _ended(client, job_id)
-    assert (job.job_state, job.priority, job.job_metadata) == (JobState.FINISHED, 4, {"batch": "b7"})
+    assert (job.job_state, job.priority, job.job_metadata) == (
+        JobState.FINISHED, 4, {"batch": "b7", "auth_method": "lab"},
+    )  # fmt: skip
     assert [(file.file_state, file.filesize, file.failure) for file in job.files] == [(FileState.FINISHED, 5, None)] * 2
     assert all(file.start_time and file.finish_time and file.checksum for file in job.files)
     urls = [f"mock://b-{name}/{one}" for one in ("f", "g", "h")]
@@ -221,13 +225,15 @@ def test_users_have_tokens_and_see_their_own_jobs(tmp_path: Path, name: str) -> 
         for client in (bob, anonymous):
             with refused(FtsForbidden):
                 client.ban(BanOf.STORAGE, "mock://x")
-        for refused_call in (lambda: anonymous.submit(_job(name)), lambda: anonymous.status([job_id])):
-            with refused(FtsForbidden):
-                refused_call()
+        with refused(FtsForbidden):
+            anonymous.submit(_job(name))
+        with refused(ANONYMOUS):
+            anonymous.status([job_id])
         assert requests.get(f"{service.url}/simulated/list", timeout=20).status_code == 403
         alice.ban(BanOf.USER, "bob")
-        with refused(StorageBanned):
-            bob.submit(_job(name))
+        for refused_call in (lambda: bob.submit(_job(name)), bob.whoami):
+            with refused(UserBanned):
+                refused_call()
 
 
 def test_users_have_certificates_and_delegate_before_they_submit(tmp_path: Path, name: str) -> None:

@@ -20,6 +20,7 @@ from include.fts.states import FailureReason, FailureScope, FileState, JobState
 
 USER = Caller(LAB, "lab", admin=True)
 OTHER = Caller("/DC=ch/CN=other", "oauth2")
+VO = USER.delegation_id
 T0 = 1_795_000_000.0
 
 
@@ -85,9 +86,9 @@ def test_only_the_copies_of_a_whole_job_are_stopped_by_a_cancel(service: Transfe
     assert _after(service, job, 0) == [FileState.ACTIVE]
     match cancel:
         case "files":
-            service.cancel_files(job, [job.files[0].file_id], T0 + 1)
+            service.cancel_files(job, [str(job.files[0].file_id)], T0 + 1)
         case "ban":
-            service.ban("se", "mock://b", {"status": "CANCEL"}, T0 + 1)
+            service.ban(STORAGE, "mock://b", VO, {"status": "CANCEL"}, T0 + 1)
         case "job":
             service.cancel(job, T0 + 1)
     assert (job.files[0].state, job.files[0].ended) == (FileState.CANCELED, T0 + 1), "at once, whatever goes on"
@@ -146,7 +147,7 @@ def test_files_that_wait_for_too_long_are_canceled(tmp_path: Path) -> None:
 def test_cancel_ends_active_and_waiting_files_and_leaves_nothing(service: Transfers) -> None:
     job = _submit(service, _file("f"), _file("g"))
     _after(service, job, 0)
-    assert service.cancel_files(job, [999], T0) == ["File does not belong to the job"]
+    assert service.cancel_files(job, ["999", "x"], T0) == ["File does not belong to the job"] * 2
     assert service.cancel(job, T0 + 1)
     assert not service.cancel(job, T0 + 2)
     assert _after(service, job, 20) == [FileState.CANCELED] * 2
@@ -156,15 +157,51 @@ def test_cancel_ends_active_and_waiting_files_and_leaves_nothing(service: Transf
 
 def test_a_ban_cancels_or_holds_and_refuses(service: Transfers) -> None:
     held, banned = _submit(service, now=T0), None
-    service.ban(STORAGE, "mock://b", {"status": "WAIT"}, T0)
+    service.ban(STORAGE, "mock://b", VO, {"status": "WAIT"}, T0)
     assert _after(service, held, 0) == [FileState.ON_HOLD]
     with pytest.raises(FtsRequestRefused) as refused:
         banned = _submit(service)
     assert (refused.value.status, banned) == (403, None)
-    service.unban(STORAGE, "mock://b", T0)
+    service.unban(STORAGE, "mock://b", VO, T0)
     assert _after(service, held, 0) == [FileState.ACTIVE]
-    assert service.ban(STORAGE, "mock://a", {"status": "CANCEL"}, T0) == [held.job_id]
+    assert service.ban(STORAGE, "mock://a", VO, {"status": "CANCEL"}, T0) == [held.job_id]
     assert held.state is JobState.CANCELED
+
+
+def test_a_ban_of_a_storage_is_for_the_vo_of_its_administrator(service: Transfers) -> None:
+    ours, theirs = _submit(service), _submit(service, _file("g"), caller=OTHER)
+    service.ban(STORAGE, "mock://b", OTHER.delegation_id, {"status": "WAIT"}, T0)
+    assert [job.files[0].state for job in (ours, theirs)] == [FileState.SUBMITTED, FileState.ON_HOLD]
+    assert _submit(service, _file("h")).files[0].state is FileState.SUBMITTED
+    service.ban(STORAGE, "mock://a", VO, {"status": "WAIT_AS"}, T0)
+    service.unban(STORAGE, "mock://b", VO, T0)
+    assert theirs.files[0].state is FileState.ON_HOLD, "an administrator ends bans of the own VO"
+    service.unban(STORAGE, "mock://b", OTHER.delegation_id, T0)
+    assert [job.files[0].state for job in (ours, theirs)] == [FileState.ON_HOLD, FileState.SUBMITTED]
+    assert _after(service, theirs, 0, 10) == [FileState.FINISHED]
+
+
+def test_a_try_again_waits_for_a_ban_of_its_own_vo(service: Transfers) -> None:
+    jobs = [_submit(service, _file(query="?transfer_errno=110"), retry=1, caller=caller) for caller in (USER, OTHER)]
+    service.tick(T0)
+    service.ban(STORAGE, "mock://b", VO, {"status": "WAIT"}, T0)
+    service.tick(T0 + 10)
+    assert [job.files[0].state for job in jobs] == [FileState.ON_HOLD, FileState.SUBMITTED]
+
+
+def test_a_ban_from_before_bans_had_a_vo_is_for_all_and_can_be_ended(tmp_path: Path) -> None:
+    state = StateFile(tmp_path / "fts.sqlite")
+    state._db.execute("INSERT INTO ban VALUES ('se', 'mock://b', '{\"status\": \"WAIT\"}')")
+    state.close()
+    service = _opened(tmp_path)
+    for caller in (USER, OTHER):
+        with pytest.raises(FtsRequestRefused):
+            _submit(service, caller=caller)
+    service.unban(STORAGE, "mock://b", VO, T0)
+    service.close()
+    again = _opened(tmp_path)
+    assert not again.bans
+    again.close()
 
 
 def test_the_same_sid_is_refused_and_changes_nothing(service: Transfers) -> None:
@@ -186,17 +223,17 @@ def test_jobs_of_others_are_neither_seen_nor_changed(service: Transfers) -> None
 def test_a_restart_knows_all_that_was_written(tmp_path: Path) -> None:
     service = _opened(tmp_path)
     job = _submit(service, _file("f"), _file("g", "?size=7&time=50"), _file("h"), priority=5, job_metadata={"a": 1})
-    service.ban(STORAGE, "mock://x", {"status": "CANCEL"}, T0)
+    service.ban(STORAGE, "mock://x", VO, {"status": "CANCEL"}, T0)
     _after(service, job, 0, 10)
-    service.cancel_files(job, [job.files[2].file_id], T0 + 10)
+    service.cancel_files(job, [str(job.files[2].file_id)], T0 + 10)
     service.close()
     again = _opened(tmp_path)
     known = again.job(USER, job.job_id)
     states = [file.state for file in known.files]
     assert states == [FileState.FINISHED, FileState.SUBMITTED, FileState.FINISHED]
-    assert (known.priority, known.metadata, known.state) == (5, {"a": 1}, JobState.ACTIVE)
+    assert (known.priority, known.metadata, known.state) == (5, {"a": 1, "auth_method": "lab"}, JobState.ACTIVE)
     assert again.namespace.find("mock://b/f") == (7, made_up_checksum("mock://a/f", 7))
-    assert list(again.bans) == [(STORAGE, "mock://x")]
+    assert list(again.bans) == [(STORAGE, "mock://x", VO)]
     assert _after(again, known, 20, 70)[1] is FileState.FINISHED
     assert _submit(again, _file("n")).files[0].file_id > job.files[2].file_id
     again.close()
