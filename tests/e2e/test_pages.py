@@ -121,13 +121,15 @@ def errors_of_console(browser: Browser) -> list[str]:
     return [one["message"] for one in browser.driver.get_log("browser") if "nightshift" in one["message"]]
 
 
-def test_without_a_login_airflow_answers_401(deployment: Deployment) -> None:
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}], ids=["no token", "wrong token"])
+def test_without_a_login_airflow_answers_401(deployment: Deployment, headers: dict[str, str]) -> None:
     for page in PAGES:
         for path in (page.name, f"{page.name}/live", "static/shell.js"):
-            answer = requests.get(f"{deployment.lab.airflow_url}{PREFIX}/{path}", timeout=60)
-            assert answer.status_code == 401, path
+            answer = requests.get(f"{deployment.lab.airflow_url}{PREFIX}/{path}", headers=headers, timeout=60)
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), path
     for path in ("transfers", "summary", "openapi.json"):
-        assert requests.get(f"{deployment.lab.airflow_url}{STAGEOUT_API}/{path}", timeout=60).status_code == 401, path
+        answer = requests.get(f"{deployment.lab.airflow_url}{STAGEOUT_API}/{path}", headers=headers, timeout=60)
+        assert (answer.status_code, answer.json()["code"]) == (401, "http-401"), path
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
