@@ -228,7 +228,7 @@ class Transfers:
         overwrite = options.overwrite or (options.overwrite_on_retry and file.retry > 0)
         copier.start(
             CopyOrder(
-                file.file_id, file.source, file.destination, file.user_size, file.checksum, options.verify, overwrite,
+                file.file_id, file.source, file.destination, file.checksum, options.verify, overwrite,
                 options.strict_copy, options.timeout_s, file.tokens,
             ),
             now,

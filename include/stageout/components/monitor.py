@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ from include.errors import NightshiftError
 from include.fts.client.client import MOST_JOBS, FtsClient
 from include.fts.client.replies import FileStatus, JobStatus
 from include.fts.errors import FtsError, FtsForbidden, JobUnknown
-from include.fts.states import FailureReason, JobState
+from include.fts.states import JobState
 from include.ledger.engine import reading, writing
 from include.stageout.attempts.answers import (
     AT_FTS,
@@ -271,7 +271,7 @@ class _MonitorBatch:
         if decision.verdict is CopyVerdict.CANNOT_TELL:
             return FileJudgement()
         text = f"its FTS job is lost; {decision.reason.text}"
-        return attempts.failed(transfer, FailureReason(None, None, text), until=until)
+        return attempts.failed(transfer, replace(decision.reason, text=text), until=until)
 
     # -- the ledger
 

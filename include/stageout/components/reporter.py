@@ -220,9 +220,11 @@ def _move(stageout: Stageout, place: SitePlace, row: Row[Any], decision: CopyDec
     chance = random.random()  # noqa: S311 - jitter
     decided = stageout.retry(failure, row.retries, chance)
     later = timedelta(seconds=round(decided.wait.total_seconds()))
-    reason = f"{decided.reason}; an attempt of this transfer left it, and the next one replaces it" if own else ""
+    reason = decided.reason
+    if own and decided.to is _T.RETRY_WAIT:
+        reason = f"{reason}; an attempt of this transfer left it, and the next one replaces it"
     return TransferMove(
-        row.id, _T.COPIED, decided.to, reason or decided.reason, later,
+        row.id, _T.COPIED, decided.to, reason, later,
         failure=failure_class(failure), may_overwrite=own,
     )  # fmt: skip
 

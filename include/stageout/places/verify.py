@@ -85,7 +85,9 @@ _SOURCE, _DESTINATION = FailureScope.SOURCE, FailureScope.DESTINATION
 def verify(site: RemoteSite, evidence: CopyEvidence) -> CopyDecision:
     """Judge a copy by what is known of it; with LOOK, again with the answer (`CopyEvidence.with_answer`).
 
-    No look is asked for twice, so this ends. Two sums of one algorithm decide; the size is always compared, too.
+    No look is asked for twice, so this ends. Two sums of one algorithm decide; the size is always compared, too. A copy
+    that differs from the request is compared with the source: FTS copies a source that is another file than the request
+    says, as often as it is asked to.
 
     Args:
         site: The destination: its `checksum` and `clean_on_size` are the rule.
@@ -110,17 +112,19 @@ def verified_on_proof(site: RemoteSite) -> bool:
 
 
 def _sizes(evidence: CopyEvidence) -> CopyDecision | None:
-    """Whether the sizes differ, or are the same; None where nothing is known to compare with."""
-    copy, source = _facts(evidence.destination)[-1].size, _facts(evidence.source)
-    wanted = [evidence.size] if evidence.size is not None else [facts.size for facts in source[-1:]]
+    """Whether the sizes are the same; the source is asked before they differ. None: there is nothing to compare."""
+    copy, source = _facts(evidence.destination)[-1].size, [facts.size for facts in _facts(evidence.source)[-1:]]
+    wanted = source if evidence.size is None else [evidence.size]
     if not wanted:
         return None
     if copy == wanted[0]:
         what = f"{copy} bytes, as {'requested' if evidence.size is not None else 'the source has'}"
         return CopyDecision(CopyVerdict.VERIFIED, FailureReason(None, None, what), copy)
-    at_source = evidence.size is not None and bool(source) and source[-1].size != evidence.size
-    where = _SOURCE if at_source and source[-1].size == copy else _DESTINATION
-    return _decision(CopyVerdict.DIFFERS, where, errno.EIO, f"size mismatch ({wanted[0]} != {copy})")
+    if not evidence.source:
+        return _look(_SOURCE, ChecksumMode.NONE)
+    if source and source != wanted:
+        return _source_differs("size", f"{source[0]} bytes", f"{wanted[0]}")
+    return _decision(CopyVerdict.DIFFERS, _DESTINATION, errno.EIO, f"size mismatch ({wanted[0]} != {copy})")
 
 
 def _by_size(site: RemoteSite, evidence: CopyEvidence, sizes: CopyDecision | None) -> CopyDecision:
@@ -163,8 +167,19 @@ def _compared(evidence: CopyEvidence, known: str, copy: str, source: str | None)
         size = _facts(evidence.destination)[-1].size
         what = _text(f"{copy}, as {'requested' if known == evidence.checksum else 'the source has'}")
         return CopyDecision(CopyVerdict.VERIFIED, what, size, copy, proof=True)
-    where = _SOURCE if source not in (None, known) else _DESTINATION
-    return _decision(CopyVerdict.DIFFERS, where, errno.EIO, f"checksum mismatch ({known} != {copy})")
+    if source is None:
+        # what the source reports is asked; it is not read for this
+        look = CopyLook(_SOURCE, ChecksumMode(known.partition(":")[0]))
+        if look.mode not in evidence.source and None not in evidence.source.values():
+            return CopyDecision(CopyVerdict.LOOK, _text("the source was not asked yet"), look=look)
+    elif source != known:
+        return _source_differs("checksum", source, known)
+    return _decision(CopyVerdict.DIFFERS, _DESTINATION, errno.EIO, f"checksum mismatch ({known} != {copy})")
+
+
+def _source_differs(what: str, source: str, requested: str) -> CopyDecision:
+    text = f"{what} mismatch: the source has {source}, and the request says {requested}"
+    return _decision(CopyVerdict.DIFFERS, _SOURCE, errno.EIO, text)
 
 
 def _cannot_tell(evidence: CopyEvidence, otherwise: str) -> CopyDecision:

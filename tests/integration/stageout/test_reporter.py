@@ -56,6 +56,27 @@ def test_a_copy_that_differs_is_made_again_over_itself(loop):
     assert (row.state, row.failure, bool(row.may_overwrite)) == ("retry-wait", "destination-checksum", True)
 
 
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (FileFacts(9, ADLER32), "size mismatch: the source has 9 bytes, and the request says 10"),
+        (
+            FileFacts(10, "adler32:00000001"),
+            f"checksum mismatch: the source has adler32:00000001, and the request says {ADLER32}",
+        ),
+    ],
+)
+def test_a_source_that_is_another_file_than_requested_is_not_copied_again(loop, source, reason):
+    """FTS does not compare the size of the request, and checksums only where it is asked to."""
+    (number,) = copied(loop)
+    row = loop.row(number)
+    loop.places["pisa"].files[row.source_name] = loop.places["bari"].files[row.destination_name] = source
+    loop.report()
+    row = loop.row(number)
+    assert (row.state, row.failure, row.retries) == ("failed", "source-checksum", 0)
+    assert row.reason == f"source-checksum, not retried: {reason}"
+
+
 def test_a_copy_that_is_missing_is_made_again(loop):
     (number,) = copied(loop)
     loop.places["bari"].files.clear()

@@ -41,10 +41,25 @@ CASES = {
     "it vanished between two looks":
         (ADLER32, 7, A, {ADLER32: at(), READ_BACK: None}, {}, V.MISSING, TransferFailureClass.OTHER),
     "it could not be asked": (ADLER32, 7, A, {ADLER32: REFUSED}, {}, V.CANNOT_TELL, TransferFailureClass.PERMISSION),
-    "another size": (ADLER32, 8, A, {ADLER32: at(7, A)}, {}, V.DIFFERS, TransferFailureClass.DESTINATION_CHECKSUM),
-    "another size, by size only":
-        (NONE, 8, None, {NONE: at(7)}, {}, V.DIFFERS, TransferFailureClass.DESTINATION_CHECKSUM),
-    "another checksum": (ADLER32, 7, A, {ADLER32: at(7, A2)}, {}, V.DIFFERS, TransferFailureClass.DESTINATION_CHECKSUM),
+    "another size": (ADLER32, 8, A, {ADLER32: at(7, A)}, {}, V.LOOK, (SOURCE, NONE)),
+    "another size than the source has":
+        (ADLER32, 8, A, {ADLER32: at(7, A)}, {NONE: at(8)}, V.DIFFERS, TransferFailureClass.DESTINATION_CHECKSUM),
+    "another size, the source is gone":
+        (ADLER32, 8, A, {ADLER32: at(7, A)}, {NONE: None}, V.DIFFERS, TransferFailureClass.DESTINATION_CHECKSUM),
+    "another size, the source cannot be asked":
+        (ADLER32, 8, A, {ADLER32: at(7, A)}, {NONE: REFUSED}, V.DIFFERS, TransferFailureClass.DESTINATION_CHECKSUM),
+    "another size, which the source has":
+        (NONE, 8, None, {NONE: at(7)}, {NONE: at(7)}, V.DIFFERS, TransferFailureClass.SOURCE_CHECKSUM),
+    "a part of a source that is not the one of the request":
+        (NONE, 8, None, {NONE: at(5)}, {NONE: at(7)}, V.DIFFERS, TransferFailureClass.SOURCE_CHECKSUM),
+    "another checksum": (ADLER32, 7, A, {ADLER32: at(7, A2)}, {}, V.LOOK, (SOURCE, ADLER32)),
+    "another checksum than the source has":
+        (ADLER32, 7, A, {ADLER32: at(7, A2)}, {ADLER32: at(7, A)}, V.DIFFERS,
+         TransferFailureClass.DESTINATION_CHECKSUM),
+    "another checksum, the source reports none":
+        (ADLER32, 7, A, {ADLER32: at(7, A2)}, {ADLER32: at()}, V.DIFFERS, TransferFailureClass.DESTINATION_CHECKSUM),
+    "another checksum, the source is gone":
+        (ADLER32, 7, A, {ADLER32: at(7, A2)}, {ADLER32: None}, V.DIFFERS, TransferFailureClass.DESTINATION_CHECKSUM),
     "another checksum, which the source has":
         (ADLER32, 7, A, {ADLER32: at(7, A2)}, {ADLER32: at(7, A2)}, V.DIFFERS, TransferFailureClass.SOURCE_CHECKSUM),
     "no checksum is reported": (ADLER32, 7, A, {ADLER32: at()}, {}, V.LOOK, (DESTINATION, READ_BACK)),

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from include.fts.states import FailureReason, FailureScope
 
-ENOENT, EIO, EACCES, EEXIST, EINVAL, ENOSPC, EPROTONOSUPPORT = 2, 5, 13, 17, 22, 28, 93
+ENOENT, EIO, EACCES, EEXIST, ENOSPC, EPROTONOSUPPORT = 2, 5, 13, 17, 28, 93
 ETIMEDOUT, ECANCELED = 110, 125
 
 # FTS's own test whether to try again (url-copy/heuristics); the first fit counts.
@@ -50,7 +50,6 @@ class CopyOrder:
     file_id: int
     source: str
     destination: str
-    size: int = 0
     checksum: str | None = None
     verify: str = "n"
     overwrite: bool = False
@@ -101,14 +100,6 @@ def source_missing() -> FailureReason:
 
 def destination_exists() -> FailureReason:
     return failed(FailureScope.DESTINATION, EEXIST, "Destination file exists and overwrite is not enabled")
-
-
-def size_differs(order: CopyOrder, size: int) -> FailureReason | None:
-    """The failure if the source has another size than the user said."""
-    if not order.size or order.size == size:
-        return None
-    text = f"User specified source file size is {order.size} but stat returned {size}"
-    return failed(FailureScope.SOURCE, EINVAL, text)
 
 
 def source_differs(order: CopyOrder, found: str) -> FailureReason | None:

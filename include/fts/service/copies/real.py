@@ -20,7 +20,6 @@ from include.fts.service.copies.copier import (
     destination_differs,
     destination_exists,
     failed,
-    size_differs,
     source_differs,
     source_missing,
 )
@@ -69,7 +68,6 @@ class Copy:
         if size is None:
             raise CopyFailed(source_missing())
         if not order.strict:
-            _raise(size_differs(order, size))
             if order.verify in "bs":
                 source_digits = self._source_digits()
                 _raise(source_differs(order, source_digits))

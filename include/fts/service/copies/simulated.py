@@ -24,7 +24,6 @@ from include.fts.service.copies.copier import (
     destination_differs,
     destination_exists,
     failed,
-    size_differs,
     source_differs,
     source_missing,
 )
@@ -171,9 +170,7 @@ class SimulatedCopier:
             return CopyEnd(file_id, source_missing())
         size, digits = source[0], digits_of(source[1])
         checked = not order.strict and order.expected[0] == "adler32"
-        failure = size_differs(order, size)
-        if failure is None and checked and order.verify in "bs":
-            failure = source_differs(order, digits)
+        failure = source_differs(order, digits) if checked and order.verify in "bs" else None
         exists = self._namespace.names.get(order.destination.partition("?")[0]) is not None
         if failure is None and exists and not order.overwrite and not order.strict:
             return CopyEnd(file_id, destination_exists())
