@@ -36,7 +36,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     admin.create, admin.repair, admin.resign, admin.import_keys,
     read.ls, read.cat, read.stat, read.get, read.diff,
     read.replicas, read.client_config,
-    write.publish, write.remove, write.rename, write.symlink, tags.rollback,
+    write.publish, write.remove, write.rename, write.symlink, write.dirtab, tags.rollback,
     repair.gc,
 )  # fmt: skip
 for command in COMMANDS:

@@ -5,6 +5,7 @@ Each is one short lease on the place concerned; what takes long is done before. 
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -14,15 +15,17 @@ from typing import Any
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.coordination.generation import look
-from include.cvmfs.errors import DestinationError, TagError
+from include.cvmfs.errors import DestinationError, ObjectError, TagError
 from include.cvmfs.format.catalog import AUTO_MARKER, MARKER
+from include.cvmfs.format.compression import compress
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.format.history import check_tag_name
 from include.cvmfs.format.paths import ancestors, common_top, is_below, name_of, parent_of
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
+from include.cvmfs.sources.dirtab import NAME, Dirtab
 from include.cvmfs.sources.source import checked_destination
 from include.errors import NightshiftError, is_retryable
 from include.publishers.base import Published
@@ -221,6 +224,37 @@ def linking(path: str, target: str, *, now: datetime, owner: tuple[int, int] = (
     return HandChange(place, apply)
 
 
+DIRTAB = f"/{NAME}"
+
+
+def cutting(rules: bytes, name: str, *, now: datetime) -> HandChange:
+    """Let the rules that cut trees into catalogs be these; the lease is on their file alone. ``name`` is for messages.
+
+    Raises FormatError for rules that cannot be read.
+    """
+    Dirtab.parse(rules, name)
+
+    def apply(edit: Edit) -> None:
+        _write(edit, DIRTAB, rules, int(now.timestamp()))
+
+    return HandChange(DIRTAB, apply)
+
+
+def matching_directories(tree: Revision, rules: Dirtab) -> Iterator[tuple[str, Dirent]]:
+    """Each directory that the rules let be a nested catalog, with its entry. Only directories above such are read."""
+    pending = [""]
+    while pending:
+        above = pending.pop()
+        for entry in tree.inside(above).listing(above):
+            path = f"{above}/{entry.name}"
+            if not entry.is_directory or entry.bind:
+                continue
+            if rules.matches(path):
+                yield path, entry
+            if rules.leads_below(path):
+                pending.append(path)
+
+
 @dataclass(frozen=True, slots=True)
 class Contents:
     """What a path has, in figures: entries by kind (below it, itself included), bytes of its files."""
@@ -257,6 +291,31 @@ def contents_of(tree: Revision, path: str) -> Contents:
 
 def _nothing(edit: Edit) -> None:
     """A change that only carries a tag."""
+
+
+def _write(edit: Edit, path: str, content: bytes, now: int) -> None:
+    """Let a small file have this content, in the place of another file, a link or nothing. ``now``: Unix s."""
+    there = edit.row(path)
+    if there is not None:
+        if there.is_directory:
+            raise DestinationError(path, "a directory exists there and is not replaced by a file; take it away first")
+        if _has_content(edit, path, there, content):
+            return
+        edit.remove(path)
+    packed = compress(content)
+    name = hash_bytes(packed, edit.root_hash.algorithm)
+    edit.bring([(name.key, packed)])
+    file = Dirent("", stat.S_IFREG | 0o644, size=len(content), mtime=now, hash=name, algorithm=name.algorithm)
+    edit.add(path, file)
+
+
+def _has_content(tree: Revision, path: str, entry: Dirent, content: bytes) -> bool:
+    if not entry.is_regular or entry.external or entry.size != len(content):
+        return False
+    try:
+        return tree.read(path) == content
+    except ObjectError:
+        return False  # lost: it is stored again
 
 
 def _ordinary(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -96,6 +97,16 @@ def note_linked(site: Site, fqrn: str, path: str, target: str, done: Published, 
     if not done.unchanged:
         common = _begun(site, fqrn, done, holder, now)
         note(site, replace(common, path=_clean(path), kind=ChangeKind.LINK, leads_to=target))
+
+
+def note_written(
+    site: Site, fqrn: str, path: str, content: bytes, source: str, done: Published, *, holder: str, now: datetime
+) -> None:
+    """Record who wrote a file, from where, with the checksum of its content. Raises nothing."""
+    if not done.unchanged:
+        common = _begun(site, fqrn, done, holder, now)
+        sha256 = hashlib.sha256(content).hexdigest()
+        note(site, replace(common, path=path, source=source, artifact_sha256=sha256))
 
 
 def _begun(

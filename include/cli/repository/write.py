@@ -1,4 +1,4 @@
-"""`nightshift repo publish`, `remove`, `rename` and `symlink`: changes by hand, each one lease and one revision."""
+"""`nightshift repo publish`, `remove`, `rename`, `symlink`, `dirtab`: by hand, each one lease and one revision."""
 
 from __future__ import annotations
 
@@ -179,6 +179,53 @@ def symlink(
     typer.echo(_said(outcome))
 
 
+def dirtab(
+    fqrn: Configured,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="The new rules, in a file; - for standard input. Default: show the present ones."),
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the rules that cut trees into catalogs (/.cvmfsdirtab), or publish new ones, which are read first."""
+    from include.care.provenance.single_changes import note_written
+    from include.cvmfs.sources.dirtab import Dirtab
+    from include.site.single_changes import DIRTAB, cutting, matching_directories
+
+    if file is None:
+        if dry_run:
+            raise typer.BadParameter("--dry-run is for new rules: give a FILE")
+        _show_dirtab(fqrn, as_json=as_json)
+        return
+    name = "standard input" if str(file) == "-" else str(file)
+    with refusing():
+        content = sys.stdin.buffer.read() if str(file) == "-" else _content_of(file)
+        site, change, rules = open_site(), cutting(content, name, now=datetime.now(UTC)), Dirtab.parse(content, name)
+        noted = partial(note_written, site, fqrn, DIRTAB, content, name)
+        outcome = _made(site, fqrn, change, None, noted, dry_run=dry_run)
+        found = sorted(matching_directories(site.head(fqrn).revision, rules)) if dry_run else []
+    if not site.settings.repository(fqrn).prepare.dirtab:
+        typer.echo(f"note: no preparation reads it: set `prepare: {{dirtab: true}}` for {fqrn}", err=True)
+    texts = [rule.text for rule in rules.rules]
+    if as_json:
+        matches = (
+            {"directories": [{"path": printable(path), "nested": entry.mountpoint} for path, entry in found]}
+            if dry_run
+            else {}
+        )
+        typer.echo(json.dumps({**outcome, "path": DIRTAB, "rules": texts, **matches}, indent=1))
+        return
+    if dry_run:
+        for text in texts:
+            typer.echo(f"rule: {printable(text)}")
+        for path, entry in found:
+            state = "is a nested catalog" if entry.mountpoint else "becomes one when it is published again"
+            typer.echo(f"{printable(path)}: {state}")
+    typer.echo(f"{DIRTAB} {'would have' if dry_run else 'has'} {len(texts)} rule{'' if len(texts) == 1 else 's'}")
+    typer.echo(_said(outcome))
+
+
 def beside_collections(site: Site, fqrn: str, attempt: Callable[[], T]) -> T:
     """Make a change, and make it again where a collection took what it needs, or when one has swept that."""
     from include.cvmfs.coordination.generation import look
@@ -210,6 +257,31 @@ def source_at(path: Path, limits: ArtifactLimits) -> TreeSource:
     if str(path) == "-":
         return open_artifact(sys.stdin.buffer, "standard input", limits=allowed)
     return open_path(path, limits=allowed)
+
+
+def _content_of(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as fault:
+        raise typer.BadParameter(f"{file}: {fault.strerror}") from None
+
+
+def _show_dirtab(fqrn: str, *, as_json: bool) -> None:
+    """Exits with 1 if there is none."""
+    from include.site.single_changes import DIRTAB
+
+    with refusing():
+        tree = open_site().head(fqrn).revision
+        content = tree.read(DIRTAB) if tree.lookup(DIRTAB) is not None else None
+    if as_json:
+        text = None if content is None else content.decode(errors="replace")
+        typer.echo(json.dumps({"repository": fqrn, "path": DIRTAB, "content": text}, indent=1))
+    elif content is not None:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    if content is None:
+        typer.echo(f"{fqrn} has no {DIRTAB}; give a FILE of rules to make one", err=True)
+        raise typer.Exit(1)
 
 
 def _tag(name: str | None, message: str) -> NewTag | None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from include.cvmfs.errors import FormatError
+from include.cvmfs.format.paths import bytes_of_name
 
 NAME = ".cvmfsdirtab"
 _ANY, _ONE, _ESCAPE = "*", "?", "\\"
@@ -60,14 +62,26 @@ class Dirtab:
 
     def matches(self, path: str) -> bool:
         """Whether the directory at an absolute path is to be a nested catalog."""
-        raw = path.encode()
+        raw = bytes_of_name(path)
         if self._positive is None or not self._positive.fullmatch(raw):
             return False
         return not self.opposes(path)
 
+    def leads_below(self, path: str) -> bool:
+        """Whether a rule may match a directory below the one at an absolute path."""
+        return self._above is not None and self._above.fullmatch(bytes_of_name(path)) is not None
+
     def opposes(self, path: str) -> bool:
         """Whether a negative rule speaks against the path."""
-        return self._negative is not None and self._negative.fullmatch(path.encode()) is not None
+        return self._negative is not None and self._negative.fullmatch(bytes_of_name(path)) is not None
+
+    @cached_property
+    def _above(self) -> re.Pattern[bytes] | None:
+        """A pattern for the directories above what the rules match."""
+        above = {
+            rule.elements[:depth] for rule in self.rules if not rule.negative for depth in range(1, len(rule.elements))
+        }
+        return _compiled([Rule(negative=False, absolute=True, elements=elements, text="") for elements in above])
 
 
 # An element's parts: a text matches itself, None is "*", and "" is "?" (texts are never empty).

@@ -32,7 +32,7 @@ MASKS = (
     (re.compile(r"\d+\.\d+ (s|hours|days)\b"), "<span>"),
     (re.compile(r"file:///\S+"), "<url>"),
     (re.compile(r"(objects) \(\d+ bytes\)"), r"\1 (<bytes>)"),
-    (re.compile(r"\d+ stay"), "<number> stay"),  # revisions within one second may share an object
+    (re.compile(r"\d+ (stay|superseded)"), r"<number> \1"),  # revisions within one second may share an object
     (re.compile(r"/\S+/keys\b"), "<keys>"),
     (re.compile(r"^(root catalog bytes|uid|gid) +\d+$"), r"\1 <number>"),
 )
@@ -82,6 +82,7 @@ repositories:
         for path in sorted((tmp_path / f"Gaudi-{version}").rglob("*")):
             path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
             os.utime(path, (1_790_000_000, 1_790_000_000))
+    (tmp_path / "rules").write_text("/sw/*/*/bin\n")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     stop.set()

@@ -17,6 +17,7 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.revision.revision import Revision
 from include.gateway.errors import RECEIVER_FAILED, REFLOG_MISSING, CommitUnclear, GatewayError, PathBusy, TagRefused
 from include.publishers.errors import WorkReverted
+from include.site.single_changes import cutting
 from tests.fakes.refused import refused
 from tests.fakes.site import BUILD, DESTINATIONS, FQRN, NESTED
 from tests.fakes.stocksite import StockSite
@@ -154,6 +155,16 @@ def test_a_link_moves_forward_and_nothing_to_do_makes_no_empty_revision(reserved
     lead("beta")
     assert reserved.readers().revision.entry(link).symlink == "beta"
     reserved.assert_sound()
+
+
+def test_the_rules_of_a_repository_are_replaced_under_a_lease_on_their_file_alone(reserved: StockSite) -> None:
+    for rules in (b"/sw/*\n", b"/sw/*\n/other\n"):
+        change = cutting(rules, "rules", now=NOW)
+        with reserved.client().lease(FQRN, BUILD, hostname="another"):
+            done = reserved.worker().change(change.lease, change.apply, holder="test", now=NOW)
+        assert (done.revision, reserved.readers().revision.read("/.cvmfsdirtab")) == (done.revision_before + 1, rules)
+        assert reserved.worker().change(change.lease, change.apply, holder="test", now=NOW).unchanged
+        reserved.assert_sound()
 
 
 def test_a_tree_moves_within_a_nested_catalog_that_is_swapped_and_beside_one_entry_by_entry(

@@ -7,6 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
+from include.cvmfs.format.paths import name_of_bytes
 from include.cvmfs.sources.dirtab import Dirtab
 from tests.fakes.refused import refused
 
@@ -154,3 +155,14 @@ def test_any_text_is_rules_or_an_error(lines: list[str], names: list[str]) -> No
     except FormatError:
         return
     dirtab.matches("/" + "/".join(names))
+
+
+def test_only_what_is_above_a_rule_leads_to_what_it_matches() -> None:
+    dirtab = Dirtab.parse("/sw/*/v?/lib\n/opt\n! /sw/old*\n")
+    above = ["/sw", "/sw/app", "/sw/old", "/sw/app/v1", "/opt", "/sw/app/v10", "/sw/app/v1/lib", "/swx", "/home"]
+    assert [path for path in above if dirtab.leads_below(path)] == ["/sw", "/sw/app", "/sw/old", "/sw/app/v1"]
+    assert not Dirtab.parse("! /a/b").leads_below("/a")
+
+
+def test_names_of_any_bytes_match() -> None:
+    assert Dirtab.parse("/sw/*").matches(f"/sw/{name_of_bytes(bytes([0xFF]))}")
