@@ -183,7 +183,9 @@ def dirtab(
     fqrn: Configured,
     file: Annotated[
         Path | None,
-        typer.Argument(help="The new rules, in a file; - for standard input. Default: show the present ones."),
+        typer.Argument(
+            metavar="[FILE]", help="The new rules, in a file; - for standard input. Default: show the present ones."
+        ),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,

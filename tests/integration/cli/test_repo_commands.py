@@ -406,6 +406,9 @@ def test_wrong_counters_are_named_and_counted_again(repo: Commands) -> None:
     repo.sound()
     assert "nothing to do" in repo("repair", FQRN, "--counters").stdout
     assert repo.json("info", FQRN)["revision"] == revision + 1
+    repo("publish", FQRN, "/sw/app/v1", repo.tree("other", new="1"), "--replace")
+    repo("publish", FQRN, "/sw/app/v2", repo.tree())
+    repo.sound()
     assert "are not combined" in repo("repair", FQRN, "--counters", "--manifest", code=2).output
 
 
