@@ -6,6 +6,7 @@ waits once more. A ban holds waiting files (ON_HOLD).
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -88,6 +89,11 @@ class FileRecord:
     due: float = 0.0
     attempts: list[tuple[float, str]] | None = None
     """Of earlier tries: when each failed, and why."""
+
+    @property
+    def draft(self) -> str:
+        """Digits that no other file of any service has: they name what its copy writes until the copy is whole."""
+        return hashlib.sha256(f"{self.job.job_id} {self.index}".encode()).hexdigest()[:12]
 
 
 @dataclass(slots=True, eq=False)

@@ -58,6 +58,9 @@ class Transfers:
                 if not file.state.terminal:
                     self._files[file.file_id] = file
                     self.scheduler.add(file, now)
+                copier = copiers.get(file.link[1].partition("://")[0])
+                if copier is not None and file.state is not FileState.FINISHED:
+                    copier.clean(file.destination, file.draft)
             if job.ended is not None:
                 self._ended.append(job)
         self._ended = deque(sorted(self._ended, key=lambda job: job.ended or 0.0))
@@ -229,7 +232,7 @@ class Transfers:
         copier.start(
             CopyOrder(
                 file.file_id, file.source, file.destination, file.checksum, options.verify, overwrite,
-                options.strict_copy, options.timeout_s, file.tokens,
+                options.strict_copy, options.timeout_s, file.tokens, file.draft,
             ),
             now,
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from include.fts.states import FailureReason, FailureScope
@@ -45,7 +45,10 @@ def recoverable(failure: FailureReason) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CopyOrder:
-    """One file to copy. ``checksum``: `algorithm:digits`, an algorithm alone, or None; ``verify``: b, s, t or n."""
+    """One file to copy. ``checksum``: `algorithm:digits`, an algorithm alone, or None; ``verify``: b, s, t or n.
+
+    ``draft``: `FileRecord.draft`.
+    """
 
     file_id: int
     source: str
@@ -55,7 +58,8 @@ class CopyOrder:
     overwrite: bool = False
     strict: bool = False
     timeout_s: float = 0.0
-    tokens: tuple[str, str] | None = None
+    tokens: tuple[str, str] | None = field(default=None, repr=False)
+    draft: str = ""
 
     @property
     def expected(self) -> tuple[str, str]:
@@ -85,6 +89,9 @@ class Copier(Protocol):
 
     def ended(self, now: float) -> Iterable[CopyEnd]:
         """The copies that have ended since the last call."""
+
+    def clean(self, destination: str, draft: str) -> None:
+        """Remove what a copy may have left when it ended with the service."""
 
     def close(self) -> None:
         """End all copies."""

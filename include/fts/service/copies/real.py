@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -26,6 +27,8 @@ from include.fts.service.copies.copier import (
 from include.fts.service.copies.storages import BucketStorage, CopyFault, CopyFolder, CopyStorage, Digest
 from include.fts.service.copies.webdav import SCHEMES, CopyNotPossible, WebdavStorage
 from include.fts.states import FailureReason, FailureScope
+
+log = logging.getLogger(__name__)
 
 LEAST_S, S_PER_MB = 600.0, 2.0
 """FTS's time limit of a copy: so many seconds, and so many more for each megabyte."""
@@ -109,7 +112,7 @@ class Copy:
             else:
                 return
         pieces = self._pieces(ends)
-        self._destination.write(order.destination, pieces, size, self._tokens[1])
+        self._destination.write(order.destination, pieces, size, self._tokens[1], draft=order.draft)
 
     def _pieces(self, ends: float) -> Iterator[bytes]:
         for piece in self._source.read(self.order.source, self._tokens[0]):
@@ -176,6 +179,12 @@ class RealCopier:
                 del self._running[end.file_id]
                 found.append(end)
         return found
+
+    def clean(self, destination: str, draft: str) -> None:
+        try:
+            self._storages[destination.partition("://")[0]].clean(destination, draft)
+        except CopyFault as fault:
+            log.warning("a part of %s may be left: %s", destination, fault)
 
     def close(self) -> None:
         for copy in self._running.values():

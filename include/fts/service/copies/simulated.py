@@ -160,6 +160,9 @@ class SimulatedCopier:
                 ends.append(self._end(order))
         return ends
 
+    def clean(self, destination: str, draft: str) -> None:
+        """A name exists when its copy is whole: there is nothing to remove."""
+
     def close(self) -> None:
         self._running.clear()
 

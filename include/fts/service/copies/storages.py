@@ -44,8 +44,11 @@ class CopyStorage(Protocol):
     def read(self, url: str, token: str | None) -> Iterator[bytes]:
         """The bytes of a file."""
 
-    def write(self, url: str, pieces: Iterator[bytes], size: int, token: str | None) -> None:
-        """Create a file, or replace it."""
+    def write(self, url: str, pieces: Iterator[bytes], size: int, token: str | None, *, draft: str) -> None:
+        """Create a file, or replace it. ``draft``: digits of this copy, for a name until the file is whole."""
+
+    def clean(self, url: str, draft: str) -> None:
+        """Remove what a copy with these digits has left, where it has a name of its own."""
 
     def remove(self, url: str, token: str | None) -> None:
         """Remove a file; it is no fault if it does not exist."""
@@ -97,21 +100,30 @@ class CopyFolder:
             while piece := file.read(BLOCK):
                 yield piece
 
-    def write(self, url: str, pieces: Iterator[bytes], size: int, token: str | None) -> None:  # noqa: ARG002
+    def write(self, url: str, pieces: Iterator[bytes], size: int, token: str | None, *, draft: str) -> None:  # noqa: ARG002
         with _os_faults():
-            path = self._path(url)
+            path, begun = self._path(url), self._draft(url, draft)
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_name(f".{path.name[:100]}.{os.urandom(6).hex()}")
+            begun.unlink(missing_ok=True)
             try:
-                with draft.open("xb") as file:
+                with begun.open("xb") as file:
                     file.writelines(pieces)
-                draft.replace(path)
+                begun.replace(path)
             finally:
-                draft.unlink(missing_ok=True)
+                begun.unlink(missing_ok=True)
+
+    def clean(self, url: str, draft: str) -> None:
+        with _os_faults():
+            self._draft(url, draft).unlink(missing_ok=True)
 
     def remove(self, url: str, token: str | None) -> None:  # noqa: ARG002
         with _os_faults():
             self._path(url).unlink(missing_ok=True)
+
+    def _draft(self, url: str, draft: str) -> Path:
+        path = self._path(url)
+        # 240 bytes at most: a name has 255
+        return path.with_name(f".{path.name[:56]}.{draft}")
 
     def _path(self, url: str) -> Path:
         parts = urlsplit(url)
@@ -147,7 +159,10 @@ class BucketStorage:
             store, key = self._open(url)
             yield from store.stream(key, block=BLOCK)
 
-    def write(self, url: str, pieces: Iterator[bytes], size: int, token: str | None) -> None:  # noqa: ARG002
+    def clean(self, url: str, draft: str) -> None:
+        """An object exists when it is whole."""
+
+    def write(self, url: str, pieces: Iterator[bytes], size: int, token: str | None, *, draft: str) -> None:  # noqa: ARG002
         import obstore
         from obstore.exceptions import BaseError
 

@@ -72,7 +72,10 @@ class WebdavStorage:
         with self._request("GET", url, token) as reply, _network_faults():
             yield from _checked(reply).iter_content(BLOCK)
 
-    def write(self, url: str, pieces: Iterator[bytes], size: int, token: str | None) -> None:
+    def clean(self, url: str, draft: str) -> None:
+        """A part has the name of the destination, as with FTS: it may be the file of another copy."""
+
+    def write(self, url: str, pieces: Iterator[bytes], size: int, token: str | None, *, draft: str) -> None:  # noqa: ARG002
         with self._request("PUT", url, token, data=_Body(pieces, size)) as reply:
             _checked(reply)
 

@@ -109,6 +109,33 @@ def test_bytes_are_streamed_where_a_storage_does_not_copy_by_itself(
             assert reason.startswith("SOURCE [13]"), path
 
 
+def test_a_killed_service_leaves_no_parts_of_copies(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    large = [folder / name for name in ("a", "b")]
+    for path in large:
+        with path.open("wb") as file:
+            file.truncate(8 << 30)
+    body = {"files": [{"sources": [f"file://localhost/{name}"], "destinations": [f"file://localhost/to/{name}"]}
+                      for name in ("a", "b")]}  # fmt: skip
+    with FtsService(tmp_path, "--folder", str(folder)) as service:
+        job_id = requests.post(f"{service.url}/jobs", json=body, timeout=20).json()["job_id"]
+        job = f"{service.url}/jobs/{job_id}"
+        while len(list(folder.glob("to/.*"))) < 2:
+            pass
+        canceled, *_ = requests.get(f"{job}/files", timeout=20).json()
+        # the copy of a single file that is canceled goes on, as with FTS
+        assert requests.delete(f"{job}/files/{canceled['file_id']}", timeout=20).json() == "CANCELED"
+        service.kill()
+        assert sorted(path.name[:3] for path in folder.glob("to/*")) == [".a.", ".b."]
+        for path in large:
+            path.write_bytes(CONTENT)
+        service.start()
+        while requests.get(job, timeout=20).json()["job_finished"] is None:
+            pass
+        assert {path.name: path.stat().st_size for path in folder.glob("to/*")} == {"b": len(CONTENT)}
+
+
 def test_objects_are_copied_to_s3_and_back(tmp_path: Path, weed: WeedServer) -> None:
     content = CONTENT * 20
     folder = tmp_path / "files"
