@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from include.fts.states import FailureScope
+from include.errors import NightshiftError
+from include.fts.states import FailureReason, FailureScope
 from include.settings.transfers.sites import ChecksumMode, RemoteSite
 from include.stageout.places.facts import FileFacts, SitePlace
 from include.stageout.places.verify import CopyDecision, CopyEvidence, CopyLook, CopyVerdict, verify
@@ -55,7 +57,7 @@ def judge_copies(
         most: None: files of any size are read.
 
     Raises:
-        NightshiftError: What a `SitePlace`, or opening the source, raises.
+        NightshiftError: What a `SitePlace` raises. A source that cannot be opened could not be asked.
     """
     evidence = {file.id: CopyEvidence(file.size, file.checksum) for file in files}
     by_id = {file.id: file for file in files}
@@ -76,7 +78,13 @@ def judge_copies(
             at_storage: defaultdict[int, dict[int, str]] = defaultdict(dict)
             storages: dict[int, SitePlace] = {}
             for number in numbers:
-                storage = source(number) if at_source else destination
+                try:
+                    storage = source(number) if at_source else destination
+                except NightshiftError as error:
+                    # others have sources that can be opened, or need none
+                    refused = FailureReason(None, errno.EACCES, str(error))
+                    evidence[number] = evidence[number].with_answer(look, refused)
+                    continue
                 storages[id(storage)] = storage
                 name = by_id[number].source_name if at_source else by_id[number].destination_name
                 at_storage[id(storage)][number] = name
