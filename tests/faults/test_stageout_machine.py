@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from include.stageout.files import FileKind
-from tests.faults.stageout.conservation import check, running, unfinished
+from tests.faults.stageout.conservation import VERIFIED, check, running, unfinished
 from tests.faults.stageout.passes import (
     BESIDE,
     PASSES,
@@ -280,6 +280,24 @@ class StageoutBesideTrouble(RuleBasedStateMachine):
             self.world.storages.files.pop(file.source, None)
             file.source_lost = True
             file.faults.append(SOURCE_LOST)
+
+    @rule(number=numbers, altered=st.booleans())
+    def lose_copy(self, number: int, altered: bool) -> None:
+        """A person removes a verified copy whose source still exists, or writes another file there."""
+        account = check(self.world)
+        there = [
+            file for file in self.world.files.values()
+            if account.state(file.id) in VERIFIED and file.source in self.world.storages.files
+            and self.world.arrived(file)
+        ]  # fmt: skip
+        file = self.nth(number, there)
+        if file is not None:
+            copy = self.world.storages.files.pop(file.destination)
+            if altered:
+                self.world.pass_time(SPANS["minutes"])
+                self.world.storages.put(*file.destination, copy.size, "adler32:00f00f00", FOREIGN)
+            file.copy_lost = True
+            file.faults.append(FOREIGN)
 
     @rule(owner=owners, gone=seldom)
     def credential(self, owner: str, gone: bool) -> None:

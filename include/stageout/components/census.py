@@ -289,9 +289,11 @@ def _copies_at(stageout: Stageout, site: str, owner: str, rows: Sequence[Row[Any
         answer = answers[row.destination_name]
         about = {"site": site, "transfer": row.id, "name": row.destination_name, "bytes": row.size}
         if answer is None:
-            yield CensusFinding(_K.COPY_MISSING, f"{row.state}, but the copy does not exist any more", **about)
+            text = f"{row.state}, but the copy does not exist any more; the source is kept"
+            yield CensusFinding(_K.COPY_MISSING, text, **about)
         elif not isinstance(answer, FailureReason) and row.size not in (None, answer.size):
-            yield CensusFinding(_K.COPY_DIFFERS, f"{row.state}, but the copy has {answer.size} bytes", **about)
+            text = f"{row.state}, but the copy has {answer.size} bytes; the source is kept"
+            yield CensusFinding(_K.COPY_DIFFERS, text, **about)
 
 
 # -- repairs

@@ -29,6 +29,8 @@ from include.stageout.upkeep.cleaning import DONE_WITH_SOURCE, SourceToClean, is
 
 FTS_TIME = timedelta(seconds=1)
 """FTS leaves out the fractions of seconds."""
+CLOCKS = timedelta(minutes=1)
+"""How far the clock of a storage may be before that of FTS."""
 _T = TransferState
 _CLEANER = StageoutComponent.CLEANER
 
@@ -179,11 +181,7 @@ def _seen(row: Row[Any], answer: FileAnswer) -> _Outcome | None:
         return _Outcome(_T.CLEANED, "the source does not exist")
     if not isinstance(answer, FileFacts):
         return _refused(answer, FailureScope.SOURCE)
-    changed = _difference(row, answer)
-    if changed is None and answer.checksum is None and None not in (answer.modified, row.copied_at):
-        # its bytes are not compared: it may be another file of the same size
-        later = answer.modified >= row.copied_at + FTS_TIME
-        changed = f"it was written at {answer.modified:%Y-%m-%d %H:%M:%S} UTC" if later else None
+    changed = _difference(row, answer, FTS_TIME)
     return None if changed is None else _Outcome(_T.KEPT, f"the source has changed since it was copied: {changed}")
 
 
@@ -201,18 +199,26 @@ def _lost(stageout: Stageout, site: str, rows: Sequence[Row[Any]]) -> dict[int, 
             outcomes[row.id] = _Outcome(_T.KEPT, "the copy does not exist at the destination any more")
         elif not isinstance(answer, FileFacts):
             outcomes[row.id] = _refused(answer, FailureScope.DESTINATION)
-        elif (changed := _difference(row, answer)) is not None:
+        elif (changed := _difference(row, answer, CLOCKS)) is not None:
             outcomes[row.id] = _Outcome(_T.KEPT, f"the copy is not what was verified: {changed}")
     return outcomes
 
 
-def _difference(row: Row[Any], facts: FileFacts) -> str | None:
-    """What differs of a file from the size and checksum in the row; None: nothing that both have."""
+def _difference(row: Row[Any], facts: FileFacts, margin: timedelta) -> str | None:
+    """Say what differs of a file from the size and checksum in the row, or that it was written after the copy.
+
+    Args:
+        margin: How long after the end of the copy its storage may say that the file was written.
+    """
     if row.size is not None and facts.size != row.size:
         return f"{facts.size} bytes, not {row.size}"
     algorithm = (row.checksum or "").partition(":")[0]
     if facts.checksum is not None and facts.checksum.partition(":")[0] == algorithm and facts.checksum != row.checksum:
         return f"{facts.checksum}, not {row.checksum}"
+    if facts.checksum is None and facts.modified is not None and row.copied_at is not None:
+        # its bytes are not compared: it may be another file of the same size
+        later = facts.modified >= row.copied_at + margin
+        return f"it was written at {facts.modified:%Y-%m-%d %H:%M:%S} UTC" if later else None
     return None
 
 

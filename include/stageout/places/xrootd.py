@@ -39,6 +39,7 @@ _FAILURES: Mapping[int, int] = {
 """The errno for each error number; others are EIO."""
 _NOT_FOUND = 3011
 _SIZE, _FLAGS = re.compile(r"^Size:\s+(\d{1,19})$", re.MULTILINE), re.compile(r"^Flags:.*\bIsDir\b", re.MULTILINE)
+_MODIFIED = re.compile(r"^MTime:\s+(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)$", re.MULTILINE)
 _CHECKSUM = re.compile(r"^(adler32|crc32c) ([0-9a-fA-F]{1,8})\s*$", re.MULTILINE)
 _TIME = r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
 # with owner and group, or as old servers list
@@ -91,8 +92,7 @@ class XrootdStorage:
         for line in output.text.splitlines():
             found = _FILE.fullmatch(line)
             if found and found[5].startswith(below):
-                modified = datetime.fromisoformat(found[2] or found[3]).replace(tzinfo=UTC)
-                yield found[5].removeprefix(below), int(found[1] or found[4]), modified
+                yield found[5].removeprefix(below), int(found[1] or found[4]), _utc(found[2] or found[3])
 
     def _look(self, url: str, checksum: ChecksumMode) -> FileAnswer:
         output = self._run(url, "stat")
@@ -104,7 +104,7 @@ class XrootdStorage:
         if _FLAGS.search(output.text):
             return failed(errno.EISDIR, "it is not a file, but a folder")
         if checksum is ChecksumMode.NONE:
-            return FileFacts(int(size[1]), None)
+            return FileFacts(int(size[1]), None, _utc(time[1]) if (time := _MODIFIED.search(output.text)) else None)
         if checksum is ChecksumMode.READ_BACK:
             return self._read_back(url, int(size[1]))
         return self._with_checksum(url, int(size[1]), checksum)
@@ -150,6 +150,10 @@ class XrootdStorage:
         finally:
             late.cancel()
         return found
+
+
+def _utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def _limits(timeout_s: float) -> dict[str, str]:

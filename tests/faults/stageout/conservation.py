@@ -68,7 +68,7 @@ class Account:
 
 def check(world: StageoutWorld) -> Account:
     """Raises AssertionError that names the file."""
-    assert world.storages.violations == []
+    assert world.storages.violations == [], world.storages.violations
     account = Account.of(world)
     assert not set(account.alive) & set(account.archived)
     assert set(account.alive) | set(account.archived) == set(world.files)
@@ -95,6 +95,8 @@ def _check_file(world: StageoutWorld, account: Account, file: KnownFile) -> None
         if any(move.reason.startswith(ADOPTED) for move in account.moves[file.id]):
             # a copy of the job that FTS has forgotten may replace it later: then its source stays
             arrived = arrived or file.source in world.storages.files
+        # a source that was there when its copy was lost stays: `may_go` sees a removal
+        arrived = arrived or file.copy_lost
         assert arrived, f"{state} without a copy: {world.storages.files.get(file.destination)}; {what}"
     if file.dataset is not None and state in CATALOGUED:
         assert world.registrations(file) == 1, f"{state}, but {world.registrations(file)} times registered; {what}"

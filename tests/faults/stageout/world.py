@@ -63,6 +63,7 @@ class KnownFile:
     workflow: str
     dataset: str | None
     source_lost: bool = False
+    copy_lost: bool = False
     faults: list[str] = field(default_factory=list)
 
     @property

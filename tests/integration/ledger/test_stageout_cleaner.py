@@ -155,6 +155,28 @@ def test_a_source_stays_whose_copy_was_lost_or_changed_after_it_was_verified(led
     assert (row.reason, place.removed) == (reason, [])
 
 
+@pytest.mark.parametrize(
+    ("checksum", "minutes", "report"),
+    [(None, 5, CleanReport(kept=1)), (None, 0, CleanReport(cleaned=1)), (SUM, 5, CleanReport(cleaned=1))],
+)
+def test_a_source_stays_whose_copy_was_written_again_where_no_checksum_proves_it(
+    ledger, place, monkeypatch, checksum, minutes, report
+):
+    monkeypatch.setitem(globals(), "BARI", site("bari", clean=False, checksum="adler32" if checksum else "read-back"))
+    [number] = left(ledger, place, T.CLEANING, checksum=SUM)
+    copied_at = NOW - timedelta(hours=1)
+    put_in(ledger, [number], T.CLEANING, NOW, copied_at=copied_at)
+
+    class Copies(MemoryPlace):
+        def look(self, names, *, checksum):
+            reported = None if checksum is ChecksumMode.NONE else SUM
+            return {name: FileFacts(7, reported, copied_at + timedelta(minutes=minutes)) for name in names}
+
+    assert cleaned(with_copies(ledger, place, copies=Copies())) == report
+    if report.kept:
+        assert rows_of(ledger, [number])[0].reason.startswith("the copy is not what was verified: it was written at ")
+
+
 def test_a_source_waits_while_its_copy_cannot_be_looked_at(ledger, place):
     [number] = left(ledger, place, T.CLEANING)
     copies = MemoryPlace(refusals={rows_of(ledger, [number])[0].destination_name: REFUSED})
