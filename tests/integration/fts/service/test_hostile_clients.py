@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +40,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FtsService]:
         yield running
 
 
-@contextmanager
-def few_descriptors(most: int) -> Iterator[None]:
-    """Programs that are started in the block may open only so many files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def answer_s(url: str) -> float:
     """Seconds until a caller with a connection of its own has a reply."""
     began = time.monotonic()
@@ -61,9 +49,9 @@ def answer_s(url: str) -> float:
 
 def test_300_connections_without_a_request_keep_nobody_out(tmp_path: Path) -> None:
     service = FtsService(tmp_path)
+    service.command = ["prlimit", "--nofile=256", *service.command]
     with ExitStack() as opened:
-        with few_descriptors(256):
-            opened.enter_context(service)
+        opened.enter_context(service)
         for number in range(300):
             idle = opened.enter_context(socket.create_connection((LOOPBACK, service.port), timeout=20))
             idle.sendall(HALF_A_HEAD if number % 2 else b"")

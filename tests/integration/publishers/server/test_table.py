@@ -179,7 +179,7 @@ ACTIONS: dict[Operation, Callable[..., None]] = {
     Operation.ENTRY_XATTRS: change,
 }
 OURS_TOO = {Operation.PUBLISH, Operation.REMOVE}
-NOT_OFFERED = {Operation.RENEW, Operation.ROLLBACK, Operation.REPAIR, Operation.TREE_MTIME_NS}
+NOT_OFFERED = {Operation.RENEW, Operation.ROLLBACK, Operation.REPAIR, Operation.RECOUNT, Operation.TREE_MTIME_NS}
 """The interface has no such call, or the settings refuse it; for these the table only says what to do instead."""
 
 
