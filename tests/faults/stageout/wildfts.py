@@ -165,17 +165,20 @@ class WildFts:
 
     def stop(self, before: datetime | None = None) -> None:
         """Copies that were canceled, before a time if one is given, end and leave a part."""
+        ending = [entry for entry in self.stopping if before is None or entry[2] < before]
+        self.stopping = [entry for entry in self.stopping if before is not None and entry[2] >= before]
+        for job, file, _ in ending:
+            self._leave_part(job, file)
+            self.end(job, file, "CANCELED", file["reason"])
+
+    def expire(self) -> None:
+        """Copies that nothing stops end at their time limit, whether the server is asked or not."""
         for entry in [entry for entry in self.outliving if entry[2] <= self.clock()]:
             # as late as it may: whatever is there by now is replaced
             job, file, _ = entry
             self.outliving.remove(entry)
             self._leave_part(job, file)
             self.release(job, file)
-        ending = [entry for entry in self.stopping if before is None or entry[2] < before]
-        self.stopping = [entry for entry in self.stopping if before is not None and entry[2] >= before]
-        for job, file, _ in ending:
-            self._leave_part(job, file)
-            self.end(job, file, "CANCELED", file["reason"])
 
     def _leave_part(self, job: FtsJobRow, file: dict[str, Any]) -> None:
         part = Content(1, "adler32:0000beef", job.id, self.clock())

@@ -104,6 +104,8 @@ class StageoutWorld:
 
     def pass_time(self, span: timedelta) -> None:
         self.time += span
+        for server in self.servers.values():
+            server.expire()
 
     # -- the components
 
