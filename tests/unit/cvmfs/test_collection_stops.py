@@ -164,6 +164,20 @@ def test_one_that_awakes_after_another_took_over_deletes_nothing_more(place: Pla
     assert place.problems() == []
 
 
+def test_one_that_stood_still_since_its_beginning_names_no_roots_as_vanished(place: Place) -> None:
+    place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.collect(ALL_ORPHANS)
+    with place.collection(ALL_ORPHANS) as first:
+        first.begin()
+        place.supersede()
+        place.pass_time(days=4)
+        place.collect(ALL_ORPHANS)  # another took over, and prunes the reflog
+        place.pass_time(hours=1)
+        with refused(CollectionBusy, fqrn=FQRN):
+            first.mark()
+
+
 def test_a_sweep_that_fails_leaves_no_thread_behind(place: Place) -> None:
     place.publish("/a", {"f": b"old"})
     place.publish("/a", {"f": b"new"})
