@@ -141,8 +141,8 @@ class GarbageCollection:
     def mark(self) -> None:
         """Find what must stay, and what only condemned roots name.
 
-        Raises CollectionBusy when another took over, CollectionRefused for what cannot be right, StoreError, and OSError
-        where the local disk is full.
+        Raises CollectionBusy when another took over, CollectionRefused for what cannot be right, StoreError, and
+        OSError where the local disk is full.
         """
         with self._timed("mark"):
             self._claim.keep()  # the record of one that stood still since its beginning may be out of date
