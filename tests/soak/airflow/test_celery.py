@@ -32,7 +32,6 @@ pytestmark = [
 
 RUN, DATE = "workers", "2026-11-14"
 ARTIFACTS = 12
-HELD = 4  # slots of the pool `publish`
 NIGHT_S = 480.0
 BACK_S = 240.0  # a broken connection is noticed by its heartbeats
 SOON_S = 180.0
@@ -117,12 +116,13 @@ class HeldNight:
         reserving = gateway.hold(method="POST", path=COMMIT)
         deployment.trigger(DAG, run, slot="faults", build_date=date)
         reserving.wait(SOON_S)
-        self.commits = [gateway.hold(method="POST", path=COMMIT) for _ in range(HELD)]
+        held = deployment.rest("GET", "/pools/publish")["slots"]
+        self.commits = [gateway.hold(method="POST", path=COMMIT) for _ in range(held)]
         reserving.release()
         for commit in self.commits:
             commit.wait(SOON_S)
         self.busy = self.publishing()
-        assert sum(map(len, self.busy.values())) == HELD
+        assert sum(map(len, self.busy.values())) == held
         machines = {machine.address: machine for machine in cluster(deployment).machines}
         assert self.busy.keys() <= machines.keys()
         assert len(self.busy) > 1, "one worker had all"
