@@ -47,7 +47,7 @@ ASKED = (
 """The fields of a file that FTS is asked for: those that an `AttemptJudge` reads."""
 JUDGED = (
     "id", "job", "state", "size", "checksum", "retries", "failure", "source_name", "destination_name",
-    "may_write_until", "began_at",
+    "may_write_until", "began_at", "moved_at",
 )  # fmt: skip
 """The columns of a transfer that are compared with them, or with its destination."""
 _T, _J = TransferState, TransferJobState
@@ -243,7 +243,7 @@ class _MonitorBatch:
             self._judge(client, row, status, transfers, findings)
             return
         decisions = self._compared(row, transfers) if transfers else {}
-        judged = {transfer.id: self._lost(transfer, decisions[transfer.id]) for transfer in transfers}
+        judged = {transfer.id: self._lost(row, transfer, decisions[transfer.id]) for transfer in transfers}
         self._found(row, judged, findings)
         if all(judgement.settled for judgement in judged.values()):
             text = "FTS does not know it any more; its destinations were compared"
@@ -259,7 +259,7 @@ class _MonitorBatch:
             source=lambda _: self.stageout.place(row.source, row.owner),
         )
 
-    def _lost(self, transfer: Row[Any], decision: CopyDecision) -> FileJudgement:
+    def _lost(self, row: Row[Any], transfer: Row[Any], decision: CopyDecision) -> FileJudgement:
         attempts = self._attempts()
         until = attempts.lost_until(transfer)
         if decision.verdict is CopyVerdict.VERIFIED:
@@ -271,7 +271,10 @@ class _MonitorBatch:
         if decision.verdict is CopyVerdict.CANNOT_TELL:
             return FileJudgement()
         text = f"its FTS job is lost; {decision.reason.text}"
-        return attempts.failed(transfer, replace(decision.reason, text=text), until=until)
+        # FTS was seen to copy it to a destination that did not exist: what a cut off copy left there is its own
+        active = transfer.state == _T.ACTIVE.value and not row.overwrites
+        began = transfer.moved_at.replace(microsecond=0) if active else None
+        return attempts.failed(transfer, replace(decision.reason, text=text), until=until, began=began)
 
     # -- the ledger
 

@@ -174,7 +174,10 @@ class StageoutWorld:
         left = {place: self.storages.files[place] for place in places & set(self.storages.files)}
         self.note(
             ORPHANED,
-            lambda file: file.destination in left and not left[file.destination].same_as(file.content),
+            lambda file: (
+                file.destination in self.writers  # its copy goes on, and leaves a part
+                or (file.destination in left and not left[file.destination].same_as(file.content))
+            ),
         )
 
     def stray(self, site: str, owner: str) -> None:

@@ -120,6 +120,31 @@ def test_a_part_that_an_attempt_left_is_replaced_by_the_next_one(loop, size, lat
     assert (row.state, bool(row.may_overwrite)) == (state, state == "retry-wait")
 
 
+@pytest.mark.parametrize(
+    ("seen", "later", "state"), [(True, 1, "retry-wait"), (True, -1, "failed"), (False, 1, "failed")]
+)
+def test_a_part_that_a_lost_job_left_is_replaced_if_fts_was_seen_to_copy_it(loop, seen, later, state):
+    (number,) = loop.submitted()
+    if seen:
+        loop.answer_files([number], "ACTIVE", start_time=f"{loop.at:%Y-%m-%dT%H:%M:%S}")
+        loop.monitor()
+    began = loop.at.replace(microsecond=0)
+    loop.server.jobs.clear()
+    place, name = loop.places["bari"], loop.row(number).destination_name
+    place.files[name] = FileFacts(9, "adler32:00000001")
+    place.times[name] = began + timedelta(seconds=later)
+    loop.later(hours=1)
+    loop.monitor()
+    loop.later(hours=1)
+    loop.retry()
+    loop.submit()
+    loop.answer_files([number], "FAILED", reason=EXISTS)
+    loop.monitor()
+    loop.report()
+    row = loop.row(number)
+    assert (row.state, bool(row.may_overwrite)) == (state, state == "retry-wait")
+
+
 def test_a_site_that_cannot_be_asked_is_asked_later(loop):
     (number,) = copied(loop)
     loop.places["bari"].broken = FailureReason(None, 110, "no reply in time")
