@@ -125,7 +125,7 @@ stageout_transfers = Table(
     Column("may_overwrite", Boolean, nullable=False, server_default=false()),
     # the copy of an attempt that is over may write to the destination until then; NULL: no such copy is known
     Column("may_write_until", UtcTime),
-    # when the first attempt began to copy that left no proof of what it wrote
+    # when the last attempt began to copy that left no proof of what it wrote
     Column("began_at", UtcTime),
     # the class of the last failure
     Column("failure", exact(32)),

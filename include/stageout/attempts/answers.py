@@ -143,10 +143,10 @@ class AttemptJudge:
             until = None
         if current is _T.KILLING and until is not None:
             return FileJudgement(until=until)
-        first = began if not proof and row.began_at is None else None
+        last = None if proof else began
         if current is _T.KILLING:
             text = f"FTS: {failure.format()}"
-            move = TransferMove(row.id, current, _T.KILLED, text, may_overwrite=known, began_at=first)
+            move = TransferMove(row.id, current, _T.KILLED, text, may_overwrite=known, began_at=last)
             return FileJudgement(move, settled=True)
         decision = self._decided(row, failure)
         reason, wait = decision.reason, _whole(decision.wait)
@@ -154,7 +154,7 @@ class AttemptJudge:
             reason, wait = f"{reason}; {writes_text(until)}", max(wait, until - self.now)
         move = TransferMove(
             row.id, current, decision.to, reason, wait,
-            failure=failure_class(failure), may_overwrite=known, may_write_until=until, began_at=first,
+            failure=failure_class(failure), may_overwrite=known, may_write_until=until, began_at=last,
         )  # fmt: skip
         return FileJudgement(move, settled=True)
 
@@ -204,12 +204,14 @@ class AttemptJudge:
 
     def _ended(self, row: Row[Any], file: FileStatus, failure: FailureReason, job: JobAnswer) -> FileJudgement:
         """A file that FTS has ended without a copy."""
+        # a failure of one side comes before the copy: what is at the destination later was written by others
+        copied = not job.overwrites and failure.scope not in (FailureScope.SOURCE, FailureScope.DESTINATION)
         return self.failed(
             row,
             failure,
             proof=proves_own_destination(file, failure, job),
             until=may_write_until(file, row.size, margin=self.margin, now=self.now),
-            began=None if job.overwrites else file.start_time,
+            began=file.start_time if copied else None,
         )
 
     def _canceled(self, row: Row[Any], file: FileStatus, job: JobAnswer) -> FileJudgement:

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from include.errors import NightshiftError
+from include.stageout.attempts.answers import copy_time
 from include.stageout.claims import LARGE, ClaimedRows, claim_large, claim_transfers, keep_claim, look_again
 from include.stageout.components.tools import Stageout
 from include.stageout.moves import TransferMove, move_transfers
@@ -212,7 +213,7 @@ def _move(stageout: Stageout, place: SitePlace, row: Row[Any], decision: CopyDec
         return TransferMove(row.id, _T.COPIED, _T.DONE, reason, size=size, checksum=checksum)
     failure, own = decision.reason, None
     if decision.verdict is CopyVerdict.DIFFERS and not row.may_overwrite:
-        own = _is_leftover(place, row) or None
+        own = _is_leftover(place, row, stageout.settings.copy_margin) or None
     if decision.verdict is CopyVerdict.DIFFERS and not (row.may_overwrite or own):
         # it existed before any attempt: it is never replaced, whatever the retry algorithm would decide
         reason = f"the destination exists, and is another file: {failure.text}"
@@ -229,18 +230,18 @@ def _move(stageout: Stageout, place: SitePlace, row: Row[Any], decision: CopyDec
     )  # fmt: skip
 
 
-def _is_leftover(place: SitePlace, row: Row[Any]) -> bool:
+def _is_leftover(place: SitePlace, row: Row[Any], margin: timedelta) -> bool:
     """Whether the destination is a part of the file that an attempt of this transfer left when it was cut off.
 
-    It is smaller than the file, and not older than the first attempt that began to copy. A storage that does not say
-    how old it is proves nothing. Raises NightshiftError as `SitePlace.listed`.
+    It is smaller than the file, and was written within the longest time of the last attempt that began to copy. A
+    storage that does not say when it was written proves nothing. Raises NightshiftError as `SitePlace.listed`.
     """
     if row.began_at is None or row.size is None:
         return False
     folder = row.destination_name.rpartition("/")[0]
     named = ((size, at) for name, size, at in place.listed(folder) if name == row.destination_name)
     size, at = next(named, (row.size, UNKNOWN_TIME))
-    return bool(size < row.size and at != UNKNOWN_TIME and at >= row.began_at)
+    return bool(size < row.size and row.began_at <= at <= row.began_at + copy_time(row.size) + margin)
 
 
 def _next_look(row: Row[Any], now: datetime) -> timedelta:

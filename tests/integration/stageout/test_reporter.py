@@ -94,16 +94,24 @@ def test_a_file_that_was_there_before_is_never_replaced(loop):
     assert (row.state, row.failure, bool(row.may_overwrite)) == ("failed", "destination-exists", False)
 
 
+STALLED = "No FTS server has updated the transfer status the last 900 seconds. Probably stalled"
+SOURCE_DOWN = "SOURCE [112] Result Could not connect to server"
+REFUSED = "DESTINATION [112] Result Could not connect to server"
+
+
 @pytest.mark.parametrize(
-    ("size", "later", "state"),
-    [(9, 1, "retry-wait"), (9, -1, "failed"), (11, 1, "failed"), (9, None, "failed")],
-)
-def test_a_part_that_an_attempt_left_is_replaced_by_the_next_one(loop, size, later, state):
-    """The host of FTS died while it copied; the next attempt finds what it had written."""
+    ("reason", "size", "later", "state"),
+    [
+        (STALLED, 9, 1, "retry-wait"), (STALLED, 9, -1, "failed"), (STALLED, 11, 1, "failed"),
+        (STALLED, 9, None, "failed"), (STALLED, 9, 1300, "failed"), (SOURCE_DOWN, 9, 1, "failed"),
+        (REFUSED, 9, 1, "failed"),
+    ],
+)  # fmt: skip
+def test_a_part_that_an_attempt_left_is_replaced_by_the_next_one(loop, reason, size, later, state):
+    """The host of FTS died while it copied; the next attempt finds what it had written, and nothing of others."""
     (number,) = loop.submitted()
     began = loop.at.replace(microsecond=0)
-    lost = "No FTS server has updated the transfer status the last 900 seconds. Probably stalled"
-    loop.answer_files([number], "FAILED", reason=lost, start_time=f"{began:%Y-%m-%dT%H:%M:%S}", transfer_host="fts1")
+    loop.answer_files([number], "FAILED", reason=reason, start_time=f"{began:%Y-%m-%dT%H:%M:%S}", transfer_host="fts1")
     loop.monitor()
     assert loop.row(number).state == "retry-wait"
     loop.later(hours=1)
