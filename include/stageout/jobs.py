@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 
 from include.ledger.engine import Bind, reading, writing
-from include.stageout.attempts.answers import copy_time
+from include.stageout.attempts.answers import copy_time, seen_to_copy
 from include.stageout.claims import StageoutWorker
 from include.stageout.errors import MOVE_REFUSED
 from include.stageout.moves import (
@@ -195,7 +195,7 @@ def declare_dead(bind: Bind, fts_id: str, *, by: str, now: datetime, margin: tim
 
     def work(connection: Connection) -> frozenset[int]:
         columns = stageout_jobs.c
-        query = select(columns.id, columns.state, columns.claim, columns.due_at)
+        query = select(columns.id, columns.state, columns.claim, columns.due_at, columns.overwrites)
         query = query.where(columns.fts_id == fts_id).with_for_update()
         row = connection.execute(query).first()
         if row is None:
@@ -211,12 +211,13 @@ def declare_dead(bind: Bind, fts_id: str, *, by: str, now: datetime, margin: tim
         for state, (to, component) in _AFTER_DEATH.items():
             theirs = [transfer for transfer in rows if transfer.state == state.value]
             times = {transfer.id: now + copy_time(transfer.size) + margin for transfer in theirs}
+            began = {transfer.id: seen_to_copy(transfer, overwrites=row.overwrites) for transfer in theirs}
             if to is None:
                 note_writing(connection, times)
                 continue
             moves = [
                 TransferMove(number, state, to, f"{reason}; {writes_text(time)}", time - now, spends=False,
-                             may_write_until=time)
+                             may_write_until=time, began_at=began[number])
                 for number, time in times.items()
             ]  # fmt: skip
             moved |= move_transfers(connection, moves, component, now=now)

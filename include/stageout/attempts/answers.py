@@ -230,6 +230,15 @@ def copy_time(size: int | None) -> timedelta:
     return COPY_TIME + COPY_TIME_PER_MB * megabytes
 
 
+def seen_to_copy(row: Row[Any], *, overwrites: bool) -> datetime | None:
+    """Return since when FTS was seen to copy a transfer to a destination that did not exist; None: it was not seen.
+
+    What a copy that was cut off left there since then is the transfer's own.
+    """
+    active = row.state == _T.ACTIVE.value and not overwrites
+    return row.moved_at.replace(microsecond=0) if active else None
+
+
 def may_write_until(file: FileStatus, size: int | None, *, margin: timedelta, now: datetime) -> datetime | None:
     """Return until when the copy of a file that FTS has ended may still write; None: nothing of it writes.
 

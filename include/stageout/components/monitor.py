@@ -24,6 +24,7 @@ from include.stageout.attempts.answers import (
     FileJudgement,
     JobAnswer,
     files_by_transfer,
+    seen_to_copy,
 )
 from include.stageout.attempts.held import end_held_jobs, note_held_jobs
 from include.stageout.claims import ClaimedRows, claim_jobs, claim_transfers, keep_claim, look_again
@@ -271,9 +272,7 @@ class _MonitorBatch:
         if decision.verdict is CopyVerdict.CANNOT_TELL:
             return FileJudgement()
         text = f"its FTS job is lost; {decision.reason.text}"
-        # FTS was seen to copy it to a destination that did not exist: what a cut off copy left there is its own
-        active = transfer.state == _T.ACTIVE.value and not row.overwrites
-        began = transfer.moved_at.replace(microsecond=0) if active else None
+        began = seen_to_copy(transfer, overwrites=row.overwrites)
         return attempts.failed(transfer, replace(decision.reason, text=text), until=until, began=began)
 
     # -- the ledger

@@ -13,6 +13,7 @@ from include.settings.transfers.sites import ChecksumMode
 from include.stageout.claims import StageoutWorker
 from include.stageout.components.reporter import LONGEST_LOOK
 from include.stageout.errors import CREDENTIAL_MISSING
+from include.stageout.jobs import declare_dead
 from include.stageout.places.compare import READ_IN_PASS
 from include.stageout.places.facts import FileFacts
 from tests.fakes.transferloop import ADLER32, DictPlace, mock_site
@@ -128,15 +129,18 @@ def test_a_part_that_an_attempt_left_is_replaced_by_the_next_one(loop, reason, s
     assert (row.state, bool(row.may_overwrite)) == (state, state == "retry-wait")
 
 
+@pytest.mark.parametrize("dead", [False, True])
 @pytest.mark.parametrize(
     ("seen", "later", "state"), [(True, 1, "retry-wait"), (True, -1, "failed"), (False, 1, "failed")]
 )
-def test_a_part_that_a_lost_job_left_is_replaced_if_fts_was_seen_to_copy_it(loop, seen, later, state):
+def test_a_part_that_a_lost_job_left_is_replaced_if_fts_was_seen_to_copy_it(loop, seen, later, state, dead):
     (number,) = loop.submitted()
     if seen:
         loop.answer_files([number], "ACTIVE", start_time=f"{loop.at:%Y-%m-%dT%H:%M:%S}")
         loop.monitor()
     began = loop.at.replace(microsecond=0)
+    if dead:
+        declare_dead(loop.ledger, loop.jobs()[0].fts_id, by="operator", now=loop.now(), margin=timedelta(minutes=10))
     loop.server.jobs.clear()
     place, name = loop.places["bari"], loop.row(number).destination_name
     place.files[name] = FileFacts(9, "adler32:00000001")
