@@ -1,4 +1,4 @@
-"""Who asks our web applications, as Airflow's login says. Imported by the API server only, at the first request."""
+"""Callers of our web applications and their rights, as Airflow's login says. Only the API server imports it."""
 
 from __future__ import annotations
 

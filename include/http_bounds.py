@@ -18,7 +18,7 @@ _REPLY = (
 
 
 class Bounds:
-    """What all connections of a server share: at most ``connections``, each with ``head_s`` for a head.
+    """Limits that all connections of a server share: at most ``connections``, each with ``head_s`` for a head.
 
     ``on_limit`` is called with the limit that closed one.
     """

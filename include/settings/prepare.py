@@ -48,7 +48,7 @@ class Prepare(Block):
     gid_map: SitePath | None = None
     """The same for group ids."""
     dirtab: bool = False
-    """Whether the rules of the repository's own /.cvmfsdirtab count; put it there with `nightshift repo dirtab`."""
+    """Obey the rules of the repository's own /.cvmfsdirtab; put it there with `nightshift repo dirtab`."""
     autocatalogs: bool = False
     """Whether large folders become catalogs of their own."""
     autocatalogs_max: Annotated[int, Field(ge=2)] = 100_000

@@ -22,7 +22,7 @@ MAX_FILES = 10_000
 MAX_SIZE = 1 << 50
 """Bytes of one file: a PiB is a mistake."""
 _ALGORITHMS = ("adler32", "crc32c")
-"""Of the checksums that sites report."""
+"""Algorithms of the checksums that sites report."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _WORDS = {"owner": 128, "key": 128, "workflow": 128, "activity": 128, "user_job": 128, "dataset": 512}
 """Characters that the ledger has for each."""

@@ -68,7 +68,7 @@ def store_summary(folder: Path, night: Summary) -> Path:
 
 
 def is_made(bind: Bind, slot: str, day: date, *, sent: bool) -> bool:
-    """Whether a night's summary was made and, with `sent`, sent."""
+    """Tell if a night's summary was made and, with `sent`, sent."""
     where = [summaries.c.slot == slot, summaries.c.build_date == day]
     if sent:
         where.append(summaries.c.told_at.is_not(None))

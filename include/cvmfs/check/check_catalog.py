@@ -49,7 +49,7 @@ class Mounted:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What a catalog holds, as counted from its rows; ``stated``: its own counters by name, None for an absent one.
+    """Content of a catalog, as counted from its rows; ``stated``: its own counters by name, None for an absent one.
 
     ``complete`` is false when it could not be read to its end, so that nothing above can be compared with it.
     ``columns``: of its table of entries, in order.

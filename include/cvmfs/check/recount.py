@@ -5,14 +5,14 @@ What counts is what the check counts (docs/formats.md, statistics counters).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from include.cvmfs.check.check_catalog import Audited, Miscount, Mounted, audit, miscounts
 from include.cvmfs.check.findings import Findings, Subject
 from include.cvmfs.commit.rewrite import Rewriter
 from include.cvmfs.errors import CatalogError
-from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog
-from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.counters import Counts, Statistics
 
 _UNCOUNTABLE = frozenset({Subject.CATALOG, Subject.ROWS, Subject.NESTED})
@@ -21,21 +21,15 @@ _UNCOUNTABLE = frozenset({Subject.CATALOG, Subject.ROWS, Subject.NESTED})
 def _ignore(*_: object) -> None: ...
 
 
+@dataclass(eq=False)
 class Recounter(Rewriter):
     """Rewrites catalogs with wrong counters. ``miscounts``: those of each catalog that has any, by its path.
 
     Raises CatalogError for a catalog with rows that cannot be counted.
     """
 
-    def __init__(
-        self,
-        catalogs: CatalogCache,
-        keep: Callable[[PackedCatalog], None],
-        progress: Callable[[int], None] = _ignore,
-    ) -> None:
-        super().__init__(catalogs, keep, progress)
-        self.miscounts: dict[str, list[Miscount]] = {}
-        self._counted: dict[bytes, Statistics] = {}
+    miscounts: dict[str, list[Miscount]] = field(init=False, default_factory=dict)
+    _counted: dict[bytes, Statistics] = field(init=False, default_factory=dict)
 
     def _needs(self, catalog: Catalog, reference: NestedRef, below: Sequence[NestedRef]) -> bool:  # noqa: ARG002
         audited = self._audited(reference)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from include.cvmfs.commit.commit import Head, read_head, switch
 from include.cvmfs.commit.edit import NewRoot
@@ -49,22 +49,17 @@ class Rewritten:
     before: ObjectHash | None = None
 
 
+@dataclass(eq=False)
 class Rewriter(ABC):
     """Rewrites trees; what it did once it does not do again. ``keep`` is given each new catalog, children first.
 
     ``progress`` gets the number of catalogs that were read.
     """
 
-    def __init__(
-        self,
-        catalogs: CatalogCache,
-        keep: Callable[[PackedCatalog], None],
-        progress: Callable[[int], None] = _ignore,
-    ) -> None:
-        self.catalogs = catalogs
-        self._keep = keep
-        self._progress = progress
-        self._done: dict[tuple[str, bytes], Rewritten] = {}
+    catalogs: CatalogCache
+    keep: Callable[[PackedCatalog], None]
+    progress: Callable[[int], None] = _ignore
+    _done: dict[tuple[str, bytes], Rewritten] = field(init=False, default_factory=dict)
 
     def tree(self, reference: NestedRef, *, now: int | None = None) -> Rewritten:
         """The tree below a catalog. ``now`` (Unix s) is the time of the new one, which else keeps that of the old.
@@ -74,7 +69,7 @@ class Rewriter(ABC):
         key = (reference.path, reference.hash.digest)
         if key not in self._done:
             self._done[key] = self._rewritten(reference, now)
-            self._progress(len(self._done))
+            self.progress(len(self._done))
         return self._done[key]
 
     def replaced(self) -> dict[str, str]:
@@ -87,7 +82,7 @@ class Rewriter(ABC):
 
     @abstractmethod
     def _needs(self, catalog: Catalog, reference: NestedRef, below: Sequence[NestedRef]) -> bool:
-        """Whether a catalog is to be rewritten whatever is below it; ``below``: its nested catalogs, which are done."""
+        """Tell if a catalog is to be rewritten whatever is below it; ``below``: its nested catalogs, which are done."""
 
     @abstractmethod
     def _amend(self, catalog: Catalog, reference: NestedRef) -> int:
@@ -114,7 +109,7 @@ class Rewriter(ABC):
             catalog.close()
         packed = PackedCatalog.of(database, reference.hash.algorithm)
         self.catalogs.remember(packed.hash, database)
-        self._keep(packed)
+        self.keep(packed)
         return Rewritten(
             NestedRef(reference.path, packed.hash, packed.size),
             1 + sum(child.catalogs for child in below),

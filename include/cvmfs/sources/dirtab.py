@@ -68,7 +68,7 @@ class Dirtab:
         return not self.opposes(path)
 
     def leads_below(self, path: str) -> bool:
-        """Whether a rule may match a directory below the one at an absolute path."""
+        """Tell if a rule may match a directory below the one at an absolute path."""
         return self._above is not None and self._above.fullmatch(bytes_of_name(path)) is not None
 
     def opposes(self, path: str) -> bool:

@@ -138,7 +138,7 @@ class Transfers:
         return True
 
     def has_banned(self, caller: Caller) -> bool:
-        """Whether a caller is a banned user."""
+        """Tell if a caller is a banned user."""
         return (USER, caller.user, EVERY_VO) in self.bans
 
     def ban(self, kind: str, name: str, vo: str, document: dict[str, Any], now: float) -> list[str]:

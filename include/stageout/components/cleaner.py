@@ -30,7 +30,7 @@ from include.stageout.upkeep.cleaning import DONE_WITH_SOURCE, SourceToClean, is
 FTS_TIME = timedelta(seconds=1)
 """FTS leaves out the fractions of seconds."""
 CLOCKS = timedelta(minutes=1)
-"""How far the clock of a storage may be before that of FTS."""
+"""The clock of a storage may be ahead of that of FTS by so much."""
 _T = TransferState
 _CLEANER = StageoutComponent.CLEANER
 

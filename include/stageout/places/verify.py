@@ -112,7 +112,7 @@ def verified_on_proof(site: RemoteSite) -> bool:
 
 
 def _sizes(evidence: CopyEvidence) -> CopyDecision | None:
-    """Whether the sizes are the same; the source is asked before they differ. None: there is nothing to compare."""
+    """Compare the sizes; the source is asked before they count as different. None: there is nothing to compare."""
     copy, source = _facts(evidence.destination)[-1].size, [facts.size for facts in _facts(evidence.source)[-1:]]
     wanted = source if evidence.size is None else [evidence.size]
     if not wanted:

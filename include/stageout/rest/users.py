@@ -1,11 +1,11 @@
-"""Who asks: users see and change what is their own, operators everything, viewers change nothing."""
+"""Callers and their rights: users see and change what is their own, operators everything, viewers change nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 EDITED_DAG = "stage_out_submit"
-"""Who may edit this DAG may change transfers."""
+"""The DAG whose editors may change transfers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class StageoutUser:
 
     @property
     def may_change(self) -> bool:
-        """Whether the user may change anything: others only look."""
+        """Tell if the user may change anything: others only look."""
         return self.operator or self.editor
 
     def may_see(self, owner: str) -> bool:

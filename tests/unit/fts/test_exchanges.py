@@ -45,7 +45,7 @@ CALLS: dict[str, Callable[[FtsClient], object]] = {
     r"POST /ban/se": lambda client: client.ban(BanOf.STORAGE, "mock://x.lab"),
     r"GET /optimizer/current": lambda client: client.link_decisions(),
 }
-"""Of the client, by the requests that they send."""
+"""Calls of the client, by the requests that they send."""
 
 
 def _call(exchange: Exchange) -> Callable[[FtsClient], object] | None:
@@ -103,7 +103,7 @@ class Embedded:
     def __init__(self, folder: Path) -> None:
         admin, user = _caller("host"), _caller("user1")
         tokens = folder / "tokens"
-        tokens.write_text("known-token somebody\n")
+        tokens.write_text("known-token ann\n")
         config = FtsServiceConfig(folder / "fts.sqlite", tokens=tokens, admins=frozenset({admin.user}))
         app = create_fts_app(config, clock=lambda: NOW)
         self.transfers: Transfers = app.state.transfers
@@ -179,7 +179,7 @@ def test_the_embedded_service_replies_as_fts(embedded: Embedded, exchange: Excha
 
 
 def _of(recorded: Any, value: Any) -> Any:
-    """Of a reply, the members that the recorded one has."""
+    """Keep those members of a reply that the recorded one has."""
     if isinstance(recorded, dict) and isinstance(value, dict):
         return {key: _of(recorded[key], value[key]) for key in recorded if key in value}
     if isinstance(recorded, list) and isinstance(value, list) and len(recorded) == len(value):

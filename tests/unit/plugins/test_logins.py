@@ -1,4 +1,4 @@
-"""The plugin's web applications behind Airflow's own login: what each role may do, and what a wrong token is told."""
+"""The plugin's web applications behind Airflow's login: what each role may do, and how wrong tokens are answered."""
 
 from __future__ import annotations
 

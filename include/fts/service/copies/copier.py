@@ -45,7 +45,7 @@ def recoverable(failure: FailureReason) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CopyOrder:
-    """One file to copy. ``checksum``: `algorithm:digits`, an algorithm alone, or None; ``verify``: b, s, t or n.
+    """A file to copy. ``checksum``: `algorithm:digits`, an algorithm alone, or None; ``verify``: b, s, t or n.
 
     ``draft``: `FileRecord.draft`.
     """

@@ -139,7 +139,7 @@ def _states(request: FtsRequest) -> set[str]:
 
 
 def _limit(request: FtsRequest) -> int:
-    """How many jobs are listed; what is no number, and 0, count as none. Raises FtsRequestRefused."""
+    """Read how many jobs are listed; 0 and what is no number stand for MOST_LISTED. Raises FtsRequestRefused."""
     try:
         limit = int(request.query("limit") or 0)
     except ValueError:
