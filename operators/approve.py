@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from hooks.cause import PLAN, why_no_plan
 from hooks.retry import RetryByKind
 from hooks.site import run_name
-from operators.base import NightshiftOperator, attempt_of, batches_of, clock, former_names
+from operators.base import NightshiftOperator, attempt_of, batches_of, clock
 from operators.night import INHERITED
 from operators.watch import log_of
 
@@ -194,9 +194,3 @@ def _named(user: Any) -> str:
         return "unknown user"
     given = user if isinstance(user, dict) else {"id": getattr(user, "id", ""), "name": getattr(user, "name", "")}
     return str(given["name"]) if given["name"] == given["id"] else f"{given['name']} ({given['id']})"
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(
-        __name__, {"AskOperator": "AskApprovalOperator", "ApproveOperator": "AwaitApprovalOperator"}
-    )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,23 +91,3 @@ def batches_of(value: Sequence[dict[str, Any]] | dict[str, Any] | None) -> list[
     if value is None:
         return []
     return [Batch.from_json(batch) for batch in ([value] if isinstance(value, dict) else value)]
-
-
-def former_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's `__getattr__` for classes that were renamed: gives the class and warns. A name goes after one release.
-
-    Args:
-        module: The module's `__name__`.
-        names: The name of today by the former one.
-
-    Returns:
-        The function, which raises AttributeError for any other name.
-    """
-
-    def get(name: str) -> Any:
-        if name not in names:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        warnings.warn(f"{module}.{name} is now called {names[name]}", DeprecationWarning, stacklevel=2)
-        return getattr(sys.modules[module], names[name])
-
-    return get

@@ -9,7 +9,7 @@ from airflow.sdk import Asset, AssetWatcher
 from airflow.sdk.exceptions import AirflowSkipException
 
 from include.dag_runs import PASS
-from operators.base import NightshiftOperator, clock, former_names
+from operators.base import NightshiftOperator, clock
 from operators.passes import start_once
 
 if TYPE_CHECKING:
@@ -116,7 +116,3 @@ class BeginNightOperator(NightshiftOperator):
             conf={"build_date": self.day, PASS: turn.to_json()},
             note=f"The night of {day}, slot {self.slot}, began with its first artifact; it ends at {turn.until}.",
         )
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(__name__, {"HeardOperator": "ReadIndexEventsOperator"})

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.site import require_wanted
 from include.errors import NightshiftError
-from operators.base import NightshiftOperator, attempt_of, clock, former_names, holder_name
+from operators.base import NightshiftOperator, attempt_of, clock, holder_name
 from operators.lease import Killed, WaitedTooLong, quietly
 from operators.links import CollectionLogLink
 from operators.thaw import WritingOperator
@@ -436,15 +436,3 @@ def _task_token(context: Context) -> str:
     """Who starts a job: the task of this run, in any of its tries."""
     name = holder_name(context).rpartition(" try ")[0]
     return hashlib.sha256(name.encode()).hexdigest()[:16]
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(
-        __name__,
-        {
-            "WhitelistLookOperator": "CheckWhitelistOperator",
-            "TagPruneOperator": "PruneTagsOperator",
-            "UnfinishedRemoveOperator": "RemoveUnfinishedWritesOperator",
-            "CheckOperator": "CheckRepositoryOperator",
-        },
-    )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.base import NightshiftOperator, attempt_of, batches_of, former_names
+from operators.base import NightshiftOperator, attempt_of, batches_of
 from operators.lease import Done, Waiting
 from operators.publish import BatchTaskOperator
 
@@ -84,9 +84,3 @@ class InheritArtifactsOperator(BatchTaskOperator):
         if isinstance(settled, Waiting):
             return settled
         return Done([{"kind": "inherited", **row} for row in settled.result])
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(
-        __name__, {"InheritPrepareOperator": "PrepareInheritedOperator", "InheritOperator": "InheritArtifactsOperator"}
-    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.base import NightshiftOperator, former_names
+from operators.base import NightshiftOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -92,9 +92,3 @@ def _state_of(context: Context) -> StateOf:
         return str(getattr(found[name], "value", found[name]) or "not scheduled yet")
 
     return state
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(
-        __name__, {"LeasesLookOperator": "ListLeasesOperator", "LeasesEndOperator": "EndLeasesOperator"}
-    )

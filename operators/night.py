@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.cause import PLAN, first_cause, reason_kept, why_no_build
 from hooks.site import run_name
-from operators.base import NightshiftOperator, attempt_of, former_names
+from operators.base import NightshiftOperator, attempt_of
 from operators.lease import Done, LeaseTaskOperator, Waiting
 from operators.links import NightLink, QualityLink
 
@@ -284,16 +284,3 @@ def verdicts(found: Iterable[QualityRecord]) -> dict[str, str]:
 def slot_asset(slot: str) -> Asset:
     """What a published build of a slot is called among Airflow's assets."""
     return Asset(name=f"nightlies_{slot}", uri=f"nightshift://slots/{slot}", group="nightlies")
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(
-        __name__,
-        {
-            "NightPlanOperator": "PlanNightOperator",
-            "PublicationPlanOperator": "PlanPublicationOperator",
-            "GateOperator": "CheckCompletenessOperator",
-            "LinksOperator": "SetLinksOperator",
-            "AnnounceOperator": "AnnounceBuildOperator",
-        },
-    )

@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
 from hooks.cause import why_no_build
 from include.dag_runs import PASS
-from operators.base import NightshiftOperator, clock, former_names
+from operators.base import NightshiftOperator, clock
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -88,7 +88,3 @@ def start_once(dag_id: str, run_id: str, *, conf: Mapping[str, Any], note: str) 
         deferrable=False,
         note=note,
     )
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(__name__, {"NextPassOperator": "StartNextPassOperator"})

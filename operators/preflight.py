@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from operators.base import NightshiftOperator, former_names, log_folder
+from operators.base import NightshiftOperator, log_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,7 +32,3 @@ class RunPreflightOperator(NightshiftOperator):
         if not report.ready:
             raise NotReady(report)
         return {severity.value: len(report.of_severity(severity)) for severity in Severity}
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(__name__, {"PreflightOperator": "RunPreflightOperator"})

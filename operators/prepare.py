@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from operators.base import NightshiftOperator, attempt_of, batches_of, former_names, tries_left
+from operators.base import NightshiftOperator, attempt_of, batches_of, tries_left
 from operators.links import SourceLink
 
 if TYPE_CHECKING:
@@ -90,7 +90,3 @@ class ProgressReporter:
             "%s: %d files, %d bytes read; %d objects new, %d known, %d bytes uploaded",
             item.name, done.files, done.bytes, done.objects_new, done.objects_reused, done.bytes_uploaded,
         )  # fmt: skip
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(__name__, {"CvmfsPrepareOperator": "PrepareArtifactsOperator"})

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hooks.cause import PLAN
-from operators.base import attempt_of, batches_of, former_names
+from operators.base import attempt_of, batches_of
 from operators.lease import Done, LeaseTaskOperator, Waiting
 from operators.links import RepositoryLink
 
@@ -118,7 +118,3 @@ def ended_tasks(context: Context, artifacts: Collection[str]) -> dict[str, str]:
             of_batch = {item.name for item in batches_of(batch)[0].items} & {*artifacts}
             found |= dict.fromkeys(of_batch, f"task {ti.task_id}[{index}] is {state}")
     return found
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(__name__, {"CvmfsPublishOperator": "PublishArtifactsOperator"})

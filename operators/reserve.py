@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from operators.base import attempt_of, batches_of, former_names
+from operators.base import attempt_of, batches_of
 from operators.lease import Done, LeaseTaskOperator, Waiting
 from operators.links import RepositoryLink
 
@@ -47,7 +47,3 @@ class ReserveDestinationsOperator(LeaseTaskOperator):
                 "lease_held_s": round(made.lease_held_s, 3),
             }
         )
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(__name__, {"CvmfsReserveOperator": "ReserveDestinationsOperator"})

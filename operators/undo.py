@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.site import require_wanted, run_name
 from operators.approve import questions_to_map
-from operators.base import NightshiftOperator, attempt_of, clock, former_names
+from operators.base import NightshiftOperator, attempt_of, clock
 from operators.lease import Done, LeaseTaskOperator, Waiting
 from operators.links import NightLink
 
@@ -321,7 +321,3 @@ def wish_of(context: Context) -> Wish:
         instead=Instead(params["instead"]),
         move_links=bool(params["move_links"]),
     )
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(__name__, {"UndoLookOperator": "PlanUndoOperator", "UndoOperator": "UndoBuildOperator"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from operators.base import attempt_of, batches_of, former_names
+from operators.base import attempt_of, batches_of
 from operators.links import RepositoryLink
 from operators.thaw import WritingOperator
 
@@ -42,7 +42,3 @@ class VerifyArtifactsOperator(WritingOperator):
         removed = self.outlasting(site, lambda: self.unless_frozen(site, tidy))
         read = self.outlasting(site, lambda: verify_run(site, attempt))
         return {"verified": len(read), "files": sum(tree.files for tree in read), "tidied": len(removed)}
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(__name__, {"CvmfsVerifyOperator": "VerifyArtifactsOperator"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from operators.base import NightshiftOperator, clock, former_names, log_folder
+from operators.base import NightshiftOperator, clock, log_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,7 +109,3 @@ class AskAirflow:
     def _count(self, night: Tick, which: Mapping[str, Any], state: str | None = None) -> int:
         states = {} if state is None else {"states": [state]}
         return int(self._ti.get_dr_count(dag_id=night.dag_id, **which, **states))
-
-
-if not TYPE_CHECKING:
-    __getattr__ = former_names(__name__, {"WatchOperator": "WatchNightsOperator"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,15 +24,6 @@ class NotThere(NightshiftError):
 
     code = "awaited-object-missing"
     retryable = True
-
-
-def former_fqrn(fqrn: str | None, repository: str | None) -> str:
-    """The repository's name, also by the argument's former name `repository`, which goes after one release."""
-    if repository is not None:
-        warnings.warn("the argument `repository` is now called `fqrn`", DeprecationWarning, stacklevel=3)
-    if fqrn is None and repository is None:
-        raise ValueError("give `fqrn`, the name of the repository")
-    return str(repository if fqrn is None else fqrn)
 
 
 class NightshiftSensor(OutlastsOutages, OnSite, BaseSensorOperator):
@@ -116,7 +106,7 @@ class WaitSensor(NightshiftSensor):
             NightshiftError: What can never be, with its own error.
         """
         seen = self._look()
-        if not (seen.ready or event.get("found", event.get("free"))):
+        if not (seen.ready or event["found"]):
             raise NotThere(f"{event['reason']}; waited for {self.timeout:.0f} s. See who is to provide or release it.")
         return seen.result
 

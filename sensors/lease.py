@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sensors.base import WaitSensor, former_fqrn
+from sensors.base import WaitSensor
 
 __all__ = ["LeaseFreeSensor"]
 
@@ -19,7 +19,6 @@ class LeaseFreeSensor(WaitSensor):
         gateway_conn_id: A connection of type `cvmfs_gateway`, whose address is asked; None: the one that the site
             configuration names for the repository.
         timeout: Seconds to wait before the task fails.
-        repository: Former name of `fqrn`.
         **kwargs: `poke_interval`, `deferrable`, and those of every sensor.
 
     Raises:
@@ -32,15 +31,14 @@ class LeaseFreeSensor(WaitSensor):
     def __init__(
         self,
         *,
-        fqrn: str | None = None,
+        fqrn: str,
         path: str = "",
         gateway_conn_id: str | None = None,
         timeout: float = 7200.0,
-        repository: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(timeout=timeout, **kwargs)
-        self.fqrn = former_fqrn(fqrn, repository)
+        self.fqrn = fqrn
         self.path = path
         self.gateway_conn_id = gateway_conn_id
 
@@ -55,6 +53,3 @@ class LeaseFreeSensor(WaitSensor):
             message = f"{self.task_id}: path {self.path!r} of {self.fqrn}: {bad}; {BadLeasePath.hint}"
             raise BadLeasePath(message, repository=self.fqrn, path=self.path) from None
         return found | ({"gateway_conn_id": self.gateway_conn_id} if self.gateway_conn_id else {})
-
-    free = WaitSensor.found
-    """Where tasks come back that an earlier release deferred."""

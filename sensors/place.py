@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sensors.base import WaitSensor, former_fqrn
+from sensors.base import WaitSensor
 
 __all__ = ["PlaceSensor"]
 
@@ -23,7 +23,6 @@ class PlaceSensor(WaitSensor):
             `free` also takes a path that does not exist.
         replaces: What is there is going to be replaced, and is no obstacle.
         timeout: Seconds to wait before the task fails.
-        repository: Former name of `fqrn`.
         **kwargs: `poke_interval`, `deferrable`, and those of every sensor.
 
     Raises:
@@ -36,18 +35,17 @@ class PlaceSensor(WaitSensor):
     def __init__(
         self,
         *,
-        fqrn: str | None = None,
+        fqrn: str,
         path: str,
         until: str = "reserved",
         replaces: bool = False,
         timeout: float = 7200.0,
-        repository: str | None = None,
         **kwargs: Any,
     ) -> None:
         if until not in ("reserved", "free"):
             raise ValueError(f"until is {until!r}: write 'reserved' or 'free'")
         super().__init__(timeout=timeout, **kwargs)
-        self.fqrn = former_fqrn(fqrn, repository)
+        self.fqrn = fqrn
         self.path = path
         self.until = until
         self.replaces = replaces

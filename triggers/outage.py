@@ -79,7 +79,7 @@ class OutlastsOutages:
         Returns:
             What the task returns.
         """
-        self._pauses = event.get("number", number)  # the event has it of tasks that an earlier release deferred
+        self._pauses = number
         self.log.info("back from waiting: %s", event["reason"])  # type: ignore[attr-defined]
         return self.execute(context)  # type: ignore[attr-defined]
 

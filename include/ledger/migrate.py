@@ -59,7 +59,12 @@ def _behind(engine: Engine, head: str, known: frozenset[str]) -> bool:
     found = version(engine)
     if found is not None and found not in known:
         url = shown(engine.url)
-        what = f"ledger {url}: its tables have version {found}, this code knows up to {head}. "
+        if found.isdecimal():
+            raise LedgerError(
+                f"ledger {url}: its tables have revision {found}, of a commit before Nightshift 0.2.0, and cannot be "
+                "upgraded. Use that commit for it, or name a new ledger.", url=url
+            )  # fmt: skip
+        what = f"ledger {url}: its tables have revision {found}, this code knows up to {head}. "
         raise LedgerError(f"{what}Install the newer Nightshift that made them, or name another ledger.", url=url)
     return found != head
 

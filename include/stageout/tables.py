@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, Table, UniqueConstraint, false
 
+from include.ledger.metadata import ROW_ID, UtcTime, exact, hexadecimal, long_text, metadata
 from include.ledger.metadata import TABLE_OPTIONS as PLAIN_OPTIONS
-from include.ledger.metadata import UtcTime, exact, hexadecimal, long_text, metadata
 
-ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 NAME = exact(128)
 LOGICAL_NAME = exact(1024)
 TABLE_OPTIONS = {**PLAIN_OPTIONS, "sqlite_autoincrement": True}

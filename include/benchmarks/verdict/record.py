@@ -7,11 +7,9 @@ from datetime import datetime
 
 from pydantic import TypeAdapter
 from sqlalchemy import (
-    BigInteger,
     Column,
     Connection,
     Index,
-    Integer,
     Table,
     UniqueConstraint,
     insert,
@@ -25,10 +23,9 @@ from include.benchmarks.verdict.compare import BenchmarkVerdict
 from include.benchmarks.verdict.figures import plan_digest
 from include.benchmarks.verdict.judge import JudgedCampaign, judge
 from include.ledger.engine import Bind, reading, writing
-from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, hexadecimal, long_text, metadata
+from include.ledger.metadata import ROW_ID, TABLE_OPTIONS, UtcTime, exact, hexadecimal, long_text, metadata
 from include.settings.storage_benchmark.blocks import BenchmarkSettings
 
-ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 NAME = exact(128)
 
 benchmark_campaigns = Table(

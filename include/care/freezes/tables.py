@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, Integer, Table
+from sqlalchemy import Column, Index, Table
 
-from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, long_text, metadata
-
-ROW_ID = BigInteger().with_variant(Integer, "sqlite")
+from include.ledger.metadata import ROW_ID, TABLE_OPTIONS, UtcTime, exact, long_text, metadata
 
 interventions = Table(
     "interventions",

@@ -30,7 +30,7 @@ class NotifyEvent(Enum):
 class Message:
     """`key` names the cause: the same cause has the same key, however it is worded. `severity`: error, warning or ok.
 
-    `former_keys`: what earlier versions of the program called the same cause. `code`: of the error, if there is one.
+    `code`: of the error, if there is one.
     `links` maps names to URLs. `html`: the same text for those who read mail in colours.
     """
 
@@ -43,7 +43,6 @@ class Message:
     links: Mapping[str, str] = field(default_factory=dict)
     html: str | None = None
     code: str = ""
-    former_keys: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """What a webhook is sent (docs/formats.md, notifications)."""

@@ -58,7 +58,7 @@ def claim(bind: Bind, message: Message, *, now: datetime, window: timedelta) -> 
             "last_seen_at": now,
         }
         where = alerts.c.cause == cause
-        if connection.scalar(select(alerts.c.cause).where(where)) is None and not _renamed(connection, message):
+        if connection.scalar(select(alerts.c.cause).where(where)) is None:
             try:
                 with connection.begin_nested():
                     connection.execute(
@@ -71,22 +71,6 @@ def claim(bind: Bind, message: Message, *, now: datetime, window: timedelta) -> 
         return bool(connection.execute(update(alerts).where(where, stale).values(told_at=now, fault=None)).rowcount)
 
     return writing(bind, work)
-
-
-def _renamed(connection: Connection, message: Message) -> bool:
-    """Whether the cause was known under a key of an earlier version, and has its present key now."""
-    former = [cause_of(key) for key in message.former_keys]
-    query = select(alerts.c.cause).where(alerts.c.cause.in_(former)).order_by(alerts.c.told_at.desc()).limit(1)
-    known = connection.scalar(query) if former else None
-    if known is None:
-        return False
-    values = {"cause": cause_of(message.key), "key": message.key[:512]}
-    try:
-        with connection.begin_nested():
-            connection.execute(update(alerts).where(alerts.c.cause == known).values(**values))
-    except IntegrityError:
-        pass  # another process did it in this moment
-    return True
 
 
 def not_told(bind: Bind, message: Message, fault: str | None) -> None:

@@ -9,7 +9,6 @@ from datetime import date, datetime
 from include.care.notify.message import Message, NotifyEvent
 from include.care.watch.summary import Fate, Line, Summary
 from include.cvmfs import errors as cvmfs
-from include.error_names import names_of_code
 from include.errors import Concern, kinds_in
 from include.fts import errors as fts
 from include.gateway import errors as gateway
@@ -23,7 +22,6 @@ SHOWN = 20
 """Artifacts that a message names; the summary has them all."""
 REJECTED = "artifact-rejected"
 """Used as the code of an artifact that its own index made unusable."""
-_FORMER_REJECTED = "Rejected"
 
 SUBJECTS = (cvmfs, fts, gateway, ledger, node, settings, stageout, storage)
 """Where errors are defined that concern a part of the site."""
@@ -55,12 +53,7 @@ class Cause:
 
     def key_of(self, line: Line) -> str:
         """The key of this failure of an artifact; the same if a later pass fails with it in the same way."""
-        return self.keys_of(line)[0]
-
-    def keys_of(self, line: Line) -> tuple[str, ...]:
-        """The key, then those that earlier versions had for it."""
-        about = f"failed:{self.slot}:{self.date}:{line.build_id}:{line.name}"
-        return tuple(f"{about}:{name}" for name in (self.code, *former_names(self.code)))
+        return f"failed:{self.slot}:{self.date}:{line.build_id}:{line.name}:{self.code}"
 
     def of(self, lines: Iterable[Line]) -> Cause:
         """The same cause, with some of its artifacts only."""
@@ -72,9 +65,8 @@ class Cause:
         what = f"{first.name} failed" if len(self.lines) == 1 else f"{len(self.lines)} artifacts failed"
         named = ",".join(sorted(line.name for line in self.lines)) if self.site_cure is None else ""
         runs = {line.run: line.log for line in self.lines if line.run and line.log}
-        about = f"failed:{self.slot}:{self.date}"
         return Message(
-            key=f"{about}:{self.code}:{named}",
+            key=f"failed:{self.slot}:{self.date}:{self.code}:{named}",
             event=NotifyEvent.FAILED,
             severity="error",
             title=f"{night}: {what}: {self.code}",
@@ -82,7 +74,6 @@ class Cause:
             cure=" ".join(filter(None, (self.site_cure, self._what_happens(until, now)))),
             links={("log" if len(runs) == 1 else f"log of {run}"): url for run, url in runs.items()},
             code=self.code,
-            former_keys=tuple(f"{about}:{name}:{named}" for name in former_names(self.code)),
         )
 
     def _blocked(self) -> list[str]:
@@ -119,7 +110,7 @@ def causes(seen: Summary, has_left: Callable[[Line], bool]) -> Iterator[Cause]:
 
 def untold(cause: Cause, told: Collection[str]) -> Cause | None:
     """The cause with only the artifacts whose keys are not in `told`; None if it has no others."""
-    left = [line for line in cause.lines if not any(key in told for key in cause.keys_of(line))]
+    left = [line for line in cause.lines if cause.key_of(line) not in told]
     return cause.of(left) if left else None
 
 
@@ -127,11 +118,6 @@ def site_cure(code: str) -> str | None:
     """The hint for an error that is the site's, not an artifact's; None for all others."""
     concern = _CONCERNS.get(code)
     return None if concern is None else _CURES.get(concern)
-
-
-def former_names(code: str) -> tuple[str, ...]:
-    """The names of a code in the keys of earlier versions."""
-    return (_FORMER_REJECTED,) if code == REJECTED else names_of_code(code)
 
 
 def _blocked_by(failed: Iterable[Line], lines: Sequence[Line]) -> Iterator[Line]:

@@ -17,11 +17,10 @@ from include.care.notify.notifier import Notifier, Said
 from include.care.notify.records import append_note, claim, take_notes
 from include.care.preflight.findings import NotReady
 from include.care.watch.alerts import Runs, Tick, alerts_of
-from include.care.watch.failures import former_names, site_cure
+from include.care.watch.failures import site_cure
 from include.care.watch.records import read_summary
 from include.care.watch.summary import no_log
 from include.care.watch.watch import nights, tell_failures, whitelist_alerts
-from include.error_names import code_of_name, name_of_code
 from include.errors import code_of
 from include.ledger.errors import LedgerError
 from include.nightlies.records import builds, questions
@@ -58,12 +57,12 @@ class TaskFault:
 
     @classmethod
     def from_json(cls, note: Mapping[str, Any]) -> TaskFault:
-        """As `to_json` of this or an earlier version made it."""
-        return cls(note["task"], code_of_name(note["error_class"]), note["text"], note["subject"])
+        """As `to_json` made it."""
+        return cls(note["task"], note["code"], note["text"], note["subject"])
 
     def to_json(self) -> dict[str, Any]:
         """What the ledger keeps of it until its run has ended."""
-        return {"task": self.task, "error_class": name_of_code(self.code), "text": self.text, "subject": self.subject}
+        return {"task": self.task, "code": self.code, "text": self.text, "subject": self.subject}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +218,6 @@ def _message(
     """`code`: of the one error of them all, which is then part of the key."""
     first = faults[0] if faults else None
     why = f": {first.code or first.task}" if first else ""
-    former = () if code is None else tuple(f"{key}:{name}" for name in former_names(code))
     lines = [fault.text for fault in faults[:SHOWN]]
     if not faults:
         last = f"Its task `{run.task}` failed last." if run.task else "None of its tasks failed."
@@ -229,7 +227,7 @@ def _message(
         f"run {run.run_id} of {run.dag_id} failed{why}",
         "\n".join([f"The run {run.run_id} of `{run.dag_id}` failed.", *lines]),
         " ".join(filter(None, (cure, "When the cause is cured, clear the failed tasks of the run with downstream."))),
-        code=first.code if first else "", former_keys=former,
+        code=first.code if first else "",
     )  # fmt: skip
 
 

@@ -50,8 +50,8 @@ _FATES = {
 class Line:
     """One artifact. Sizes in bytes; `seconds`: of work, all phases; `log`: the URL of its run's page.
 
-    `mended`: for one that is there, how an earlier pass failed with it. `code`: of the error of one that failed, and
-    `error_class`, what people knew it by. `blocked_by`: the artifact that it depends on and that is not there.
+    `mended`: for one that is there, how an earlier pass failed with it. `code`: of the error of one that failed.
+    `blocked_by`: the artifact that it depends on and that is not there.
     `artifact`, `publication`: the rows of the ledger that it was made from, where there are any.
     """
 
@@ -71,7 +71,6 @@ class Line:
     ended_at: datetime | None = None
     run: str | None = None
     log: str | None = None
-    error_class: str | None = None
     mended: str | None = None
     code: str | None = None
     blocked_by: str | None = None
@@ -100,7 +99,6 @@ class Line:
             "ended_at": self.ended_at.isoformat() if self.ended_at else None,
             "run": self.run,
             "log": self.log,
-            "error_class": self.error_class,
             "mended": self.mended,
         }
         # members that were added later are left out where they have no value
@@ -342,7 +340,6 @@ def _line(
         ended_at=of.ended_at,
         run=of.run_id,
         log=log_of(of.run_id),
-        error_class=of.error_class if of.state is State.FAILED else None,
         mended=_failed_before(found, of) if of.state.good else None,
         code=of.code if of.state is State.FAILED else None,
         blocked_by=of.blocked_by if of.state is State.SKIPPED else None,

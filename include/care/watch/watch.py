@@ -131,7 +131,7 @@ def tell_failures(
     """Notify of what a pass has left failed: once for each cause, and for an artifact's own failures once for each."""
     window = timedelta(hours=site.settings.notify.window_hours)
     for cause in causes(seen, left):
-        keys = [key for line in cause.lines for key in cause.keys_of(line)]
+        keys = [cause.key_of(line) for line in cause.lines]
         new = untold(cause, seen_of(site.ledger, keys, now - window))
         if new is None:
             continue

@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from include.error_names import name_of_code
 from include.errors import code_of
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.errors import IllegalMove, PublicationUnknown, StaleAttempt
@@ -29,7 +28,7 @@ _TRY = {
     Phase.PUBLISH: publications.c.publish_try,
 }
 _REASON_LENGTH = 4000
-_OUTCOME = ("error_class", "code", "skip_reason", "blocked_by")
+_OUTCOME = ("code", "skip_reason", "blocked_by")
 _BEGUN_AGAIN = (
     "state", "reason", "artifact", "artifact_sha256", "phase", "try_number", "plan_try", "seconds", "updated_at",
 )  # fmt: skip
@@ -121,7 +120,6 @@ def move(
             values = _recorded(move.figures or Figures(), row) | {
                 "state": to.value,
                 "reason": move.reason[:_REASON_LENGTH],
-                "error_class": None if code is None else name_of_code(code),
                 "code": code,
                 "skip_reason": None if move.skip is None else move.skip.value,
                 "blocked_by": move.blocked_by,

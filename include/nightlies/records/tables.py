@@ -16,9 +16,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, hexadecimal, long_text, metadata
+from include.ledger.metadata import ROW_ID, TABLE_OPTIONS, UtcTime, exact, hexadecimal, long_text, metadata
 
-ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 NAME = exact(128)
 
 builds = Table(
@@ -96,7 +95,6 @@ publications = Table(
     Column("state", exact(16), nullable=False),
     Column("reason", long_text(), nullable=False),
     # the code of the error decides; its class is what people knew it by
-    Column("error_class", exact(128)),
     Column("code", exact(128)),
     Column("skip_reason", exact(32)),
     Column("blocked_by", exact(512)),

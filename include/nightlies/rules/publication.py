@@ -8,7 +8,6 @@ from datetime import datetime
 
 from sqlalchemy import RowMapping
 
-from include.error_names import code_of_name
 from include.nightlies.rules.states import Phase, Skip, State
 
 
@@ -80,7 +79,7 @@ class Move:
 class Publication:
     """One row of the ledger: what became of one destination in one run.
 
-    `code`: of the error that ended it; `error_class`: what it was known by before codes. `blocked_by`: the artifact
+    `code`: of the error that ended it. `blocked_by`: the artifact
     that it depends on and that was not published. `holder`: the try that moved it last, as leases name it.
     """
 
@@ -93,7 +92,6 @@ class Publication:
     changeset: str | None
     state: State
     reason: str
-    error_class: str | None
     phase: Phase
     try_number: int
     plan_try: int
@@ -127,9 +125,6 @@ class Publication:
     @classmethod
     def from_row(cls, row: RowMapping) -> Publication:
         values = {column.name: row[column.name] for column in fields(cls)}
-        if values["code"] is None and values["error_class"] is not None:
-            # a process of an earlier version recorded it after the tables were migrated
-            values["code"] = code_of_name(values["error_class"])
         skip = None if row["skip_reason"] is None else Skip(row["skip_reason"])
         return cls(**{**values, "state": State(row["state"]), "phase": Phase(row["phase"]), "skip_reason": skip})
 

@@ -21,7 +21,7 @@ _SHOWN = (
     "bytes", "bytes_uploaded", "seconds", "lease_held_s", "revision_after", "updated_at",
 )  # fmt: skip
 _FIGURES = (
-    "state", "code", "error_class", "files", "bytes", "bytes_uploaded", "objects_new", "objects_reused", "seconds",
+    "state", "code", "files", "bytes", "bytes_uploaded", "objects_new", "objects_reused", "seconds",
     "lease_held_s", "created_at", "updated_at",
 )  # fmt: skip
 

@@ -79,7 +79,6 @@ class FailureClass:
     """Failures of one code. `last`: the newest of them."""
 
     code: str
-    error_class: str
     count: int
     last: datetime
 
@@ -116,9 +115,7 @@ def failures_of(rows: Iterable[Any]) -> list[FailureClass]:
         if row.state == State.FAILED.value:
             found.setdefault(row.code or UNKNOWN, []).append(row)
     classes = [
-        FailureClass(
-            code, failed[0].error_class or "", len(failed), max(publication.updated_at for publication in failed)
-        )
+        FailureClass(code, len(failed), max(publication.updated_at for publication in failed))
         for code, failed in found.items()
     ]
     return sorted(classes, key=lambda failure: (-failure.count, failure.code))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import MetaData, inspect, text, types
@@ -24,15 +23,11 @@ import include.nightlies.records.tables
 import include.settings.traits
 import include.stageout.tables
 from include.ledger.engine import reading, writing
+from include.ledger.errors import LedgerError
 from include.ledger.metadata import metadata
-from include.ledger.migrate import VERSION_TABLE, _config, migrate, version
+from include.ledger.migrate import VERSION_TABLE, migrate, version
 from include.nightlies.records import builds
-from include.nightlies.records import publications as records
-from include.nightlies.records.publications import new_row
-from include.nightlies.records.tables import publications
 from include.nightlies.rules.index import ParentBuild
-from include.nightlies.rules.publication import Planned, PublicationKey
-from include.nightlies.rules.states import Skip
 
 ROOT = Path(include.__path__[0]).parent
 
@@ -63,7 +58,7 @@ def test_the_tables_are_those_that_are_declared(ledger):
 
 
 def test_a_second_migration_changes_nothing(ledger):
-    assert migrate(ledger) == version(ledger) == "0020"
+    assert migrate(ledger) == version(ledger) == "v0001"
 
 
 def test_a_migration_that_was_killed_half_way_is_finished(empty):
@@ -86,66 +81,35 @@ def test_many_processes_may_migrate_at_once(address, empty):
     if password:
         environ["PASSWORD"] = password
     done = subprocess.run([sys.executable, "-c", MIGRATE], env=environ, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout.split()) == (0, ["0020"] * 3), done.stderr
-    assert version(empty) == "0020"
+    assert (done.returncode, done.stdout.split()) == (0, ["v0001"] * 3), done.stderr
+    assert version(empty) == "v0001"
 
 
-VERSIONS = tuple(f"{number:04}" for number in range(1, 20))
+@pytest.mark.parametrize("revision", ["0001", "0020"])
+def test_a_ledger_of_a_commit_before_0_2_0_is_refused_unchanged(empty, revision):
+    def work(connection):
+        connection.execute(text(f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL)"))
+        connection.execute(text(f"INSERT INTO {VERSION_TABLE} VALUES ('{revision}')"))
 
-
-@pytest.mark.parametrize("begun", VERSIONS)
-def test_what_an_earlier_version_kept_is_kept_to_the_last_character_and_microsecond(empty, begun):
-    at_version(empty, begun)
-    before = filled(empty)
-    assert len(before) >= 6
-    assert migrate(empty) == version(empty) == f"{int(VERSIONS[-1]) + 1:04}"
+    writing(empty, work)
+    with pytest.raises(LedgerError, match=f"revision {revision}.*before Nightshift 0.2.0.*new ledger"):
+        migrate(empty)
     with reading(empty) as connection:
-        for table, (columns, row) in before.items():
+        assert inspect(connection).get_table_names() == [VERSION_TABLE]
+    assert version(empty) == revision
+
+
+def test_a_ledger_keeps_all_it_was_given_to_the_last_character_and_microsecond(ledger):
+    written = filled(ledger)
+    assert len(written) == len(metadata.tables)
+    assert migrate(ledger) == version(ledger)
+    with reading(ledger) as connection:
+        for table, (columns, row) in written.items():
             assert connection.execute(text(f"SELECT {columns} FROM {table}")).all() == [row], table
-        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
-        assert compare_metadata(context, metadata) == []
-    # what the subjects read is whole, too
-    (build,) = builds.builds_of(empty, NAME, date(2026, 11, 21))
+    (build,) = builds.builds_of(ledger, NAME, date(2026, 11, 21))
     assert (build.complete, build.first_seen_at.microsecond) == (True, 123456)
-    assert build.base == (None if begun < "0004" else ParentBuild(NAME, date(2026, 11, 21)))
+    assert build.base == ParentBuild(NAME, date(2026, 11, 21))
     assert build.artifacts[0].artifact.project == NAME
-
-
-OUTCOMES = [
-    ("failed", "no tarball", "ArtifactMissing", "artifact-missing", None, None),
-    ("failed", "no answer", "OperationalError", "OperationalError", None, None),
-    ("skipped", "dry run: would publish 3 files", None, None, "dry_run", None),
-    (
-        "skipped",
-        "blocked: it depends on A/x86, which failed: B/y, which x",
-        None,
-        None,
-        "blocked",
-        "A/x86",
-    ),
-    ("skipped", "undone at 2026-11-21 04:05 UTC by run: crashes", None, None, "undone", None),
-    ("skipped", "superseded: build b1 lists it with another sum now", None, None, "superseded", None),
-    ("skipped", "not approved: expired", None, None, "rejected", None),
-    ("skipped", "in words of long ago", None, None, None, None),
-    ("published", "dry run: not what it says", None, None, None, None),
-]
-
-
-def test_names_and_words_of_earlier_versions_become_codes_and_reasons(empty):
-    at_version(empty, "0008")
-
-    def begun(connection):
-        for number, (state, reason, error_class, *_) in enumerate(OUTCOMES):
-            key = PublicationKey("r.example.org", f"/{number}", "night/run")
-            row = new_row(key, Planned(reason=reason), 1, datetime.now(UTC))
-            values = row | {"state": state, "error_class": error_class}
-            connection.execute(publications.insert().values(**values))
-
-    writing(empty, begun)
-    migrate(empty)
-    found = records.publications_of_run(empty, "night/run")
-    shown = [(one.state.value, one.reason, one.error_class, one.code, one.skip_reason, one.blocked_by) for one in found]
-    assert shown == [(*one[:4], Skip(one[4]) if one[4] else None, one[5]) for one in OUTCOMES]
 
 
 @pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.server("mariadbd"))], indirect=True)
@@ -182,16 +146,6 @@ def test_every_column_of_a_server_is_of_the_kind_that_its_contents_need(ledger):
 
 
 NAME = "😀" * 128
-
-
-def at_version(engine, wanted):
-    def work(connection):
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, wanted)
-
-    writing(engine, work)
-    assert version(engine) == wanted
 
 
 def filled(engine):

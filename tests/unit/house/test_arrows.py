@@ -45,7 +45,6 @@ RANKS = (
     ("include.storage", "include.ledger"),
     ("include.http_bounds", "include.http_calls", "include.validation"),
     ("include.addresses",),
-    ("include.error_names",),
     ("include.errors",),
 )
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}

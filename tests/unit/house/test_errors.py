@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 
 from include.care.watch.failures import SUBJECTS
-from include.error_names import CODES, MERGED
 from include.errors import Concern, ErrorRow, NightshiftError, kinds_in
 from tests.fakes.airflowhome import ROOT
 
@@ -114,13 +113,6 @@ def test_every_error_has_a_code_of_its_own() -> None:
 
 def test_every_row_is_a_constant_of_a_module_of_the_library() -> None:
     assert {code for some in rows().values() for code in some} - loaded().keys() == set()
-
-
-def test_names_that_were_stored_have_codes_of_today() -> None:
-    known = {kind.code for kind in kinds().values()} | {code for some in rows().values() for code in some}
-    assert {*CODES.values(), *MERGED.values()} - known == set()
-    assert CODES.keys() & MERGED.keys() == set()
-    assert len(set(CODES.values())) == len(CODES)
 
 
 def test_every_error_of_the_library_survives_the_way_to_another_process() -> None:

@@ -20,7 +20,7 @@ GAUDI = Artifact("Gaudi", "x86_64", "a", 1, "a" * 64)
 def publication(state: State, run: str, sha256: str = "a" * 64, age: timedelta = timedelta(minutes=1)) -> Publication:
     return Publication(
         id=1, run_id=run, repository="r", destination="/d", artifact=1, artifact_sha256=sha256, changeset=None,
-        state=state, reason="", error_class=None, phase=Phase.PLAN, try_number=1, plan_try=1, prepare_try=0,
+        state=state, reason="", phase=Phase.PLAN, try_number=1, plan_try=1, prepare_try=0,
         publish_try=0, revision_before=None, revision_after=None, root_hash=None, nested_hash=None, files=None,
         bytes=None, objects_new=None, objects_reused=None, bytes_uploaded=None, seconds={}, lease_held_s=None,
         created_at=NOW - age, updated_at=NOW - age, ended_at=None, verified_at=None, project="Gaudi", platform="x86_64",

@@ -105,12 +105,6 @@ def test_a_step_goes_on_when_the_service_is_back(step: tuple[Any, Any]) -> None:
         operator.outage_over(context(), {"reason": "over"}, number=1)
 
 
-def test_a_task_that_an_earlier_release_deferred_goes_on_counting_its_pauses(step: tuple[Any, Any]) -> None:
-    operator, _ = step
-    with pytest.raises((Unavailable, GatewayUnreachable)):
-        operator.outage_over(context(), {"reason": "waited", "number": 99})
-
-
 def test_what_is_no_outage_fails_at_once(step: tuple[Any, Any]) -> None:
     operator, meets = step
     meets(SourceError("a", "b"))

@@ -15,7 +15,7 @@ NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
 def row(state: str = "published", *, days: int = 0, minutes: int = 0, **more: Any) -> Any:
     at = NOW - timedelta(days=days)
     known = {
-        "state": state, "code": None, "error_class": None, "files": 3, "bytes": 1000, "bytes_uploaded": 40,
+        "state": state, "code": None, "files": 3, "bytes": 1000, "bytes_uploaded": 40,
         "objects_new": 1, "objects_reused": 3, "seconds": {"prepare": 2.0, "lease": 0.5}, "lease_held_s": 0.25,
         "created_at": at, "updated_at": at + timedelta(minutes=minutes),
     }  # fmt: skip
@@ -51,11 +51,10 @@ def test_a_day_of_which_not_all_was_read_is_left_out() -> None:
 
 def test_failures_are_counted_by_code_the_most_frequent_first() -> None:
     rows = [
-        row("failed", code="b", error_class="B"), row("failed", code="a", error_class="A", days=1),
-        row("failed", code="a", error_class="A"), row("failed"), row(),
+        row("failed", code="b"), row("failed", code="a", days=1), row("failed", code="a"), row("failed"), row(),
     ]  # fmt: skip
     first, *others = view.failures_of(rows)
-    assert first == view.FailureClass("a", "A", 2, NOW)
+    assert first == view.FailureClass("a", 2, NOW)
     assert [one.code for one in others] == ["b", view.UNKNOWN]
 
 

@@ -83,37 +83,20 @@ def test_the_waiting_is_left_to_the_triggerer_which_is_told_no_secret(gateway: H
     assert deferred.value.method_name == "found"
 
 
-def test_the_former_name_of_the_repository_is_taken_with_a_warning() -> None:
-    with pytest.deprecated_call():
-        assert LeaseFreeSensor(task_id="it", repository=FQRN).fqrn == FQRN
-    with refused(ValueError):
-        LeaseFreeSensor(task_id="it")
-
-
 FREE = {"found": True, "reason": "free", "since": None}
 BUSY = {"found": False, "reason": f"held by {HOLDER.hostname!r}", "since": None}
 
 
-@pytest.mark.parametrize(
-    ("method", "event"), [("found", FREE), ("free", {"free": True, "holder": None, "reason": "free", "since": None})]
-)
-def test_the_task_that_comes_back_to_a_path_that_became_free_succeeds(
-    method: str, event: dict[str, Any], gateway: Holders
-) -> None:
+def test_the_task_that_comes_back_to_a_path_that_became_free_succeeds(gateway: Holders) -> None:
     for holder in (None, HOLDER):  # the next task may have it already
         gateway.holder = holder
-        assert Sensor().resume_execution(method, {"event": event}, task_context()) is None
+        assert Sensor().resume_execution("found", {"event": FREE}, task_context()) is None
 
 
-@pytest.mark.parametrize(
-    ("method", "event"), [("found", BUSY), ("free", {"free": False, "holder": "x", "reason": "held", "since": None})]
-)
-def test_a_path_that_stays_busy_fails_and_may_be_waited_for_again(
-    method: str, event: dict[str, Any], gateway: Holders
-) -> None:
+def test_a_path_that_stays_busy_fails_and_may_be_waited_for_again(gateway: Holders) -> None:
     gateway.holder = HOLDER
     with pytest.raises(NotThere):
-        Sensor().resume_execution(method, {"event": event}, task_context())
+        Sensor().resume_execution("found", {"event": BUSY}, task_context())
     assert NotThere.retryable
 
 

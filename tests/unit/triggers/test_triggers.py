@@ -18,9 +18,7 @@ from include.settings.errors import SettingsError
 from include.storage.errors import Unavailable
 from tests.fakes.plainsite import plain_file
 from triggers.checks import CHECKS, Observation, WaitCheck
-from triggers.lease import LeaseFreeTrigger
 from triggers.night import NightTrigger
-from triggers.pause import PauseTrigger
 from triggers.poll import PollTrigger
 
 SECRET = "secret-of-the-key"
@@ -165,38 +163,6 @@ def test_an_error_that_may_pass_is_waited_out_and_any_other_ends_the_wait(
 def test_a_configuration_that_cannot_be_read_ends_the_wait_with_the_reason(builds: Path) -> None:
     (builds.parents[3] / "site.yaml").write_text("slots: {main: ")
     assert not _event(PollTrigger("object", {"store": "builds", "key": "x"}))["found"]
-
-
-FORMER: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
-    "triggers.lease.LeaseFreeTrigger": (
-        {"connection_id": "gateway", "repository": FQRN, "path": "/a", "deadline": THEN, "poll_s": 2.0, "since": THEN},
-        "lease-free", {"repository": FQRN, "path": "/a"},
-    ),
-    "triggers.objects.ObjectTrigger": (
-        {"store": "builds", "key": "x", "deadline": THEN, "poll_s": 2.0}, "object", {"store": "builds", "key": "x"},
-    ),
-    "triggers.place.PlaceTrigger": (
-        {"repository": FQRN, "path": "/a", "wanted": "free", "replaces": True, "deadline": THEN, "poll_s": 2.0},
-        "place", {"repository": FQRN, "path": "/a", "wanted": "free", "replaces": True},
-    ),
-    "triggers.thaw.ThawTrigger": ({"repository": FQRN, "poll_s": 2.0}, "thaw", {"repository": FQRN}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("path", FORMER)
-def test_a_former_trigger_watches_the_same_by_a_check(path: str) -> None:
-    kwargs, check, arguments = FORMER[path]
-    made = import_string(path)(**kwargs)
-    row = {"check": check, "arguments": arguments, "deadline": kwargs.get("deadline"), "poll_s": 2.0}
-    assert made.serialize() == ("triggers.poll.PollTrigger", {**row, "since": kwargs.get("since")})
-
-
-def test_the_events_of_former_triggers_have_what_an_earlier_release_reads(gateway: type[_Leases]) -> None:
-    event = _event(LeaseFreeTrigger("gateway", FQRN, "/a/b", poll_s=0.05, since="then"))
-    assert event == {"free": True, "found": True, "reason": f"{FQRN}/a/b is free", "since": "then"}
-    for pause_s, deadline in ((0.0, None), (3600.0, THEN)):
-        event = _event(PauseTrigger(pause_s, deadline, "then", 3))
-        assert (event["since"], event["number"]) == ("then", 3)
 
 
 @pytest.mark.parametrize("trigger", [PollTrigger("object", {"store": "builds", "key": "x"}, THEN, 5.0, "since"),

@@ -11,7 +11,7 @@ import pytest
 from include.care.notify.errors import NotifyError
 from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.notifier import Notifier, Said
-from include.care.notify.records import alerts_since, append_note, claim, seen_since, undelivered
+from include.care.notify.records import undelivered
 from include.care.watch.alerts import Runs, Tick, alerts_of, ticks
 from include.care.watch.records import read_summary
 from include.care.watch.runs import FailedRun, TaskFault, note_fault, tell_failed_run
@@ -249,38 +249,3 @@ def test_a_way_that_is_added_later_sends_what_nobody_was_notified_of(site: Site,
 
 
 HOURS = timedelta(hours=12)
-
-
-def test_what_the_version_before_said_in_an_open_night_is_not_said_again_by_this_one(site: Site, told: Told) -> None:
-    run = "nightly_install_main/manual__1"
-    night = f"failed:main:{NOW:%Y-%m-%d}"
-    failed_artifact(site, run, NOW)
-    for key in (f"{night}:{NOW:%Y-%m-%d}:A/x86:ArtifactMissing", f"{night}:ArtifactMissing:A/x86"):
-        seen_since(site.ledger, key, NOW, HOURS)
-    fails(site, "nightly_install_main", "manual__1", now=NOW)
-    assert told == []
-
-
-@pytest.mark.parametrize(
-    ("former", "code", "by_itself"),
-    [
-        ("run-failed:undo_build:BadConnection", "connection-invalid", False),
-        ("run-failed:preflight:look:BuildUnknown", "build-unknown", True),
-    ],
-)
-def test_an_alert_that_the_version_before_sent_has_the_new_key_and_is_not_sent_again(
-    site: Site, told: Told, former: str, code: str, by_itself: bool
-) -> None:
-    assert claim(site.ledger, Message(former, NotifyEvent.RUN_FAILED, "error", "title", "text"), now=NOW, window=HOURS)
-    dag_id = former.split(":")[1]
-    fault = {"task": "look", "error_class": former.rpartition(":")[2], "text": "why", "subject": None}
-    # the note, too, is of the version before
-    append_note(site.ledger, f"task-faults:{dag_id}/run__1", fault, now=NOW, limit=9)
-    fails(site, dag_id, "run__1", by_itself=by_itself)
-    assert told == []
-    keys = {one.key for one in alerts_since(site.ledger, NOW - HOURS)}
-    assert f"{former.rpartition(':')[0]}:{code}" in keys
-    assert former not in keys
-    later = NOW + 2 * HOURS
-    fails(site, dag_id, "run__2", TaskFault("look", code, "why"), by_itself=by_itself, now=later)
-    assert [one.code for one in told] == [code]

@@ -159,7 +159,7 @@ def test_what_an_earlier_pass_failed_with_and_a_later_one_mended_says_both() -> 
     rows = [published(100, State.PUBLISHED, "in revision 9", run="night/pass3", files=1, bytes=2_000), failed]
     seen = of(built("A/x86"), b1=rows)
     (line,) = seen.lines
-    assert (line.fate, line.error_class) == (Fate.PUBLISHED, None)
+    assert (line.fate, line.code) == (Fate.PUBLISHED, None)
     assert line.mended == "failed before, in night/pass1: no such tarball"
     for page in (to_html(seen), to_text(seen)):
         assert "in revision 9" in page

@@ -1,1 +1,0 @@
-lZzb0k/WLEiVSu7+hBoP2d7sPfypcIUSj9uNreBYLYYHGmaChmnjj7e3pcxnF8R5IvOy2TcW4RqYwe7Qyy1QAg==
