@@ -28,7 +28,7 @@ DOC = """
 | a disk is nearly full | less than 2 GiB are free where logs, ledger, state, spool or a store are written |
 | a lease is stuck | it has been held for `notify.stuck_lease_minutes` |
 
-Each cause once within `notify.window_hours`, with a hint, by mail and webhook as in `notify:`; the ledger has all.
+Each cause once within `notify.window_hours`, with a hint, by the services of `notify:`; the ledger has all.
 Artifacts that failed in the same way are one message, with their reasons, what was skipped because of them, and links
 to the logs. A store or gateway that does not respond is one cause for all that it hits; an artifact that fails later by
 its own fault comes in a separate message. The summary shows what a later pass repaired.

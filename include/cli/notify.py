@@ -19,7 +19,7 @@ def notify() -> None:
 
 @app.command()
 def test() -> None:
-    """Send a test message by each way of `notify:`: mail, webhook, and each connection of Apprise.
+    """Send a test message by each way of `notify:`: each connection of Apprise.
 
     Connections come from the environment of this command (AIRFLOW_CONN_<ID>). Exit code 1 if a way fails or none is
     configured. Nothing is recorded: alerts that were sent or wait are as before.
@@ -37,9 +37,9 @@ def test() -> None:
     )
     with refusing():
         site = open_site()
-        results = Notifier.of(site).send(message, now=now)
+        results = Notifier.of(site).send(message)
     for way, fault in results.items():
         typer.echo(printable(f"{way}: {'ok' if fault is None else f'failed: {fault}'}"))
     if not results:
-        typer.echo("no way is configured: no one is notified. Add mail, webhook or apprise to `notify:`.", err=True)
+        typer.echo("no way is configured: no one is notified. Add apprise to `notify:`.", err=True)
     raise typer.Exit(FAILED if not results or any(results.values()) else 0)

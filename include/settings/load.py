@@ -6,89 +6,17 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from types import UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from include.settings.errors import InvalidSettings, SettingsFileMissing, SettingsProblem
-from include.settings.model import (
-    Approval,
-    Care,
-    Choice,
-    IndexSignature,
-    Links,
-    PublisherKind,
-    RepositorySettings,
-    SiteSettings,
-    Slot,
-    StoreSettings,
-)
-from include.settings.notify import Mail, Notify, Webhook
-from include.settings.prepare import ArtifactLimits, OwnerSettings, Prepare
-from include.settings.quality import QualitySettings
-from include.settings.replicas import ReplicaSettings
-from include.settings.retention import Retention, TagRule, WeekdayRule
-from include.settings.services import Gateway, Paths
-from include.settings.ssh import NodeSettings, SshLogin
-from include.settings.storage_benchmark.blocks import (
-    BenchmarkLimits,
-    BenchmarkSettings,
-    BucketTarget,
-    NightlyBenchmark,
-    PathTarget,
-    PoolTarget,
-    RemoteTarget,
-    RequirementLine,
-)
+from include.settings.model import PublisherKind, SiteSettings
 from include.settings.text_types import PROJECT_ROOT
-from include.settings.transfers.sites import PrefixRule, RemoteSite
-from include.settings.transfers.stageout import GridIdentity, StageoutSettings
 from include.settings.yaml_lines import Location, Marked, dotted, read
 
-_INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
-    "approval": Approval,
-    "limits": ArtifactLimits,
-    "prepare": Prepare,
-    "owner": OwnerSettings,
-    "server": NodeSettings,
-    "replicas": ReplicaSettings,
-    "node": SshLogin,
-    "care": Care,
-    "tags": TagRule,
-    "index_signature": IndexSignature,
-    "links": Links,
-    "quality": QualitySettings,
-    "retention": Retention,
-    "keep_weekdays": WeekdayRule,
-    "mail": Mail,
-    "webhook": Webhook,
-    "required": Choice,
-    "optional": Choice,
-    "read": PrefixRule,
-    "write": PrefixRule,
-    "third_party": PrefixRule,
-    "identities": GridIdentity,
-}
-_BENCHMARK_BLOCKS: Mapping[str, type[BaseModel]] = {
-    "path": PathTarget,
-    "bucket": BucketTarget,
-    "pool": PoolTarget,
-    "remote": RemoteTarget,
-    "hosts": SshLogin,
-    "limits": BenchmarkLimits,
-    "requirements": RequirementLine,
-    "nightly": NightlyBenchmark,
-}
-_BLOCKS: Mapping[str, type[BaseModel]] = {
-    "gateway": Gateway,
-    "notify": Notify,
-    "paths": Paths,
-    "stores": StoreSettings,
-    "repositories": RepositorySettings,
-    "slots": Slot,
-    "sites": RemoteSite,
-    "stageout": StageoutSettings,
-}
 _TARGETS = ("benchmarks", "targets")
 _REFERENCES = (
     (("repositories",), "store", "stores"),
@@ -116,6 +44,15 @@ _CURES = {
     "union_tag_invalid": "Use one of them as `kind`.",
     "union_tag_not_found": "Add `kind: path`, `kind: bucket` or `kind: pool`.",
 }
+
+
+_GONE: Mapping[Location, str] = {
+    ("notify", "mail"): "Write `apprise: {connections: [mail]}`, and give the connection `mail` the password "
+    "mailtos://<user>:<password>@<host>?from=<address>&to=<address>,<address>.",
+    ("notify", "webhook"): "Write `apprise: {connections: [hook]}`, and give the connection `hook` the password "
+    "jsons://<host>/<path>.",
+}
+"""Keys of Nightshift 0.1, each with the line that replaces it (docs/decisions/0037)."""
 
 
 def project_root(environ: Mapping[str, str] | None = None) -> Path:
@@ -181,7 +118,7 @@ def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> SettingsPro
         what = "is missing"
     elif kind == "extra_forbidden":
         # its value is not repeated: a misspelt `password` is no key either
-        what, cure, given = "is not a key of this block", _known_keys(path), None
+        what, cure, given = "is not a key of this block", _GONE.get(path) or _known_keys(path), None
     elif "expected" in context:
         cure = f"Use {context['expected']}."
     return SettingsProblem(
@@ -212,17 +149,42 @@ def _shown(given: str | None) -> str | None:
 
 
 def _known_keys(location: Location) -> str:
-    model: type[BaseModel] = _BLOCKS.get(str(location[0]), SiteSettings) if len(location) > 1 else SiteSettings
-    if location[0] == "benchmarks":
-        model = BenchmarkSettings
-        for inner in location[1:-1]:
-            model = _BENCHMARK_BLOCKS.get(str(inner), model)
-    for inner in location[:-1] if model in (RepositorySettings, Slot, Notify, RemoteSite) else ():
-        model = _INNER_BLOCKS.get(str(inner), model)
-    named = "name" in model.model_fields and model not in _INNER_BLOCKS.values()
-    known = sorted(set(model.model_fields) - ({"name"} if named else set()))
+    kinds: list[Any] = [SiteSettings]
+    keyed = False
+    for step in location[:-1]:
+        keyed = any(isinstance(get_origin(kind), type) and issubclass(get_origin(kind), Mapping) for kind in kinds)
+        kinds = [inner for kind in kinds for inner in _inner(kind, str(step))]
+    # the name of a block that has its name as key is no key in it
+    known = sorted({key for kind in kinds for key in _fields(kind)} - ({"name"} if keyed else set()))
     near = difflib.get_close_matches(str(location[-1]), known, n=1)
     return f"Did you mean `{near[0]}`?" if near else f"Remove it; known keys are {', '.join(known)}."
+
+
+def _inner(kind: Any, step: str) -> Iterator[Any]:
+    """The types that a value below this key or index of a value of this type may have."""
+    fields = _fields(kind)
+    if step in fields:
+        yield from _alternatives(fields[step].annotation)
+    elif "kind" in fields:
+        # Pydantic puts the kind of a target after its name
+        if step in [getattr(tag, "value", tag) for tag in get_args(fields["kind"].annotation)]:
+            yield kind
+    elif isinstance(container := get_origin(kind), type):
+        yield from _alternatives(get_args(kind)[1 if issubclass(container, Mapping) else 0])
+
+
+def _fields(kind: Any) -> Mapping[str, FieldInfo]:
+    return kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}
+
+
+def _alternatives(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) in (Union, UnionType):
+        for alternative in get_args(annotation):
+            yield from _alternatives(alternative)
+    elif get_origin(annotation) is Annotated:
+        yield from _alternatives(get_args(annotation)[0])
+    else:
+        yield annotation
 
 
 def _named_twice(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[SettingsProblem]:

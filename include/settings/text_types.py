@@ -158,12 +158,6 @@ def _template(what: str, fault_of: Callable[[str], str | None], example: str) ->
     return AfterValidator(check)
 
 
-def _mail_address(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9._%+=-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*", text):
-        raise fault(f"{text!r} is not a mail address", "Write the address alone, as shift@example.org.")
-    return text
-
-
 def _time_of_day(text: str) -> str:
     if not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", text):
         raise fault("not a time of day", 'Write "HH:MM", quoted, in the slot\'s time zone.')
@@ -187,7 +181,6 @@ HttpUrl = Annotated[str, AfterValidator(_http_url)]
 PublicUrl = Annotated[str, AfterValidator(_public_url)]
 LedgerUrl = Annotated[str, AfterValidator(_ledger_url)]
 HostName = Annotated[str, AfterValidator(_host)]
-MailAddress = Annotated[str, AfterValidator(_mail_address)]
 Zone = Annotated[str, AfterValidator(_zone)]
 Schedule = Annotated[str, AfterValidator(_schedule)]
 TimeOfDay = Annotated[str, AfterValidator(_time_of_day)]

@@ -14,8 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from sqlalchemy import Connection, RowMapping, func, select
 
 from include.care.metrics.health import Health
-from include.care.notify.records import first_seen
-from include.care.notify.tables import alerts
+from include.care.notify.records import alerts, first_seen
 from include.care.preflight.findings import Severity
 from include.care.replicas.states import ReplicaLook
 from include.care.replicas.tables import replicas

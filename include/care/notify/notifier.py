@@ -1,4 +1,7 @@
-"""Notifies people: once of each cause within a window, by every configured way, and without failing the caller."""
+"""Notifies people: once of each cause within a window, by every service of Apprise, and without failing the caller.
+
+Apprise: https://appriseit.com/services/.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,30 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import Engine
 
 from include.care.notify import records
-from include.care.notify.chat import send_chat
-from include.care.notify.errors import NotifyError
-from include.care.notify.mail import send_mail
 from include.care.notify.message import Message
-from include.care.notify.webhook import post
+from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
-from include.settings.errors import SettingsError
+from include.settings.errors import BadConnection, SettingsError
 from include.settings.model import SiteSettings
 from include.settings.notify import Notify
-from include.settings.secrets import Secrets
+from include.settings.secrets import ConnectionSecrets, Secrets, connection_variable
+
+if TYPE_CHECKING:
+    from apprise import Apprise
 
 log = logging.getLogger(__name__)
+
+
+class NotifyError(NightshiftError):
+    """A service did not take a message. No message carries a secret, nor the URL of a service."""
+
+    code = "notification-error"
+    retryable = True
 
 
 class NotifySite(Protocol):
@@ -52,22 +62,16 @@ class Notifier:
 
     settings: Notify
     ledger: Engine
-    ways: dict[str, Callable[[Message, datetime], None]] = field(default_factory=dict)
+    ways: dict[str, Callable[[Message], None]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, site: NotifySite) -> Notifier:
         """By what `notify:` of the configuration names."""
         settings, secrets = site.settings.notify, site.secrets
-        ways: dict[str, Callable[[Message, datetime], None]] = {}
-        if (mail := settings.mail) is not None:
-            ways["mail"] = lambda message, _: send_mail(mail, secrets.get(mail.connection), message)
-        if (hook := settings.webhook) is not None:
-            ways["webhook"] = lambda message, now: post(
-                hook, secrets.get(hook.connection), message, now_s=int(now.timestamp())
-            )
-        if (chat := settings.apprise) is not None:
-            for name in chat.connections:
-                ways[f"apprise {name}"] = partial(_by_chat, secrets, name, chat.timeout_s)
+        services = settings.apprise
+        names = services.connections if services else ()
+        timeout_s = services.timeout_s if services else 0.0
+        ways = {f"apprise {name}": partial(_by_connection, secrets, name, timeout_s) for name in names}
         return cls(settings, site.ledger, ways)
 
     def tell(self, message: Message, *, now: datetime, window: timedelta | None = None) -> Said:
@@ -83,7 +87,7 @@ class Notifier:
         except LedgerError as error:
             log.warning("not known whether it was sent already, so it is sent again: %s", error)
         log.warning("%s: %s", message.event.value, message.title)
-        faults = {name: fault for name, fault in self.send(message, now=now).items() if fault is not None}
+        faults = {name: fault for name, fault in self.send(message).items() if fault is not None}
         if len(faults) < len(self.ways):
             return Said.TOLD
         try:
@@ -92,7 +96,7 @@ class Notifier:
             log.warning("not recorded: %s", error)
         return Said.FAILED if self.ways else Said.NOBODY
 
-    def send(self, message: Message, *, now: datetime) -> dict[str, str | None]:
+    def send(self, message: Message) -> dict[str, str | None]:
         """Send a message by each way, also if people were notified of its cause. Raises nothing.
 
         Returns:
@@ -101,7 +105,7 @@ class Notifier:
         faults: dict[str, str | None] = {}
         for name, way in self.ways.items():
             try:
-                way(message, now)
+                way(message)
                 faults[name] = None
             except (NotifyError, SettingsError) as error:
                 faults[name] = str(error)
@@ -109,5 +113,54 @@ class Notifier:
         return faults
 
 
-def _by_chat(secrets: Secrets, connection: str, timeout_s: float, message: Message, _: datetime) -> None:
-    send_chat(secrets.get(connection), message, timeout_s=timeout_s)
+def send(connection: ConnectionSecrets, message: Message, *, timeout_s: float) -> None:
+    """Send one message to the service of a connection. Raises NotifyError, BadConnection.
+
+    Args:
+        connection: Its password is the Apprise URL.
+        message: What is sent: as HTML in a mail, as plain text elsewhere.
+        timeout_s: How long the service may take.
+    """
+    from apprise import NotifyFormat, NotifyType
+
+    kinds = {"error": NotifyType.FAILURE, "warning": NotifyType.WARNING}
+    html = message.html if (connection.password or "").startswith("mailto") else None
+    result = service_of(connection).notify(
+        message.plain() if html is None else html,
+        title=f"{message.severity}: {message.title}",
+        notify_type=kinds.get(message.severity, NotifyType.INFO),
+        body_format=NotifyFormat.TEXT if html is None else NotifyFormat.HTML,
+        timeout=timeout_s,
+    )
+    if not result:
+        what = f"connection {connection.id!r}: its service did not take the message ({result.status.name.lower()})"
+        raise NotifyError(f"{what}. Check its Apprise URL: apprise -vv -b test '<URL>'.")
+
+
+def service_of(connection: ConnectionSecrets) -> Apprise:
+    """The service that a connection names; sends nothing. Raises BadConnection, which does not quote the URL."""
+    from apprise import Apprise, AppriseAsset
+
+    # Apprise writes URLs, which are secrets, into its log
+    logging.getLogger("apprise").addFilter(_nothing)
+    asset = AppriseAsset(
+        async_mode=False, http_redirects=False, allow_templates=False, storage_mode="memory", app_id="Nightshift"
+    )
+    service = Apprise(asset=asset)
+    variable = connection_variable(connection.id)
+    if not connection.password or not service.add(connection.password):
+        raise BadConnection(
+            connection.id, variable, "has no Apprise URL as its password, such as mailtos://… or slack://…"
+        )
+    mail = service[0]
+    if getattr(mail, "secure_mode", "") == "insecure" and mail.password:
+        raise BadConnection(connection.id, variable, "would send its password in the clear; use mailtos://")
+    return service
+
+
+def _by_connection(secrets: Secrets, name: str, timeout_s: float, message: Message) -> None:
+    send(secrets.get(name), message, timeout_s=timeout_s)
+
+
+def _nothing(record: logging.LogRecord) -> bool:  # noqa: ARG001 - logging's signature
+    return False

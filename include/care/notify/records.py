@@ -8,14 +8,30 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, delete, insert, or_, select, update
+from sqlalchemy import Column, Connection, Integer, RowMapping, Table, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from include.care.notify.message import Message, NotifyEvent
-from include.care.notify.tables import alerts
-from include.care.notify.webhook import cause_of
+from include.care.notify.message import Message, NotifyEvent, cause_of
 from include.ledger.engine import Bind, reading, writing
+from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, hexadecimal, long_text, metadata
 
+alerts = Table(
+    "alerts",
+    metadata,
+    # one row a cause; `times` counts how often it was seen, with or without a notification
+    Column("cause", hexadecimal(64), primary_key=True),
+    Column("key", exact(512), nullable=False),
+    Column("event", exact(32), nullable=False),
+    Column("severity", exact(16), nullable=False),
+    Column("title", long_text(), nullable=False),
+    Column("text", long_text(), nullable=False),
+    Column("times", Integer, nullable=False),
+    Column("first_seen_at", UtcTime, nullable=False),
+    Column("last_seen_at", UtcTime, nullable=False),
+    Column("told_at", UtcTime),
+    Column("fault", long_text()),
+    **TABLE_OPTIONS,
+)
 AT_ONCE = 500
 """Keys of one query."""
 SEEN = "seen"

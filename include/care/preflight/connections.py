@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from include.care.notify.chat import service_of
+from include.care.notify.notifier import service_of
 from include.care.preflight.airflow import Asked
 from include.care.preflight.findings import Finding, Severity
 from include.settings.errors import MissingConnection, SettingsError
@@ -77,11 +77,5 @@ def _missing(name: str, what: str, error: MissingConnection, there: bool | None,
 
 def _notifying(settings: SiteSettings) -> Mapping[str, str]:
     """What only Airflow's tasks use."""
-    notify = settings.notify
-    used = [(notify.mail.connection, "mail")] if notify.mail else []
-    used += [(notify.webhook.connection, "webhook")] if notify.webhook else []
-    used += [(name, "apprise") for name in notify.apprise.connections] if notify.apprise else []
-    found: dict[str, str] = {}
-    for name, what in used:
-        found[name] = f"{found[name]}, {what}" if name in found else what
-    return found
+    services = settings.notify.apprise
+    return dict.fromkeys(services.connections if services else (), "apprise")

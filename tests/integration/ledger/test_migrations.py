@@ -15,7 +15,7 @@ from sqlalchemy import MetaData, inspect, text, types
 
 import include.benchmarks.verdict.record
 import include.care.freezes.tables
-import include.care.notify.tables
+import include.care.notify.records
 import include.care.provenance.tables
 import include.care.replicas.tables
 import include.care.watch.tables  # each declares its tables

@@ -77,10 +77,6 @@ class HookServer(ThreadingHTTPServer):
         self.calls: list[tuple[dict[str, str], bytes]] = []
         self.answers: list[int] = []
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/hooks/not-to-be-shown"
-
 
 def _served(server: Any) -> Iterator[Any]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

@@ -137,7 +137,7 @@ def test_show_writes_what_is_understood(site_file, tmp_path):
 
 
 def test_a_connection_of_notify_that_nobody_can_be_asked_about_is_noted_and_no_error(site_file):
-    site_file.write_text(site_file.read_text() + "notify: {webhook: {connection: hook}}\n")
+    site_file.write_text(site_file.read_text() + "notify: {apprise: {connections: [hook]}}\n")
     done = run("check", "--json", "--no-stores")
     found = {one["name"]: one for one in json.loads(done.output)["checked"]}
     assert found["hook"]["problem"] is None

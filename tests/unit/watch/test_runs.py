@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from include.care.notify.errors import NotifyError
 from include.care.notify.message import Message, NotifyEvent
-from include.care.notify.notifier import Notifier, Said
+from include.care.notify.notifier import Notifier, NotifyError, Said
 from include.care.notify.records import undelivered
 from include.care.watch.alerts import Runs, Tick, alerts_of, ticks
 from include.care.watch.records import read_summary
