@@ -27,8 +27,8 @@ from nights.lab import BenchLab, bench_lab, say
 from nights.times import ran, seconds
 from publishing.machine import description
 
-from include.lab.errors import LabError
 from include.settings.pools import BACKFILL
+from lab.errors import LabError
 
 TARGET = 1.3
 DATES = 5

@@ -30,11 +30,11 @@ from include.benchmarks.loads import LoadAccess
 from include.benchmarks.report.write import CHARTS, REPORT
 from include.benchmarks.scenarios.plan import CampaignWish
 from include.benchmarks.scenarios.presets import PRESETS
-from include.lab.servers.ceph_lab import FILES, POOL, CephLab
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.settings.storage_benchmark.blocks import TargetKind
 from include.site.site import Site
+from lab.servers.ceph_lab import FILES, POOL, CephLab
 
 VOID = 3
 FREED_BYTES, FREED_S = 100e6, 300.0

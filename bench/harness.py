@@ -27,7 +27,7 @@ from harnessing.servers import TimedRadosgw, TimedServer, TimedWeed
 from publishing.machine import BENCH, Idle, description
 
 from include.benchmarks.loads import LoadAccess
-from include.lab.servers.ceph import find_ceph
+from lab.servers.ceph import find_ceph
 
 WANTED_RATIO = 0.9
 WANTED_LATENCY = 0.1

@@ -39,10 +39,10 @@ from stageouting.load import LoadPlan
 from stageouting.scene import opened
 from stageouting.scheduled import DAGS, scheduled
 
-from include.lab.environment import ADMIN
-from include.lab.ports import LOOPBACK
-from include.lab.retain import DATABASE
-from include.lab.servers.process import free_port
+from lab.environment import ADMIN
+from lab.ports import LOOPBACK
+from lab.retain import DATABASE
+from lab.servers.process import free_port
 
 KINDS = ("alone", "one", "apart")
 AUDIENCE = "urn:airflow.apache.org:task"

@@ -41,11 +41,11 @@ from stageouting.scene import Scene, opened
 from stageouting.scheduled import DAGS, scheduled
 
 from include.cli.settings import check_site
-from include.lab.errors import LabError
 from include.nightlies.steps.collect import file_name, reports_of
 from include.settings.pools import pools
 from include.settings.secrets import EnvSecrets
 from include.stageout.states import TransferState
+from lab.errors import LabError
 
 TARGET = 1.15
 KEEPS_UP = 0.95

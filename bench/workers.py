@@ -35,9 +35,9 @@ from nights.lab import BenchLab, bench_lab, say
 from nights.times import seconds
 from publishing.machine import description
 
-from include.lab import services
-from include.lab.environment import Lab
 from include.settings.pools import pools
+from lab import services
+from lab.environment import Lab
 
 TARGET, TARGET_WITHOUT = 2.5, 1.0
 """How many times as fast three workers are: with latency, and without."""

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests.unit.house.test_arrows import RANK, subject
 
-FOLDERS = ("include", "dags", "operators", "sensors", "triggers", "hooks", "plugins")
+FOLDERS = ("include", "dags", "operators", "sensors", "triggers", "hooks", "plugins", "lab")
 SMALL_LINES, LONG_LINES, MANY_PARAMETERS = 60, 40, 6
 AIRFLOW_TERMS = frozenset(
     {"Asset", "Backfill", "Connection", "Context", "DAG", "DagRun", "Param", "Pool", "Task", "Variable"}
@@ -151,13 +151,13 @@ def functions(tree: Tree) -> tuple[list[str], list[str]]:
 
 
 def imports_up(tree: Tree) -> list[str]:
-    """Imports against the order of the layers; the command line may use the lab beside it."""
+    """Imports against the order of the layers."""
     found = []
     for name, targets in tree.imports.items():
         own = subject(name)
         for target in sorted(targets):
             theirs = subject(target)
-            if own != theirs and own in RANK and theirs in RANK and RANK[theirs] <= RANK[own] and own != "include.cli":
+            if own != theirs and own in RANK and theirs in RANK and RANK[theirs] <= RANK[own]:
                 found.append(f"{name} imports {target}")
     return found
 

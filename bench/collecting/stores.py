@@ -13,12 +13,12 @@ from pathlib import Path
 from publishing.places import Place
 from publishing.repositories import FQRN
 
-from include.lab.servers.radosgw import RadosgwServer
-from include.lab.servers.weed import WeedServer
 from include.storage.buckets import allow_roles, ensure_bucket
 from include.storage.kinds import FILE, kind_of
 from include.storage.open import Credentials
 from include.storage.roles import Role
+from lab.servers.radosgw import RadosgwServer
+from lab.servers.weed import WeedServer
 
 BUCKET = "bench"
 FLOOR = "floor.nightshift.test"

@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.lab.servers.process import LOOPBACK, free_port
-from include.lab.servers.radosgw import NAME, RadosgwServer
-from include.lab.servers.s3 import S3Server
-from include.lab.servers.weed import WeedServer
 from include.storage.options import Credentials
+from lab.servers.process import LOOPBACK, free_port
+from lab.servers.radosgw import NAME, RadosgwServer
+from lab.servers.s3 import S3Server
+from lab.servers.weed import WeedServer
 
 WRITTEN_WITHIN_S, POLL_S = 30.0, 0.02
 CREDENTIALS = Credentials("benchkey", "benchsecret")

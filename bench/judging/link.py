@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from include.lab.servers.process import LOOPBACK
+from lab.servers.process import LOOPBACK
 
 BURST_S = 0.03
 """Of time that a link may make up for."""

@@ -24,12 +24,12 @@ from include.benchmarks.scenarios.presets import PRESETS
 from include.benchmarks.targets.path import FolderArea
 from include.benchmarks.verdict.judge import JudgedCampaign
 from include.benchmarks.verdict.record import accept_baseline, judge_campaign
-from include.lab.servers.weed import WeedServer
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.storage.buckets import ensure_bucket
 from include.storage.options import Credentials
+from lab.servers.weed import WeedServer
 
 LINK_SPEED, FIO_SPEED = 4e6, 40e6
 """Bytes per second of the unchanged targets: far below what the machine can do."""

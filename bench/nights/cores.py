@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from include.lab.cluster import Cluster, find
+from lab.cluster import Cluster, find
 
 _PERIOD_US = 100_000
 _FIRST, _SECOND = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")

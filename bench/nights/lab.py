@@ -19,13 +19,8 @@ from typing import Any
 import yaml
 from nights.builds import drop
 
-from include.lab import lifecycle
-from include.lab.airflow_api import AirflowApi
-from include.lab.cluster import Cluster
-from include.lab.environment import ADMIN, ROOT, Lab
-from include.lab.follow import Snapshot, follow
-from include.lab.night import start, today
-from include.lab.ports import Ports
+from include.airflow_api import AirflowApi
+from include.cli.runs import Snapshot, follow
 from include.nightlies.records.builds import changeset
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.index import Artifact, BuildIndex
@@ -36,6 +31,11 @@ from include.settings.model import Slot
 from include.settings.secrets import EnvSecrets
 from include.site.bootstrap import found_repository, found_stores
 from include.site.site import Site
+from lab import lifecycle
+from lab.cluster import Cluster
+from lab.environment import ADMIN, ROOT, Lab
+from lab.night import start, today
+from lab.ports import Ports
 
 SAY_EVERY_S = 20.0
 

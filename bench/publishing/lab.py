@@ -14,9 +14,9 @@ from publishing.gateway import KEY_ID, SECRET
 from publishing.machine import BENCH
 from publishing.places import Place
 
-from include.lab.servers.weed import WeedServer
 from include.storage.buckets import ensure_bucket
 from include.storage.open import Credentials
+from lab.servers.weed import WeedServer
 
 BUCKET = "bench"
 _CREDENTIALS = Credentials("benchkey", "benchsecret")
@@ -47,7 +47,7 @@ def _server(kind: str, folder: Path) -> WeedServer:
         return WeedServer(folder / "weed", credentials=_CREDENTIALS)
     if kind == "radosgw":
         try:
-            from include.lab.servers.radosgw import RadosgwServer
+            from lab.servers.radosgw import RadosgwServer
         except ImportError:
             sys.exit("STORE=radosgw: there is no radosgw in the lab of this version; use STORE=weed or STORE=file")
         return RadosgwServer(folder / "ceph", credentials=_CREDENTIALS)

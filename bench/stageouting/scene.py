@@ -24,12 +24,12 @@ from stageouting.load import LoadPlan, utc, workflow
 from stageouting.service import FtsProcess, cpu_s
 from stageouting.worker import ROLES
 
-from include.lab.servers.mariadb import MariaDbServer
 from include.ledger.engine import open_ledger, writing
 from include.ledger.migrate import migrate
 from include.stageout.registration.blocks import close_workflow
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_transfers
+from lab.servers.mariadb import MariaDbServer
 
 SAY_EVERY_S = 30.0
 CLOSE_EVERY_S = 10.0

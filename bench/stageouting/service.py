@@ -15,7 +15,7 @@ from typing import Any
 from publishing.machine import step_back
 from stageouting.load import FAILURES
 
-from include.lab.servers.process import free_port
+from lab.servers.process import free_port
 
 START_S = 120.0
 

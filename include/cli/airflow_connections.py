@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import cache, partial
 
-from include.care.preflight.airflow import Asked, ask_api
-from include.care.preflight.findings import Finding, Severity
+from include.airflow_api import AirflowApi, AirflowError, site_api
+from include.care.preflight.connections import Asked
+from include.care.preflight.findings import Finding
+from include.care.preflight.stores import TIMEOUT_S
+from include.cli.lab import lab_part
 from include.settings.errors import SettingsError
 from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets
-from include.settings.urls import base_url
-
-if TYPE_CHECKING:
-    from include.lab.airflow_api import AirflowApi
 
 
 def airflow_api(settings: SiteSettings, secrets: Secrets, connection: str = "") -> AirflowApi:
@@ -24,41 +22,41 @@ def airflow_api(settings: SiteSettings, secrets: Secrets, connection: str = "") 
     Raises:
         SettingsError: No connection is named, or it is not usable.
     """
-    from include.lab.airflow_api import AirflowApi
-    from include.lab.environment import ADMIN, Lab, LabFolders
-
-    if not connection and os.access(LabFolders.from_environment(os.environ).secrets, os.R_OK):
-        lab = Lab.from_environment()
-        return AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
-    name = connection or settings.airflow_connection
-    if not name:
-        raise SettingsError("no connection names a user of Airflow's API: set airflow_connection, or give --connection")
-    user = secrets.get(name)
-    return AirflowApi(base_url(user, port=8080), user.login or "", user.password or "")
+    here = None if connection else lab_part("here")
+    administrator: AirflowApi | None = here.administrator() if here else None
+    return administrator or site_api(settings, secrets, connection)
 
 
 def look_at_lab() -> Iterator[Finding]:
     """Compare the settings with those that the programs of the lab here were started with, if it runs."""
-    from include.lab.environment import MARK, Lab, LabFolders
-    from include.lab.lifecycle import changed
+    if here := lab_part("here"):
+        yield from here.findings()
 
-    place = LabFolders.from_environment(os.environ)
-    if MARK in os.environ or not os.access(place.secrets, os.R_OK):
-        return
-    if names := changed(Lab.from_environment()):
-        seen = f"its programs were started with other settings: {', '.join(names)}"
-        yield Finding("lab", str(place.var), Severity.ERROR, seen, "Run: nightshift lab restart")
+
+def ask_api(settings: SiteSettings, secrets: Secrets) -> Asked:
+    """Asks Airflow's API for connections; the user needs the right to read them."""
+
+    api = cache(partial(site_api, settings, secrets, timeout_s=TIMEOUT_S))
+
+    def ask(name: str) -> bool | None:
+        if settings.airflow_connection is None:
+            return None
+        try:
+            return api().has_connection(name)
+        except (AirflowError, SettingsError):
+            return None
+
+    return ask
 
 
 def defined_in_airflow(settings: SiteSettings, secrets: Secrets) -> Asked:
-    """Asks one after the other; None where neither answers."""
-    api = ask_api(settings, secrets)
+    """Asks the API, then the database of the lab here; None where neither answers."""
+    api, here = ask_api(settings, secrets), lab_part("here")
 
     @cache
     def of_lab() -> frozenset[str] | None:
-        from include.lab.connections import defined
-
-        return defined(os.environ)
+        known: frozenset[str] | None = here.defined(os.environ) if here else None
+        return known
 
     def ask(name: str) -> bool | None:
         answer = api(name)

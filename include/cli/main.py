@@ -9,28 +9,32 @@ from typing import Annotated
 
 import typer
 
+from include.cli.lab import lab_part
 from include.cli.terminal import typed
 from include.errors import NightshiftError
 
-# group -> the module of this package that has it as `app`, and what it is for
+HAS_LAB = importlib.util.find_spec("lab") is not None
+# group -> the module that has it as `app`, and what it is for; those of the lab are there where the lab is
 GROUPS = {
-    "settings": ("settings", "Check the site configuration and the stores it names."),
-    "repo": ("repo", "Create, read, change and check repositories."),
-    "store": ("store", "Put a file into a store."),
-    "gateway": ("gateway", "Serve the lease protocol; list leases."),
-    "fts": ("transfers.fts", "Serve the embedded FTS."),
-    "lab": ("lab", "Bring the embedded services up and down."),
-    "nightly": ("nightly", "Pack a build and run a night."),
-    "stageout": ("transfers.stageout", "Transfer users' files between sites."),
-    "notify": ("notify", "Test how people are notified."),
-    "storage-benchmark": ("storage_benchmark", "Measure storage against its baseline."),
+    "settings": ("include.cli.settings", "Check the site configuration and the stores it names."),
+    "repo": ("include.cli.repo", "Create, read, change and check repositories."),
+    "store": ("include.cli.store", "Put a file into a store."),
+    "gateway": ("include.cli.gateway", "Serve the lease protocol; list leases."),
+    "fts": ("lab.commands.fts", "Serve the embedded FTS."),
+    "lab": ("lab.commands.services", "Bring the embedded services up and down."),
+    "nightly": ("include.cli.nightly", "Pack a build and run a night."),
+    "stageout": ("include.cli.transfers.stageout", "Transfer users' files between sites."),
+    "notify": ("include.cli.notify", "Test how people are notified."),
+    "storage-benchmark": ("include.cli.storage_benchmark", "Measure storage against its baseline."),
 }
-# commands without a group -> the module of this package that has the function of their name
+# group -> the module of the lab that adds commands to it
+ADDED = {"nightly": "lab.commands.night", "storage-benchmark": "lab.commands.demonstration"}
+# commands without a group -> the module that has the function of their name
 COMMANDS = {
-    "freeze": ("interventions", "Stop all changes of a repository for a while."),
-    "thaw": ("interventions", "End a freeze; what waits goes on."),
-    "preflight": ("preflight", "Could a night run now? All that is wrong, with a hint."),
-    "who": ("who", "Who and what published a path."),
+    "freeze": ("include.cli.interventions", "Stop all changes of a repository for a while."),
+    "thaw": ("include.cli.interventions", "End a freeze; what waits goes on."),
+    "preflight": ("include.cli.preflight", "Could a night run now? All that is wrong, with a hint."),
+    "who": ("include.cli.who", "Who and what published a path."),
 }
 
 
@@ -57,15 +61,18 @@ def assemble(words: Sequence[str]) -> typer.Typer:
     if chosen in {*GROUPS, *COMMANDS} and "--help" not in words:
         _adopt_lab()
     for name, (module, purpose) in GROUPS.items():
-        if importlib.util.find_spec(f"include.cli.{module}") is None:
+        if module.startswith("lab.") and not HAS_LAB:
             continue
         if name == chosen:
-            app.add_typer(importlib.import_module(f"include.cli.{module}").app, name=name, help=purpose)
+            group = importlib.import_module(module).app
+            if HAS_LAB and name in ADDED:
+                importlib.import_module(ADDED[name]).add_to(group)
+            app.add_typer(group, name=name, help=purpose)
         else:
             app.command(name, help=purpose)(_another)
     for name, (module, purpose) in COMMANDS.items():
         if name == chosen:
-            app.command(name)(getattr(importlib.import_module(f"include.cli.{module}"), name))
+            app.command(name)(getattr(importlib.import_module(module), name))
         else:
             app.command(name, help=purpose)(_another)
     return app
@@ -90,9 +97,8 @@ def _another() -> None:
 
 
 def _adopt_lab() -> None:
-    from include.lab.environment import adopt
-
-    adopt()
+    if lab := lab_part("environment"):
+        lab.adopt()
 
 
 if __name__ == "__main__":

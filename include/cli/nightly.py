@@ -16,8 +16,7 @@ from rich.text import Text
 from include.cli import nightly_undo
 
 if TYPE_CHECKING:
-    from include.lab.follow import Snapshot
-    from include.lab.report import NightReport
+    from include.cli.runs import Snapshot
 
 app = typer.Typer(no_args_is_help=True)
 console = Console(highlight=False)
@@ -34,43 +33,6 @@ app.command()(nightly_undo.retention)
 @app.callback()
 def group() -> None:
     """Nights of the slots in the site configuration."""
-
-
-@app.command()
-def run(
-    date_text: Annotated[
-        str, typer.Option("--date", help="Build date, YYYY-MM-DD; default: today, where the slot is.")
-    ] = "",
-    slot: Annotated[str, typer.Option(help="A slot with `demonstration: true`; default: the first one.")] = "",
-    rebuild: Annotated[bool, typer.Option(help="Pack the build again even if it is in its store.")] = False,
-    allow_future: Annotated[
-        bool, typer.Option("--allow-future", help="Install a build whose date is later than today.")
-    ] = False,
-) -> None:
-    """Demonstrate a night: start the services, pack this machine's software, install it, print the account.
-
-    Only a slot with `demonstration: true` is written to; `install` installs a build of any other. The services stay
-    up: read the repository at its URL, then stop them with `make down`.
-    """
-    from include.lab.environment import Lab, adopt
-    from include.lab.night import Viewer, Wishes, demonstration_slot, run_night, today
-    from include.settings.load import load
-    from include.settings.secrets import EnvSecrets
-
-    name = demonstration_slot(load(), slot).name
-    lab = Lab.from_environment()
-    adopt()  # the first night has only now made the secrets
-    settings = load()
-    day = _day(date_text) if date_text else today(settings, name, datetime.now(UTC))
-    with _Screen() as screen:
-        viewer = Viewer(say=screen.say, packed=screen.packed, run=screen.run)
-        report = run_night(lab, settings, EnvSecrets(), Wishes(name, day, rebuild, allow_future), viewer)
-    path = lab.place.var / "last-night.json"
-    report.write(path)
-    show(report)
-    console.print(f"\nThe same in {path}. The services stay up; make down stops them.", soft_wrap=True)
-    if not report.good:
-        raise typer.Exit(1)
 
 
 @app.command()
@@ -99,20 +61,20 @@ def install(
     from include.care.watch.render import to_text
     from include.cli.airflow_connections import airflow_api
     from include.cli.repository.open import open_site
-    from include.lab.follow import follow
-    from include.lab.night import NIGHT_S, today
-    from include.lab.night import install as start
+    from include.cli.runs import NIGHT_S, follow
+    from include.cli.runs import install as start
+    from include.nightlies.rules.build_date import today
 
     site = open_site()
     chosen, now = site.settings.slot(slot), datetime.now(UTC)
-    day = _day(date_text) if date_text else today(site.settings, slot, now)
+    day = day_of(date_text) if date_text else today(chosen.timezone, now)
     api = airflow_api(site.settings, site.secrets, connection)
     dag_id = f"nightly_install_{slot}"
     run_id = start(api, chosen, day, now=now, say=_say, allow_future=allow_future)
     if not wait:
         _say(f"{api.url}/dags/{dag_id}/runs/{run_id}")
         return
-    with _Screen() as screen:
+    with Screen() as screen:
         ended = follow(api, dag_id, run_id, show=screen.run, timeout_s=NIGHT_S)
     _say(f"run {run_id} of {dag_id}: {ended.state}")
     night = read_summary(site.ledger, chosen, day, now=datetime.now(UTC))
@@ -133,7 +95,7 @@ def summary(
     from include.care.watch.records import read_summary, store_summary
     from include.care.watch.render import to_text
     from include.cli.repository.open import open_site, refusing
-    from include.lab.night import today
+    from include.nightlies.rules.build_date import today
 
     now = datetime.now(UTC)
     with refusing():
@@ -143,7 +105,7 @@ def summary(
             read_summary(
                 site.ledger,
                 chosen_slot,
-                _day(date_text) if date_text else today(site.settings, chosen_slot.name, now),
+                day_of(date_text) if date_text else today(chosen_slot.timezone, now),
                 now=now,
             )
             for chosen_slot in chosen
@@ -158,36 +120,8 @@ def summary(
     raise typer.Exit(0 if all(night.good for night in found) else 1)
 
 
-def show(report: NightReport) -> None:
-    """Prints the table of artifacts, the totals, and how to mount the repository."""
-    table = Table(box=None, pad_edge=False)
-    for heading in ("project", "platform", "state"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("files", "MB", "new", "reused", "s", "lease s"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("reason")
-    for line in report.lines:
-        figures = (line.files, f"{line.bytes / 1e6:.1f}", line.objects_new, line.objects_reused)
-        times = (f"{line.seconds:.1f}", f"{line.lease_held_s:.2f}")
-        reason = Text(line.reason, overflow="fold")
-        table.add_row(line.project, line.platform, line.state, *map(str, figures), *times, reason)
-    console.print(table)
-    states = f"{report.published} published, {report.unchanged} unchanged, {report.failed} failed of {report.expected}"
-    objects = f"{report.total('objects_new')} new objects, {report.total('objects_reused')} reused"
-    console.print(
-        f"\n{report.slot} {report.date}: {states}; {report.total('files')} files, {objects}; {report.wall_s:.0f} s"
-    )
-    console.print(f"{report.repository} revision {report.revision}, root {report.root_hash}", soft_wrap=True)
-    console.print(report.url, soft_wrap=True)
-    for problem in report.problems:
-        console.print(f"check: {problem}", soft_wrap=True)
-    if not report.problems:
-        console.print("check: no problems found")
-    console.print("\nTo mount it, /etc/cvmfs/default.local:")
-    console.print(report.client_configuration(), soft_wrap=True)
-
-
-def _day(text: str) -> date:
+def day_of(text: str) -> date:
+    """The date of an option `--date`. Raises BadParameter."""
     try:
         return date.fromisoformat(text)
     except ValueError:
@@ -198,7 +132,7 @@ def _say(text: str) -> None:
     console.print(text, soft_wrap=True, markup=False)
 
 
-class _Screen:
+class Screen:
     """Bars on a terminal, plain lines elsewhere."""
 
     def __init__(self) -> None:
@@ -206,7 +140,7 @@ class _Screen:
         self._archives = 0
         self._last = ("", 0.0)
 
-    def __enter__(self) -> _Screen:
+    def __enter__(self) -> Screen:
         if self._live:
             self._live.start()
         return self

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from include.lab.airflow_api import AirflowApi
+    from include.airflow_api import AirflowApi
 
 MOST = 2000
 """Runs of one DAG that are deleted at a time: more than a day has."""
@@ -43,16 +43,14 @@ class DeleteOldRunsOperator(NightshiftOperator):
         self.dag_ids = dag_ids
 
     def execute(self, context: Context) -> dict[str, int]:
-        from include.lab.airflow_api import AirflowApi
-        from include.settings.urls import base_url
+        from include.airflow_api import site_api
 
         require_no_backfill(context)
         site = self.site()
         settings = site.settings.stageout
         if settings.runs_connection is None:
             raise AirflowSkipException("no `stageout.runs_connection` in the configuration: old runs stay")
-        found = site.secrets.get(settings.runs_connection)
-        api = AirflowApi(base_url(found, port=8080), found.login or "", found.password or "")
+        api = site_api(site.settings, site.secrets, settings.runs_connection)
         keep, logs = timedelta(hours=settings.keep_run_hours), log_folder()
         gone = {}
         for dag_id in self.dag_ids:

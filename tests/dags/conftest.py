@@ -28,7 +28,6 @@ from include.cvmfs.format.keys import save_signer
 from include.gateway.client.client import GatewayClient
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
-from include.lab.servers.weed import WeedServer
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.publication import Publication
 from include.settings.load import load
@@ -36,6 +35,7 @@ from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.options import Credentials
+from lab.servers.weed import WeedServer
 from tests.fakes.builds import Build
 from tests.fakes.site import FQRN, MASTER, PUBLIC_KEY, SIGNER
 

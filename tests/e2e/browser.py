@@ -14,7 +14,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support import expected_conditions as the
 from selenium.webdriver.support.wait import WebDriverWait
 
-from include.lab.environment import ADMIN, Lab
+from lab.environment import ADMIN, Lab
 
 PATIENCE_S = 60.0
 REDRAWN = (ElementClickInterceptedException, StaleElementReferenceException)

@@ -13,23 +13,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from include.airflow_api import AirflowApi
+from include.cli.runs import RUN_ENDED, Snapshot, snapshot
 from include.cvmfs.check.check import check
 from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.gateway.client.client import GatewayClient
-from include.lab import lifecycle
-from include.lab.airflow_api import AirflowApi
-from include.lab.cluster import Cluster
-from include.lab.environment import ADMIN, Lab, LabFolders
-from include.lab.follow import RUN_ENDED, Snapshot, snapshot
-from include.lab.ports import LOOPBACK, Ports
-from include.lab.secrets import load_or_create
-from include.lab.supervise import end_marked
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.publication import Publication
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.bootstrap import found_repository, found_stores
 from include.site.site import Site
+from lab import lifecycle
+from lab.cluster import Cluster
+from lab.environment import ADMIN, Lab, LabFolders
+from lab.ports import LOOPBACK, Ports
+from lab.secrets import load_or_create
+from lab.supervise import end_marked
 from tests.fakes.builds import Build
 from tests.fakes.faultproxy import FaultProxy
 from tests.week.place import slot_text

@@ -7,8 +7,8 @@ import ipaddress
 import psutil
 import pytest
 
-from include.lab.services import services
-from include.lab.supervise import marked_processes
+from lab.services import services
+from lab.supervise import marked_processes
 from tests.e2e.deployment import Deployment
 
 pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]

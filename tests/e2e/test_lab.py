@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 import requests
 
+from include.airflow_api import AirflowApi, AirflowError
 from include.care.preflight.findings import Severity
 from include.care.preflight.pools import look_at_pools
-from include.lab import lifecycle
-from include.lab.airflow_api import AirflowApi
-from include.lab.environment import ADMIN, VIEWER
-from include.lab.errors import LabError
-from include.lab.services import services
-from include.lab.supervise import ProcessState
 from include.settings.load import load
 from include.settings.pools import pools
 from include.settings.secrets import EnvSecrets
+from lab import lifecycle
+from lab.environment import ADMIN, VIEWER
+from lab.services import services
+from lab.supervise import ProcessState
 from tests.e2e.deployment import Deployment
 from tests.fakes.refused import refused
 
@@ -40,7 +39,7 @@ def test_all_services_answer_and_a_second_start_changes_none(deployment: Deploym
 
 def test_no_dag_fails_to_be_read_and_a_wrong_password_is_refused(deployment: Deployment) -> None:
     assert not deployment.api.import_errors()
-    with refused(LabError):
+    with refused(AirflowError):
         AirflowApi(deployment.lab.airflow_url, ADMIN, "guess").import_errors()
 
 
@@ -52,7 +51,7 @@ def test_the_user_of_preflight_sees_the_pools_and_changes_none(deployment: Deplo
     found = {one.subject: one.severity for one in look_at_pools(site, EnvSecrets(environment))}
     assert found == {pool.name: Severity.OK for pool in pools(site)}
     viewer = AirflowApi(lab.airflow_url, VIEWER, lab.secrets.viewer_password)
-    with pytest.raises(LabError, match="403"):
+    with pytest.raises(AirflowError, match="403"):
         viewer.put_pool({"name": "control", "slots": 1, "description": "", "include_deferred": False})
 
 

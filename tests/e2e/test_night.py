@@ -7,10 +7,10 @@ from datetime import date, timedelta
 
 import pytest
 
-from include.lab.follow import Snapshot
-from include.lab.night import Viewer, Wishes, run_night
-from include.lab.report import NightReport
+from include.cli.runs import Snapshot
 from include.storage.store import ObjectMeta
+from lab.night import Viewer, Wishes, run_night
+from lab.report import NightReport
 from tests.e2e.deployment import Deployment
 
 pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]

@@ -19,9 +19,9 @@ import pytest
 import requests
 from selenium.webdriver.common.by import By
 
-from include.lab.airflow_api import AirflowApi
-from include.lab.environment import ADMIN, VIEWER
+from include.airflow_api import AirflowApi
 from include.pages.registry import PAGES, PREFIX, STAGEOUT_API
+from lab.environment import ADMIN, VIEWER
 from tests.e2e.browser import Browser
 from tests.e2e.deployment import FQRN, Deployment
 from tests.e2e.kills import build_of_victims, upload_of

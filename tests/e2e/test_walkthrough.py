@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from include.lab.environment import MARK
+from lab.environment import MARK
 from tests.e2e.walkthrough import README, TOUR, Newcomer, commands
 
 NIGHT = re.compile(r"main (\S+): (\d+) published, \d+ unchanged, 0 failed.*\n\S+ revision (\d+)")

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from include.lab.environment import Lab, LabFolders
-from include.lab.ports import Ports
-from include.lab.supervise import end_marked
+from lab.environment import Lab, LabFolders
+from lab.ports import Ports
+from lab.supervise import end_marked
 from tests.e2e.browser import Browser, logged_in
 from tests.fakes.builds import tree
 from tests.fakes.servers import find

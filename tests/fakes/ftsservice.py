@@ -8,8 +8,8 @@ from pathlib import Path
 
 import requests
 
-from include.lab.readiness import fts_answers
-from include.lab.servers.process import LOOPBACK, ServerProcess, free_port
+from lab.readiness import fts_answers
+from lab.servers.process import LOOPBACK, ServerProcess, free_port
 
 SCRIPT = Path(sys.executable).with_name("nightshift")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from include.lab.servers.process import free_port
-from include.lab.servers.weed import WeedServer
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.file import FileStore
 from include.storage.options import Credentials
 from include.storage.probe import probe
+from lab.servers.process import free_port
+from lab.servers.weed import WeedServer
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.site import ProcessSite
 

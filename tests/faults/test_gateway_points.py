@@ -20,7 +20,7 @@ import pytest
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.errors import GatewayError
 from include.gateway.service.commits.points import Point
-from include.lab.servers.weed import WeedServer
+from lab.servers.weed import WeedServer
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.site import BUILD, FQRN, ProcessSite, drop
 from tests.faults.conftest import BUCKET

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from include.gateway.errors import GatewayError
-from include.lab.servers.ceph import ObjectStore
-from include.lab.servers.radosgw import RadosgwServer
-from include.lab.servers.s3 import S3Server
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.options import Credentials
+from lab.servers.ceph import ObjectStore
+from lab.servers.radosgw import RadosgwServer
+from lab.servers.s3 import S3Server
 from tests.fakes.site import BUILD, ProcessSite
 from tests.faults.conftest import BUCKET
 from tests.faults.works import Work, made, seen, sound, work

@@ -8,10 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from include.lab.servers.ceph import ObjectStore
-from include.lab.servers.radosgw import RadosgwServer
-from include.lab.servers.s3 import S3Server
-from include.lab.servers.weed import WeedServer
 from include.storage import retry
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.file import FileStore
@@ -19,6 +15,10 @@ from include.storage.options import Credentials, Traits
 from include.storage.probe import probe
 from include.storage.roles import Role
 from include.storage.store import Store
+from lab.servers.ceph import ObjectStore
+from lab.servers.radosgw import RadosgwServer
+from lab.servers.s3 import S3Server
+from lab.servers.weed import WeedServer
 from tests.fakes.faultproxy import FaultProxy
 
 BUCKET = "nights"

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from include.lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port
+from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port
 
 _PLACES = "/usr/sbin:/usr/local/sbin"
 _SEPARATION = Path("/run/sshd")  # compiled in: where OpenSSH's unprivileged part lives

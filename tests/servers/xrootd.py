@@ -14,7 +14,7 @@ from typing import Self
 
 import requests
 
-from include.lab.servers.process import ServerProcess, free_port
+from lab.servers.process import ServerProcess, free_port
 from tests.fakes.certificates import Authority
 
 _CONFIGURATION = """\

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
+from include.airflow_api import AirflowApi
 from include.gateway.client.client import GatewayClient
-from include.lab.airflow_api import AirflowApi
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.states import State
 from tests.week.builder import Builder

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from include.lab import lifecycle
-from include.lab.airflow_api import AirflowApi
-from include.lab.environment import ADMIN, Lab, LabFolders
-from include.lab.ports import LOOPBACK, Ports
-from include.lab.secrets import load_or_create
-from include.lab.supervise import Supervisor
+from include.airflow_api import AirflowApi
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.bootstrap import found_repository, found_stores
 from include.site.site import Site
+from lab import lifecycle
+from lab.environment import ADMIN, Lab, LabFolders
+from lab.ports import LOOPBACK, Ports
+from lab.secrets import load_or_create
+from lab.supervise import Supervisor
 from tests.week.plan import PLATFORMS, PROJECTS, SLOTS
 
 FQRN = "week.example.org"

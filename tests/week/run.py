@@ -18,8 +18,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from include.lab.errors import LabError
 from include.storage.open import open_store
+from include.airflow_api import AirflowError
+from lab.errors import LabError
 from tests.week.expected import WEEKDAYS, Expected, expected
 from tests.week.night import Played, Stage
 from tests.week.place import WeekFailed, deployment
@@ -60,7 +61,7 @@ def main() -> int:
             seen = look(there, comes_to, reader, stage.played, seconds)
             result = figures(plan, comes_to, stage.played, seen, seconds, time.monotonic() - began)
             write(Path(options.results), plan, stage.played, reader, result)
-    except (WeekFailed, LabError) as failed:
+    except (WeekFailed, LabError, AirflowError) as failed:
         say(f"the week cannot go on: {failed}")
         return 1
     except KeyboardInterrupt:

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from include.care.preflight import folders, gateways, repositories, stores
-from include.care.preflight.airflow import Asked
-from include.care.preflight.connections import airflow_has_all, look_at_connections, named
+from include.care.preflight.connections import Asked, airflow_has_all, look_at_connections, named
 from include.care.preflight.findings import Finding, Severity
 from include.care.preflight.paused_dags import look_at_paused
 from include.care.preflight.pools import look_at_bounds, look_at_pools

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from include.care.notify.notifier import service_of
-from include.care.preflight.airflow import Asked
 from include.care.preflight.findings import Finding, Severity
 from include.settings.errors import MissingConnection, SettingsError
 from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets
 
+Asked = Callable[[str], bool | None]
+"""Whether Airflow has a connection of this id; None where it cannot be asked."""
 CANNOT_ASK = "not defined here, and Airflow cannot be asked whether it has it"
 IN_AIRFLOW = "defined in Airflow; commands here cannot use it"
 

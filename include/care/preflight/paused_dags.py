@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from include.care.preflight.airflow import ask_airflow
+from include.airflow_api import site_api
 from include.care.preflight.findings import Finding, Severity
+from include.care.preflight.stores import TIMEOUT_S
 from include.dag_runs import UNPAUSE
 from include.nightlies.rules.begin import by_artifact
 from include.settings.model import SiteSettings
@@ -63,8 +64,7 @@ def look_at_paused(settings: SiteSettings, secrets: Secrets, slots: Iterable[str
     """Compare what has to be unpaused with Airflow. Where it cannot be asked, the check of pools reports that."""
     if settings.airflow_connection is None:
         return
-    reply = ask_airflow(settings, secrets, "dags", {"limit": 100, "exclude_stale": "true"})
-    paused = {str(dag["dag_id"]): bool(dag["is_paused"]) for dag in reply["dags"]}
+    paused = site_api(settings, secrets, timeout_s=TIMEOUT_S).paused()
     by_hand = {dag_id: what for dag_id, what in started_by_hand(settings).items() if paused.get(dag_id)}
     yield from judged_paused(needed(settings, slots) | by_hand, paused)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 
-from include.care.preflight.airflow import ask_airflow
+from include.airflow_api import site_api
 from include.care.preflight.findings import Finding, Severity
+from include.care.preflight.stores import TIMEOUT_S
 from include.nightlies.records.builds import preceding_build
 from include.nightlies.records.publications import publications_of_build
 from include.nightlies.rules.build_order import BuildKey
@@ -33,7 +34,7 @@ def look_at_pools(settings: SiteSettings, secrets: Secrets) -> Iterator[Finding]
         cure = "Name a connection to Airflow's API in `airflow_connection`."
         yield Finding("pools", "", Severity.WARNING, "not checked: no access to Airflow is configured", cure)
         return
-    reply = ask_airflow(settings, secrets, "pools", {"limit": 100})
+    reply = site_api(settings, secrets, timeout_s=TIMEOUT_S).ask("GET", "/pools", params={"limit": 100})
     yield from judged_pools(pools_of(settings), {str(pool["name"]): int(pool["slots"]) for pool in reply["pools"]})
 
 

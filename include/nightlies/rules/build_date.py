@@ -65,6 +65,11 @@ def resolve_build_date(
     return BuildDate(day, f"{origin} {local:%Y-%m-%d %H:%M} in {timezone}{offset}")
 
 
+def today(timezone: str, now: datetime) -> date:
+    """The build date of a run that is started by hand now, in a slot's time zone."""
+    return now.astimezone(ZoneInfo(timezone)).date()
+
+
 def require_allowed(
     found: BuildDate,
     now: datetime,
@@ -85,11 +90,11 @@ def require_allowed(
             f"the parameter build_date {param} is given in a backfill: every one of its runs would install that date. "
             "Leave it empty: each run of a backfill installs the build of its own date."
         )
-    today = now.astimezone(ZoneInfo(timezone)).date()
-    if allow_future or run_type == "scheduled" or found.date <= today + timedelta(days=max(0, date_offset)):
+    latest = today(timezone, now)
+    if allow_future or run_type == "scheduled" or found.date <= latest + timedelta(days=max(0, date_offset)):
         return
     raise BUILD_DATE_REFUSED(
-        f"build date {found.date} ({found.reason}) is later than today, {today} in {timezone}. Correct the date; or "
+        f"build date {found.date} ({found.reason}) is later than today, {latest} in {timezone}. Correct the date; or "
         "turn on *Allow a future date* (allow_future): then `latest` points to that build until a later one is in."
     )
 

@@ -18,23 +18,23 @@ import psutil
 import pytest
 import yaml
 
+from include.airflow_api import AirflowApi
 from include.benchmarks.campaign.folder import FOLDER, CampaignFolder, CampaignRecord, campaigns_in
 from include.benchmarks.campaigns import campaign_root, clean_up, measure
 from include.benchmarks.cluster.servers import FOLDER as TIMER
 from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, ServerState, StreamLoad
 from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, PlannedStep
-from include.lab import lifecycle
-from include.lab.airflow_api import AirflowApi
-from include.lab.environment import ADMIN, LabFolders
-from include.lab.follow import follow
-from include.lab.ports import Ports
-from include.lab.secrets import load_or_create
-from include.lab.servers.ceph_lab import FILES, CephLab
-from include.lab.supervise import Supervisor, end_marked, marked_processes
+from include.cli.runs import follow
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.settings.storage_benchmark.blocks import TargetKind
 from include.site.site import Site
+from lab import lifecycle
+from lab.environment import ADMIN, LabFolders
+from lab.ports import Ports
+from lab.secrets import load_or_create
+from lab.servers.ceph_lab import FILES, CephLab
+from lab.supervise import Supervisor, end_marked, marked_processes
 from tests.e2e.deployment import ROOT, TestLab
 from tests.fakes.benchmarking import START
 

@@ -24,12 +24,12 @@ from include.benchmarks.targets.path import FolderArea, PathBenchmarkTarget
 from include.benchmarks.targets.pool import NamespaceArea, PoolBenchmarkTarget
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.format.catalogs import CatalogCache
-from include.lab.readiness import wait
-from include.lab.servers.ceph import CephCluster, ObjectStore
-from include.lab.servers.weed import WeedServer
 from include.settings.storage_benchmark.blocks import BucketTarget, CephAccess, PathTarget, PoolTarget
 from include.storage.open import open_store
 from include.storage.store import Store
+from lab.readiness import wait
+from lab.servers.ceph import CephCluster, ObjectStore
+from lab.servers.weed import WeedServer
 from tests.fakes.refused import refused
 from tests.integration.conftest import BUCKET
 

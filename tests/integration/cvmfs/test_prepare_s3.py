@@ -15,11 +15,11 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.sources.tarball import TarSource
-from include.lab.servers.s3 import S3Server
 from include.storage.errors import Forbidden, StoreError
 from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions
 from include.storage.store import Store
+from lab.servers.s3 import S3Server
 from tests.fakes.archives import archive, file, hardlink, symlink
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.recount import read_back

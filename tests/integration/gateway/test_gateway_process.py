@@ -31,9 +31,9 @@ from include.cvmfs.format.keys import (
 from include.cvmfs.revision.repository import Repository
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient
-from include.lab.servers.process import free_port
 from include.storage.open import open_store
 from include.storage.store import Store
+from lab.servers.process import free_port
 from tests.fakes.apart import committers
 from tests.fakes.refused import refused
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from include.lab.errors import CEPH_LAB_MISSING, OSD_UNKNOWN
-from include.lab.servers import ceph
-from include.lab.servers.ceph import CephCluster, ObjectStore
-from include.lab.servers.ceph_lab import CephLab
-from include.lab.servers.process import ServerStartError
-from include.lab.servers.radosgw import RadosgwServer
 from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions
+from lab.errors import CEPH_LAB_MISSING, OSD_UNKNOWN
+from lab.servers import ceph
+from lab.servers.ceph import CephCluster, ObjectStore
+from lab.servers.ceph_lab import CephLab
+from lab.servers.process import ServerStartError
+from lab.servers.radosgw import RadosgwServer
 from tests.fakes.refused import refused
 
 KEYS = Credentials("nightshift", "not-a-secret")

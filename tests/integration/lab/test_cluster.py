@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from include.lab import cluster as clusters
-from include.lab.cluster import Cluster, Machine
+from lab import cluster as clusters
+from lab.cluster import Cluster, Machine
 
 pytestmark = [
     pytest.mark.server("rabbitmq-server"),

@@ -17,16 +17,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from include.lab import lifecycle
-from include.lab.environment import Lab, LabFolders
-from include.lab.errors import LabError, ServiceFailed
-from include.lab.ports import LOOPBACK, Ports
-from include.lab.postgres import Postgres
-from include.lab.secrets import load_or_create
-from include.lab.supervise import Supervisor, marked_processes
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
+from lab import lifecycle
+from lab.environment import Lab, LabFolders
+from lab.errors import LabError, ServiceFailed
+from lab.ports import LOOPBACK, Ports
+from lab.postgres import Postgres
+from lab.secrets import load_or_create
+from lab.supervise import Supervisor, marked_processes
 from tests.fakes.refused import refused
 
 
@@ -165,7 +165,7 @@ def test_a_taken_port_stops_the_start_before_anything_runs(lab: Lab) -> None:
 
 
 def test_a_program_that_cannot_run_is_named_with_its_log(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    from include.lab import components
+    from lab import components
 
     broken = components.Component("gateway", ("false",))
     monkeypatch.setattr(components, "GATEWAY", broken)

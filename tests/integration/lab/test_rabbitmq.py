@@ -15,8 +15,8 @@ from celery import Celery
 
 from include.care.preflight.findings import Severity
 from include.care.preflight.workers import clocks, consumers, judged_clocks
-from include.lab.servers.process import LOOPBACK, ServerProcess, free_port
-from include.lab.servers.rabbitmq import RabbitServer
+from lab.servers.process import LOOPBACK, ServerProcess, free_port
+from lab.servers.rabbitmq import RabbitServer
 from tests.fakes.refused import refused
 
 pytestmark = pytest.mark.server("rabbitmq-server")

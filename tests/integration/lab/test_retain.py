@@ -14,15 +14,15 @@ import pytest
 from sqlalchemy import Engine, MetaData, create_engine, insert, select, types
 from typer.testing import CliRunner
 
-from include.cli.lab import app
-from include.lab import retain
-from include.lab.environment import Lab, LabFolders
-from include.lab.errors import LabError
-from include.lab.ports import Ports
-from include.lab.retain import DATABASE, clean_database, oldest_at_work
-from include.lab.secrets import load_or_create
-from include.lab.servers.process import ServerProcess
-from include.lab.services import postgres_server
+from lab import retain
+from lab.commands.services import app
+from lab.environment import Lab, LabFolders
+from lab.errors import LabError
+from lab.ports import Ports
+from lab.retain import DATABASE, clean_database, oldest_at_work
+from lab.secrets import load_or_create
+from lab.servers.process import ServerProcess
+from lab.services import postgres_server
 from tests.fakes import airflowhome
 
 NOW = datetime.now(UTC)

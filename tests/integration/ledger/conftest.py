@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from include.lab.servers.mariadb import MariaDbServer
 from include.ledger.engine import open_ledger
 from include.ledger.metadata import metadata
 from include.ledger.migrate import migrate
+from lab.servers.mariadb import MariaDbServer
 from tests.fakes.ledgers import from_a_template
 
 

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from include.fts.client.credentials import X509Files
-from include.lab.servers.mariadb import MariaDbServer
 from include.ledger import engine
 from include.ledger.engine import open_ledger, reading, writing
 from include.ledger.errors import LedgerUnavailable
+from lab.servers.mariadb import MariaDbServer
 from tests.fakes.certificates import Authority
 
 pytestmark = pytest.mark.server("mariadbd")

@@ -20,7 +20,6 @@ from include.cvmfs.commit.create import create_repository
 from include.gateway.client.client import GatewayClient
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
-from include.lab.servers.weed import WeedServer
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.publication import Publication
 from include.nightlies.steps.errors import GateClosed, ReserveFailed
@@ -34,6 +33,7 @@ from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.storage.file import FileStore
 from include.storage.store import Store
+from lab.servers.weed import WeedServer
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.collector import Collector

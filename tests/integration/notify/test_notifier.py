@@ -136,7 +136,14 @@ def test_a_service_that_refuses_is_an_error_that_shows_no_url(
 
 @pytest.mark.parametrize(
     "password",
-    [None, "", "what", f"nothing://{SECRET}", f"slack://{SECRET}/short", f"mailto://me:{SECRET}@127.0.0.1?mode=insecure"],
+    [
+        None,
+        "",
+        "what",
+        f"nothing://{SECRET}",
+        f"slack://{SECRET}/short",
+        f"mailto://me:{SECRET}@127.0.0.1?mode=insecure",
+    ],
 )
 def test_a_password_that_is_no_usable_url_is_refused_without_being_shown(
     password: str | None, caplog: pytest.LogCaptureFixture

@@ -12,7 +12,6 @@ from include.care.preflight.findings import Severity
 from include.care.preflight.stores import roles
 from include.cli.roles import policies
 from include.cli.settings import try_collector
-from include.lab.servers.s3 import S3Server
 from include.settings.load import parse
 from include.settings.secrets import EnvSecrets
 from include.settings.traits import record_traits
@@ -23,6 +22,7 @@ from include.storage.buckets import admin_client, ensure_bucket
 from include.storage.errors import Forbidden
 from include.storage.options import Credentials
 from include.storage.roles import PolicyServer
+from lab.servers.s3 import S3Server
 from tests.integration.conftest import USERS
 
 FQRN = "nights.example.org"

@@ -14,8 +14,6 @@ import pytest
 
 from include.cvmfs.check.check import check
 from include.cvmfs.ingest.changeset import Changeset
-from include.lab.servers.radosgw import RadosgwServer
-from include.lab.servers.s3 import S3Server
 from include.storage.buckets import admin_client, allow_roles, ensure_bucket
 from include.storage.errors import STORE_FULL, BucketMissing, Forbidden, NotFound, StoreError
 from include.storage.file import FileStore
@@ -23,6 +21,8 @@ from include.storage.open import open_store
 from include.storage.options import Credentials, Traits
 from include.storage.roles import PolicyServer, Role
 from include.storage.store import Store
+from lab.servers.radosgw import RadosgwServer
+from lab.servers.s3 import S3Server
 from tests.fakes.faultproxy import Fault, FaultProxy
 from tests.fakes.site import DESTINATIONS, FQRN
 from tests.integration.conftest import USERS

@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from include.lab.stageout.account import account_of
-from include.lab.stageout.files import LINKS, USERS, LabFault, LabFile, planned, requests_of
 from include.ledger.engine import reading
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
@@ -32,6 +30,8 @@ from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.status import TransferFilter, TransferStatus, list_transfers
 from include.stageout.tables import stageout_transfers
 from include.stageout.tasks.passes import COMPONENTS, run_pass
+from lab.stageout.account import account_of
+from lab.stageout.files import LINKS, USERS, LabFault, LabFile, planned, requests_of
 from tests.fakes.ftsservice import FtsService
 from tests.servers.xrootd import XrootdServer
 

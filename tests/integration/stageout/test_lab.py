@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from include.lab.stageout.account import account_of, percentile
-from include.lab.stageout.files import FAULTY, LINKS, USERS, LabFault, LabPlaces, planned, requests_of
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
@@ -23,6 +21,8 @@ from include.stageout.requests import record_request
 from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.status import TransferFilter, list_transfers
 from include.stageout.tasks.passes import COMPONENTS, run_pass
+from lab.stageout.account import account_of, percentile
+from lab.stageout.files import FAULTY, LINKS, USERS, LabFault, LabPlaces, planned, requests_of
 from tests.fakes.ftsservice import FtsService
 
 FILES, WORKFLOW = 60, "lab-test"

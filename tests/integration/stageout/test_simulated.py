@@ -22,8 +22,8 @@ ADLER32, _, READ_BACK, NONE = ChecksumMode
 SERVICE = """
 import sys
 from pathlib import Path
-from include.fts.service.config import FtsServiceConfig
-from include.fts.service.http.server import serve_fts
+from lab.fts.config import FtsServiceConfig
+from lab.fts.http.server import serve_fts
 
 serve_fts(FtsServiceConfig(Path(sys.argv[1]), port=0), ready=lambda url: print(url, flush=True))
 """

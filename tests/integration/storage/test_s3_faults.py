@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from include.lab.servers.s3 import S3Server
 from include.storage.deletion import BATCHES_AT_ONCE
 from include.storage.errors import STORE_FULL, Conflict, Unavailable, Unsupported
 from include.storage.open import open_store
@@ -15,6 +14,7 @@ from include.storage.options import StoreOptions, Traits
 from include.storage.probe import probe
 from include.storage.roles import PolicyServer
 from include.storage.store import Store
+from lab.servers.s3 import S3Server
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.refused import refused
 

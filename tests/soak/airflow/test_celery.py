@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from include.lab.cluster import Cluster, Machine, find
-from include.lab.environment import WORKER_LOGS
-from include.lab.services import airflow_services, postgres, rabbitmq, worker
-from include.lab.supervise import Supervisor
 from include.settings.secrets import LEDGER_URL_VARIABLE
+from lab.cluster import Cluster, Machine, find
+from lab.environment import WORKER_LOGS
+from lab.services import airflow_services, postgres, rabbitmq, worker
+from lab.supervise import Supervisor
 from tests.e2e.deployment import FQRN, Deployment, TestLab
 from tests.e2e.kills import COMMIT, DAG
 from tests.e2e.processes import TITLE

@@ -13,14 +13,14 @@ import pytest
 
 from include.care.preflight.findings import Severity
 from include.care.preflight.workers import judged_timeout
-from include.lab import components
-from include.lab.ports import Ports
-from include.lab.servers.weed_command import EVERYWHERE, weed_command
-from include.lab.services import resolved, weed_ports
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.pools import consumer_timeout
 from include.settings.secrets import EnvSecrets, ledger_address
+from lab import components
+from lab.ports import Ports
+from lab.servers.weed_command import EVERYWHERE, weed_command
+from lab.services import resolved, weed_ports
 from tests.fakes import compose
 
 ROOT = compose.ROOT

@@ -18,10 +18,10 @@ from include.fts.client.credentials import BearerToken
 from include.fts.client.jobs import FtsFile, FtsJob
 from include.fts.client.replies import JobAnswers
 from include.fts.errors import FtsError
-from include.fts.service.callers import Caller
-from include.fts.service.config import FtsServiceConfig
-from include.fts.service.http.app import SUBJECT, create_fts_app
-from include.fts.service.transfers import Transfers
+from lab.fts.callers import Caller
+from lab.fts.config import FtsServiceConfig
+from lab.fts.http.app import SUBJECT, create_fts_app
+from lab.fts.transfers import Transfers
 from tests.fakes.ftsserver import FtsServer
 
 Exchange = dict[str, Any]

@@ -20,7 +20,7 @@ SMALL = {
     "include.cvmfs.commit.derivation": "read and tested without the merge that asks it",
     "include.gateway.service.http.routing": "what the stock gateway's router does, and nothing of ours",
     "include.gateway.service.leases.revision_rows": "rows of one table, as those of leases and payloads",
-    "include.lab.connections": "the lab's connections as Airflow reads them",
+    "lab.connections": "the lab's connections as Airflow reads them",
     "include.nightlies.rules.batching": "a rule is pure and has a module",
     "include.nightlies.undo.approval": "imports the steps of an approval, which the rest of undo does not need",
     "include.site.path_state": "asks store and gateway; a check of the triggerer only calls it",
@@ -61,6 +61,6 @@ def test_a_package_imports_nothing_by_itself(tree: Tree) -> None:
 
 
 def test_a_server_that_only_tests_start_is_below_tests(imports: dict[str, list[str]]) -> None:
-    servers = {f"include.lab.servers.{file.stem}" for file in (ROOT / "include/lab/servers").glob("[!_]*.py")}
+    servers = {f"lab.servers.{file.stem}" for file in (ROOT / "lab/servers").glob("[!_]*.py")}
     used = {module for file, modules in imports.items() if not file.startswith("tests/") for module in modules}
     assert servers - used == set()

@@ -54,7 +54,7 @@ def test_production_imports_only_what_the_image_carries() -> None:
     found = {}
     for name, syntax in Tree(ROOT).syntax.items():
         needed = without_typing(syntax)
-        if name.startswith("include.lab."):  # the command line imports it everywhere, and uses it on one machine
+        if name.startswith("lab."):  # the command line imports it everywhere, and uses it on one machine
             found[name] = missing(imported(needed.body), PRODUCTION)
             found[name] |= missing(imported(ast.walk(needed)), PRODUCTION, LAB)
         else:

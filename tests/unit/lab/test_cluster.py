@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from include.lab import cluster as clusters
-from include.lab.cluster import Cluster
-from include.lab.environment import Lab, LabFolders
-from include.lab.errors import LabError
-from include.lab.ports import LOOPBACK, Ports
-from include.lab.secrets import LabSecrets
-from include.lab.services import services
-from include.lab.supervise import Supervisor, configuration
 from include.settings.pools import BROKER_URL, Queue
+from lab import cluster as clusters
+from lab.cluster import Cluster
+from lab.environment import Lab, LabFolders
+from lab.errors import LabError
+from lab.ports import LOOPBACK, Ports
+from lab.secrets import LabSecrets
+from lab.services import services
+from lab.supervise import Supervisor, configuration
 from tests.fakes.refused import refused
 
 
@@ -28,7 +28,7 @@ def lab(tmp_path: Path) -> Lab:
 @pytest.fixture(autouse=True)
 def _programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers of Debian that need not be here."""
-    monkeypatch.setattr("include.lab.servers.mariadb.find_mariadb", lambda name="mariadbd": f"/usr/sbin/{name}")
+    monkeypatch.setattr("lab.servers.mariadb.find_mariadb", lambda name="mariadbd": f"/usr/sbin/{name}")
 
 
 def test_only_its_environment_and_its_machine_s_names_tell_a_worker_from_another(lab: Lab) -> None:

@@ -16,17 +16,17 @@ import yaml
 from typer.testing import CliRunner
 
 from include.care.preflight import folders
-from include.cli.lab import app as lab_commands
-from include.lab.environment import MARK, ROOT, SOCKET_PATH_LIMIT, Lab, LabFolders, adopt
-from include.lab.errors import LabError
-from include.lab.lifecycle import disks
-from include.lab.ports import Ports
-from include.lab.secrets import LabSecrets
-from include.lab.services import services
-from include.lab.supervise import Supervisor, configuration
 from include.settings.errors import MissingConnection
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from lab.commands.services import app as lab_commands
+from lab.environment import MARK, ROOT, SOCKET_PATH_LIMIT, Lab, LabFolders, adopt
+from lab.errors import LabError
+from lab.lifecycle import disks
+from lab.ports import Ports
+from lab.secrets import LabSecrets
+from lab.services import services
+from lab.supervise import Supervisor, configuration
 from tests.fakes.refused import refused
 
 OTHERS = {

@@ -7,20 +7,22 @@ from typing import Any
 
 import pytest
 
-from include.cli import storage_benchmark
-from include.lab import lifecycle
-from include.lab.environment import Lab, LabFolders
-from include.lab.errors import AIRFLOW_SILENT, INSTALL_REFUSED, NOT_THE_DEMONSTRATIONS, LabError
-from include.lab.follow import follow, snapshot
-from include.lab.night import demonstration_slot, install, start, today
-from include.lab.ports import Ports
-from include.lab.report import ArtifactLine, NightReport
-from include.lab.secrets import load_or_create
-from include.lab.stageout.run import run_stageout
+from include.airflow_api import AIRFLOW_SILENT, INSTALL_REFUSED, AirflowError
+from include.cli.runs import follow, install, snapshot, start
+from include.nightlies.rules.build_date import today
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
+from lab import lifecycle
+from lab.commands import demonstration as storage_benchmark
+from lab.environment import Lab, LabFolders
+from lab.errors import NOT_THE_DEMONSTRATIONS
+from lab.night import demonstration_slot
+from lab.ports import Ports
+from lab.report import ArtifactLine, NightReport
+from lab.secrets import load_or_create
+from lab.stageout.run import run_stageout
 from tests.fakes.refused import refused
 
 KEYS = {
@@ -138,7 +140,7 @@ class Api:
 class SilentApi:
     """Airflow's API, which first fails as listed."""
 
-    def __init__(self, *errors: LabError) -> None:
+    def __init__(self, *errors: AirflowError) -> None:
         self._errors = list(errors)
 
     def run_state(self, dag_id: str, run_id: str) -> str:
@@ -159,8 +161,8 @@ def test_a_night_is_followed_on_while_airflow_is_silent_for_a_while() -> None:
     assert followed(SilentApi(AIRFLOW_SILENT("no answer"), AIRFLOW_SILENT("no answer")), silence_s=60) == "success"
     with refused(AIRFLOW_SILENT):
         followed(SilentApi(AIRFLOW_SILENT("no answer")), silence_s=-1)
-    with refused(LabError):
-        followed(SilentApi(LabError("refused")), silence_s=60)
+    with refused(AirflowError):
+        followed(SilentApi(AirflowError("refused")), silence_s=60)
 
 
 def test_each_attempt_at_a_night_gets_the_next_number() -> None:

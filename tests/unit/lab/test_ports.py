@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.lab.errors import LabError
-from include.lab.ports import LOOPBACK, Ports, check_free, holder, variable
+from lab.errors import LabError
+from lab.ports import LOOPBACK, Ports, check_free, holder, variable
 
 NAMES = [field.name for field in fields(Ports)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.lab.readiness import ServiceNotReady, Wrong, wait
+from lab.readiness import ServiceNotReady, Wrong, wait
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from include.lab.errors import LabError
-from include.lab.retain import RemovedLogs, clean_database, remove_logs
+from lab.errors import LabError
+from lab.retain import RemovedLogs, clean_database, remove_logs
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
 BEFORE = NOW - timedelta(days=60)

@@ -7,8 +7,8 @@ from cryptography.fernet import Fernet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.lab.errors import LabError
-from include.lab.secrets import JWT_BYTES, LabSecrets, load_or_create
+from lab.errors import LabError
+from lab.secrets import JWT_BYTES, LabSecrets, load_or_create
 from tests.fakes.refused import refused
 
 WORDS = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from include.lab.servers.process import ServerProcess, ServerStartError, free_port
+from lab.servers.process import ServerProcess, ServerStartError, free_port
 from tests.fakes.refused import refused
 
 ROOT = Path(__file__).parents[3]
@@ -93,7 +93,7 @@ def test_a_server_can_be_killed_and_started_again(tmp_path: Path) -> None:
 
 def test_a_server_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from include.lab.servers.process import ServerProcess\n"
+        "import sys, time; from pathlib import Path; from lab.servers.process import ServerProcess\n"
         "folder = Path(sys.argv[1]); ready = (folder / 'ready').exists\n"
         "s = ServerProcess('s', ['/bin/sh', '-c', 'echo > ready; exec sleep 600'],"
         " log=folder / 'log', ready=ready, cwd=folder)\n"
@@ -115,7 +115,7 @@ def test_free_ports_are_different_and_out_of_the_way_of_outgoing_connections() -
 
 def test_two_processes_that_look_at_the_same_time_get_different_free_ports() -> None:
     code = (
-        "import random; from include.lab.servers.process import free_port; random.seed(7); "
+        "import random; from lab.servers.process import free_port; random.seed(7); "
         "print(free_port(), flush=True); input()"
     )
     command = [sys.executable, "-c", code]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from include.lab.environment import Lab, LabFolders
-from include.lab.ports import LOOPBACK, Ports
-from include.lab.secrets import LabSecrets
-from include.lab.servers.weed import WeedServer
-from include.lab.servers.weed_command import EVERYWHERE, WeedPorts, weed_command
-from include.lab.services import weed
 from include.storage.options import Credentials
+from lab.environment import Lab, LabFolders
+from lab.ports import LOOPBACK, Ports
+from lab.secrets import LabSecrets
+from lab.servers.weed import WeedServer
+from lab.servers.weed_command import EVERYWHERE, WeedPorts, weed_command
+from lab.services import weed
 
 PORTS = WeedPorts(*range(1, 11))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
-from include.lab.airflow_api import AirflowApi
+from include.airflow_api import AirflowApi
 from include.stageout.errors import STAGEOUT_RUN_REFUSED
 from operators.transfers import runs
 from operators.transfers.runs import DeleteOldRunsOperator

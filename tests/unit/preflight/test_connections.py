@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from include.care.preflight.airflow import Asked, ask_api
-from include.care.preflight.connections import look_at_connections, named
+from include.care.preflight.connections import Asked, look_at_connections, named
 from include.care.preflight.findings import Severity
-from include.lab.connections import in_database
+from include.cli.airflow_connections import ask_api
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
+from lab.here import in_database
 
 
 @pytest.fixture

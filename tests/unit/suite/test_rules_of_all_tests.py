@@ -68,7 +68,7 @@ AT_IMPORT = {name for name in os.environ if name.startswith(("NIGHTSHIFT_", "AIR
 def test_nothing_of_the_caller_is_seen():
     assert AT_IMPORT == {"NIGHTSHIFT_VAR"}
     assert {name for name in os.environ if name.startswith(("NIGHTSHIFT_", "AIRFLOW_CONN_"))} == AT_IMPORT
-    from include.lab.environment import LabFolders, adopt
+    from lab.environment import LabFolders, adopt
     assert list(LabFolders.from_environment(os.environ).var.iterdir()) == []  # neither the caller's nor the checkout's
     adopt()
     from include.settings.secrets import EnvSecrets

@@ -17,9 +17,9 @@ import requests
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from include.fts.service.http import app
-from include.lab.readiness import fts_answers
-from include.lab.servers.process import LOOPBACK, ServerProcess, free_port
+from lab.fts.http import app
+from lab.readiness import fts_answers
+from lab.servers.process import LOOPBACK, ServerProcess, free_port
 from tests.fakes.ftsservice import FtsService
 
 HALF_A_HEAD = b"GET /whoami HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow"
@@ -28,8 +28,8 @@ JSON = "application/json"
 SERVE = """
 import sys
 from pathlib import Path
-from include.fts.service.config import FtsServiceConfig
-from include.fts.service.http.server import serve_fts
+from lab.fts.config import FtsServiceConfig
+from lab.fts.http.server import serve_fts
 serve_fts(FtsServiceConfig(Path(sys.argv[1]), port=int(sys.argv[2]), head_s=0.5))
 """
 

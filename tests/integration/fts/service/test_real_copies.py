@@ -14,8 +14,8 @@ from include.fts.client.client import FtsClient
 from include.fts.client.jobs import FtsFile, FtsJob, JobParams, VerifyChecksum
 from include.fts.client.replies import FileStatus
 from include.fts.states import FailureScope, FileState
-from include.lab.servers.weed import WeedServer
 from include.storage.open import Credentials
+from lab.servers.weed import WeedServer
 from tests.fakes.ftsservice import FtsService
 from tests.servers.xrootd import XrootdServer
 

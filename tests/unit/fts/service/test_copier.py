@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from include.fts.service.callers import Caller, Callers, UnknownToken, subject_of
-from include.fts.service.config import FtsServiceConfig
-from include.fts.service.copies.copier import CopyOrder, destination_differs, recoverable, source_differs
-from include.fts.service.copies.simulated import FAILURES, parsed_fractions
-from include.fts.service.copies.storages import CopyFault, CopyFolder, Digest
-from include.fts.service.copies.webdav import WebdavStorage
-from include.fts.service.errors import FtsServiceError
 from include.fts.states import FailureReason, FailureScope
+from lab.fts.callers import Caller, Callers, UnknownToken, subject_of
+from lab.fts.config import FtsServiceConfig
+from lab.fts.copies.copier import CopyOrder, destination_differs, recoverable, source_differs
+from lab.fts.copies.simulated import FAILURES, parsed_fractions
+from lab.fts.copies.storages import CopyFault, CopyFolder, Digest
+from lab.fts.copies.webdav import WebdavStorage
+from lab.fts.errors import FtsServiceError
 
 _S = FailureScope
 

@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
-from include.fts.service.errors import FtsServiceError
-from include.fts.service.records import FILE_MOVES, JOB_ENDS, FileRecord, JobOptions, JobRecord, move, recount
-from include.fts.service.scheduler import Scheduler
 from include.fts.states import FileState, JobState
+from lab.fts.errors import FtsServiceError
+from lab.fts.records import FILE_MOVES, JOB_ENDS, FileRecord, JobOptions, JobRecord, move, recount
+from lab.fts.scheduler import Scheduler
 
 _F = FileState
 ENDS = (_F.FINISHED, _F.FAILED, _F.CANCELED)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from include.fts.service.callers import LAB, Caller
-from include.fts.service.config import FtsServiceConfig
-from include.fts.service.copies.simulated import SimulationModel, digits_of, made_up_checksum
-from include.fts.service.errors import FtsRequestRefused, FtsServiceError
-from include.fts.service.records import JobRecord
-from include.fts.service.statefile import StateFile
-from include.fts.service.transfers import STORAGE, Transfers
 from include.fts.states import FailureReason, FailureScope, FileState, JobState
+from lab.fts.callers import LAB, Caller
+from lab.fts.config import FtsServiceConfig
+from lab.fts.copies.simulated import SimulationModel, digits_of, made_up_checksum
+from lab.fts.errors import FtsRequestRefused, FtsServiceError
+from lab.fts.records import JobRecord
+from lab.fts.statefile import StateFile
+from lab.fts.transfers import STORAGE, Transfers
 
 USER = Caller(LAB, "lab", admin=True)
 OTHER = Caller("/DC=ch/CN=other", "oauth2")

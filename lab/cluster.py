@@ -1,0 +1,163 @@
+"""The machines of a lab with Celery: network namespaces with addresses of their own on a bridge of this machine.
+
+The services listen on the bridge's own address; each worker has a namespace, a host name, which is its address, and a
+folder for its state. Namespaces share processes, clock and disk with the machine, and need root.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from include.settings.pools import Queue
+from lab.errors import LabError
+
+MOST_WORKERS = 99
+_NEEDED = {
+    "ip": "iproute2", "unshare": "util-linux", "socat": "socat", "mariadbd": "mariadb-server",
+    "rabbitmq-server": "rabbitmq-server",
+}  # fmt: skip
+_AS_A_MACHINE = 'hostname "$0" && exec "$@" --queues "$NIGHTSHIFT_QUEUES"'
+_PLACES = "/usr/sbin:/sbin:/usr/local/sbin"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One worker: its name, address and network namespace, and the queues that it serves."""
+
+    name: str
+    address: str
+    namespace: str
+    queues: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """So many workers, on the network 10.213.`number`.0/24."""
+
+    number: int
+    workers: int
+
+    @classmethod
+    def choose(cls, workers: int) -> Self:
+        """One on a network that this machine does not use yet.
+
+        Raises:
+            LabError: this user or this machine cannot have namespaces, or a program is missing.
+        """
+        if os.geteuid() != 0:
+            raise LabError("network namespaces need root: run as root, or leave out --executor celery")
+        if missing := {package for program, package in _NEEDED.items() if find(program) is None}:
+            raise LabError(f"programs are missing: apt-get install {' '.join(sorted(missing))}")
+        used = {str(route.get("dst")) for route in _asked("route", "show", "table", "all")}
+        used |= {str(link["ifname"]) for link in _asked("link")}
+        for number in range(256):
+            made = cls(number, workers)
+            if not used & {made.network, made.bridge}:
+                return made
+        raise LabError("all networks 10.213.0.0/24 to 10.213.255.0/24 are in use: nightshift lab down in other folders")
+
+    @classmethod
+    def load(cls, path: Path) -> Self | None:
+        """What `save` wrote; None if it did not."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            return None
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @property
+    def network(self) -> str:
+        return f"10.213.{self.number}.0/24"
+
+    @property
+    def address(self) -> str:
+        """Where the services listen."""
+        return f"10.213.{self.number}.1"
+
+    @property
+    def bridge(self) -> str:
+        return f"nightshift{self.number}"
+
+    @property
+    def machines(self) -> tuple[Machine, ...]:
+        """The workers. The first one stands for the hosts of the gateway and of benchmarks, and serves their queues."""
+        every = (Queue.DEFAULT, Queue.PUBLISH, Queue.TRANSFER)
+        return tuple(
+            Machine(
+                f"worker-{which}",
+                f"10.213.{self.number}.{100 + which}",
+                f"{self.bridge}-worker-{which}",
+                tuple(queue.value for queue in (Queue if which == 1 else every)),
+            )
+            for which in range(1, self.workers + 1)
+        )
+
+    def link(self, machine: Machine) -> str:
+        """The end of a worker's cable at the bridge: it is cut by `ip link set <link> down`."""
+        return f"ns{self.number}-{machine.name}"
+
+    def make(self) -> None:
+        """Makes what is not there: after a reboot all of it is gone.
+
+        Raises:
+            LabError: the kernel refuses.
+        """
+        links = {str(link["ifname"]) for link in _asked("link")}
+        if self.bridge not in links:
+            _ip("link", "add", self.bridge, "type", "bridge")
+            _ip("address", "add", f"{self.address}/24", "dev", self.bridge)
+        _ip("link", "set", self.bridge, "up")
+        for machine in self.machines:
+            if self.link(machine) in links:
+                continue
+            inside = ("-netns", machine.namespace)
+            _ip("netns", "add", machine.namespace)
+            _ip("link", "add", self.link(machine), "type", "veth", "peer", "name", "eth0", "netns", machine.namespace)
+            _ip("link", "set", self.link(machine), "master", self.bridge, "up")
+            _ip(*inside, "address", "add", f"{machine.address}/24", "dev", "eth0")
+            for name in ("lo", "eth0"):
+                _ip(*inside, "link", "set", name, "up")
+
+    def remove(self) -> None:
+        """Removes what is there of it; the programs in it have ended."""
+        links = {str(link["ifname"]) for link in _asked("link")}
+        spaces = {str(space["name"]) for space in _asked("netns", "list")}
+        for machine in self.machines:
+            if machine.namespace in spaces:
+                _ip("netns", "delete", machine.namespace)
+        # the kernel removes the cables of a namespace some time after it
+        for name in (*map(self.link, self.machines), self.bridge):
+            if name in links:
+                _ip("link", "delete", name, gone=True)
+
+    def inside(self, machine: Machine, command: tuple[str, ...]) -> tuple[str, ...]:
+        """The command line that runs a worker's command on a machine; the process keeps its number."""
+        named = ("unshare", "--uts", "sh", "-c", _AS_A_MACHINE, machine.address)
+        return (str(find("ip")), "netns", "exec", machine.namespace, *named, *command)
+
+
+def find(program: str) -> str | None:
+    """The path of a program, also of one that is for root."""
+    return shutil.which(program) or shutil.which(program, path=_PLACES)
+
+
+def _asked(*words: str) -> list[Mapping[str, Any]]:
+    answer: list[Mapping[str, Any]] = json.loads(_ip("-json", *words) or "[]")
+    return answer
+
+
+def _ip(*words: str, gone: bool = False) -> str:
+    """What `ip` prints. `gone`: it is good if the thing has gone meanwhile."""
+    done = subprocess.run([str(find("ip")), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode and not (gone and "Cannot find device" in done.stderr):
+        raise LabError(f"ip {' '.join(words)}: {done.stderr.strip()}; run as root where namespaces are allowed")
+    return done.stdout

@@ -1,0 +1,1 @@
+"""Commands of the lab, which `nightshift` has where the lab is installed."""

@@ -1,0 +1,362 @@
+"""Where the embedded services keep their state, and the environment that every program of the lab is started with."""
+
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+from include.settings.load import load, project_root
+from include.settings.pools import BROKER_URL, consumer_timeout
+from include.settings.secrets import LEDGER_URL_VARIABLE, connection_variable
+from lab.cluster import Cluster, Machine
+from lab.errors import LabError
+from lab.ports import LOOPBACK, Ports
+from lab.secrets import LabSecrets, load_or_create
+
+ROOT = Path(__file__).resolve().parents[1]
+MARK = "NIGHTSHIFT_LAB"  # carried by every process of a lab: its state folder
+ADMIN = "admin"
+VIEWER = "viewer"  # whom `nightshift preflight` asks as: it may see everything, and change nothing
+AIRFLOW_CONNECTION = "airflow_api"
+METRICS_CONNECTION = "metrics"
+KEEPER = "keeper"  # deletes old runs of the DAGs that run every minute
+RUNS_CONNECTION = "airflow_runs"
+FTS_CONNECTION = "fts_default"
+LEDGER = "nightshift"  # a database
+EXECUTOR, CELERY = "AIRFLOW__CORE__EXECUTOR", "CeleryExecutor"
+DATABASE, DATABASE_USER = "airflow", "nightshift"
+OF_THE_API = frozenset({"AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET"})
+WORKER_LOGS = 8793  # each on its own address
+SLOTS = 20  # tasks of all workers together: what airflow.cfg has as `parallelism`
+NOBODY = 1  # a port that only root may take, and that nothing uses
+SOCKET_PATH_LIMIT = 107  # bytes, sockaddr_un
+# Plain HTTP, which does not leave this machine; and no stage-out, whose sites are folders of one machine.
+_ON_A_NETWORK = {
+    "NIGHTSHIFT_GATEWAY_INSECURE": "true",
+    "NIGHTSHIFT_STAGEOUT": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LabFolders:
+    """The folders of one lab; `var` is absolute."""
+
+    var: Path
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """`NIGHTSHIFT_VAR`, or `var/`; a relative one is below the project's root."""
+        return cls((project_root(environment) / environment.get("NIGHTSHIFT_VAR", "var")).resolve())
+
+    @property
+    def log(self) -> Path:
+        return self.var / "log"
+
+    @property
+    def run(self) -> Path:
+        return self.var / "run"
+
+    @property
+    def secrets(self) -> Path:
+        return self.var / "secrets.env"
+
+    @property
+    def airflow_home(self) -> Path:
+        return self.var / "airflow"
+
+    @property
+    def airflow_passwords(self) -> Path:
+        return self.airflow_home / "passwords.json"
+
+    @property
+    def postgres(self) -> Path:
+        return self.var / "postgres"
+
+    @property
+    def weed(self) -> Path:
+        return self.var / "weed"
+
+    @property
+    def ledger(self) -> Path:
+        return self.var / "ledger"
+
+    @property
+    def rabbitmq(self) -> Path:
+        return self.var / "rabbitmq"
+
+    @property
+    def cluster(self) -> Path:
+        """Which workers there are; absent while tasks run on this machine alone."""
+        return self.run / "cluster.json"
+
+    def of(self, machine: Machine) -> "LabFolders":
+        """The folders of a worker."""
+        return LabFolders(self.var / "workers" / machine.name)
+
+    @property
+    def fts(self) -> Path:
+        return self.var / "fts"
+
+    @property
+    def sites(self) -> Path:
+        """Whose folders are sites of stage-out."""
+        return self.var / "sites"
+
+    @property
+    def fts_tokens(self) -> Path:
+        return self.fts / "tokens"
+
+    def socket(self, name: str) -> Path:
+        """A unix socket's path: in the run folder, or in a private temporary one if that is too deep for the kernel."""
+        path = self.run / name
+        if len(os.fsencode(path)) < SOCKET_PATH_LIMIT:
+            return path
+        # The same for every command that speaks about this state folder.
+        tag = f"{os.getuid()}-{abs(hash_of(str(self.var))):x}"
+        return Path(tempfile.gettempdir()) / f"nightshift-{tag}" / name
+
+    def make(self) -> None:
+        """Makes the folders; the one with control sockets is private."""
+        for folder in (self.var, self.log, self.airflow_home):
+            folder.mkdir(parents=True, exist_ok=True)
+        for folder in {self.run, self.socket("x").parent}:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if folder.stat().st_uid != os.getuid():
+                raise PermissionError(f"{folder} belongs to another user: remove it, or set TMPDIR")
+            folder.chmod(0o700)
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """One set of embedded services: where, on which ports, with which secrets.
+
+    `cluster`: the workers, if Celery runs its tasks; they reach the services on `address`.
+    """
+
+    place: LabFolders
+    ports: Ports
+    secrets: LabSecrets
+    cluster: Cluster | None = field(default=None, kw_only=True)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """The lab that the environment describes; its secrets are made if absent."""
+        environment = os.environ if environment is None else environment
+        place = LabFolders.from_environment(environment)
+        ports, secrets = Ports.from_environment(environment), load_or_create(place.secrets)
+        return cls(place, ports, secrets, cluster=Cluster.load(place.cluster))
+
+    @property
+    def address(self) -> str:
+        """Where the services listen."""
+        return self.cluster.address if self.cluster else LOOPBACK
+
+    @property
+    def broker_url(self) -> str:
+        """RabbitMQ, with the password."""
+        return f"amqp://{DATABASE_USER}:{self.secrets.broker_password}@{self.address}:{self.ports.rabbitmq}//"
+
+    @property
+    def airflow_url(self) -> str:
+        return f"http://{self.address}:{self.ports.airflow}"
+
+    @property
+    def s3_url(self) -> str:
+        return f"http://{self.address}:{self.ports.s3}"
+
+    @property
+    def gateway_url(self) -> str:
+        return f"http://{self.address}:{self.ports.gateway}"
+
+    @property
+    def fts_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.ports.fts}"
+
+    def connections(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The connections of these services, as Airflow reads them: `store_<name>`, `gateway_<name>`, `gateway_admin`,
+        `fts_default`.
+
+        `store`, `gateway` and ids that the file names more than once are made too; any other may be mistyped. Those
+        that the environment defines itself, for real services, are left to it.
+        """
+        settings = load(environ={**environment, **self.places()})
+        store = {"conn_type": "object_store", "host": self.address, "port": self.ports.s3, "schema": "http",
+                 "login": self.secrets.s3_access_key, "password": self.secrets.s3_secret_key}  # fmt: skip
+        gateway = {"conn_type": "cvmfs_gateway", "host": self.address, "port": self.ports.gateway, "schema": "http",
+                   "login": self.secrets.gateway_key_id, "password": self.secrets.gateway_key_secret}  # fmt: skip
+        ours = {name: one for name, one in settings.stores.items() if one.connection and one.endpoint == self.s3_url}
+        found = dict.fromkeys(_meant("store", {name: one.connection for name, one in ours.items()}), store)
+        gateways = {_label(one.fqrn): one.gateway for one in settings.repositories.values()}
+        found |= dict.fromkeys(_meant("gateway", gateways), gateway)
+        admin = {**gateway, "login": f"{self.secrets.gateway_key_id}-admin",
+                 "password": self.secrets.gateway_admin_secret}  # fmt: skip
+        if any(one.gateway_admin for one in settings.repositories.values()):
+            found["gateway_admin"] = admin
+        found[FTS_CONNECTION] = {"conn_type": "fts", "host": LOOPBACK, "port": self.ports.fts, "schema": "http",
+                                 "password": self.secrets.fts_token}  # fmt: skip
+        if settings.airflow_connection:
+            found[settings.airflow_connection] = {"conn_type": "http", "host": self.address, "port": self.ports.airflow,
+                                              "schema": "http", "login": VIEWER,
+                                              "password": self.secrets.viewer_password}  # fmt: skip
+        if keeper := settings.stageout.runs_connection:
+            found[keeper] = {"conn_type": "http", "host": self.address, "port": self.ports.airflow, "schema": "http",
+                             "login": KEEPER, "password": self.secrets.keeper_password}  # fmt: skip
+        if settings.metrics_connection:
+            found[settings.metrics_connection] = {"conn_type": "generic", "password": self.secrets.metrics_token}
+        named = {connection_variable(name): json.dumps(value) for name, value in found.items()}
+        return {key: value for key, value in named.items() if key not in environment}
+
+    def places(self) -> dict[str, str]:
+        """Where the state is, and where its services listen: on loopback, or on the bridge to the workers."""
+        return {
+            "NIGHTSHIFT_VAR": str(self.place.var),
+            "NIGHTSHIFT_GATEWAY_HOST": self.address,
+            **(_ON_A_NETWORK | {"NIGHTSHIFT_S3_HOST": self.address} if self.cluster else {}),
+            "NIGHTSHIFT_AIRFLOW_CONNECTION": AIRFLOW_CONNECTION,
+            "NIGHTSHIFT_METRICS_CONNECTION": METRICS_CONNECTION,
+            "NIGHTSHIFT_RUNS_CONNECTION": RUNS_CONNECTION,
+            **self.ports.to_environment(),
+        }
+
+    def settings(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """What a command outside of the lab needs to work with its services: places, ports, connections."""
+        ledger = f"{DATABASE_USER}:{self.secrets.ledger_password}@{self.address}:{self.ports.ledger}/{LEDGER}"
+        found = {**self.places(), **self.connections(environment)}
+        if self.cluster:
+            hours = self.consumer_timeout(environment) / timedelta(hours=1)
+            found |= {
+                LEDGER_URL_VARIABLE: f"mysql+pymysql://{ledger}?ssl_disabled=true",
+                "NIGHTSHIFT_CONSUMER_TIMEOUT_HOURS": f"{hours:g}",
+                EXECUTOR: CELERY,
+                BROKER_URL: self.broker_url,
+            }
+        return found
+
+    def consumer_timeout(self, environment: Mapping[str, str]) -> timedelta:
+        """How long RabbitMQ waits for a task."""
+        return consumer_timeout(load(environ={**environment, **self.places()}))
+
+    def airflow_settings(self) -> dict[str, str]:
+        """What differs between installations in Airflow's configuration; the rest is in airflow.cfg."""
+        place, ports, secrets = self.place, self.ports, self.secrets
+        address = f"{DATABASE_USER}:{secrets.postgres_password}@{self.address}:{ports.postgres}/{DATABASE}"
+        settings = {
+            "AIRFLOW_HOME": str(place.airflow_home),
+            "AIRFLOW_CONFIG": str(ROOT / "airflow.cfg"),
+            "PYTHONPATH": str(ROOT),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+            "AIRFLOW__CORE__FERNET_KEY": secrets.fernet_key,
+            "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMIN}:admin,{KEEPER}:user,{VIEWER}:viewer",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(place.airflow_passwords),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{address}",
+            "AIRFLOW__API__PORT": str(ports.airflow),
+            "AIRFLOW__API__BASE_URL": self.airflow_url,
+            # Its default is port 8080 whatever the port is.
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.airflow_url}/execution/",
+            "AIRFLOW__API__SECRET_KEY": secrets.api_secret_key,
+            "AIRFLOW__API_AUTH__JWT_SECRET": secrets.jwt_secret,
+            # No component serves logs here; the default ports may be those of another Airflow.
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(NOBODY),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(NOBODY),
+        }
+        if self.cluster is None:
+            return settings | {"AIRFLOW__LOGGING__LOGGING_CONFIG_CLASS": "hooks.one_disk_logs.LOGGING_CONFIG"}
+        return settings | {
+            EXECUTOR: CELERY,
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{self.address}:{ports.execution}/execution/",
+            "AIRFLOW__API__HOST": self.address,
+            "AIRFLOW__CELERY__RESULT_BACKEND": f"db+postgresql+psycopg2://{address}",
+            "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(-(-SLOTS // self.cluster.workers)),
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(WORKER_LOGS),
+        }
+
+    def of_worker(self, machine: Machine) -> dict[str, str]:
+        """What differs in the environment of a worker: the folders of its machine, and its queues."""
+        place = self.place.of(machine)
+        return {
+            "NIGHTSHIFT_VAR": str(place.var),
+            "AIRFLOW_HOME": str(place.airflow_home),
+            "NIGHTSHIFT_QUEUES": ",".join(machine.queues),
+        }
+
+    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment of every program of the lab; nothing of it appears on a command line."""
+        base = os.environ if base is None else base
+        binaries = str(Path(sys.executable).parent)
+        machines = self.cluster.machines if self.cluster else ()
+        direct = [*dict.fromkeys((LOOPBACK, "localhost", self.address, *(machine.address for machine in machines)))]
+        return {
+            # Airflow settings of the caller's shell belong to another installation.
+            **{key: value for key, value in base.items() if not key.startswith(("AIRFLOW__", "AWS_"))},
+            **self.settings(base),
+            **self.airflow_settings(),
+            **own_dags(base),
+            "NIGHTSHIFT_S3_ACCESS_KEY": self.secrets.s3_access_key,
+            "NIGHTSHIFT_S3_SECRET_KEY": self.secrets.s3_secret_key,
+            MARK: str(self.place.var),
+            "PATH": f"{binaries}{os.pathsep}{base.get('PATH', os.defpath)}",
+            "NO_PROXY": ",".join(filter(None, (base.get("NO_PROXY"), *direct))),
+            "no_proxy": ",".join(filter(None, (base.get("no_proxy"), *direct))),
+            "PYTHONUNBUFFERED": "1",
+            "SPT_NOENV": "1",  # or Airflow's process titles would overwrite the mark
+        }
+
+    def shell(self) -> dict[str, str]:
+        """What a shell needs for Airflow's commands: places, ports, and of the secrets the database's password and the
+        key of what is encrypted there. Keys of stores, gateways and of Airflow's API are not among them.
+        """
+        settings = {name: value for name, value in self.airflow_settings().items() if name not in OF_THE_API}
+        return {**self.places(), **settings, **own_dags(os.environ)}
+
+
+def own_dags(environment: Mapping[str, str]) -> dict[str, str]:
+    """Airflow's setting for a folder of DAGs beside Nightshift's own, if `NIGHTSHIFT_DAGS` names one."""
+    folder = environment.get("NIGHTSHIFT_DAGS")
+    if not folder:
+        return {}
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    bundles = [
+        {"name": "dags-folder", "classpath": local, "kwargs": {}},
+        {"name": "own", "classpath": local, "kwargs": {"path": str(project_root(environment) / folder)}},
+    ]
+    return {"AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles)}
+
+
+def adopt(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
+    """Gives a command the settings of the lab that was made here, where its environment has none of its own."""
+    place = LabFolders.from_environment(environment)
+    if MARK not in environment and os.access(place.secrets, os.R_OK):
+        for key, value in Lab.from_environment(environment).settings(environment).items():
+            environment.setdefault(key, value)
+
+
+def of_a_lab(environment: Mapping[str, str] = os.environ) -> Lab:
+    """The lab that was made here; raises LabError where there is none."""
+    place = LabFolders.from_environment(environment)
+    if not os.access(place.secrets, os.R_OK):
+        raise LabError(f"no lab was made in {place.var}: run `make up`, or set NIGHTSHIFT_VAR to its folder")
+    return Lab.from_environment(environment)
+
+
+def _meant(kind: str, named: Mapping[str, str | None]) -> set[str]:
+    """The ids that the lab defines for things of a kind: its own ones, and those that are hardly mistyped."""
+    used = Counter(one for one in named.values() if one)
+    twice = {name for name, times in used.items() if times > 1 or name == kind}
+    return {f"{kind}_{name}" for name in named} | twice
+
+
+def _label(fqrn: str) -> str:
+    return fqrn.partition(".")[0].replace("-", "_")
+
+
+def hash_of(text: str) -> int:
+    """A number for a text, the same in every process."""
+    return int.from_bytes(text.encode(), "big") % 0xFFFFFFFB

@@ -1,0 +1,223 @@
+"""The routes of the service: those of FTS3 that clients of transfers use, and `/simulated`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from include.addresses import is_loopback
+from lab.fts.callers import Callers, UnknownToken
+from lab.fts.config import FtsServiceConfig
+from lab.fts.copies.copier import Copier
+from lab.fts.errors import FtsRequestRefused
+from lab.fts.http.calls import JSON, NOT_FOUND, FtsHandler, FtsRequest, for_users, page, refusal
+from lab.fts.http.faults import Faults
+from lab.fts.http.job_calls import JobCalls
+from lab.fts.http.site_calls import IdentityCalls, LinkCalls, SimulatedCalls
+from lab.fts.statefile import StateFile
+from lab.fts.transfers import Transfers
+
+log = logging.getLogger(__name__)
+
+MOST_BODY = 64 << 20
+MOST_REQUEST_LINE = 4094
+BODY_S = 60.0
+"""Seconds until a body has to be complete."""
+SUBJECT = "nightshift.certificate"
+"""The key of a connection's scope that has the subject of the caller's certificate."""
+_OPEN = frozenset({"/", "/whoami"})
+Clock = Callable[[], float]
+
+
+def create_fts_app(
+    config: FtsServiceConfig, *, copiers: dict[str, Copier] | None = None, clock: Clock = time.time
+) -> Starlette:
+    """The ASGI application; it opens the state, and closes it at its end. Raises FtsServiceError."""
+    callers = Callers.of(config)
+    transfers = Transfers(config, StateFile(config.state), copiers or {}, clock())
+    faults = Faults(transfers)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        ticking = asyncio.create_task(_tick(transfers, config.tick_s, clock))
+        yield
+        ticking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await ticking
+        transfers.close()
+
+    def endpoint(handler: FtsHandler) -> Callable[[Request], Awaitable[Response]]:
+        async def call(http: Request) -> Response:
+            if len(http.scope.get("raw_path", b"")) + len(http.scope["query_string"]) + 16 > MOST_REQUEST_LINE:
+                return page(414, "The requested URL's length exceeds the capacity limit for this server.")
+            try:
+                _refuse_foreign(http, by_name=callers.open_to_all)
+            except FtsRequestRefused as error:
+                return refusal(error)
+            body = await _body(http)
+            try:
+                caller = callers.caller(http.headers.get("authorization"), http.scope.get(SUBJECT))
+                if transfers.has_banned(caller):
+                    return page(403, "The user has been banned")
+                faults.before(http, body)
+                response = handler(FtsRequest(http, caller, body, clock()))
+            except UnknownToken as error:
+                return page(error.status, error.message)
+            except FtsRequestRefused as error:
+                response = refusal(error)
+            transfers.flush()
+            return await faults.applied(http, response)
+
+        return call
+
+    routes = [
+        Route(path, endpoint(_for_callers(path, handler)), methods=[method])
+        for method, path, handler in fts_routes(transfers, faults if config.with_faults else None)
+    ]
+    app = Starlette(routes=routes, lifespan=lifespan)
+    app.router.redirect_slashes = False
+    app.add_middleware(MergedSlashes)
+    app.add_exception_handler(HTTPException, _no_route)
+    app.add_exception_handler(sqlite3.Error, _state_unwritable)
+    app.state.transfers = transfers
+    return app
+
+
+def fts_routes(transfers: Transfers, faults: Faults | None) -> list[tuple[str, str, FtsHandler]]:
+    """Every call: method, path, handler."""
+    jobs, who = JobCalls(transfers), IdentityCalls(transfers)
+    links, simulated = LinkCalls(transfers), SimulatedCalls(transfers)
+    delegation = "/delegation/{delegation_id}"
+    routes: list[tuple[str, str, FtsHandler]] = [
+        ("GET", "/", who.root),
+        ("GET", "/whoami", who.whoami),
+        ("GET", delegation, who.delegated),
+        ("DELETE", delegation, who.undelegate),
+        ("GET", f"{delegation}/request", who.request_proxy),
+        ("PUT", f"{delegation}/credential", who.delegate),
+        ("POST", f"{delegation}/credential", who.delegate),
+        ("POST", f"{delegation}/voms", who.voms),
+        ("GET", "/jobs", jobs.list),
+        ("POST", "/jobs", jobs.submit),
+        ("PUT", "/jobs", jobs.submit),
+        ("DELETE", "/jobs/all", jobs.cancel_all),
+        ("GET", "/jobs/{job_ids}", jobs.status),
+        ("POST", "/jobs/{job_ids}", jobs.modify),
+        ("DELETE", "/jobs/{job_ids}", jobs.cancel),
+        ("GET", "/jobs/{job_ids}/files/{file_ids}/retries", jobs.retries),
+        ("DELETE", "/jobs/{job_ids}/files/{file_ids}", jobs.cancel_files),
+        ("GET", "/jobs/{job_ids}/{field}", jobs.field),
+        ("DELETE", "/jobs/vo/{vo}", jobs.cancel_all),
+        ("GET", "/files", jobs.files),
+        ("GET", "/archive", jobs.archive),
+        ("GET", "/archive/{job_id}", jobs.archived),
+        ("GET", "/ban/{kind}", links.bans),
+        ("POST", "/ban/{kind}", links.ban),
+        ("DELETE", "/ban/{kind}", links.unban),
+        ("GET", "/optimizer", links.optimizer),
+        ("GET", "/optimizer/current", links.decisions),
+        ("POST", "/simulated/stat", simulated.stat),
+        ("POST", "/simulated/remove", simulated.remove),
+        ("POST", "/simulated/create", simulated.create),
+        ("GET", "/simulated/list", simulated.list),
+        ("POST", "/simulated/model", simulated.model),
+    ]
+    return [*routes, ("POST", "/simulated/faults", faults.set)] if faults is not None else routes
+
+
+def _for_callers(path: str, handler: FtsHandler) -> FtsHandler:
+    return handler if path in _OPEN else for_users(handler, breaks=path.startswith("/jobs/"))
+
+
+class MergedSlashes:
+    """`//whoami` is `/whoami`: the client of FTS3 asks so."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path", "").startswith("//"):
+            scope = {**scope, "path": "/" + scope["path"].lstrip("/")}
+        await self._app(scope, receive, send)
+
+
+async def _tick(transfers: Transfers, pause_s: float, clock: Clock) -> None:
+    while True:
+        try:
+            transfers.tick(clock())
+            transfers.flush()
+        except Exception:
+            # one step that fails must not be the last one
+            log.exception("a step of the scheduler failed")
+        await asyncio.sleep(pause_s)
+
+
+def _refuse_foreign(http: Request, *, by_name: bool) -> None:
+    """Refuse what a page of another site makes a browser send: a program sends no Origin.
+
+    The types of content that a browser sends without asking the server first are no JSON. ``by_name``: the service
+    needs a name that such a page cannot have either; it may have given its own name our address.
+
+    Raises:
+        FtsRequestRefused: 403 for the page, 400 for the type.
+    """
+    host, origin = http.headers.get("host"), http.headers.get("origin")
+    if by_name and host is not None and not _is_own(host):
+        raise FtsRequestRefused(403, f"Host {host[:200]!r} is not this service; call it as 127.0.0.1 or localhost")
+    if origin is not None and origin != f"{http.scope['scheme']}://{host}":
+        raise FtsRequestRefused(403, f"Pages of {origin[:200]!r} may not call this service; call it by a program")
+    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if http.method == "POST" and kind != JSON and not http.scope["path"].endswith("/credential"):
+        raise FtsRequestRefused(400, f"The content type is {kind[:200]!r}; send JSON as {JSON}")
+
+
+def _is_own(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    return is_loopback(name) or name == socket.gethostname().lower()
+
+
+async def _body(http: Request) -> bytes:
+    pieces, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for piece in http.stream():
+                size += len(piece)
+                if size > MOST_BODY:
+                    raise HTTPException(413)
+                pieces.append(piece)
+    except ClientDisconnect:
+        raise HTTPException(400) from None
+    except TimeoutError:
+        raise HTTPException(408) from None
+    return b"".join(pieces)
+
+
+async def _no_route(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    texts = {
+        404: NOT_FOUND,
+        405: "The method is not allowed for the requested URL.",
+    }
+    return refusal(FtsRequestRefused(status, texts.get(status, "The request cannot be handled.")))
+
+
+async def _state_unwritable(_: Request, error: Exception) -> Response:
+    log.error("the state file cannot be written: %s", error)
+    return refusal(FtsRequestRefused(503, "The state cannot be written; try again later"))

@@ -1,0 +1,425 @@
+"""Brings the embedded services up and down, and reports how they are.
+
+`up` may be called at any time: what runs is left alone, what a crash left behind is cleared away first, and what does
+not depend on each other starts at the same time.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+from include.airflow_api import AirflowApi
+from include.care.preflight.findings import Finding, Severity
+from include.care.preflight.folders import room, written
+from include.settings.load import load
+from include.settings.model import SiteSettings
+from include.settings.pools import Queue, pools
+from include.settings.secrets import EnvSecrets, connection_variable
+from include.site.bootstrap import found_stores
+from include.site.site import Site
+from lab import components
+from lab.cluster import Cluster
+from lab.environment import ADMIN, KEEPER, LEDGER, VIEWER, Lab, LabFolders
+from lab.errors import LabError, ServiceFailed
+from lab.ports import check_free
+from lab.readiness import ServiceNotReady, Wrong, wait
+from lab.servers.weed_command import left_sockets
+from lab.services import (
+    Service,
+    airflow_services,
+    ledger_server,
+    postgres_server,
+    rabbitmq_server,
+    resolved,
+    services,
+    weed_ports,
+)
+from lab.supervise import ProcessState, Supervisor, end_marked, marked_processes, wait_for_end
+
+STORAGE_READY_S = 120.0  # seconds on an idle machine; a service that ends is reported at once
+AIRFLOW_READY_S = 240.0  # the first start compiles all of Airflow, on whatever else the machine does
+STOP_S = 45.0
+_FOUNDATIONS = frozenset({"postgres", "weed", "s3", "ledger", "rabbitmq"})
+_WITHOUT_AIRFLOW = frozenset({"weed", "gateway", "fts"})
+STARTS = 3  # a service that ends as often before it is ready does not become so
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """How one service is."""
+
+    name: str
+    state: ProcessState
+    pid: int
+    seconds: int
+    where: str
+    wrong: str | None  # None: it answers as itself
+
+    @property
+    def good(self) -> bool:
+        return self.wrong is None
+
+
+@dataclass(slots=True)
+class Timings:
+    """Seconds per step of a start."""
+
+    steps: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def measure(self, step: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.steps[step] = round(time.monotonic() - began, 2)
+
+
+def up(lab: Lab, *, airflow: bool, say: Say) -> Timings:
+    """Starts what does not run yet, and returns when everything answers as itself.
+
+    Raises:
+        LabError: before anything is started.
+        LabError: the lab runs with other settings, or another command is at it.
+        ServiceFailed: a service ended or does not answer; what started stays, for its logs.
+    """
+    with _alone(lab):
+        return _up(lab, airflow, say)
+
+
+def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
+    timings = Timings()
+    supervisor = Supervisor(lab.place)
+    wanted = services(lab, airflow=airflow)
+    _recover(lab, supervisor, say)
+    programs = [one.program for one in services(lab, airflow=True)]
+    alive = supervisor.processes() if supervisor.running() else {}
+    if alive and not supervisor.runs(programs):
+        raise LabError(f"the services of {lab.place.var} run with other settings or ports: nightshift lab down first")
+    absent = [one for one in wanted if one.name not in alive or not alive[one.name].state.alive]
+    check_free(lab.ports, [name for service in absent for name in service.ports])
+    if not alive:
+        _record(lab)
+        with timings.measure("process manager"):
+            supervisor.start(programs, _environment(lab))
+    elif older := _changed(lab, supervisor):
+        say(f"what runs was started with other settings than now ({', '.join(older)}): run nightshift lab restart")
+    _write_fts_tokens(lab)
+    by_name = {one.name: one for one in wanted}
+    if lab.cluster:
+        ledger_server(lab).prepare(LEDGER)
+        for name in ("ledger", "weed", "s3"):
+            _start(supervisor, [by_name[name]], STORAGE_READY_S, timings)
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        chains = [
+            pool.submit(_start, supervisor, [by_name[name]], STORAGE_READY_S, timings)
+            for name in ("weed", "gateway", "fts")
+        ]
+        if airflow:
+            chains.append(pool.submit(_start_airflow, lab, supervisor, by_name, timings, say))
+        failures = [error for chain in chains if (error := chain.exception())]
+    if failures:
+        raise failures[0]
+    _found_buckets(lab, say)
+    return timings
+
+
+def _found_buckets(lab: Lab, say: Say) -> None:
+    """Makes the buckets of the stores that the lab serves, so that each answers from the start."""
+    environment = _environment(lab)
+    site = Site(load(environ=environment), EnvSecrets(environment))
+    names = {
+        store.name
+        for store in site.settings.stores.values()
+        if store.endpoint == lab.s3_url and store.connection and connection_variable(store.connection) in environment
+    }
+    found_stores(site, names, say=say)
+
+
+def down(lab: Lab, *, say: Say) -> int:
+    """Stops everything and proves it; returns how many services ran.
+
+    Raises:
+        LabError: a process of the lab cannot be ended.
+    """
+    with _alone(lab):
+        return _down(lab, say)
+
+
+def restart(lab: Lab, *, say: Say) -> Timings:
+    """Restarts Airflow, the gateway and FTS with the present code and settings.
+
+    Stores and database stay up unless settings changed that reach programs by their environment, as connections do.
+    A task that runs is ended, and its retry goes on from what is stored; what waits in the triggerer waits on.
+    Raises as `up`.
+    """
+    with _alone(lab):
+        supervisor = Supervisor(lab.place)
+        airflow = True
+        if supervisor.running():
+            running = [info.name for info in supervisor.processes().values() if info.state.alive]
+            airflow = not running or not _WITHOUT_AIRFLOW.issuperset(running)
+            programs = [service.program for service in services(lab, airflow=True)]
+            changed = _changed(lab, supervisor)
+            if changed or not supervisor.runs(programs):
+                say(f"settings changed ({', '.join(changed) or 'services'}): stores and databases are restarted, too")
+                _down(lab, say)
+            else:
+                supervisor.stop_programs([name for name in running if name not in _FOUNDATIONS], timeout_s=STOP_S)
+        return _up(lab, airflow, say)
+
+
+def changed(lab: Lab) -> list[str]:
+    """The variables that have another value now than what runs was started with; none if nothing runs."""
+    supervisor = Supervisor(lab.place)
+    return _changed(lab, supervisor) if supervisor.running() else []
+
+
+def _changed(lab: Lab, supervisor: Supervisor) -> list[str]:
+    ours = ("AIRFLOW", "NIGHTSHIFT_")
+    running = supervisor.environment()
+    now = {name: value for name, value in _environment(lab).items() if name.startswith(ours)}
+    return sorted(name for name, value in now.items() if running.get(name) != value)
+
+
+def _environment(lab: Lab) -> dict[str, str]:
+    return lab.environment() | _only(os.environ, "AIRFLOW_CONN_")
+
+
+def _down(lab: Lab, say: Say) -> int:
+    supervisor = Supervisor(lab.place)
+    stopped = 0
+    if supervisor.running():
+        running = [info.name for info in supervisor.processes().values() if info.state.alive]
+        stopped = len(running)
+        # Airflow before its database and the stores that its tasks use.
+        supervisor.stop_programs([name for name in running if name not in _FOUNDATIONS], timeout_s=STOP_S)
+        supervisor.stop_programs([name for name in running if name in _FOUNDATIONS], timeout_s=STOP_S)
+        supervisor.shutdown(timeout_s=STOP_S)
+    if left := _end_leftovers(lab):
+        # of the scheduler's, or of a task; a worker that waits for work does not notice that the scheduler is gone
+        say(f"stopped {left} idle worker {'process' if left == 1 else 'processes'}")
+    if lab.cluster:
+        lab.cluster.remove()
+        lab.place.cluster.unlink(missing_ok=True)
+    for path in (supervisor.socket, supervisor.pid_file, *left_sockets(weed_ports(lab.ports))):
+        path.unlink(missing_ok=True)
+    return stopped
+
+
+def status(lab: Lab) -> tuple[ServiceStatus, ...]:
+    """How every service is."""
+    supervisor = Supervisor(lab.place)
+    infos = supervisor.processes() if supervisor.running() else {}
+    result = []
+    for service in services(lab, airflow=True):
+        info = infos.get(service.name)
+        state = info.state if info else ProcessState.STOPPED
+        # supervisord calls a program running after its first seconds; it may answer before.
+        asked = state in {ProcessState.STARTING, ProcessState.RUNNING}
+        wrong = service.answers() if asked else state.name.lower()
+        result.append(
+            ServiceStatus(
+                service.name, state, info.pid if info else 0, info.seconds if info else 0, service.where, wrong
+            )
+        )
+    return tuple(result)
+
+
+def disks(lab: Lab) -> list[Finding]:
+    """The file systems of the lab on which little room is left."""
+    environment = lab.environment()
+    settings = load(environ=environment)
+    folders = written(settings, settings.stores, lab.place.airflow_home / "logs")
+    return [one for one in room(folders) if one.severity is not Severity.OK]
+
+
+def _start(supervisor: Supervisor, group: list[Service], timeout_s: float, timings: Timings) -> None:
+    """Starts services that become ready together, and waits for that."""
+    for service in group:
+        supervisor.start_program(service.name)
+    first = group[0]
+    name = first.name if len(group) == 1 else "airflow"
+    pids: dict[str, set[int]] = {}
+    with timings.measure(name):
+        try:
+            wait(first.answers, alive=lambda: _dead(supervisor, group, pids), timeout_s=timeout_s)
+        except ServiceNotReady as why:
+            culprit = next((one for one in group if one.name in why.services), first)
+            raise ServiceFailed(name, str(why), str(supervisor.place.log / f"{culprit.name}.log")) from None
+
+
+def _start_airflow(
+    lab: Lab, supervisor: Supervisor, by_name: Mapping[str, Service], timings: Timings, say: Say
+) -> None:
+    server = postgres_server(lab)
+    if not supervisor.process("postgres").state.alive:
+        with timings.measure("initdb"):
+            server.prepare()
+    _start(supervisor, [by_name["postgres"]], STORAGE_READY_S, timings)
+    server.ensure_database()
+    _write_passwords(lab)
+    _migrate(lab, timings, say)
+    parts = [service for service in airflow_services(lab) if service.name != components.EXECUTION_API.name]
+    if lab.cluster:
+        rabbitmq_server(lab).prepare()
+        _start(supervisor, [by_name["rabbitmq"]], STORAGE_READY_S, timings)
+        workers = [by_name[machine.name] for machine in lab.cluster.machines]
+        for service in (*workers, execution := by_name[components.EXECUTION_API.name]):
+            supervisor.start_program(service.name)
+    _start(supervisor, parts, AIRFLOW_READY_S, timings)
+    if lab.cluster:
+        for service in (execution, *workers):
+            _start(supervisor, [service], AIRFLOW_READY_S, timings)
+    with timings.measure("pools"):
+        api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+        for pool in pools(load(environ=lab.environment())):
+            api.put_pool(pool.to_json())
+
+
+def _dead(supervisor: Supervisor, group: list[Service], pids: dict[str, set[int]]) -> str | None:
+    """Why a group cannot become ready any more; `pids` remembers what was seen of it."""
+    infos = supervisor.processes()
+    for service in group:
+        info = infos[service.name]
+        seen = pids.setdefault(service.name, set())
+        if info.pid:
+            seen.add(info.pid)
+        if info.state in {ProcessState.FATAL, ProcessState.STOPPED} or len(seen) > STARTS:
+            why = info.detail or info.state.name.lower()
+            said = f"{service.name} ended {len(seen)} times: {why}; {_last_words(supervisor, service)}"
+            return Wrong(said, service.name)
+    return None
+
+
+def _last_words(supervisor: Supervisor, service: Service) -> str:
+    try:
+        lines = (supervisor.place.log / f"{service.name}.log").read_text(errors="replace").splitlines()
+    except OSError:
+        return "no log"
+    said = [line.strip() for line in lines if line.strip()]
+    return f"its last line: {said[-1][:300]}" if said else "it logged nothing"
+
+
+def _migrate(lab: Lab, timings: Timings, say: Say) -> None:
+    """Brings Airflow's tables to its version, unless they are known to be there: asking Airflow takes seconds."""
+    server, record = postgres_server(lab), lab.place.airflow_home / "migrated.json"
+    installed = version("apache-airflow-core")
+    with contextlib.suppress(OSError, ValueError):
+        known = json.loads(record.read_text())
+        if known == {"airflow": installed, "schema": server.schema_version()}:
+            return
+    say("making Airflow's tables")
+    log = lab.place.log / "migrate.log"
+    with timings.measure("airflow db migrate"), log.open("w") as output:
+        command = resolved(components.MIGRATE)
+        result = subprocess.run(
+            command, env=lab.environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd="/"
+        )
+    if result.returncode:
+        raise ServiceFailed("airflow db migrate", f"exit code {result.returncode}", str(log))
+    record.write_text(json.dumps({"airflow": installed, "schema": server.schema_version()}))
+
+
+def _write_passwords(lab: Lab) -> None:
+    path = lab.place.airflow_passwords
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    secrets = lab.secrets
+    passwords = {ADMIN: secrets.admin_password, KEEPER: secrets.keeper_password, VIEWER: secrets.viewer_password}
+    path.write_text(json.dumps(passwords))
+
+
+def _write_fts_tokens(lab: Lab) -> None:
+    lab.place.fts.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = lab.place.fts_tokens
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(f"{lab.secrets.fts_token} lab admin\n")
+
+
+def _record(lab: Lab) -> None:
+    """Makes the machines of the workers, and writes down which there are, for the commands to come."""
+    before = Cluster.load(lab.place.cluster)
+    if before and before != lab.cluster:
+        before.remove()
+        lab.place.cluster.unlink()
+    if lab.cluster is None:
+        return
+    lab.cluster.save(lab.place.cluster)
+    lab.cluster.make()
+    settings = load(environ=lab.environment())
+    for machine in lab.cluster.machines:
+        place = lab.place.of(machine)
+        place.make()
+        _hand_out_keys(lab, settings, place, whole=Queue.GATEWAY_HOST.value in machine.queues)
+
+
+def _hand_out_keys(lab: Lab, settings: SiteSettings, place: LabFolders, *, whole: bool) -> None:
+    """Leads from a worker's folder to the public keys, or to all, as they will be when repositories are made."""
+    ours = settings.gateway.keys
+    keys = place.var / "keys"
+    if not ours.is_relative_to(lab.place.var) or keys.is_symlink():
+        return
+    if whole:
+        keys.symlink_to(ours)
+        return
+    keys.mkdir(exist_ok=True)
+    for name in {entry.public_key.name for entry in settings.repositories.values() if entry.public_key.parent == ours}:
+        link = keys / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(ours / name)
+
+
+def _recover(lab: Lab, supervisor: Supervisor, say: Say) -> None:
+    """Clears away what a lab without its process manager left running."""
+    if not supervisor.running() and (marked_processes(lab.place) or postgres_server(lab).server_pid()):
+        say("ending services that an earlier start left behind")
+        _end_leftovers(lab)
+
+
+def _end_leftovers(lab: Lab) -> int:
+    """How many processes beside the services it ended."""
+    left = marked_processes(lab.place)
+    # PostgreSQL first: SIGTERM, which the others get, would make it wait for its clients.
+    server = postgres_server(lab)
+    if pid := server.server_pid():
+        _end_postgres(pid)
+        if server.server_pid():
+            raise LabError(f"PostgreSQL (pid {pid}) does not end: check {lab.place.log / 'postgres.log'}")
+    end_marked(lab.place)
+    return len(left)
+
+
+def _end_postgres(pid: int, *, patience_s: float = 15.0) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGINT)
+    if not wait_for_end(pid, timeout_s=patience_s):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _alone(lab: Lab) -> Iterator[None]:
+    """One command at a time changes what runs."""
+    lab.place.make()
+    with (lab.place.run / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError(
+                f"another command is starting or stopping the services of {lab.place.var}: wait for it"
+            ) from None
+        yield
+
+
+def _only(environment: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {key: value for key, value in environment.items() if key.startswith(prefix)}

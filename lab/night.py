@@ -1,0 +1,150 @@
+"""A night from nothing: services, repository, a real build, the DAG under the real scheduler, the account of it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+
+from include.airflow_api import AirflowApi
+from include.cli.runs import NIGHT_S, Snapshot, follow, start
+from include.nightlies.records.publications import publications_of_run
+from include.nightlies.steps.sources import index_place
+from include.settings.model import SiteSettings, Slot, StoreSettings
+from include.settings.secrets import Secrets
+from include.site.bootstrap import found_repository, found_stores, try_stores
+from include.site.site import Site
+from lab import lifecycle
+from lab.build import PackedBuild, pack_build
+from lab.environment import ADMIN, Lab
+from lab.errors import NOT_THE_DEMONSTRATIONS
+from lab.report import NightReport, artifact_lines
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What night to run."""
+
+    slot: str
+    date: date
+    rebuild: bool = False
+    allow_future: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Callbacks that report the progress of a night."""
+
+    say: Callable[[str], None]
+    packed: Callable[[str], None]
+    run: Callable[[Snapshot], None]
+
+
+def demonstration_slot(settings: SiteSettings, name: str = "") -> Slot:
+    """The slot of that name, by default the first one that is the demonstration's.
+
+    Raises:
+        LabError: It is not marked as the demonstration's, or other slots use its store or its repository.
+    """
+    marked = [slot for slot in settings.slots.values() if slot.demonstration]
+    if not name and not marked:
+        raise NOT_THE_DEMONSTRATIONS(f"no slot of the configuration is the demonstration's. {_CURE}")
+    slot = settings.slot(name) if name else marked[0]
+    if not slot.demonstration:
+        install = f"To install a build of it: nightshift nightly install --slot {slot.name} --date YYYY-MM-DD"
+        raise NOT_THE_DEMONSTRATIONS(f"slot {slot.name} is not the demonstration's. {_CURE} {install}")
+    place = settings.store(slot.store)
+    for other in settings.slots.values():
+        if other.demonstration:
+            continue
+        if other.repository == slot.repository:
+            raise NOT_THE_DEMONSTRATIONS(_shared(slot, "repository", slot.repository, other))
+        if _overlap(place, settings.store(other.store)):
+            raise NOT_THE_DEMONSTRATIONS(_shared(slot, "store", slot.store, other))
+    return slot
+
+
+_CURE = (
+    "`nightly run` packs a build of this machine's software: it writes only to a slot with `demonstration: true`, "
+    "whose store and repository no other slot uses."
+)
+
+
+def _shared(slot: Slot, kind: str, name: str, other: Slot) -> str:
+    cure = f"Give each a {kind} of its own, or remove `demonstration` from slot {slot.name}."
+    return f"{kind} {name} of the demonstration's slot {slot.name} is used by slot {other.name}, too. {cure}"
+
+
+def _overlap(store: StoreSettings, other: StoreSettings) -> bool:
+    """Whether one of two stores is the other, or lies in it."""
+    outer, inner = sorted(settings.url.rstrip("/") + "/" for settings in (store, other))
+    return store.endpoint == other.endpoint and inner.startswith(outer)
+
+
+def run_night(lab: Lab, settings: SiteSettings, secrets: Secrets, wishes: Wishes, viewer: Viewer) -> NightReport:
+    """Runs a night of the demonstration and checks what became of it. The services stay up.
+
+    Raises:
+        LabError: The slot is not the demonstration's; nothing was started then.
+    """
+    slot = demonstration_slot(settings, wishes.slot)
+    began = time.monotonic()
+    lifecycle.up(lab, airflow=True, say=viewer.say)
+    viewer.say(f"services up after {time.monotonic() - began:.0f} s; Airflow at {lab.airflow_url}")
+    site = Site(settings, secrets)
+    stores = {slot.store, settings.repository(slot.repository).store}
+    found_stores(site, stores, say=viewer.say)
+    found_repository(site, slot.repository, say=viewer.say)
+    try_stores(site, stores, say=viewer.say)
+    build = _build(lab, site, settings, wishes, viewer)
+    api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+    dag_id = f"nightly_install_{wishes.slot}"
+    run_id = start(api, dag_id, wishes.date, viewer.say, allow_future=wishes.allow_future)
+    follow(api, dag_id, run_id, show=viewer.run, timeout_s=NIGHT_S)
+    return _report(site, settings, wishes, build, dag_id, run_id, began)
+
+
+def _build(lab: Lab, site: Site, settings: SiteSettings, wishes: Wishes, viewer: Viewer) -> PackedBuild:
+    slot = settings.slot(wishes.slot)
+    began = time.monotonic()
+    build = pack_build(
+        site.store(slot.store),
+        slot=slot.name,
+        date=wishes.date,
+        index_key=index_place(slot, wishes.date),
+        cache=lab.place.var / "build-cache",
+        projects=slot.projects,
+        platforms=slot.platforms,
+        rebuild=wishes.rebuild,
+        progress=lambda packed: viewer.packed(f"{packed.project}/{packed.platform}"),
+    )
+    files = f"{build.files} files, " if build.files else ""
+    viewer.say(
+        f"build {build.index.build_id} of slot {slot.name}: {build.reason}; {len(build.index.artifacts)} artifacts, "
+        f"{files}{build.size / 1e6:.0f} MB, {time.monotonic() - began:.1f} s"
+    )
+    return build
+
+
+def _report(
+    site: Site, settings: SiteSettings, wishes: Wishes, build: PackedBuild, dag_id: str, run_id: str, began: float
+) -> NightReport:
+    from include.cvmfs.check.check import check
+
+    slot = settings.slot(wishes.slot)
+    served = settings.repository(slot.repository)
+    repository = site.repository(slot.repository)
+    problems = check(repository).problems
+    return NightReport(
+        slot=slot.name,
+        date=wishes.date.isoformat(),
+        run=f"{dag_id}/{run_id}",
+        repository=served.fqrn,
+        url=served.public_url,
+        public_key=str(served.public_key),
+        revision=repository.manifest.revision,
+        root_hash=str(repository.manifest.root),
+        lines=artifact_lines(publications_of_run(site.ledger, f"{dag_id}/{run_id}")),
+        expected=len(build.index.artifacts),
+        problems=tuple(str(problem) for problem in problems),
+        wall_s=time.monotonic() - began,
+    )

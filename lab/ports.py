@@ -1,0 +1,145 @@
+"""The ports of the embedded services: their defaults, how the environment moves them, and whether they are free."""
+
+import contextlib
+import itertools
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+import psutil
+
+from lab.errors import LabError
+
+LOOPBACK = "127.0.0.1"
+OFFSET = "NIGHTSHIFT_PORT_OFFSET"
+LARGEST_OFFSET = 30_000
+_VARIABLE = "variable"
+
+
+def _moved_by(name: str, default: int) -> Any:
+    """A port that the environment variable of this name moves."""
+    return field(default=default, metadata={_VARIABLE: f"NIGHTSHIFT_{name}_PORT"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """One number per listening socket; all defaults lie below the kernel's range of outgoing ports."""
+
+    s3: int = _moved_by("S3", 8433)
+    s3_grpc: int = _moved_by("S3_GRPC", 18433)
+    weed_master: int = _moved_by("WEED_MASTER", 21333)
+    weed_master_grpc: int = _moved_by("WEED_MASTER_GRPC", 31333)
+    weed_volume: int = _moved_by("WEED_VOLUME", 21080)
+    weed_volume_grpc: int = _moved_by("WEED_VOLUME_GRPC", 31080)
+    weed_filer: int = _moved_by("WEED_FILER", 21888)
+    weed_filer_grpc: int = _moved_by("WEED_FILER_GRPC", 31888)
+    weed_admin: int = _moved_by("WEED_ADMIN", 21646)
+    weed_admin_grpc: int = _moved_by("WEED_ADMIN_GRPC", 31646)
+    gateway: int = _moved_by("GATEWAY", 4929)
+    fts: int = _moved_by("FTS", 8446)
+    postgres: int = _moved_by("POSTGRES", 15432)
+    airflow: int = _moved_by("AIRFLOW", 8080)
+    # with Celery only
+    execution: int = _moved_by("EXECUTION", 8081)
+    ledger: int = _moved_by("LEDGER", 13306)
+    rabbitmq: int = _moved_by("RABBITMQ", 5672)
+    rabbitmq_node: int = _moved_by("RABBITMQ_NODE", 25672)
+    rabbitmq_names: int = _moved_by("RABBITMQ_NAMES", 14369)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """The defaults plus `NIGHTSHIFT_PORT_OFFSET`, and what `NIGHTSHIFT_<NAME>_PORT` gives as it is.
+
+        Raises:
+            LabError: a variable is no port number, or two services share one.
+        """
+        offset = environment.get(OFFSET) or "0"
+        if not offset.isdigit() or int(offset) > LARGEST_OFFSET:
+            raise LabError(f"{OFFSET}={offset!r} is no offset: give a number from 0 to {LARGEST_OFFSET}")
+        moved = {name: port + int(offset) for name, port in asdict(cls()).items()}
+        for name in moved:
+            text = environment.get(variable(name))
+            if text:
+                if not text.isdigit() or not 0 < int(text) < 65536:
+                    raise LabError(f"{variable(name)}={text!r} is not a port: give a number from 1 to 65535")
+                moved[name] = int(text)
+        ports = cls(**moved)
+        owner: dict[int, str] = {}
+        for name, port in asdict(ports).items():
+            if port in owner:
+                raise LabError(f"{name} and {owner[port]} share port {port}: move one with {variable(name)}=<number>")
+            owner[port] = name
+        return ports
+
+    @classmethod
+    def unused(cls) -> Self:
+        """Ports that are unused at the moment, for a lab beside another one."""
+        names = [one.name for one in fields(cls)]
+        held = [socket.socket() for _ in names]
+        try:
+            for one in held:
+                one.bind((LOOPBACK, 0))
+            return cls(**{name: one.getsockname()[1] for name, one in zip(names, held, strict=True)})
+        finally:
+            for one in held:
+                one.close()
+
+    def to_environment(self) -> dict[str, str]:
+        return {variable(name): str(port) for name, port in asdict(self).items()}
+
+
+def variable(name: str) -> str:
+    """The environment variable that moves a port."""
+    return next(str(one.metadata[_VARIABLE]) for one in fields(Ports) if one.name == name)
+
+
+def check_free(ports: Ports, names: Iterable[str]) -> None:
+    """Raises LabError, which names every one of these ports that are in use, and how to move them."""
+    taken: dict[str, int] = {name: getattr(ports, name) for name in names if not _can_listen(getattr(ports, name))}
+    if not taken:
+        return
+    defaults = asdict(Ports())
+    offset = next((one for one in range(100, 1000, 100) if all(_can_listen(p + one) for p in defaults.values())), None)
+    used, exports = set(asdict(ports).values()), []
+    for name, port in taken.items():
+        free = next(one for one in itertools.chain(range(port + 1, 65536), range(1024, port)) if _is_free(one, used))
+        used.add(free)
+        exports.append(f"{variable(name)}={free}")
+    lines = []
+    for name, port in taken.items():
+        by = holder(port)
+        lines.append(f"{port} for {name}{f' by {by}' if by else ''}")
+    together = [f"  export NIGHTSHIFT_PORT_OFFSET={offset}    # all ports, or"] if offset else []
+    message = [
+        f"{len(lines)} {'port is' if len(lines) == 1 else 'ports are'} taken:",
+        *(f"  {line}" for line in lines),
+        "End these programs, or choose other ports:",
+        *together,
+        *(f"  export {line}" for line in exports),
+    ]
+    raise LabError("\n".join(message))
+
+
+def holder(port: int) -> str | None:
+    """Who listens on a port, as "name (pid 12)", if this user may see it."""
+    for connection in psutil.net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid is not None:
+            with contextlib.suppress(psutil.Error):  # ended meanwhile
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    return None
+
+
+def _is_free(port: int, used: set[int]) -> bool:
+    return port not in used and _can_listen(port)
+
+
+def _can_listen(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: connections of an earlier server that still close are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True

