@@ -214,7 +214,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--random-rate", type=float, default=60.0, help="files a second of the second run; 0: none")
     parser.add_argument("--random-minutes", type=float, default=3.0)
     parser.add_argument("--airflow-rate", type=float, default=0.0, help="files a second under Airflow; 0: without")
-    parser.add_argument("--history", type=int, default=0, help="finished rows of the third run; 0: none")
+    parser.add_argument("--history", type=int, default=5_000_000, help="finished rows of the third run; 0: none")
     parser.add_argument("--memory", type=int, default=1, help="GB that the database keeps of its rows")
     parser.add_argument("--drain", type=float, default=900.0, help="seconds that the rest may take at most")
     parser.add_argument("--profile", default="", help="a folder for profiles of the components")

@@ -1,4 +1,4 @@
-"""The README and the tour as a newcomer follows them. `make tour-pictures` also takes the screenshots again."""
+"""The README and the tour as a newcomer follows them. Run as a program, it also takes the screenshots again."""
 
 from __future__ import annotations
 

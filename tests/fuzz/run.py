@@ -1,4 +1,4 @@
-"""The readers of `readers.py`, given damaged examples by chance for a bounded time: `make fuzz`, FUZZ_S=300.
+"""The readers of `readers.py`, given damaged examples by chance for a bounded time: `python -m tests.fuzz.run`.
 
 Each reader has its turn, so that fast and slow ones get as much time. They run in a process of its own, which may
 crash, use too much memory or go on for ever: all of these are findings, and are repeated by their seed. Ends in a line

@@ -6,7 +6,7 @@ Apprise: https://appriseit.com/services/.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -62,7 +62,7 @@ class Notifier:
 
     settings: Notify
     ledger: Engine
-    ways: dict[str, Callable[[Message], None]] = field(default_factory=dict)
+    ways: Mapping[str, Callable[[Message], None]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, site: NotifySite) -> Notifier:
