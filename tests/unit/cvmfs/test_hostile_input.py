@@ -1,5 +1,6 @@
-"""Whatever is read, written by whomever: damage ends in an error of its own subject, never in another. `make fuzz` is
-the same for longer."""
+"""Whatever is read, written by whomever: damage ends in an error of its own subject, never in another.
+
+`python -m tests.fuzz.run` is the same for longer."""
 
 from __future__ import annotations
 
