@@ -25,11 +25,11 @@ from publishing.machine import BENCH, Idle, description
 from include.benchmarks.campaign.execute import utc_now
 from include.benchmarks.campaign.folder import StepRecord
 from include.benchmarks.campaigns import begin_campaign, clean_up, conclude, measure, open_target
-from include.benchmarks.cluster.client import ClusterClient
 from include.benchmarks.loads import LoadAccess
 from include.benchmarks.report.write import CHARTS, REPORT
 from include.benchmarks.scenarios.plan import CampaignWish
 from include.benchmarks.scenarios.presets import PRESETS
+from include.benchmarks.targets.ceph import ClusterClient
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.settings.storage_benchmark.blocks import TargetKind

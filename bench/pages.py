@@ -30,7 +30,7 @@ from sqlalchemy import Engine, Table, insert, text
 from stageouting.load import site_documents
 from stageouting.scene import large_database
 
-from include.care.provenance.tables import provenance
+from include.care.provenance.records import provenance
 from include.dag_runs import DagState
 from include.ledger.engine import open_ledger, writing
 from include.ledger.migrate import migrate
@@ -43,7 +43,7 @@ from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.stageout.files import MAX_FILES
 from include.stageout.rest.app import create_api
-from include.stageout.rest.users import StageoutUser
+from include.stageout.rest.questions import StageoutUser
 
 LIMIT_MS = 300.0
 SLOTS = 4

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
-from include.nightlies.rules.begin import by_artifact
+from include.nightlies.rules.passes import by_artifact
 from include.settings.load import load
 from include.settings.model import Slot
 from operators.alerts import alert_failed_run

@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import DAG, AssetAlias, CronTriggerTimetable, Param, TriggerRule, XComArg
 
 from hooks.cause import CHECK_INDEX
-from include.nightlies.rules.begin import starts
+from include.nightlies.rules.passes import starts
 from include.settings.load import load
 from include.settings.model import SiteSettings, Slot
 from operators.alerts import alert_failed_run

@@ -47,7 +47,7 @@ class CvmfsGatewayHook(BaseHook):
             MissingConnection: There is no connection of this id.
             BadConnection: It names no host.
         """
-        from include.gateway.client.open import open_gateway
+        from include.gateway.client.client import open_gateway
 
         return open_gateway(AirflowSecrets().get(self.gateway_conn_id))
 
@@ -98,7 +98,7 @@ def unsealed(lease: Mapping[str, Any]) -> tuple[GatewayClient, Lease]:
     Raises:
         GatewayError: `SEALED_LEASE_UNREADABLE`: its token was sealed with another key.
     """
-    from include.gateway.client.sealed_lease import unseal
+    from include.gateway.client.values import unseal
 
     connection = str(lease["gateway_conn_id"])
     held = unseal(lease, AirflowSecrets().get(connection).password or "", now=datetime.now(UTC))

@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from include.dag_runs import DagState
 from include.pages.asked import AskDag
-from include.stageout.rest.users import EDITED_DAG, StageoutUser
+from include.stageout.rest.questions import EDITED_DAG, StageoutUser
 
 
 async def user(request: Request) -> BaseUser:

@@ -18,7 +18,7 @@ from importlib.metadata import version
 
 from include.airflow_api import AirflowApi
 from include.care.preflight.findings import Finding, Severity
-from include.care.preflight.folders import room, written
+from include.care.preflight.stores import room, written
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.pools import Queue, pools

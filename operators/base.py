@@ -47,7 +47,7 @@ def holder_name(context: Context, task_id: str | None = None) -> str:
     Returns:
         `<dag>/<run>/<task>[<index>] try <n>`.
     """
-    from include.gateway.holders import TaskName
+    from include.gateway.protocol import TaskName
 
     ti = context["ti"]
     index = ti.map_index if ti.map_index is not None else -1

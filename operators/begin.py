@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def index_asset(slot: Slot) -> Asset:
     """A slot's indices as an asset of Airflow; a program that writes one may report so (docs/formats.md)."""
-    from include.nightlies.rules.begin import by_artifact
+    from include.nightlies.rules.passes import by_artifact
     from triggers.begin import FirstArtifactTrigger
 
     watcher = AssetWatcher(name=f"first_{slot.name}", trigger=FirstArtifactTrigger(slot.name, slot.poll_s))
@@ -52,7 +52,7 @@ class ReadIndexEventsOperator(NightshiftOperator):
         self.slot = slot
 
     def execute(self, context: Context) -> list[str]:
-        from include.nightlies.rules.begin import by_artifact, dates, tick_of
+        from include.nightlies.rules.passes import by_artifact, dates, tick_of
 
         slot, now = self.site().settings.slot(self.slot), clock()
         if not by_artifact(slot):
@@ -104,7 +104,7 @@ class BeginNightOperator(NightshiftOperator):
         self.day = day
 
     def execute(self, context: Context) -> NoReturn:  # noqa: ARG002
-        from include.nightlies.rules.begin import first_pass
+        from include.nightlies.rules.passes import first_pass
 
         if not self.day:
             raise AirflowSkipException("nothing to begin")

@@ -25,7 +25,7 @@ from triggers.replicas import ReplicaJobTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.cvmfs.collect.rules import NotDue
+    from include.cvmfs.collect.record import NotDue
     from include.cvmfs.errors import CollectionBusy
     from include.nightlies.steps.collect import Collected
     from include.site.site import Site
@@ -221,7 +221,7 @@ class CvmfsCollectOperator(WritingOperator, _CareOperator):
         return collect_garbage(site, attempt_of(context), self.repository, wish)
 
     def _judged(self, context: Context, done: Collected | NotDue) -> dict[str, Any]:
-        from include.cvmfs.collect.rules import NotDue
+        from include.cvmfs.collect.record import NotDue
 
         if isinstance(done, NotDue):
             due = f"{done.due:%Y-%m-%d %H:%M} UTC"
@@ -358,7 +358,7 @@ class _ReplicaJobOperator(NightshiftOperator):
     def ended(self, context: Context, event: dict[str, Any]) -> list[str]:  # noqa: ARG002
         """Judge what the watch saw last. Raises NodeError for a job that failed, WaitedTooLong for one that runs."""
         from include.care.replicas.jobs import job_on
-        from include.publishers.server.jobs import JobLook
+        from include.publishers.server.maintenance import JobLook
 
         self._drop = None
         if not event["found"]:
@@ -406,7 +406,7 @@ class SnapshotReplicaOperator(_ReplicaJobOperator):
     verb = "snapshot"
 
     def _limit_minutes(self, site: Site) -> float:
-        from include.settings.replicas import chosen
+        from include.settings.ssh import chosen
 
         if self.limit_minutes is not None:
             return self.limit_minutes

@@ -12,7 +12,7 @@ from operators.base import NightshiftOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.gateway.holders import TaskName
+    from include.gateway.protocol import TaskName
     from include.site.stale_leases import StateOf
 
 

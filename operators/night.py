@@ -103,7 +103,7 @@ class CheckCompletenessOperator(NightshiftOperator):
         self.of_night = of_night
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from include.nightlies.rules.begin import ELSEWHERE
+        from include.nightlies.rules.passes import ELSEWHERE
         from include.nightlies.steps.errors import GateClosed
         from include.nightlies.steps.gate import gate, gate_of_pass
         from include.nightlies.steps.values import Night
@@ -176,7 +176,7 @@ class CheckBuildOperator(NightshiftOperator):
         self.night = night
 
     def execute(self, context: Context) -> dict[str, str]:
-        from include.nightlies.rules.begin import ELSEWHERE
+        from include.nightlies.rules.passes import ELSEWHERE
         from include.nightlies.steps.values import Night
         from include.quality.check import check_build
 

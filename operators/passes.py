@@ -36,8 +36,7 @@ class StartNextPassOperator(NightshiftOperator):
         self.plan = plan
 
     def execute(self, context: Context) -> NoReturn:
-        from include.nightlies.rules.begin import ELSEWHERE
-        from include.nightlies.rules.passes import Pass
+        from include.nightlies.rules.passes import ELSEWHERE, Pass
         from include.nightlies.steps.values import Night
 
         if self.night is None:

@@ -19,10 +19,9 @@ class RunPreflightOperator(NightshiftOperator):
     ui_color = "#e0e7ff"
 
     def execute(self, context: Context) -> dict[str, int]:
-        from include.care.preflight.checks import checks_of
-        from include.care.preflight.findings import NotReady, Severity
-        from include.care.preflight.run import run
-        from include.care.watch.preflight import tell
+        from include.care.preflight.connections import checks_of
+        from include.care.preflight.findings import NotReady, Severity, run
+        from include.care.watch.alerts import tell
 
         site = self.site()
         report = run(checks_of(site, context["params"].get("slot"), logs=log_folder()))

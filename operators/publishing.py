@@ -4,20 +4,165 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param, TaskGroup, TriggerRule, task_group
+from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.priority import NightFirst
 from hooks.retry import RetryByKind
 from include.dag_runs import OWNER
 from operators.alerts import note_failure
 from operators.approve import AskApprovalOperator, approve_each
-from operators.inherit import InheritArtifactsOperator, PrepareInheritedOperator
+from operators.base import NightshiftOperator, attempt_of, batches_of
+from operators.lease import Done, LeaseTaskOperator, Waiting
+from operators.links import RepositoryLink
 from operators.prepare import PrepareArtifactsOperator
-from operators.publish import PublishArtifactsOperator
-from operators.reserve import ReserveDestinationsOperator
-from operators.verify import VerifyArtifactsOperator
+from operators.publish import BatchTaskOperator, PublishArtifactsOperator
+from operators.thaw import WritingOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from include.site.site import Site
+
+
+class PrepareInheritedOperator(NightshiftOperator):
+    """What is done of a partial build's inheritance before a person is asked: catalogs for the new places are stored.
+
+    Skipped for builds that list all they have. One that fails is recorded with its reason and stops no other.
+
+    Args:
+        batch: What the plan left under the key `inherited`; empty: the build lists all it has.
+        **kwargs: Those of every operator.
+    """
+
+    template_fields = ("batch",)
+    ui_color = "#cffafe"
+
+    def __init__(self, *, batch: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batch = batch
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        from include.nightlies.steps.errors import BatchFailed
+        from include.nightlies.steps.inherit import prepare_inherited
+
+        if not self.batch:
+            raise AirflowSkipException("the build takes nothing from another one")
+        (batch,) = batches_of(self.batch)
+        site = self.site()
+        this_try = attempt_of(context, outlast=self.outlasts(site))
+        outcome = self.outlasting(site, lambda: prepare_inherited(site, this_try, batch))
+        if outcome.failures:
+            raise BatchFailed(outcome.failures)
+        return outcome.to_json()
+
+
+class InheritArtifactsOperator(BatchTaskOperator):
+    """Each tree that a partial build takes from another one, by its catalogs alone or as a link; no data is sent.
+
+    Skipped for builds that list all they have. Waits for busy paths in the triggerer. Returns state and reason of each.
+
+    Args:
+        prepared: Whether `PrepareInheritedOperator` stored the catalogs before.
+        **kwargs: Those of `BatchTaskOperator`; its `batch` is what the plan left under the key `inherited`.
+    """
+
+    ui_color = "#cffafe"
+
+    def __init__(self, *, prepared: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.prepared = prepared
+
+    def attempt(self, context: Context, site: Site) -> Done | Waiting:
+        from include.cvmfs.errors import CollectionRunning
+        from include.gateway.errors import PathBusy
+        from include.nightlies.steps.inherit import inherit_batch
+        from include.nightlies.steps.publish import PublishOutcome
+
+        if not self.batch:
+            raise AirflowSkipException("the build takes nothing from another one")
+        (batch,) = batches_of(self.batch)
+        attempt = attempt_of(context, outlast=self.outlasts(site), on_lease=self.on_lease)
+        try:
+            outcome = inherit_batch(site, attempt, batch, prepared=self.prepared)
+        except (PathBusy, CollectionRunning) as busy:  # the places cannot be reserved yet
+            outcome = PublishOutcome(busy={item.name: busy for item in batch.items})
+        for row in () if outcome.busy else outcome.done:
+            self.log.info("inherited %s/%s: %s: %s", row.project, row.platform, row.state.value, row.reason)
+        settled = self.settled(site.ledger, attempt, batch, outcome)
+        if isinstance(settled, Waiting):
+            return settled
+        return Done([{"kind": "inherited", **row} for row in settled.result])
+
+
+class ReserveDestinationsOperator(LeaseTaskOperator):
+    """Every destination of a run becomes an empty nested catalog, unless it is there; then no lease is taken at all.
+
+    Args:
+        batches: All batches of a plan, as its task returned them. An obstacle at a destination fails only its artifact.
+        **kwargs: Those of `LeaseTaskOperator`.
+    """
+
+    template_fields = ("batches",)
+    operator_extra_links = (RepositoryLink(),)
+    ui_color = "#fef9c3"
+
+    def __init__(self, *, batches: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batches = batches
+
+    def attempt(self, context: Context, site: Site) -> Done | Waiting:
+        from include.cvmfs.errors import CollectionRunning
+        from include.gateway.errors import PathBusy
+        from include.nightlies.steps.reserve import reserve_run
+
+        try:
+            made = reserve_run(site, attempt_of(context), batches_of(self.batches))
+        except (PathBusy, CollectionRunning) as busy:
+            return Waiting({"reserve": busy})
+        return Done(
+            {
+                "revision": made.revision,
+                "created": len(made.created),
+                "refused": sorted(made.refused),
+                "lease_held_s": round(made.lease_held_s, 3),
+            }
+        )
+
+
+class VerifyArtifactsOperator(WritingOperator):
+    """First takes away the empty destinations of artifacts that failed, then walks and samples what is published.
+
+    Taking away waits in the triggerer while the repository is frozen; reading does not.
+
+    Args:
+        batches: All batches of the run's plan, for the destinations to tidy; what to verify comes from the ledger.
+        **kwargs: `deferrable`, and those of every operator.
+    """
+
+    template_fields = ("batches",)
+    operator_extra_links = (RepositoryLink(),)
+    ui_color = "#f3e8ff"
+
+    def __init__(self, *, batches: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batches = batches
+
+    def execute(self, context: Context) -> dict[str, int]:
+        from include.nightlies.steps.verify import tidy_run, verify_run
+
+        site = self.site()
+        attempt, batches = attempt_of(context, outlast=self.outlasts(site)), batches_of(self.batches)
+
+        def tidy() -> tuple[str, ...]:
+            return tidy_run(site, attempt, batches)
+
+        removed = self.outlasting(site, lambda: self.unless_frozen(site, tidy))
+        read = self.outlasting(site, lambda: verify_run(site, attempt))
+        return {"verified": len(read), "files": sum(tree.files for tree in read), "tidied": len(removed)}
+
 
 _GROUP = "Prepare and publish"
 _PREPARE: dict[str, Any] = {

@@ -81,8 +81,7 @@ class InterveneOperator(NightshiftOperator):
 
 
 def _freeze(site: Site, params: Mapping[str, Any], who: str) -> str:
-    from include.care.freezes.errors import BadFreeze
-    from include.care.freezes.freezes import freeze
+    from include.care.freezes.freezes import BadFreeze, freeze
 
     now, hours, fqrn = clock().replace(microsecond=0), params.get("hours"), _required(params, "repository")
     if not params.get("reason"):

@@ -35,8 +35,7 @@ class PlanUndoOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         from include.nightlies.steps.approve import ApprovalRequest
-        from include.nightlies.undo.approval import ask_undo
-        from include.nightlies.undo.undo import plan_undo
+        from include.nightlies.undo.undo import ask_undo, plan_undo
 
         site, run = self.site(), run_name(context)
         plan = plan_undo(site, wish_of(context))
@@ -67,8 +66,7 @@ class UndoBuildOperator(LeaseTaskOperator):
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.cvmfs.errors import CollectionRunning
         from include.gateway.errors import PathBusy
-        from include.nightlies.undo.approval import require_undo_approved
-        from include.nightlies.undo.undo import undo
+        from include.nightlies.undo.undo import require_undo_approved, undo
 
         if context["params"]["dry_run"]:
             raise AirflowSkipException("dry run: see the task before; nothing is undone")

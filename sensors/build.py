@@ -140,7 +140,7 @@ class BuildSensor(NightshiftSensor):
 
     def _leave_to_the_first(self, context: Context, settings: Slot, night: Night) -> None:
         """Skip a scheduled run whose night its first artifact has begun, in a run of its own."""
-        from include.nightlies.rules.begin import ELSEWHERE, first_run_id
+        from include.nightlies.rules.passes import ELSEWHERE, first_run_id
         from include.settings.model import Begins
 
         if settings.begins is not Begins.EITHER or context["dag_run"].run_type != "scheduled":

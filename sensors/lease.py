@@ -45,7 +45,7 @@ class LeaseFreeSensor(WaitSensor):
     def arguments(self) -> dict[str, Any]:
         """The path as leases have it. Raises BadLeasePath, which is not retried."""
         from include.gateway.errors import BadLeasePath
-        from include.gateway.paths import checked_path
+        from include.gateway.protocol import checked_path
 
         try:
             found = {"repository": self.fqrn, "path": checked_path(self.path)}

@@ -295,9 +295,9 @@ class Program:
                 ]  # fmt: skip
         return found
 
-    def find(self, function: str) -> tuple[str, Function]:
-        """The function of this name in a module, and the module. Raises StopIteration."""
-        return next(
+    def find(self, function: str) -> Iterator[tuple[str, Function]]:
+        """The functions of this name in modules, each with its module."""
+        return (
             (name, found.functions[function]) for name, found in self.modules.items() if function in found.functions
         )
 
@@ -447,9 +447,9 @@ def _bound(target: ast.expr) -> set[str]:
 def files_of(tree: Tree, function: str, parameter: str) -> set[str]:
     """The files that a parameter of a function gets into, without those of the layers at the bottom."""
     program = Program(tree)
-    module, start = program.find(function)
     journey = Journey(program)
-    journey.enter(module, start, frozenset({parameter}))
+    for module, start in program.find(function):
+        journey.enter(module, start, frozenset({parameter}))
     return journey.files
 
 

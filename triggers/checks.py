@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from include.fts.client.replies import JobStatus
+    from include.fts.client.jobs import JobStatus
     from include.site.site import Site
 
 
@@ -57,7 +57,7 @@ def object_stored(connect: Connect, store: str | None, key: str, store_conn_id: 
 
 def place_ready(connect: Connect, repository: str, path: str, wanted: str, replaces: bool = False) -> Observation:
     """The place of a tree is as `wanted`: `free` or `reserved`. Raises DestinationError if it can never be."""
-    from include.site.path_state import WantedPlace, look_at
+    from include.site.single_changes import WantedPlace, look_at
 
     seen = look_at(connect(), repository, path, WantedPlace(wanted), replaces=replaces)
     result = {"repository": repository, "path": seen.path, "revision": seen.revision, "reason": seen.reason}
@@ -138,7 +138,7 @@ def replicas_quiet(connect: Connect, repository: str) -> Observation:
 def replica_job_ended(connect: Connect, repository: str, replica: str, verb: str) -> Observation:
     """The job `snapshot` or `gc` of a replica's machine runs no more; the result is its exit code and last lines."""
     from include.care.replicas.jobs import job_on
-    from include.publishers.server.jobs import Stage
+    from include.publishers.server.maintenance import Stage
 
     seen = job_on(connect(), repository, replica, verb).look()
     reason = f"{verb} of {repository} on {replica} {'runs' if seen.stage is Stage.RUNNING else 'has ended'}"
@@ -150,8 +150,8 @@ def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str], at_re
 
     ``at_rest``: and no copy of them may still write.
     """
+    from include.fts.client.jobs import FILE_FIELDS
     from include.fts.client.open import connected_client
-    from include.fts.client.replies import FILE_FIELDS
     from include.fts.errors import JobUnknown
     from include.stageout.tasks.direct import job_writes
 

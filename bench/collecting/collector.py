@@ -17,8 +17,8 @@ from publishing.places import Place
 from publishing.production import bench_site
 from publishing.repositories import FQRN
 
+from include.cvmfs.collect.record import CollectionRules
 from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.rules import CollectionRules
 from include.settings.traits import record_traits, recorded_traits
 from include.site.collecting import Collecting, collect, rehearse
 from include.site.site import Site

@@ -20,9 +20,8 @@ from publishing.repositories import FQRN, TOP
 from include.cvmfs.commit.commit import Head, switch
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.commit.metadata_cache import Records
+from include.cvmfs.commit.metadata_objects import Records
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import Algorithm, path_hash
 from include.cvmfs.format.keys import (
@@ -32,6 +31,7 @@ from include.cvmfs.format.keys import (
     generate_repository_key,
     save_signer,
 )
+from include.cvmfs.format.schema import Counts
 from include.storage.open import open_store
 from include.storage.store import Store
 

@@ -10,8 +10,8 @@ from itertools import islice
 
 from publishing.places import Place
 
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.objects import compress
 
 _AT_A_TIME = 2000
 ORPHANS, FLOOR = 1 << 40, 1 << 41  # numbers that no tree uses

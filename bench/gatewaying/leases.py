@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 from gatewaying.processes import serve
 from publishing.repositories import FQRN, SILENT
 
-from include.gateway.auth import authorization
-from include.gateway.protocol import API
+from include.gateway.protocol import API, authorization
 
 
 class Connection:

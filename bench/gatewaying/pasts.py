@@ -10,10 +10,10 @@ from publishing.repositories import EMPTY, FQRN, TOP, Templates
 from include.cvmfs.commit.commit import REFLOG_KEY, NewTag, read_head, switch
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import Ref, Reflog, RefType
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import SHA1, ObjectHash
 from include.cvmfs.format.keys import load_signer
-from include.cvmfs.format.reflog import Ref, Reflog, RefType
 from include.storage.store import Store
 
 _KINDS = (RefType.CATALOG, RefType.CATALOG, RefType.HISTORY)  # rows that a commit leaves in the reflog

@@ -17,10 +17,10 @@ from publishing.repositories import FQRN
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.compression import compress
-from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes, path_hash
+from include.cvmfs.format.objects import compress
+from include.cvmfs.format.schema import Counts
 from include.gateway.client.client import GatewayClient
 
 TOP = "/stock"

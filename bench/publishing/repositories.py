@@ -19,6 +19,7 @@ from include.cvmfs.commit.commit import REFLOG_KEY, NewTag, read_head, switch
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import Ref, Reflog, RefType
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG, SHA1, ObjectHash
 from include.cvmfs.format.keys import (
@@ -28,7 +29,6 @@ from include.cvmfs.format.keys import (
     load_signer,
     save_signer,
 )
-from include.cvmfs.format.reflog import Ref, Reflog, RefType
 from include.storage.open import open_store
 from include.storage.store import Store
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from include.cvmfs.format.compression import Compression, compress
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.objects import Compression, compress
 from include.cvmfs.ingest.content_index import ContentIndex
 from include.cvmfs.ingest.spool import Spool
 from include.cvmfs.ingest.tree import build_tree

@@ -28,10 +28,9 @@ from include.fts.client.client import FtsClient
 from include.fts.states import FailureReason
 from include.ledger.engine import open_ledger
 from include.stageout.claims import StageoutWorker
-from include.stageout.components.tools import Stageout
-from include.stageout.places.facts import SitePlace
+from include.stageout.opening import Stageout
+from include.stageout.places.facts import PlaceOptions, SitePlace
 from include.stageout.places.open import open_place
-from include.stageout.places.options import PlaceOptions
 from include.stageout.retry import RetryDecision, exponential
 from include.stageout.tasks.passes import BATCH, COMPONENTS, counts_of
 

@@ -10,18 +10,15 @@ from pathlib import Path
 
 from include.benchmarks.campaign.execute import new_campaign, remove_data, run_campaign, utc_now
 from include.benchmarks.campaign.folder import FOLDER, CampaignFolder, StepRecord, campaigns_in
-from include.benchmarks.cluster.client import ClusterClient, check_target, space_of
 from include.benchmarks.cluster.servers import open_servers
 from include.benchmarks.errors import TARGET_REFUSED
 from include.benchmarks.hosts import hosts_of
 from include.benchmarks.report.write import write_report
+from include.benchmarks.runners.remote import RemoteBenchmarkTarget
 from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, make_plan
 from include.benchmarks.servers.watch import WatchedServers
-from include.benchmarks.targets.base import AreaRemoval, BenchmarkTarget
-from include.benchmarks.targets.bucket import BucketBenchmarkTarget
-from include.benchmarks.targets.path import PathBenchmarkTarget
-from include.benchmarks.targets.pool import PoolBenchmarkTarget
-from include.benchmarks.targets.remote import RemoteBenchmarkTarget
+from include.benchmarks.targets.base import AreaRemoval, BenchmarkTarget, BucketBenchmarkTarget, PathBenchmarkTarget
+from include.benchmarks.targets.ceph import ClusterClient, PoolBenchmarkTarget, check_target, space_of
 from include.benchmarks.verdict.judge import JudgedCampaign, may_change
 from include.benchmarks.verdict.record import baseline_of, judge_campaign
 from include.settings.model import StoreSettings

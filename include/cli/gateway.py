@@ -145,7 +145,7 @@ def _public_keys(*files: Path) -> list[bytes]:
 
 def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secrets) -> tuple[AcceptedKey, ...]:
     """The key of the file and the key of the connection, once if they are the same."""
-    from include.gateway.client.open import PORT
+    from include.gateway.client.client import PORT
     from include.gateway.service.config import AcceptedKey
 
     found = []
@@ -166,7 +166,7 @@ def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secre
 
 def _without_key(settings: SiteSettings, repository: RepositorySettings, secrets: Secrets) -> str:
     """Why ``_keys`` found none."""
-    from include.gateway.client.open import PORT
+    from include.gateway.client.client import PORT
 
     name, file = repository.gateway, settings.gateway.keys / f"{repository.fqrn}.gw"
     try:

@@ -34,7 +34,7 @@ COMMANDS = {
     "freeze": ("include.cli.interventions", "Stop all changes of a repository for a while."),
     "thaw": ("include.cli.interventions", "End a freeze; what waits goes on."),
     "preflight": ("include.cli.preflight", "Could a night run now? All that is wrong, with a hint."),
-    "who": ("include.cli.who", "Who and what published a path."),
+    "who": ("include.cli.interventions", "Who and what published a path."),
 }
 
 

@@ -25,8 +25,8 @@ def preflight(
 
     A probe object is put and deleted in each repository's store, a probe lease taken and given back at its gateway.
     """
-    from include.care.preflight.checks import checks_of
-    from include.care.preflight.run import Check, run
+    from include.care.preflight.connections import checks_of
+    from include.care.preflight.findings import Check, run
     from include.cli.airflow_connections import defined_in_airflow, look_at_lab
 
     with refusing():

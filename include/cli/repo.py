@@ -79,7 +79,7 @@ def check(
 @app.command()
 def info(target: Target, key: Keys = None, fqrn: Fqrn = None, as_json: AsJson = False) -> None:
     """Show the manifest, which keys confirm it, and how much the catalogs count."""
-    from include.cvmfs.commit.resign import expiry_warning
+    from include.cvmfs.commit.create import expiry_warning
 
     with refusing():
         repository = open_target(target, key, fqrn)

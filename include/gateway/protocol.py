@@ -6,10 +6,133 @@ are Nightshift's own; a stock gateway ignores them.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Self
+
+from include.cvmfs.format.paths import is_below
+from include.gateway.errors import BadLeasePath
+
+
+def sign(secret: str, message: bytes) -> str:
+    """The signature: base64 of the 40 lower-case hex digits, not of the raw digest."""
+    digits = hmac.new(secret.encode(), message, hashlib.sha1).hexdigest()
+    return base64.b64encode(digits.encode()).decode()
+
+
+def authorization(key_id: str, secret: str, message: bytes) -> str:
+    """The header's value."""
+    return f"{key_id} {sign(secret, message)}"
+
+
+def split_authorization(header: str | None) -> tuple[str, str] | None:
+    """Key id and signature; ``None`` if the header is absent or not two fields around one blank."""
+    fields = (header or "").split(" ")
+    return (fields[0], fields[1]) if len(fields) == 2 and all(fields) else None
+
+
+def signature_fits(signature: str, secret: str, message: bytes) -> bool:
+    """Compare in constant time."""
+    return hmac.compare_digest(signature.encode("utf-8", "surrogateescape"), sign(secret, message).encode())
+
+
+def sign_body(secret: str, token: str, body: bytes) -> str:
+    """The signature of a call on a lease that covers its body too: HMAC-SHA256 in hex of token, newline and body."""
+    return hmac.new(secret.encode(), token.encode() + b"\n" + body, hashlib.sha256).hexdigest()
+
+
+def body_signature_fits(signature: str, secret: str, token: str, body: bytes) -> bool:
+    """Compare in constant time."""
+    expected = hmac.new(secret.encode(), token.encode("utf-8", "replace") + b"\n" + body, hashlib.sha256).hexdigest()
+    return hmac.compare_digest(signature.encode("utf-8", "surrogateescape"), expected.encode())
+
+
+PATH_BYTES, COMPONENT_BYTES = 4096, 255
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePath:
+    """A path of a repository: ``""`` for all of it, else it begins with a slash and does not end with one."""
+
+    repository: str
+    path: str
+
+    @classmethod
+    def parse(cls, text: str) -> LeasePath:
+        """Read ``<repository>/<path>`` and take off a trailing slash. Raises BadLeasePath with the gateway's reason."""
+        if text.startswith("/"):
+            raise BadLeasePath("input has leading slash", path=text)
+        repository, slash, rest = text.partition("/")
+        if not slash or not repository:
+            raise BadLeasePath("missing repository name or subpath", path=text)
+        if _CONTROL.search(repository):
+            raise BadLeasePath("invalid lease path: control character", path=text)
+        return cls(repository, checked_path("/" + rest))
+
+    def __str__(self) -> str:
+        return self.repository + (self.path or "/")
+
+
+def checked_path(path: str) -> str:
+    """An absolute path in the form that ``LeasePath`` keeps. Raises BadLeasePath naming what is wrong with it."""
+    if path in ("", "/"):
+        return ""
+    try:
+        data = path.encode()
+    except UnicodeEncodeError:
+        raise BadLeasePath("invalid lease path: not UTF-8", path=path.encode(errors="replace").decode()) from None
+    if not path.startswith("/"):
+        raise BadLeasePath("invalid lease path: does not begin with a slash", path=path)
+    if len(data) > PATH_BYTES:
+        raise BadLeasePath(f"invalid lease path: longer than {PATH_BYTES} bytes", path=path[:100])
+    if _CONTROL.search(path):
+        raise BadLeasePath("invalid lease path: control character", path=path)
+    path = path.removesuffix("/")
+    for component in path[1:].split("/"):
+        if component in ("", ".", ".."):
+            raise BadLeasePath(f"invalid lease path: component {component!r}", path=path)
+        if len(component.encode()) > COMPONENT_BYTES:
+            raise BadLeasePath(f"invalid lease path: a component is longer than {COMPONENT_BYTES} bytes", path=path)
+    return path
+
+
+def overlap(path: str, other: str) -> bool:
+    """Whether one contains the other: two leases on them exclude each other."""
+    return is_below(path, other) or is_below(other, path)
+
+
+_TASK = re.compile(r"([^/\s]+)/([^/\s]+)/([^/\s\[]+)(?:\[(\d{1,9})\])? try (\d{1,9})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskName:
+    """A try of a task. ``map_index``: -1 for a task that is not mapped."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    try_number: int
+
+    @classmethod
+    def parse(cls, text: str) -> TaskName | None:
+        """What ``format`` wrote; None for the name of anybody else."""
+        match = _TASK.fullmatch(text)
+        if match is None:
+            return None
+        dag_id, run_id, task_id, index, number = match.groups()
+        return cls(dag_id, run_id, task_id, int(index) if index is not None else -1, int(number))
+
+    def format(self) -> str:
+        mapped = f"[{self.map_index}]" if self.map_index >= 0 else ""
+        return f"{self.dag_id}/{self.run_id}/{self.task_id}{mapped} try {self.try_number}"
+
 
 API = "/api/v1"
 REPOSITORIES = "/repos"

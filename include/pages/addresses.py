@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from urllib.parse import quote, urlencode
 
-from include.gateway.holders import TaskName
+from include.gateway.protocol import TaskName
 
 AIRFLOW = ".."
 """From a page of ours to the root of Airflow."""

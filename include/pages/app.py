@@ -17,16 +17,15 @@ from starlette.concurrency import run_in_threadpool
 
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
-from include.pages.asked import AskDag, Asked
+from include.pages.asked import AskDag, Asked, BadPageQuery
 from include.pages.benchmarks import docs_of_campaign, report_file
-from include.pages.errors import BadPageQuery
 from include.pages.registry import PAGES, Page
 from include.pages.rendering import live_part, page_html, refusal_html
 from include.pages.services import Services
 from include.quality.pages import docs_file
 from include.site.site import Site
+from include.stageout.rest.questions import StageoutUser
 from include.stageout.rest.remembered import RememberedCounts
-from include.stageout.rest.users import StageoutUser
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".css": "text/css", ".js": "text/javascript"}

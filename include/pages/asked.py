@@ -9,12 +9,24 @@ from datetime import date, datetime
 from pathlib import Path
 
 from include.dag_runs import DagState
-from include.pages.errors import BadPageQuery
+from include.errors import NightshiftError
 from include.pages.services import Services
 from include.settings.load import settings_path
 from include.site.site import Site
+from include.stageout.rest.questions import StageoutUser
 from include.stageout.rest.remembered import RememberedCounts
-from include.stageout.rest.users import StageoutUser
+
+
+class BadPageQuery(NightshiftError):
+    """A parameter of a page's URL has a value that it cannot have."""
+
+    code = "page-query-invalid"
+    hint = "Open the page from Airflow's navigation and choose there."
+
+    def __init__(self, name: str, detail: str) -> None:
+        self.name = name
+        super().__init__(f"parameter {name}: {detail}. {self.hint}")
+
 
 LONGEST = 1024
 AskDag = Callable[[str], DagState]

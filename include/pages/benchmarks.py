@@ -9,8 +9,7 @@ from urllib.parse import urlencode
 
 from include.benchmarks.campaign.folder import FOLDER, ID
 from include.benchmarks.report.write import REPORT, shown_value
-from include.benchmarks.verdict.compare import BenchmarkVerdict
-from include.benchmarks.verdict.figures import FigureName, direction_title
+from include.benchmarks.verdict.compare import BenchmarkVerdict, FigureName, direction_title
 from include.benchmarks.verdict.judge import JudgedCampaign
 from include.benchmarks.verdict.record import accepted_campaigns, judged_campaigns
 from include.benchmarks.verdict.suite import DATA_DOCS

@@ -12,8 +12,7 @@ from urllib.parse import quote
 
 from include.dag_runs import why_not_startable
 from include.pages.addresses import AIRFLOW
-from include.pages.asked import Asked
-from include.pages.errors import BadPageQuery
+from include.pages.asked import Asked, BadPageQuery
 
 LONGEST = 30_000
 """Characters of a field: a night's whole list of artifacts may be in one."""

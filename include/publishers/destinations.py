@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from include.cvmfs.errors import BaseChanged, DestinationError, ObjectMissing
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.paths import ancestors, parent_of
+from include.cvmfs.format.schema import Counts
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.revision.revision import Revision
 

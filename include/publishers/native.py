@@ -54,8 +54,7 @@ from include.publishers.destinations import (
 )
 from include.publishers.errors import NotSupported
 from include.publishers.gateway import RepositoryGateway, WriterSide, a_new_lease_may_help
-from include.publishers.required_objects import Clearance, require_spared
-from include.publishers.unused_directories import unused
+from include.publishers.required_objects import Clearance, require_spared, unused
 
 P = ParamSpec("P")
 T = TypeVar("T")

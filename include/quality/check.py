@@ -10,8 +10,7 @@ from include.nightlies.records import builds, undos
 from include.nightlies.records import quality as records
 from include.nightlies.records.publications import publications_of_build
 from include.nightlies.records.quality import NightFigures, QualityRecord, QualityVerdict
-from include.nightlies.rules.build import BuildRecord
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey, BuildRecord
 from include.nightlies.rules.destinations import destination_of
 from include.nightlies.rules.publication import Publication
 from include.nightlies.steps.errors import QualityBlocked
@@ -26,11 +25,11 @@ from include.quality.suites import (
     index_suite,
     night_suite,
     published_suite,
+    tree_facts,
 )
-from include.quality.tree import tree_facts
-from include.quality.values import SuiteInput, SuiteResult
+from include.quality.validate import SuiteInput, SuiteResult
 from include.settings.model import Slot
-from include.settings.quality import QualityMode, Suite
+from include.settings.prepare import QualityMode, Suite
 from include.site.site import Site
 
 log = logging.getLogger(__name__)

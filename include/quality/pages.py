@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 from include.nightlies.records.quality import QualityRecord
-from include.settings.quality import Suite
+from include.settings.prepare import Suite
 
 STYLE = """
 <meta name="viewport" content="width=device-width, initial-scale=1">

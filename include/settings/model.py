@@ -13,17 +13,13 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
-from include.settings.block import Block as _Block
 from include.settings.errors import SettingsError
-from include.settings.notify import Notify
-from include.settings.prepare import ArtifactLimits, Prepare
-from include.settings.quality import QualitySettings
-from include.settings.replicas import ReplicaSettings, named_once
+from include.settings.prepare import ArtifactLimits, Prepare, QualitySettings
+from include.settings.prepare import Block as _Block
 from include.settings.retention import CollectionSettings, Retention, TagRule
-from include.settings.services import Gateway, Paths, keys_below_var
-from include.settings.ssh import NodeSettings
+from include.settings.services import Gateway, Notify, Paths, keys_below_var
+from include.settings.ssh import NodeSettings, ReplicaSettings, named_once
 from include.settings.storage_benchmark.blocks import BenchmarkSettings
-from include.settings.templates import fields
 from include.settings.text_types import (
     ConnectionId,
     Cutoff,
@@ -42,6 +38,7 @@ from include.settings.text_types import (
     TimeOfDay,
     Zone,
     fault,
+    fields,
 )
 from include.settings.transfers.sites import RemoteSite, require_folders_below
 from include.settings.transfers.stageout import StageoutSettings

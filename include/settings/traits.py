@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
+import configparser
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
-from sqlalchemy import Boolean, Column, Connection, Table, delete, insert, select
+from sqlalchemy import Boolean, Column, Connection, Engine, Table, delete, insert, select
 
-from include.ledger.engine import Bind, reading, writing
+from include.ledger.engine import Bind, open_ledger, reading, shown, writing
+from include.ledger.errors import LedgerError
 from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, hexadecimal, metadata
-from include.settings.model import StoreSettings
+from include.ledger.migrate import migrate
+from include.settings.model import SiteSettings, StoreSettings
+from include.settings.secrets import Secrets, ledger_address
 from include.storage.options import Traits
+
+MANY_HOSTS = ("Celery", "Kubernetes", "Edge")
+"""Parts of the names of Airflow's executors that run tasks on more than one host."""
+
+
+def open_site_ledger(settings: SiteSettings, secrets: Secrets, environ: Mapping[str, str] | None = None) -> Engine:
+    """The ledger in force, migrated; raises the errors of `include.ledger`, MissingConnection or BadConnection.
+
+    A file cannot be the ledger of workers on more than one host: SQLite with such an executor raises LedgerError.
+    """
+    engine = open_ledger(ledger_address(settings, secrets, environ))
+    executor = airflow_executor(os.environ if environ is None else environ)
+    if engine.dialect.name == "sqlite" and any(part in executor for part in MANY_HOSTS):
+        url = shown(engine.url)
+        hint = "set `ledger` to mysql+pymysql://host:port/database"
+        raise LedgerError(f"ledger {url}: SQLite does not serve the workers of {executor}. Hint: {hint}.", url=url)
+    migrate(engine)
+    return engine
+
+
+def airflow_executor(environ: Mapping[str, str]) -> str:
+    """Airflow's executor as the environment or `airflow.cfg` names it; empty where neither does."""
+    given = environ.get("AIRFLOW__CORE__EXECUTOR")
+    if given:
+        return given
+    home = environ.get("AIRFLOW_HOME")
+    file = environ.get("AIRFLOW_CONFIG") or (str(Path(home) / "airflow.cfg") if home else None)
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read([file] if file else [], encoding="utf-8")
+    except (configparser.Error, OSError, UnicodeDecodeError):
+        return ""
+    return parser.get("core", "executor", fallback="")
+
 
 store_traits = Table(
     "store_traits",

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.errors import FormatError
+from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.keys import (
     GatewayKey,
@@ -30,7 +31,6 @@ from include.cvmfs.format.keys import (
     save_master,
     save_signer,
 )
-from include.cvmfs.format.reflog import Reflog, RefType
 from include.publishers.errors import PublisherError
 from include.settings.model import RepositorySettings
 from include.settings.traits import record_traits, recorded_traits

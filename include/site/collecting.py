@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import TextIO
 
 from include.cvmfs.collect.collect import GarbageCollection
+from include.cvmfs.collect.record import CollectionRules, NotDue
 from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.rules import CollectionRules, NotDue
 from include.cvmfs.collect.switching import SwitchingSide
 from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.coordination.generation import CHANGESET_LIFE
 from include.cvmfs.errors import CollectionBusy, CollectionRefused
 from include.publishers.capabilities import Operation, Way, require
 from include.settings.traits import recorded_traits
-from include.site.direct_switch import switching
-from include.site.site import Site
+from include.site.site import Site, switching
 from include.site.sole_writer import require_sole_writer
 from include.site.stock_collecting import PATIENCE_S, StockRules, collect_behind, collect_on_node, rehearse_behind
 from include.storage.errors import StoreError

@@ -8,16 +8,16 @@ from datetime import datetime
 
 from include.cvmfs.coordination.condemned import condemned_among
 from include.cvmfs.coordination.generation import Look
-from include.cvmfs.format.digests import DigestSet, hash_of_key, identity
+from include.cvmfs.format.hashes import DigestSet, hash_of_key, identity
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareProgress, prepare
 from include.cvmfs.ingest.spool import SpecialBits
-from include.cvmfs.ingest.upload_journal import JournaledStore, UploadJournal
+from include.cvmfs.ingest.upload import JournaledStore, UploadJournal
 from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import SourceLimits, TreeSource
-from include.publishers.prepare_options import tree_options
+from include.publishers.base import tree_options
 from include.site.site import Site
 
 CONTENT_INDEX = "content-index.db"

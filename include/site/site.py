@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -11,20 +12,20 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 
 from include.cvmfs.coordination.freeze import require_thawed
+from include.cvmfs.errors import KeyFileError
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.keys import KeyFile, Signer, load_signer
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.repository import Repository
-from include.gateway.client.client import GatewayClient
-from include.gateway.client.open import open_gateway
+from include.gateway.client.client import GatewayClient, open_gateway
 from include.publishers.base import Publisher
-from include.publishers.capabilities import Loss, Way
+from include.publishers.capabilities import Loss, Operation, Way, require
 from include.publishers.errors import NotSupported, PublisherError
 from include.publishers.gateway import NightshiftGateway, RepositoryGateway, StockGateway, WriterSide
 from include.publishers.native import NativePublisher
-from include.settings.ledger import open_site_ledger
 from include.settings.model import GatewayKind, PublisherKind, RepositorySettings, SiteSettings
 from include.settings.secrets import Secrets
-from include.settings.traits import recorded_traits, require_single_writer
+from include.settings.traits import open_site_ledger, recorded_traits, require_single_writer
 from include.site.stores import connected_store, credentials_of, options_of
 from include.storage.open import open_store
 from include.storage.roles import Role
@@ -33,6 +34,50 @@ from include.storage.store import Store
 if TYPE_CHECKING:  # paramiko is imported only where there is a node
     from include.publishers.server.pack import Packing
     from include.publishers.server.publisher import ServerPublisher
+
+
+@contextlib.contextmanager
+def switching(
+    site: Site, fqrn: str, operation: Operation, *, holder: str, leased: bool | None = None
+) -> Iterator[tuple[Store, Signer]]:
+    """The store and signing key of a repository, for callers that replace its manifest beside the gateway.
+
+    Where the store does not keep conditions on a replacement, everything is leased meanwhile, as ``holder``: then no
+    commit is made; ``leased`` decides it, whatever the store keeps. Raises RepositoryFrozen, KeyFileError where the key
+    is not, NotSupported behind a gateway that does not bear it, GatewayError where that cannot be found out, and what
+    leasing raises.
+    """
+    site.require_thawed(fqrn)
+    store, signer = require_switchable(site, fqrn, operation)
+    traits = recorded_traits(site.ledger, site.settings.store(site.settings.repository(fqrn).store))
+    if leased is None:
+        leased = not (store.is_local or (traits is not None and traits.replace))
+    if not leased:
+        yield store, signer
+        return
+    with site.gateway(fqrn).lease(fqrn, "", hostname=holder):
+        yield store, signer
+
+
+def require_switchable(site: Site, fqrn: str, operation: Operation) -> tuple[Store, Signer]:
+    """The store and signing key, if this machine may replace the manifest; whatever is frozen or leased.
+
+    Raises KeyFileError, NotSupported and GatewayError as :func:`switching`.
+    """
+    found = _signing(site, fqrn)
+    require(site.way_of_switching(fqrn), operation, fqrn=fqrn, path="")
+    return found
+
+
+def _signing(site: Site, fqrn: str) -> tuple[Store, Signer]:
+    folder = site.settings.gateway.keys
+    path = KeyFile.REPOSITORY.path(folder, site.settings.repository(fqrn).fqrn)
+    if not path.exists():
+        cure = "run this where the gateway is, or import the keys there: nightshift repo import-keys"
+        raise KeyFileError(str(path), f"the signing key of {fqrn} is not on this machine; {cure}")
+    checksum = site.settings.repository(fqrn).reflog_checksum
+    return site.manifest_store(fqrn), load_signer(folder, fqrn, reflog_checksum=checksum)
+
 
 QUICK_S = 4.0
 OBJECT_STORE = "object_store_default"

@@ -14,10 +14,10 @@ from pathlib import Path
 from include.cvmfs.collect.record import read_record
 from include.cvmfs.collect.switching import SwitchingSide
 from include.cvmfs.errors import CollectionRefused, CvmfsError, ReflogError
+from include.cvmfs.format.database import RefType
 from include.cvmfs.format.hashes import Algorithm, ObjectHash
 from include.cvmfs.format.keys import Certificate, Signer, fingerprint, parse_certificate
 from include.cvmfs.format.objects import load
-from include.cvmfs.format.reflog import RefType
 from include.errors import NightshiftError
 from include.gateway.service.commits import ownership
 from include.settings.model import RepositorySettings

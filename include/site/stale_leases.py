@@ -15,7 +15,7 @@ from typing import Any
 
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AdminKeyNeeded, GatewayError
-from include.gateway.holders import TaskName
+from include.gateway.protocol import TaskName
 from include.site.site import Site
 
 log = logging.getLogger(__name__)

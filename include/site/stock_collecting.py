@@ -19,8 +19,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
+from include.cvmfs.collect.record import GRACE
 from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.rules import GRACE
 from include.cvmfs.collect.shards import Shards
 from include.cvmfs.collect.stock import orphans_of, revisions_within, take_output
 from include.cvmfs.collect.switching import note_collection

@@ -20,7 +20,7 @@ import requests
 from cryptography import x509
 from urllib3.exceptions import HTTPError
 
-from include.fts.client.credentials import BearerToken, Credential, X509Files
+from include.fts.client.transport import BearerToken, Credential, X509Files
 from include.fts.errors import PROXY_EXPIRED, TOKEN_UNPROTECTED, FtsError
 from include.http_calls import failure_of, may_carry_token, pooled_session
 from include.settings.names import name_fault

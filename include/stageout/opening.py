@@ -4,25 +4,76 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
+from sqlalchemy import Engine
+
 from include.fts.client.client import FtsClient
-from include.fts.client.credentials import BearerToken, Credential
 from include.fts.client.open import connected_credential, open_client, server_url
+from include.fts.client.transport import BearerToken, Credential
 from include.settings.secrets import ConnectionSecrets
 from include.settings.transfers.sites import CredentialSource, RemoteSite
+from include.settings.transfers.stageout import StageoutSettings
 from include.site.site import Site
 from include.stageout.claims import StageoutWorker
-from include.stageout.components.tools import Stageout
 from include.stageout.credentials import OpenedCredential, TokenIssuer, UserCredentials, credential_source
-from include.stageout.places.facts import SitePlace
+from include.stageout.errors import NO_SITE_URL
+from include.stageout.places.facts import PlaceOptions, SitePlace
 from include.stageout.places.open import open_place
-from include.stageout.places.options import PlaceOptions
-from include.stageout.retry import RETRY_ALGORITHMS
+from include.stageout.registration.catalogue import Catalogue
+from include.stageout.retry import RETRY_ALGORITHMS, RetryAlgorithm, exponential
 from include.storage.roles import Role
+
+
+class FtsClients(Protocol):
+    """Opens clients of FTS servers; those of one identity are the same object."""
+
+    def __call__(self, server: str, owner: str, *sites: str) -> FtsClient:
+        """The client of a server.
+
+        Args:
+            server: The id of its connection.
+            owner: The user whom the jobs belong to.
+            sites: Source and destination: they say whose credential is used. None: that of the connection.
+
+        Raises:
+            CredentialNeeded: CREDENTIAL_MISSING where the user has no credential that can be used.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stageout:
+    """What a component is given. A process builds it once; its clients keep their connections.
+
+    Attributes:
+        ledger: Nightshift's database.
+        settings: The block `stageout:` of the configuration.
+        sites: The block `sites:`.
+        worker: Who claims.
+        fts: The client of an FTS server, by the id of its connection, for a user and the sites of a link.
+        place: Opens the storage of a site for a user; each is opened once.
+        retry: Whether and when a failed transfer is tried again.
+        catalogue: Where files of data sets are registered; None: in the ledger's own tables.
+    """
+
+    ledger: Engine
+    settings: StageoutSettings
+    sites: Mapping[str, RemoteSite]
+    worker: StageoutWorker
+    fts: FtsClients
+    place: Callable[[str, str], SitePlace]
+    retry: RetryAlgorithm = field(default=exponential)
+    catalogue: Catalogue | None = None
+
+    def site(self, name: str) -> RemoteSite:
+        """A site by name. Raises NO_SITE_URL for one that is not configured any more."""
+        if name not in self.sites:
+            raise NO_SITE_URL(f"site {name}", "it is not configured")
+        return self.sites[name]
+
 
 MOST_OPEN = 128
 """Clients that keep their connections; the one that was not used for the longest time is closed."""

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -34,6 +34,37 @@ from include.storage.store import (
     check_prefix,
     is_content_addressed,
 )
+
+OLD = timedelta(days=1)
+"""No write takes so long."""
+
+
+def abandoned(store: Store, now: datetime) -> list[Unfinished]:
+    """The unfinished writes of a store that are older than a day, the oldest first. ``now``: aware."""
+    return sorted(
+        (write for write in store.unfinished() if now - write.since > OLD), key=lambda write: (write.since, write.name)
+    )
+
+
+def remove_abandoned(store: Store, now: datetime, *, dry_run: bool = False) -> list[Unfinished]:
+    """Remove them where the store is a folder; what was removed, or would be. Nothing of other stores is removed."""
+    if not isinstance(store, FileStore):
+        return []
+    if dry_run:
+        return abandoned(store, now)
+    return sorted(store.remove_unfinished(now - OLD), key=lambda write: (write.since, write.name))
+
+
+def described(found: Sequence[Unfinished], store: Store) -> str:
+    """The message about them, with the hint. ``found`` is not empty, and the oldest comes first."""
+    what, hint = "multipart upload", "let a lifecycle rule of the bucket abort them (AbortIncompleteMultipartUpload)"
+    if isinstance(store, FileStore):
+        what, hint = "unfinished file", "remove them with `nightshift repo repair FQRN --unfinished`"
+    plural = "" if len(found) == 1 else "s"
+    sizes = [write.size for write in found if write.size is not None]
+    size = f" of {sum(sizes) / 1e6:,.1f} MB" if sizes else ""
+    return f"{len(found)} {what}{plural}{size} of killed writers, the oldest of {found[0].since:%Y-%m-%d}; {hint}"
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

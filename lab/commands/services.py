@@ -102,7 +102,7 @@ def unpause(
 ) -> None:
     """Unpause DAGs. The last tick of a schedule that was missed begins at once then."""
     from include.airflow_api import AirflowApi
-    from include.care.preflight.paused_dags import needed, started_by_hand
+    from include.care.preflight.pools import needed, started_by_hand
     from include.settings.load import load
 
     if every == bool(dags):
@@ -263,7 +263,7 @@ def show_paused(lab: Lab) -> None:
     """Prints which DAGs have to be unpaused for nights to run by themselves."""
     from include.airflow_api import AirflowApi
     from include.care.preflight.findings import Severity
-    from include.care.preflight.paused_dags import judged_paused, needed
+    from include.care.preflight.pools import judged_paused, needed
     from include.cli.main import typeable
     from include.dag_runs import UNPAUSE
     from include.settings.load import load

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Engine
 
 from include.airflow_api import AirflowApi
-from include.care.preflight.paused_dags import needed
+from include.care.preflight.pools import needed
 from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets
 from include.site.bootstrap import found_stores

@@ -48,7 +48,7 @@ class CvmfsLeaseOperator(CvmfsOperator):
         self.release_task_id = release_task_id
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.gateway.client.sealed_lease import seal
+        from include.gateway.client.values import seal
         from include.gateway.errors import PathBusy
         from include.nightlies.steps.approve import require_no_approval
 

@@ -9,7 +9,7 @@ import hashlib
 
 import pytest
 
-from include.nightlies.records import created_directories as created
+from include.nightlies.records import undos as created
 from tests.dags.conftest import FQRN, MiniSite, Run
 from tests.fakes.builds import tree
 

@@ -19,7 +19,7 @@ from include.nightlies.rules.publication import Figures, Move, Planned, Publicat
 from include.nightlies.rules.states import Phase, State
 from include.quality.pages import folder_of_run
 from include.settings.load import load
-from include.settings.quality import Suite
+from include.settings.prepare import Suite
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from operators.links import QualityLink

@@ -11,10 +11,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from include.benchmarks import campaigns
-from include.benchmarks.campaign import execute
 from include.benchmarks.campaign.execute import target_lock
 from include.benchmarks.errors import AREA_FOREIGN, CAMPAIGN_FAILED, PLAN_REFUSED, TARGET_BUSY
 from include.benchmarks.loads import RunnerKind
+from include.benchmarks.runners import choose
 from include.benchmarks.runners.choose import RUNNERS
 from include.benchmarks.verdict.record import accept_baseline, judged_campaigns
 from include.site.site import Site
@@ -47,7 +47,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     (tmp_path / "site.yaml").write_text(json.dumps(settings))
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
     monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
-    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
     return made
 
 

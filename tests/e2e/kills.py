@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.format.objects import compress
 from tests.e2e.deployment import FQRN, Deployment
 from tests.e2e.processes import TaskProcess, requester
 from tests.fakes.builds import Build, tree

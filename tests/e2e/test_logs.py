@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.format.objects import compress
 from include.gateway.client.client import GatewayClient
 from tests.e2e.deployment import FQRN, Deployment
 from tests.fakes.builds import tree

@@ -11,12 +11,11 @@ from typing import Any
 from include.benchmarks.campaign.execute import new_campaign
 from include.benchmarks.campaign.folder import FOLDER, CampaignFolder
 from include.benchmarks.campaigns import open_target
-from include.benchmarks.latencies import LatencyHistogram
 from include.benchmarks.loads import LoadAccess, LoadStep
-from include.benchmarks.results import MeasuredLoad, RunnerResult, SeriesPoint
+from include.benchmarks.results import LatencyHistogram, MeasuredLoad, RunnerResult, SeriesPoint
 from include.benchmarks.runners.base import Runner, RunnerAbilities
 from include.benchmarks.scenarios.plan import CampaignWish
-from include.benchmarks.targets.path import FolderArea
+from include.benchmarks.targets.base import FolderArea
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from include.cvmfs.check.check import check
 from include.cvmfs.collect.collect import GarbageCollection
+from include.cvmfs.collect.record import CollectionRules
 from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.rules import CollectionRules
 from include.cvmfs.collect.switching import SwitchingSide
 from include.cvmfs.commit.commit import NewTag, commit_change, load_history, read_head, store_all
 from include.cvmfs.commit.create import create_repository
@@ -23,13 +23,13 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.tags import remove_tags
 from include.cvmfs.coordination.generation import CollectionPhase, look
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.compression import compress
+from include.cvmfs.format.database import RefType
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.format.history import Tag
 from include.cvmfs.format.keys import Signer, format_public_key, generate_master, generate_repository_key
 from include.cvmfs.format.manifest import Manifest
-from include.cvmfs.format.reflog import RefType
+from include.cvmfs.format.objects import compress
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.storage.store import ObjectMeta, Store, Version

@@ -16,10 +16,10 @@ from include.cvmfs.commit.commit import NewTag, commit_change, read_head, store_
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.counters import Statistics
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.schema import Statistics
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.ingest.spool import Specials

@@ -15,20 +15,19 @@ from functools import cache
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
+from include.cvmfs.format import database as reflogs
 from include.cvmfs.format import manifest as manifests
-from include.cvmfs.format import reflog as reflogs
 from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef, PackedCatalog
-from include.cvmfs.format.compression import Compression, compress
+from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import CERTIFICATE, HISTORY, META, PARTIAL, Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.keys import Signer, fingerprint, format_public_key, generate_master, generate_repository_key
-from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.layout import Layout, MetaInfo
 from include.cvmfs.format.manifest import Manifest
-from include.cvmfs.format.metainfo import MetaInfo
+from include.cvmfs.format.objects import Compression, compress
 from include.cvmfs.format.paths import name_of, parent_of
-from include.cvmfs.format.reflog import Reflog, RefType
 from include.cvmfs.format.whitelist import Whitelist
 from include.cvmfs.revision.repository import Repository
 from include.storage.store import Store

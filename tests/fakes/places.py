@@ -15,7 +15,7 @@ from include.ledger.engine import writing
 from include.settings.transfers.sites import ChecksumMode, RemoteSite
 from include.settings.transfers.stageout import StageoutSettings
 from include.stageout.claims import StageoutWorker
-from include.stageout.components.tools import Stageout
+from include.stageout.opening import Stageout
 from include.stageout.places.facts import FileAnswer, FileFacts, ListedFile
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_transfers

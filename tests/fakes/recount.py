@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef
-from include.cvmfs.format.compression import Compression, decompress
-from include.cvmfs.format.counters import Counts, Statistics
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.format.objects import Compression, decompress
+from include.cvmfs.format.schema import Counts, Statistics
 from include.storage.store import Store
 
 

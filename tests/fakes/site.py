@@ -17,9 +17,9 @@ from include.cvmfs.check.check import check
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.coordination.generation import look
+from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key, save_signer
-from include.cvmfs.format.reflog import Reflog
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.repository import Repository

@@ -13,8 +13,8 @@ from include.cvmfs.commit.commit import REFLOG_KEY, load_history, read_head
 from include.cvmfs.coordination.generation import STATUS_KEY
 from include.cvmfs.errors import ObjectMissing
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
-from include.cvmfs.format.reflog import Reflog, RefType
 from include.cvmfs.revision.revision import Revision
 from include.storage.errors import NotFound
 from include.storage.store import Store

@@ -21,13 +21,13 @@ from urllib.parse import urlsplit
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalog import MARKER
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import PARTIAL, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.objects import compress
 from include.cvmfs.ingest.chunker import ChunkLimits, cut_marks
 from include.cvmfs.revision.repository import Repository
-from include.gateway.auth import authorization
 from include.gateway.pack import Pack, packs
+from include.gateway.protocol import authorization
 
 FORM = "application/x-www-form-urlencoded"
 DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, mtime=1, linkcount=2)

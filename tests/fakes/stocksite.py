@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.format.objects import compress
 from include.publishers.native import NativePublisher
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets

@@ -19,7 +19,7 @@ from include.stageout.components.monitor import MonitorReport, monitor
 from include.stageout.components.reporter import ReporterReport, read_back, report
 from include.stageout.components.retry_manager import RetryReport, retry_waiting
 from include.stageout.components.submitter import SubmitReport, submit
-from include.stageout.components.tools import Stageout
+from include.stageout.opening import Stageout
 from include.stageout.places.facts import UNKNOWN_TIME, FileAnswer, FileFacts, ListedFile
 from include.stageout.tables import stageout_jobs, stageout_transfers
 from tests.fakes.ftsserver import FtsServer

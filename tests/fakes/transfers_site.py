@@ -15,7 +15,7 @@ from include.ledger.migrate import migrate
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
-from include.stageout.rest.users import StageoutUser
+from include.stageout.rest.questions import StageoutUser
 from tests.fakes.ledgers import from_a_template
 
 OPERATOR, VIEWER = "olga", "vera"

@@ -36,7 +36,7 @@ from include.gateway.service.log import log_to
 from include.publishers.native import NativePublisher
 from include.settings.model import RepositorySettings
 from include.site.site import native_publisher
-from include.storage import retry, s3
+from include.storage import remote, s3
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET, Order, gateway_config, store_of
 
@@ -48,7 +48,7 @@ Say = Callable[..., None]
 def run(order: Order, answers: Connection) -> None:
     """The process: does what its order says."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nothing outlives its test
-    retry.FIRST_PAUSE_S /= 10  # the tests make trouble that passes at once
+    remote.FIRST_PAUSE_S /= 10  # the tests make trouble that passes at once
 
     def say(**fields: object) -> None:
         answers.send(fields)

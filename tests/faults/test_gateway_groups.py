@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from include.cvmfs.commit.commit import Head, NewTag, commit_group
 from include.cvmfs.commit.group import Change as Wanted
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.counters import Statistics
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.revision.lineage import Lineage
+from include.cvmfs.format.schema import Statistics
+from include.cvmfs.revision.needed_objects import Lineage
 from include.cvmfs.revision.revision import Revision
-from include.gateway.paths import overlap
+from include.gateway.protocol import overlap
 from tests.fakes.minirepo import FQRN, signer
 from tests.faults.machine.world import HERE, LEASES, MADE, Change, World
 

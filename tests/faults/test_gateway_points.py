@@ -193,7 +193,7 @@ def crashed(on_files: ProcessSite) -> Callable[[], None]:
 
     def crash() -> None:
         from include.cvmfs.commit.commit import REFLOG_KEY
-        from include.cvmfs.format.reflog import Reflog, RefType
+        from include.cvmfs.format.database import Reflog, RefType
 
         reflog = Reflog.load(on_files.store.get(REFLOG_KEY))
         root = ObjectHash.parse("ab" * 20 + "C")

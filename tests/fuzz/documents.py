@@ -27,18 +27,15 @@ from include.cvmfs.coordination.generation import (
     require_unmoved,
 )
 from include.cvmfs.errors import CvmfsError
-from include.cvmfs.format.compression import Compression
-from include.cvmfs.format.counters import Counts, Statistics
-from include.cvmfs.format.digests import DigestSet
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.metainfo import MetaInfo
-from include.cvmfs.format.objects import load, stream
+from include.cvmfs.format.hashes import CATALOG, Algorithm, DigestSet, ObjectHash, hash_bytes
+from include.cvmfs.format.layout import MetaInfo
+from include.cvmfs.format.objects import Compression, load, stream
+from include.cvmfs.format.schema import Counts, Statistics
 from include.cvmfs.ingest.changeset import Changeset
-from include.cvmfs.ingest.upload_journal import RECORD_BYTES, UploadJournal
+from include.cvmfs.ingest.upload import RECORD_BYTES, UploadJournal
 from include.cvmfs.sources.dirtab import Dirtab
-from include.cvmfs.sources.owners import IdMap
-from include.cvmfs.sources.xattrs import pack_xattrs, unpack_xattrs
+from include.cvmfs.sources.source import IdMap, pack_xattrs, unpack_xattrs
 from include.nightlies.rules.index import BuildIndex
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW

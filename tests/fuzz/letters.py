@@ -11,13 +11,14 @@ from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.hashes import Algorithm, hash_bytes
 from include.cvmfs.format.keys import (
     GatewayKey,
+    Scheme,
     fingerprint,
     load_gateway_key,
     load_private_key,
     parse_certificate,
     public_key_of,
+    sign_letter,
 )
-from include.cvmfs.format.signing import Scheme, sign_letter
 from include.cvmfs.format.whitelist import Whitelist
 from include.cvmfs.revision.repository import Repository
 from tests.fakes.minirepo import FQRN, NOW, master_key, public_key, signer

@@ -17,7 +17,7 @@ from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.sources.source import SourceLimits, TreeSource
 from include.cvmfs.sources.tarball import TarSource
-from include.cvmfs.sources.ziparchive import ZipSource
+from include.cvmfs.sources.zipmembers import ZipSource
 from tests.fakes.archives import BLOCK, archive, file, folder, hardlink, symlink
 from tests.fakes.archives import Member as TarMember
 from tests.fakes.memorystore import MemoryStore

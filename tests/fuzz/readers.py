@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from include.cvmfs.errors import CvmfsError, MergeError, ObjectError
 from include.cvmfs.format import manifest as manifests
 from include.cvmfs.format import whitelist as whitelists
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.keys import (
     parse_public_keys,
 )
-from include.cvmfs.format.metainfo import skeleton
+from include.cvmfs.format.layout import skeleton
+from include.cvmfs.format.objects import compress
+from include.cvmfs.sources.source import pack_xattrs
 from include.cvmfs.sources.tarball import TarSource
-from include.cvmfs.sources.xattrs import pack_xattrs
-from include.cvmfs.sources.ziparchive import ZipSource
+from include.cvmfs.sources.zipmembers import ZipSource
 from include.nightlies.errors import NightlyError
 from tests.fakes.minirepo import public_key, signer
 from tests.fuzz.databases import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from include.storage import retry
+from include.storage import remote
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.file import FileStore
 from include.storage.options import Credentials, Traits
@@ -121,7 +121,7 @@ def any_public_url(any_store: Store, request: pytest.FixtureRequest, s3_prefix: 
 @pytest.fixture
 def s3_proxy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
     """A proxy before the S3 server that does harm when told to; stores pause for a moment before they try again."""
-    monkeypatch.setattr(retry, "FIRST_PAUSE_S", retry.FIRST_PAUSE_S / 10)
+    monkeypatch.setattr(remote, "FIRST_PAUSE_S", remote.FIRST_PAUSE_S / 10)
     with FaultProxy(s3_server.endpoint) as proxy:
         yield proxy
 

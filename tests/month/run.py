@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.plot import Series, line_plot
-from include.cvmfs.collect.rules import GRACE, CollectionRules
+from include.cvmfs.collect.record import GRACE, CollectionRules
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
@@ -30,7 +30,7 @@ from include.cvmfs.commit.tags import PruneRule, prune_by_rule
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.revision.revision import Revision
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.retention.decide import HeldBuild, decide
 from include.settings.retention import Retention
 from include.storage.file import FileStore

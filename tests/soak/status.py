@@ -1,4 +1,4 @@
-"""`python -m tests.soak.status`: the last result of each part. Ends with code 1 if a part has to be run, and names the command."""
+"""`python -m tests.soak.status`: the last result of each part. Code 1: a part has to be run; it names the command."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from include.storage.open import open_store
 from include.airflow_api import AirflowError
+from include.storage.open import open_store
 from lab.errors import LabError
 from tests.week.expected import WEEKDAYS, Expected, expected
 from tests.week.night import Played, Stage

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.format.objects import compress
 
 STAMP = "share/BUILD"
 """The file that says which tree it is in; no other tree has the same."""

@@ -15,12 +15,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord, StepRecord
-from include.benchmarks.campaign.machine import CpuTicks, MachineNoise, load_now
+from include.benchmarks.campaign.folder import (
+    CampaignFolder,
+    CampaignRecord,
+    StepRecord,
+)
 from include.benchmarks.campaign.outages import CampaignOutage
-from include.benchmarks.cluster.client import ClusterClient, check_target, space_of
-from include.benchmarks.cluster.servers import OsdServer
-from include.benchmarks.cluster.watch import ClusterWatch
+from include.benchmarks.cluster.servers import ClusterWatch, OsdServer
 from include.benchmarks.errors import (
     CAMPAIGN_ABORTED,
     CAMPAIGN_CLOSED,
@@ -43,9 +44,9 @@ from include.benchmarks.scenarios.plan import (
     make_plan,
     shown_bytes,
 )
-from include.benchmarks.servers.view import ServersView
+from include.benchmarks.servers.watch import CpuTicks, MachineNoise, ServersView, load_now
 from include.benchmarks.targets.base import AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
-from include.benchmarks.targets.pool import PacketPools
+from include.benchmarks.targets.ceph import ClusterClient, PacketPools, check_target, space_of
 
 OVER_TIME = "benchmark-over-time"
 _OF_ONE_STEP = frozenset({RUNNER_FAILED.code, RESULT_UNREADABLE.code})

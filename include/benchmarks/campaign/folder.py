@@ -12,12 +12,11 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from include.benchmarks.campaign.machine import MachineNoise
 from include.benchmarks.errors import CAMPAIGN_UNKNOWN
 from include.benchmarks.loads import ServerState
 from include.benchmarks.results import ClusterSample, RunnerResult
 from include.benchmarks.scenarios.plan import CampaignPlan, PlannedStep
-from include.benchmarks.servers.view import ServersView
+from include.benchmarks.servers.watch import MachineNoise, ServersView
 from include.benchmarks.targets.base import TargetSpace
 
 FOLDER = "benchmarks"

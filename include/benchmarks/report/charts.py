@@ -11,7 +11,7 @@ from statistics import median
 from include.benchmarks.campaign.folder import StepRecord
 from include.benchmarks.loads import LoadAccess
 from include.benchmarks.results import MeasuredLoad
-from include.benchmarks.verdict.figures import FigureName, direction_title
+from include.benchmarks.verdict.compare import FigureName, direction_title
 from include.benchmarks.verdict.judge import JudgedCampaign
 
 MB, PERCENT = 1e6, 100

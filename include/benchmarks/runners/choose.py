@@ -8,11 +8,9 @@ from typing import Any
 from include.benchmarks.loads import RunnerKind
 from include.benchmarks.programs import DD, FIO, RADOS, BenchmarkProgram
 from include.benchmarks.runners.base import Runner
-from include.benchmarks.runners.dd import DdRunner
-from include.benchmarks.runners.fio import FioRunner
+from include.benchmarks.runners.fio import DdRunner, FioRunner, RadosRunner
 from include.benchmarks.runners.objects import ObjectRunner
 from include.benchmarks.runners.publisher import PublisherRunner
-from include.benchmarks.runners.rados import RadosRunner
 from include.benchmarks.runners.remote import RemoteRunner
 from include.settings.storage_benchmark.blocks import TargetKind
 

@@ -23,8 +23,7 @@ from include.benchmarks.errors import RUNNER_FAILED, BenchmarkError
 from include.benchmarks.loads import LoadAccess, LoadStep, StreamLoad
 from include.benchmarks.results import MeasuredLoad, RunnerResult, SeriesPoint
 from include.benchmarks.runners.base import Runner, RunnerAbilities, longest_s
-from include.benchmarks.targets.bucket import ObjectArea
-from include.benchmarks.targets.path import FolderArea
+from include.benchmarks.targets.base import FolderArea, ObjectArea
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.format.catalogs import CatalogCache
@@ -36,9 +35,9 @@ from include.errors import NightshiftError
 from include.gateway.client.client import GatewayClient
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
+from include.publishers.base import tree_options
 from include.publishers.gateway import NightshiftGateway, WriterSide
 from include.publishers.native import NativePublisher
-from include.publishers.prepare_options import tree_options
 from include.settings.prepare import Prepare
 from include.storage.open import open_store
 from include.storage.options import StoreOptions

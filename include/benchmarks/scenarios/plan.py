@@ -12,8 +12,7 @@ from itertools import count
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN
 from include.benchmarks.loads import BLOCK_UNIT, LoadAccess, LoadStep, RunnerKind, ServerState, StreamLoad
 from include.benchmarks.runners.choose import RUNNERS, TARGETS_OF, USUAL
-from include.benchmarks.scenarios.preset import MIB, Preset, PresetLoad, PresetStep
-from include.benchmarks.scenarios.presets import PRESETS
+from include.benchmarks.scenarios.presets import MIB, PRESETS, Preset, PresetLoad, PresetStep
 from include.benchmarks.targets.base import TargetSpace
 from include.settings.storage_benchmark.blocks import Mark, TargetKind, TargetSettings
 

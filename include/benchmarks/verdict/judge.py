@@ -10,8 +10,17 @@ from fnmatch import fnmatchcase
 from include.benchmarks.campaign.folder import CampaignRecord, StepRecord
 from include.benchmarks.loads import LoadAccess
 from include.benchmarks.scenarios.plan import shown_bytes
-from include.benchmarks.verdict.compare import BenchmarkVerdict, Comparison, compare, overall
-from include.benchmarks.verdict.figures import FigureName, StepFigure, figures_of, missing_parts, plan_digest
+from include.benchmarks.verdict.compare import (
+    BenchmarkVerdict,
+    Comparison,
+    FigureName,
+    StepFigure,
+    compare,
+    figures_of,
+    missing_parts,
+    overall,
+    plan_digest,
+)
 from include.settings.storage_benchmark.blocks import BenchmarkSettings, RequirementLine
 
 TB = 10**12

@@ -19,8 +19,7 @@ from sqlalchemy import (
 
 from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord
 from include.benchmarks.errors import BASELINE_REFUSED, CAMPAIGN_UNKNOWN
-from include.benchmarks.verdict.compare import BenchmarkVerdict
-from include.benchmarks.verdict.figures import plan_digest
+from include.benchmarks.verdict.compare import BenchmarkVerdict, plan_digest
 from include.benchmarks.verdict.judge import JudgedCampaign, judge
 from include.ledger.engine import Bind, reading, writing
 from include.ledger.metadata import ROW_ID, TABLE_OPTIONS, UtcTime, exact, hexadecimal, long_text, metadata

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 
 from include.benchmarks.campaign.folder import CampaignFolder
 from include.benchmarks.errors import FIGURES_UNCHECKED
-from include.benchmarks.verdict.compare import BenchmarkVerdict
+from include.benchmarks.verdict.compare import (
+    BenchmarkVerdict,
+)
 from include.benchmarks.verdict.judge import JudgedCampaign, JudgedFigure
 from include.benchmarks.verdict.record import judged_campaign
 from include.ledger.engine import Bind
-from include.quality.values import Expect, QualityRule, Row
+from include.quality.validate import Expect, QualityRule, Row
 from include.settings.storage_benchmark.blocks import BenchmarkSettings
 
 DATA_DOCS = "data-docs.html"

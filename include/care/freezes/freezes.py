@@ -8,17 +8,44 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, select
+from sqlalchemy import Column, Connection, Index, RowMapping, Table, insert, select
 
-from include.care.freezes.errors import BadFreeze
-from include.care.freezes.tables import interventions
 from include.cvmfs.coordination import freeze as document
 from include.cvmfs.coordination.freeze import Changed, Freeze
 from include.cvmfs.errors import FormatError
+from include.errors import NightshiftError
 from include.gateway.errors import GatewayError
 from include.ledger.engine import Bind, reading, writing
+from include.ledger.metadata import ROW_ID, TABLE_OPTIONS, UtcTime, exact, long_text, metadata
 from include.site.site import Site
 from include.storage.errors import StoreError
+
+
+class BadFreeze(NightshiftError):
+    """A freeze without a reason, or that ends before it begins."""
+
+    code = "freeze-invalid"
+
+    def __init__(self, fqrn: str, detail: str) -> None:
+        self.fqrn = fqrn
+        super().__init__(f"repository {fqrn}: {detail}.")
+
+
+interventions = Table(
+    "interventions",
+    metadata,
+    # who froze and thawed what, when and why, in order; the current freeze is in the repository's store
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("repository", exact(128), nullable=False),
+    Column("kind", exact(16), nullable=False),
+    Column("freeze", exact(64), nullable=False),
+    Column("who", exact(256), nullable=False),
+    Column("reason", long_text(), nullable=False),
+    Column("until", UtcTime),
+    Column("done_at", UtcTime, nullable=False),
+    Index(None, "repository"),
+    **TABLE_OPTIONS,
+)
 
 FREEZE, THAW = "freeze", "thaw"
 

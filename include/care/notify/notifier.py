@@ -21,8 +21,8 @@ from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
 from include.settings.errors import BadConnection, SettingsError
 from include.settings.model import SiteSettings
-from include.settings.notify import Notify
 from include.settings.secrets import ConnectionSecrets, Secrets, connection_variable
+from include.settings.services import Notify
 
 if TYPE_CHECKING:
     from apprise import Apprise

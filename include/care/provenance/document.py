@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from pydantic import Field, TypeAdapter
 
-from include.cvmfs.coordination.documents import Instant, WholeNumber, read_document
+from include.cvmfs.coordination.freeze import Instant, WholeNumber, read_document
 
 FOLDER = ".nightshift/provenance"
 FORMAT = 1

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from include.care.replicas.states import ReplicaLook
-from include.settings.replicas import ReplicaSettings
+from include.settings.ssh import ReplicaSettings
 
 
 class CollectionTurn(Enum):

@@ -4,16 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from include.care.notify.message import Message, NotifyEvent
+from include.care.notify.notifier import Notifier
+from include.care.preflight.findings import Finding, PreflightReport, Severity
 from include.care.watch.summary import Line, Summary
-from include.nightlies.rules.begin import first_run_id, tick_of
 from include.nightlies.rules.build_date import resolve_build_date
-from include.nightlies.rules.passes import cutoff
+from include.nightlies.rules.passes import cutoff, first_run_id, tick_of
 from include.settings.model import Slot
+from include.site.site import Site
+
+_EVENTS = {"whitelist": NotifyEvent.WHITELIST, "leases": NotifyEvent.STUCK_LEASE}
+
+
+def tell(site: Site, report: PreflightReport) -> None:
+    """One message for each error; of warnings only those that are shown nowhere else: whitelists that end."""
+    notifier = Notifier.of(site)
+    for finding in report.findings:
+        if finding.severity is Severity.ERROR or (
+            finding.severity is Severity.WARNING and finding.check == "whitelist"
+        ):
+            notifier.tell(message(finding), now=datetime.now(UTC))
+
+
+def message(finding: Finding) -> Message:
+    """The message about a finding; the same thing is the same cause, whatever was found."""
+    event = _EVENTS.get(finding.check, NotifyEvent.PREFLIGHT)
+    return Message(
+        key=f"{event.value}:{finding.check}:{finding.subject}",
+        event=event,
+        severity=finding.severity.value,
+        title=f"{finding.check} {finding.subject}: {finding.seen}",
+        text=finding.seen,
+        cure=finding.cure,
+    )
+
 
 LOOK_BACK = timedelta(hours=24)
 """How old a night may be that is still watched."""

@@ -8,19 +8,33 @@ from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Column, Connection, Date, Table, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from include.care.watch.render import to_html, to_text
 from include.care.watch.summary import Summary, no_log, summary
-from include.care.watch.tables import summaries
 from include.ledger.engine import Bind, reading, writing
+from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, long_text, metadata
 from include.nightlies.records import builds, quality, tables
 from include.nightlies.records import links as linked
 from include.nightlies.records import publications as records
 from include.nightlies.records.tables import links
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
 from include.settings.model import Slot
+
+summaries = Table(
+    "summaries",
+    metadata,
+    # whether a night's summary was made, so that it is sent once
+    Column("slot", exact(128), primary_key=True),
+    Column("build_date", Date, primary_key=True),
+    Column("file", exact(1024), nullable=False),
+    Column("headline", long_text(), nullable=False),
+    Column("made_at", UtcTime, nullable=False),
+    Column("told_at", UtcTime),
+    Column("fault", long_text()),
+    **TABLE_OPTIONS,
+)
 
 
 def read_summary(

@@ -12,7 +12,7 @@ from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.notifier import Notifier, Said
 from include.care.notify.records import seen_of, seen_since, undelivered
 from include.care.preflight.findings import Severity
-from include.care.preflight.folders import room, written
+from include.care.preflight.stores import room, written
 from include.care.watch.alerts import (
     LOOK_BACK,
     Airflow,
@@ -24,16 +24,16 @@ from include.care.watch.alerts import (
     summary_due,
     ticks,
 )
+from include.care.watch.alerts import message as message_of
 from include.care.watch.failures import causes, untold
-from include.care.watch.preflight import message as message_of
 from include.care.watch.records import begun_since, is_made, note_made, read_summary, store_summary
 from include.care.watch.render import to_html, to_text
 from include.care.watch.summary import Line, Summary, no_log
 from include.cvmfs.errors import CvmfsError, WhitelistExpired
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import GatewayError
-from include.gateway.holders import TaskName
-from include.nightlies.rules.begin import by_artifact
+from include.gateway.protocol import TaskName
+from include.nightlies.rules.passes import by_artifact
 from include.settings.errors import SettingsError
 from include.settings.model import Slot
 from include.site.site import Site

@@ -111,7 +111,7 @@ def repair(
 
 
 def _remove_unfinished(fqrn: str, *, dry_run: bool) -> None:
-    from include.storage.unfinished_writes import remove_abandoned
+    from include.storage.file import remove_abandoned
 
     with refusing():
         store = open_site().repository_store(fqrn)
@@ -140,7 +140,7 @@ def resign(
 
     One that is lost or damaged is made again with the certificate in the folder of the keys and those of --certificate.
     """
-    from include.cvmfs.commit.resign import resign as run_resign
+    from include.cvmfs.commit.create import resign as run_resign
     from include.cvmfs.format.keys import KeyFile, load_master, parse_certificate
 
     with refusing():
@@ -181,7 +181,7 @@ def import_keys(
     as_json: AsJson = False,
 ) -> None:
     """Take over the keys of a repository that stock tools made, once they are seen to be those of the live one."""
-    from include.cvmfs.commit.import_keys import import_keys as run_import
+    from include.cvmfs.commit.create import import_keys as run_import
 
     with refusing():
         site = open_site()

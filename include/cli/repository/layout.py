@@ -54,7 +54,7 @@ def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> N
 
 def mend_counters(fqrn: str, *, dry_run: bool, as_json: bool) -> None:
     """Give all catalogs the counters that are counted, and name each that is wrong."""
-    from include.cvmfs.check.recount import Recounter
+    from include.cvmfs.check.restore import Recounter
     from include.publishers.capabilities import Operation
 
     with refusing():
@@ -91,7 +91,7 @@ def _rewritten(
     from include.cvmfs.coordination.generation import look
     from include.cvmfs.format.catalog import NestedRef
     from include.cvmfs.format.catalogs import CatalogCache
-    from include.site.direct_switch import switching
+    from include.site.site import switching
 
     with bars() as show:
         store = site.repository_store(fqrn)
@@ -119,7 +119,7 @@ def _made(
 ) -> tuple[Manifest, Rewritten]:
     from include.cvmfs.commit.rewrite import switch_rewritten
     from include.nightlies.records import publications as records
-    from include.site.direct_switch import switching
+    from include.site.site import switching
 
     def note() -> None:
         """Recorded before the switch: a death right after the switch leaves nothing that looks strange."""

@@ -80,7 +80,7 @@ def open_site() -> Site:
 
 def switching(site: Site, fqrn: str, operation: Operation) -> contextlib.AbstractContextManager[tuple[Store, Signer]]:
     """The store and signing key of a repository, for who replaces its manifest beside the gateway."""
-    from include.site.direct_switch import switching
+    from include.site.site import switching
 
     return switching(site, fqrn, operation, holder=holder())
 

@@ -28,7 +28,7 @@ from include.cli.repository.write import source_at
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from include.cvmfs.collect.rules import NotDue
+    from include.cvmfs.collect.record import NotDue
     from include.cvmfs.commit.repair import FileFault
     from include.cvmfs.format.keys import Signer
     from include.site.site import Site
@@ -117,7 +117,7 @@ def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, a
     from include.cvmfs.check.check import CheckProgress, check
     from include.cvmfs.check.restore import restore_objects
     from include.nightlies.records import damage
-    from include.publishers.prepare_options import tree_options
+    from include.publishers.base import tree_options
 
     with refusing():
         site, now = open_site(), datetime.now(UTC)
@@ -174,8 +174,8 @@ def gc(
     as_json: AsJson = False,
 ) -> None:
     """Collect the garbage of a repository while others publish. Exit code 1: something was not deleted, or is lost."""
-    from include.cvmfs.collect.rules import NotDue
-    from include.nightlies.records.collections import note_collection
+    from include.cvmfs.collect.record import NotDue
+    from include.nightlies.records.damage import note_collection
     from include.site.collecting import Collecting, collect, rehearse, rules_of
 
     if yes and (not orphans or dry_run):

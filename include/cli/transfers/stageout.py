@@ -2,24 +2,136 @@
 
 from __future__ import annotations
 
+import csv
 import getpass
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from include.cli.repository.open import AsJson, holder, open_site, printable, refusing
+from include.stageout.files import FileKind, FileToTransfer
 
 if TYPE_CHECKING:
-    from include.cli.transfers.file_lists import ListedFile, ListFault
     from include.site.site import Site
     from include.stageout.files import StageoutRequest
     from include.stageout.status import TransferFilter, TransferStatus
     from include.stageout.upkeep.findings import CensusFinding
+
+MAX_LINES = 1_000_000
+_REQUIRED = {field.name: field.default is MISSING for field in fields(FileToTransfer)}
+_Document = Mapping[Any, Any] | str
+"""What a line has, or what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file and the line that has it."""
+
+    line: int
+    file: FileToTransfer
+
+
+@dataclass(frozen=True, slots=True)
+class ListFault:
+    """What is wrong with a line."""
+
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.what}"
+
+
+def read_list(lines: Iterable[str]) -> tuple[list[ListedFile], list[ListFault]]:
+    """Read a list of files; the fields are those of `FileToTransfer`.
+
+    Args:
+        lines: At most MAX_LINES, of JSON if the first one begins with `{`, otherwise of CSV with a head.
+
+    Returns:
+        The files, and the faults of the lines that have none.
+    """
+    whole = list(islice(lines, MAX_LINES + 1))
+    if len(whole) > MAX_LINES:
+        return [], [ListFault(MAX_LINES + 1, f"the list has more than {MAX_LINES} lines")]
+    start = next((line for line in whole if line.strip()), "")
+    documents = _json_lines(whole) if start.lstrip().startswith("{") else _csv_lines(whole)
+    files: list[ListedFile] = []
+    faults: list[ListFault] = []
+    for number, document in documents:
+        found = document if isinstance(document, str) else _file(document)
+        if isinstance(found, str):
+            faults.append(ListFault(number, found))
+        else:
+            files.append(ListedFile(number, found))
+    return files, faults
+
+
+def _json_lines(lines: Sequence[str]) -> Iterator[tuple[int, _Document]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            document = json.loads(line)
+        except (ValueError, RecursionError):
+            yield number, "it is not JSON"
+            continue
+        yield number, document if isinstance(document, dict) else "it is not a JSON object"
+
+
+def _csv_lines(lines: Sequence[str]) -> Iterator[tuple[int, _Document]]:
+    reader = csv.reader(lines, strict=True)
+    head: list[str] = []
+    try:
+        for row in reader:
+            cells = [cell.strip() for cell in row]
+            if not any(cells):
+                continue
+            if not head:
+                head = cells
+                if len(set(head)) < len(head):
+                    yield reader.line_num, "a column is there twice"
+                    return
+            elif len(cells) != len(head):
+                yield reader.line_num, f"it has {len(cells)} cells, not {len(head)} as the head"
+            else:
+                yield (
+                    reader.line_num,
+                    {name: _value(name, cell) for name, cell in zip(head, cells, strict=True) if cell},
+                )
+    except csv.Error as error:
+        yield reader.line_num, f"it is not CSV: {error}"
+
+
+def _value(name: str, cell: str) -> str | int:
+    return int(cell) if name == "size" and cell.isascii() and cell.isdigit() and len(cell) < 20 else cell
+
+
+def _file(document: Mapping[Any, Any]) -> FileToTransfer | str:
+    """The file that a line describes, or what is wrong with it."""
+    values = {name: value for name, value in document.items() if value is not None}
+    unknown = sorted(str(name)[:80] for name in values.keys() - _REQUIRED.keys())
+    if unknown:
+        return f"there is no field {unknown[0]!r}; there are {', '.join(_REQUIRED)}"
+    missing = [name for name, required in _REQUIRED.items() if required and name not in values]
+    if missing:
+        return f"`{missing[0]}` is missing"
+    for name, value in values.items():
+        expected = int if name == "size" else str
+        if type(value) is not expected:
+            return f"`{name}` is not {'a whole number' if expected is int else 'a text'}"
+    kinds = [kind.value for kind in FileKind]
+    if values.setdefault("kind", FileKind.OUTPUT.value) not in kinds:
+        return f"`kind` is not one of {', '.join(kinds)}"
+    return FileToTransfer(**{**values, "kind": FileKind(values["kind"])})
+
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -202,7 +314,7 @@ def restored(
     since: Annotated[str, typer.Option("--since", metavar="TIME", help="Of the backup, as 2026-11-23T12:00:00Z.")],
 ) -> None:
     """Record that the ledger was restored from a backup: files that requests after it may have named stay."""
-    from include.stageout.components.strays import note_restore
+    from include.stageout.components.retry_manager import note_restore
 
     with refusing():
         at = note_restore(open_site().ledger, since, by=holder(), now=datetime.now(UTC))
@@ -275,7 +387,6 @@ def export(
 
 def _read(listed: str) -> tuple[list[ListedFile], list[ListFault]]:
     """The files of a list, and what is wrong with its lines."""
-    from include.cli.transfers.file_lists import read_list
 
     if listed == "-":
         return read_list(sys.stdin)
@@ -305,7 +416,6 @@ def _check(site: Site, requests: Sequence[StageoutRequest], files: Sequence[List
     """What is wrong with the files, by line. Raises StageoutError for what is wrong with all of them."""
     from dataclasses import replace
 
-    from include.cli.transfers.file_lists import ListFault
     from include.stageout.errors import StageoutError
     from include.stageout.files import check_name_space, check_request
 
@@ -402,7 +512,7 @@ def _show_counts(site: Site, wanted: TransferFilter, *, as_json: bool) -> None:
 
 def _show_links(site: Site, wanted: TransferFilter, *, as_json: bool) -> None:
     from include.errors import NightshiftError
-    from include.stageout.optimizer import ask_optimizers, decisions_by_link
+    from include.stageout.attempts.queues import ask_optimizers, decisions_by_link
     from include.stageout.status import count_transfers, sum_counts
 
     files = sum_counts(count_transfers(site.ledger, wanted), lambda count: (count.source, count.destination))

@@ -13,8 +13,8 @@ from typing import TypeVar
 from include.cvmfs.check.findings import Findings, Lost
 from include.cvmfs.errors import ObjectDamaged, ObjectError
 from include.cvmfs.format import objects
-from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash
+from include.cvmfs.format.objects import Compression
 from include.cvmfs.format.paths import bytes_of_name, name_of_bytes
 from include.storage.errors import Forbidden, RequestRejected, Unsupported
 from include.storage.store import Store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.format.objects import Compression
 from include.cvmfs.sources.source import printable
 
 KEPT = 10_000

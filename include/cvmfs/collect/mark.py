@@ -1,115 +1,132 @@
-"""The first half of a collection: what must stay, and what only condemned roots name. Nothing is changed."""
+"""Which root catalogs and histories a collection keeps, and why. Pure: times and names in, decisions out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.roots import RootDecision, RootPlan, decide_roots
-from include.cvmfs.collect.scan import CatalogNames, ScanCache, line_of, walk
-from include.cvmfs.collect.shards import Shards, split
-from include.cvmfs.collect.switching import Named
-from include.cvmfs.coordination.condemned import SHARDS, records_of
-from include.cvmfs.errors import CollectionBusy, CollectionRefused, CvmfsError, ObjectError, ObjectMissing
-from include.cvmfs.format.hashes import CATALOG, ObjectHash
-from include.cvmfs.format.reflog import RefType
+from include.cvmfs.format.database import Ref, RefType
+from include.cvmfs.format.hashes import ObjectHash
 
 
-def plan_roots(cache: ScanCache, named: Named, cutoff: int, on_step: Callable[[], None] = lambda: None) -> RootPlan:
-    """What becomes of each root; ``cutoff``: Unix s. Raises StoreError."""
-    tags: dict[ObjectHash, list[str]] = {}
-    for tag in named.tags:
-        tags.setdefault(tag.hash.with_suffix(CATALOG), []).append(tag.name)
-    manifest = named.manifest
-    roots = [ref.hash for ref in named.refs if ref.type is RefType.CATALOG]
-    published = line_of(cache, [manifest.root, *tags], roots, on_step)
-    return decide_roots(
-        named.refs, current=manifest.root, tags=tags, history=manifest.history, cutoff=cutoff, published=published
-    )
+@dataclass(frozen=True, slots=True)
+class RootDecision:
+    """What becomes of a root catalog. ``superseded``: Unix s; None for the current revision and for tags.
 
-
-class Marking:
-    """What roots name: ``gone`` the condemned ones, ``held`` those that only tags protect, ``kept`` all others.
-
-    ``copies``: of files that lie elsewhere; they may be absent, and are no orphans.
-    ``seen``: digests of preserved catalogs.
+    ``tagged``: a tag names it. ``held``: only that protects it. ``published``: it is or was a revision, and not the
+    root of a commit that is under way, was stopped or died.
     """
 
-    def __init__(self, cache: ScanCache, folder: Path, report: CollectionReport, on_step: Callable[[], None]) -> None:
-        self._cache = cache
-        self._folder = folder
-        self._report = report
-        self._on_step = on_step
-        names = ("kept", "held", "gone", "copies")
-        self.kept, self.held, self.gone, self.copies = (Shards(folder, name) for name in names)
-        self.seen = set[bytes]()
-
-    def mark(self, named: Named, plan: RootPlan) -> None:
-        """Read what every root names. Raises CollectionRefused for a catalog that must stay and cannot be read."""
-        self._keep(named, plan, [decision for decision in plan.decisions if not decision.held], self.kept)
-        self._keep(named, plan, [decision for decision in plan.decisions if decision.held], self.held)
-        walk(
-            self._cache, plan.condemned, set(self.seen),
-            lambda name, found: _take(self.gone, name, found), absent=self._unread, on_step=self._on_step,
-        )  # fmt: skip
-        self.gone.add_records(split(records_of(plan.histories)))
-        self._report.catalogs, self._report.catalogs_fetched = len(self.seen), self._cache.fetched
-        self._report.entries = self.kept.added + self.held.added + self.gone.added
-
-    def newer(self, named: Named, plan: RootPlan) -> Shards:
-        """What roots name that came after :meth:`mark`. Raises CollectionRefused."""
-        extra = Shards(self._folder, "newer")
-        self._keep(named, plan, plan.decisions, extra)
-        for number in range(SHARDS):
-            extra.put(number, self.copies.raw(number))
-        return extra
-
-    def _keep(self, named: Named, plan: RootPlan, decisions: Iterable[RootDecision], into: Shards) -> None:
-        kept = [decision for decision in decisions if decision.keep]
-
-        def take(name: ObjectHash, found: CatalogNames) -> None:
-            _take(into, name, found)
-            self.copies.add_records(split(bytes(found.elsewhere)))
-
-        revisions = (decision.root for decision in kept if decision.published)
-        try:
-            walk(self._cache, revisions, self.seen, take, on_step=self._on_step)
-        except CollectionBusy:
-            raise
-        except CvmfsError as fault:
-            raise _unreadable(fault, named) from fault
-        # Readers never get the others. A commit that is stopped is stopped because its objects may be gone.
-        others = (decision.root for decision in kept if not decision.published)
-        walk(self._cache, others, self.seen, take, absent=lambda *_: None, on_step=self._on_step)
-        into.add_records(split(records_of(_beside_catalogs(named, plan))))
-
-    def _unread(self, name: ObjectHash, fault: Exception) -> None:
-        """What is missing was collected before; what else cannot be read goes, and what it names becomes orphans."""
-        if not isinstance(fault, ObjectMissing):
-            self._report.notes.append(f"condemned catalog {name} cannot be read: {fault}")
-            self.gone.add_records(split(records_of([name.with_suffix(CATALOG)])))
+    root: ObjectHash
+    keep: bool
+    reason: str
+    superseded: int | None = None
+    tagged: bool = False
+    held: bool = False
+    published: bool = True
 
 
-def _beside_catalogs(named: Named, plan: RootPlan) -> Iterable[ObjectHash]:
-    """Certificates and meta infos are few, and always stay; histories as long as they are read."""
-    manifest, gone = named.manifest, {history.digest for history in plan.histories}
-    yield from (hash_ for hash_ in (manifest.certificate, manifest.history, manifest.meta) if hash_ is not None)
-    for ref in named.refs:
-        if ref.type is not RefType.CATALOG and ref.hash.digest not in gone:
-            yield ref.hash
+@dataclass(frozen=True, slots=True)
+class RootPlan:
+    """The decisions of one collection. ``histories``: those that go."""
+
+    decisions: tuple[RootDecision, ...]
+    histories: tuple[ObjectHash, ...]
+
+    @property
+    def kept(self) -> tuple[ObjectHash, ...]:
+        return tuple(decision.root for decision in self.decisions if decision.keep)
+
+    @property
+    def revisions(self) -> tuple[ObjectHash, ...]:
+        """Those of :attr:`kept` that readers were given; a stopped commit takes others out of the reflog again."""
+        return tuple(decision.root for decision in self.decisions if decision.keep and decision.published)
+
+    @property
+    def condemned(self) -> tuple[ObjectHash, ...]:
+        return tuple(decision.root for decision in self.decisions if not decision.keep)
+
+    def after(self, earlier: RootPlan, history: ObjectHash | None) -> RootPlan:
+        """This plan, made later in the same collection: only what was condemned then can go.
+
+        What was condemned by its age stays condemned, unless it is the current revision or a tag names it by now. What
+        came since, or lost its tag since, was not marked as condemned and is left for the next time. ``history``: the
+        current one.
+        """
+        condemned = {root.digest for root in earlier.condemned}
+        decisions = []
+        for decision in self.decisions:
+            if decision.root.digest not in condemned:
+                decisions.append(replace(decision, keep=True))
+            elif decision.keep and (decision.tagged or decision.superseded is None):
+                decisions.append(decision)
+            else:
+                decisions.append(replace(decision, keep=False))
+        return RootPlan(
+            tuple(decisions), tuple(kept_history for kept_history in earlier.histories if kept_history != history)
+        )
+
+    @property
+    def next_superseded(self) -> int | None:
+        """When the first of the kept roots was superseded that only their age protects (Unix s)."""
+        aging = [
+            decision.superseded
+            for decision in self.decisions
+            if decision.keep and not decision.tagged and decision.superseded is not None
+        ]
+        return min(aging, default=None)
 
 
-def _take(into: Shards, name: ObjectHash, found: CatalogNames) -> None:
-    into.add(found.records, found.offsets)
-    into.add_records([records_of([name.with_suffix(CATALOG)])])
+def decide_roots(
+    refs: Sequence[Ref], *, current: ObjectHash, tags: Mapping[ObjectHash, Collection[str]], history: ObjectHash | None,
+    cutoff: int, published: Mapping[bytes, bytes | None],
+) -> RootPlan:  # fmt: skip
+    """Decide for all roots of a reflog.
+
+    A root stays if it is the current one, if a tag names it, or if it was superseded after ``cutoff`` (Unix s): a
+    reader may be on a revision until the next one was published, however old the revision itself is. ``tags``: root to
+    names. ``history``: the current one. A tagged root that the reflog lacks stays as well. ``published``: the roots
+    that were revisions, digest to that of the next one: a commit that died leaves others in the reflog, which supersede
+    nothing. What is decided of a root does not change when others are added, but for tags: it may be gone by then.
+    """
+    written_at = {ref.hash.digest: ref.timestamp for ref in refs if ref.type is RefType.CATALOG}
+    times = sorted(written_at[root] for root in published if root in written_at)
+    decisions = [RootDecision(current, True, "the current revision")]
+    seen = {current.digest}
+
+    def superseded(root: ObjectHash) -> int:
+        after = published.get(root.digest)
+        return max(written_at.get(root.digest, 0), written_at.get(after, 0) if after is not None else 0)
+
+    for root, names in tags.items():
+        if root.digest not in seen:
+            held = superseded(root) <= cutoff
+            decisions.append(RootDecision(root, True, f"named by tag {min(names)}", tagged=True, held=held))
+            seen.add(root.digest)
+    for ref in refs:
+        if ref.type is not RefType.CATALOG or ref.hash.digest in seen:
+            continue
+        seen.add(ref.hash.digest)
+        since, was_revision = superseded(ref.hash), ref.hash.digest in published
+        keep, when = (True, "within") if since > cutoff else (False, "before")
+        reason = f"superseded {when} the grace"
+        decisions.append(RootDecision(ref.hash, keep, reason, since, published=was_revision))
+    # A client reads the history that its manifest names. An old one is needed as long as the revision that was the
+    # current one before the next was written, since that one may have been written by a commit that died.
+    written = sorted({ref.timestamp for ref in refs if ref.type is RefType.HISTORY})
+    gone = [
+        ref.hash for ref in refs
+        if ref.type is RefType.HISTORY and (history is None or ref.hash.digest != history.digest)
+        and _superseded(written, times, ref.timestamp, cutoff)
+    ]  # fmt: skip
+    return RootPlan(tuple(decisions), tuple(gone))
 
 
-def _unreadable(fault: CvmfsError, named: Named) -> CollectionRefused:
-    fqrn = named.manifest.fqrn
-    hint = f"run: nightshift repo check {fqrn}"
-    if isinstance(fault, ObjectError):
-        names = [tag.name for tag in named.tags if tag.hash.with_suffix(CATALOG).key == fault.key]
-        if names:
-            hint = f"tag {names[0]!r} names it: restore the object, or remove the tag"
-    return CollectionRefused(fqrn, f"a catalog that must stay cannot be read ({fault})", hint=hint)
+def _superseded(written: Sequence[int], times: Sequence[int], timestamp: int, cutoff: int) -> bool:
+    """Whether by ``cutoff`` a later history was written, and then a revision published."""
+    place = bisect_right(written, timestamp)
+    if place == len(written):
+        return False
+    after = bisect_left(times, written[place])
+    return after < len(times) and max(times[after], written[place]) <= cutoff

@@ -13,19 +13,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from include.cvmfs.collect.mark import Marking, plan_roots
-from include.cvmfs.collect.record import CollectionRecord
+from include.cvmfs.collect.record import CollectionRecord, CollectionRules
 from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.rules import CollectionRules
 from include.cvmfs.collect.scan import ScanCache
-from include.cvmfs.collect.shards import Shards
+from include.cvmfs.collect.shards import Shards, WorkingFolder
 from include.cvmfs.collect.switching import Named
-from include.cvmfs.collect.weigh import Weighing
-from include.cvmfs.collect.working_folder import WorkingFolder
+from include.cvmfs.collect.weigh import Marking, Weighing, plan_roots
 from include.cvmfs.errors import ObjectMissing, ReflogError
-from include.cvmfs.format import reflog as reflogs
+from include.cvmfs.format import database as reflogs
+from include.cvmfs.format.database import Ref, Reflog, RefType
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.format.reflog import Ref, Reflog, RefType
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.storage.errors import NotFound

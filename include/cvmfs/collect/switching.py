@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 
 from include.cvmfs.commit.commit import ATTEMPTS, REFLOG_KEY, Head, fence, load_history, named_by, publish, read_head
 from include.cvmfs.commit.manifest_verifier import Voucher
-from include.cvmfs.commit.metadata_cache import Records
+from include.cvmfs.commit.metadata_objects import Records
 from include.cvmfs.commit.repair import repair_reflog
 from include.cvmfs.coordination.generation import STATUS_KEY
 from include.cvmfs.errors import FormatError, ManifestConflict, ReflogError
+from include.cvmfs.format.database import Ref
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.history import Tag
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.format.manifest import Manifest
-from include.cvmfs.format.reflog import Ref
 from include.storage.errors import Conflict, NotFound
 from include.storage.store import Store
 

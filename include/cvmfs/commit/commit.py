@@ -15,9 +15,11 @@ from enum import Enum
 from include.cvmfs.commit.edit import NewRoot
 from include.cvmfs.commit.group import Change, Group, NewTag
 from include.cvmfs.commit.manifest_verifier import Voucher
-from include.cvmfs.commit.metadata_cache import REFLOG_KEY, Records, StoredReflog
 from include.cvmfs.commit.metadata_objects import (
+    REFLOG_KEY,
+    Records,
     Stored,
+    StoredReflog,
     require_stored,
     store_all,
     store_alternatives,
@@ -34,12 +36,12 @@ from include.cvmfs.errors import (
     RepositoryError,
 )
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.hashes import CERTIFICATE, HISTORY, META, ObjectHash, hash_bytes
 from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.format.manifest import Manifest
-from include.cvmfs.format.reflog import Reflog, RefType
-from include.cvmfs.revision.lineage import Lineage
+from include.cvmfs.revision.needed_objects import Lineage
 from include.errors import NightshiftError
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store, Version

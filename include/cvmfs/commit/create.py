@@ -3,27 +3,201 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from include.cvmfs.commit.commit import MANIFEST_KEY, Head, first_reflog, store_meta
+from include.cvmfs.commit.commit import MANIFEST_KEY, Head, first_reflog, read_head, store_meta
 from include.cvmfs.commit.metadata_objects import store_all, store_compressed
-from include.cvmfs.errors import FormatError, RepositoryError, TrustError
+from include.cvmfs.errors import FormatError, KeyFileError, RepositoryError, SignatureError, TrustError, WhitelistError
+from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.catalog import DEFAULT_TTL_S, Catalog
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, Algorithm, ObjectHash
 from include.cvmfs.format.history import History, Tag
-from include.cvmfs.format.keys import Signer, fingerprint
-from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.keys import (
+    Certificate,
+    KeyFile,
+    Scheme,
+    SignedLetter,
+    Signer,
+    fingerprint,
+    load_gateway_key,
+    load_master,
+    load_signer,
+    parse_certificate,
+    parse_public_keys,
+    save_key_file,
+)
+from include.cvmfs.format.layout import Layout, skeleton
 from include.cvmfs.format.manifest import Manifest, sign
-from include.cvmfs.format.metainfo import skeleton
-from include.cvmfs.format.whitelist import DEFAULT_VALIDITY, Whitelist
+from include.cvmfs.format.whitelist import DEFAULT_VALIDITY, Whitelist, lists
 from include.cvmfs.format.whitelist import sign as sign_whitelist
 from include.cvmfs.format.whitelist import verify as verify_whitelist
-from include.storage.errors import Conflict
-from include.storage.store import Store
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.trust import load_certificate
+from include.storage.errors import Conflict, NotFound, Unsupported
+from include.storage.store import Store, Version
+
+SOON = timedelta(hours=12)
+LONGEST = timedelta(days=365)
+
+
+def expiry_warning(whitelist: Whitelist, now: datetime, *, soon: timedelta = SOON) -> str | None:
+    """The warning about a whitelist that expires in less than ``soon``, with the hint; None while it lasts longer."""
+    left = whitelist.expires - now
+    if left >= soon:
+        return None
+    cure = f"resign it where the master key is: nightshift repo resign {whitelist.fqrn}"
+    if left <= timedelta(0):
+        return f"the whitelist expired at {whitelist.expires:%Y-%m-%d %H:%M} UTC, clients refuse it; {cure}"
+    hours = left.total_seconds() / 3600
+    span = f"{hours:.1f} hours" if hours < 72 else f"{hours / 24:.1f} days"
+    return f"the whitelist expires in {span}, at {whitelist.expires:%Y-%m-%d %H:%M} UTC; {cure}"
+
+
+def resign(
+    store: Store,
+    fqrn: str,
+    master: RSAPrivateKey,
+    *,
+    now: datetime,
+    validity: timedelta = DEFAULT_VALIDITY,
+    certificates: tuple[Certificate, ...] = (),
+    own: Certificate | None = None,
+    dry_run: bool = False,
+) -> Whitelist:
+    """Sign the repository's whitelist again, from ``now`` (aware) on, and store it unless in a dry run.
+
+    ``certificates`` are listed beside those that are listed already; one that signs the current manifest must be among
+    them. Of a whitelist that is lost or damaged nothing is taken: the new one lists ``certificates`` and ``own``, the
+    one that is kept with the keys. Raises SignatureError if the whitelist was signed with another master key,
+    WhitelistError, RepositoryError.
+    """
+    if not timedelta(0) < validity <= LONGEST:
+        raise WhitelistError(fqrn, f"is to last {validity.days} days; choose 1 to {LONGEST.days}")
+    manifest = read_head(store, fqrn).manifest
+    current, version = _current(store, fqrn, master)
+    if current is None:
+        current = Whitelist(fqrn, now, now + validity, ())
+        certificates = (*certificates, own) if own is not None else certificates
+    renewed = _listing(current.renewed(now, validity), certificates, manifest)
+    signs_now = load_certificate(store, manifest)
+    if not lists(renewed, signs_now):
+        mark = fingerprint(signs_now, manifest.root.algorithm)
+        raise WhitelistError(
+            fqrn, f"does not list {mark}, which signs the current manifest; give it with --certificate"
+        )
+    signed = whitelists.sign(renewed, master, manifest.root.algorithm)
+    if not dry_run:
+        _replace(store, fqrn, signed, version)
+    return renewed
+
+
+def _replace(store: Store, fqrn: str, signed: bytes, expected: Version | None) -> None:
+    try:
+        store.replace(whitelists.KEY, signed, expected=expected)
+    except Conflict:
+        raise WhitelistError(fqrn, "was replaced by another signer meanwhile; resign it again") from None
+    except Unsupported:  # the store keeps no conditions, and only the holder of the master key writes it
+        store.put(whitelists.KEY, signed)
+
+
+def _current(store: Store, fqrn: str, master: RSAPrivateKey) -> tuple[Whitelist | None, Version | None]:
+    """The whitelist that is there, expired or not, provided that this very key signed it; None if none can be read."""
+    try:
+        data, version = store.get_versioned(whitelists.KEY)
+    except NotFound:
+        return None, None
+    try:
+        signed = Whitelist.parse(data)
+    except FormatError:
+        return None, version
+    letter = SignedLetter(signed.letter, signed.hash, signed.signature)
+    if not letter.is_intact or len(signed.signature) < master.key_size // 8:
+        return None, version
+    if not letter.is_signed_by([master.public_key()], Scheme.NO_DIGEST_INFO):
+        what = "was not signed with this master key, so clients would not believe what it signs"
+        raise SignatureError("whitelist", f"{what}; use the key of {fqrn}, or remove {whitelists.KEY} if it is damaged")
+    if signed.whitelist.fqrn != fqrn:
+        raise WhitelistError(fqrn, f"the one found there is that of {signed.whitelist.fqrn!r}; check the store")
+    return signed.whitelist, version
+
+
+def _listing(whitelist: Whitelist, certificates: tuple[Certificate, ...], manifest: Manifest) -> Whitelist:
+    marks = list(whitelist.fingerprints)
+    for certificate in certificates:
+        mark = fingerprint(certificate, manifest.root.algorithm, whitelist.fqrn)
+        if mark.hash not in [known.hash for known in marks]:
+            marks.append(mark)
+    return replace(whitelist, fingerprints=tuple(marks))
+
+
+STOCK_FOLDER = Path("/etc/cvmfs/keys")
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Outcome: the files that were copied, those that were there already, and those that the folder does not have."""
+
+    copied: tuple[KeyFile, ...]
+    present: tuple[KeyFile, ...]
+    absent: tuple[KeyFile, ...]
+    revision: int
+
+
+def import_keys(
+    store: Store | str, fqrn: str, source: Path, target: Path, *, now: datetime, dry_run: bool = False
+) -> Imported:
+    """Copy ``<fqrn>.*`` from ``source`` to ``target`` once they are seen to be those of the repository in ``store``.
+
+    The public key must verify the repository as clients do, the certificate must be the one that the manifest names,
+    the private keys must belong to them. Raises KeyFileError, and what opening a repository raises.
+    """
+    found = {kind: kind.path(source, fqrn) for kind in KeyFile if kind.path(source, fqrn).exists()}
+    if KeyFile.PUBLIC not in found:
+        path = KeyFile.PUBLIC.path(source, fqrn)
+        raise KeyFileError(str(path), "does not exist; without it nothing can be verified: name the folder that has it")
+    public = found[KeyFile.PUBLIC].read_bytes()
+    repository = Repository.open(store, fqrn=fqrn, public_keys=[public], now=now)
+    _require_match(found, repository, source)
+    copied, present = [], []
+    for kind, path in found.items():
+        data, place = path.read_bytes(), kind.path(target, fqrn)
+        if place.exists() and place.read_bytes() == data:
+            present.append(kind)
+            continue
+        if place.exists():
+            raise KeyFileError(str(place), f"exists and is another than {path}; move it away if it is no longer used")
+        copied.append(kind)
+    if not dry_run:
+        for kind in copied:
+            save_key_file(target, fqrn, kind, found[kind].read_bytes())
+    absent = tuple(kind for kind in KeyFile if kind not in found)
+    return Imported(tuple(copied), tuple(present), absent, repository.manifest.revision)
+
+
+def _require_match(found: dict[KeyFile, Path], repository: Repository, source: Path) -> None:
+    fqrn = repository.fqrn
+    if KeyFile.CERTIFICATE in found:
+        path = found[KeyFile.CERTIFICATE]
+        if parse_certificate(path.read_bytes()) != repository.trusted.certificate:
+            raise KeyFileError(
+                str(path), f"is not the certificate that the manifest of {fqrn} names; get the right one"
+            )
+    if KeyFile.REPOSITORY in found:
+        load_signer(source, fqrn)
+    if KeyFile.MASTER in found:
+        path = found[KeyFile.MASTER]
+        public = load_master(source, fqrn).public_key().public_numbers()
+        known = parse_public_keys(found[KeyFile.PUBLIC].read_bytes())
+        if public not in [key.public_numbers() for key in known]:
+            raise KeyFileError(str(path), f"does not belong to {found[KeyFile.PUBLIC].name}; get the right pair")
+    if KeyFile.GATEWAY in found:
+        load_gateway_key(found[KeyFile.GATEWAY])
+
 
 WHITELIST_KEY = ".cvmfswhitelist"
 REPLICATION_KEY = ".cvmfs_master_replica"

@@ -17,12 +17,12 @@ from typing import Any
 from include.cvmfs.errors import CatalogError, DestinationError
 from include.cvmfs.format.catalog import MARKER, Catalog, Mark, NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.compression import compress
-from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
+from include.cvmfs.format.objects import compress
 from include.cvmfs.format.paths import bytes_of_name, is_below, name_of, parent_of
-from include.cvmfs.revision.editable import EditableRevision, OpenCatalog
+from include.cvmfs.format.schema import Counts
+from include.cvmfs.revision.repository import EditableRevision, OpenCatalog
 
 _PACKED_AT_ONCE = 2  # compressing leaves the interpreter to the next one
 

@@ -6,14 +6,13 @@ that finds that one is not takes it out and merges the group again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from include.cvmfs.commit.derivation import true_base
 from include.cvmfs.commit.edit import Edit, Savepoint
 from include.cvmfs.commit.merge import Bases, is_touched, merge, merge_into
-from include.cvmfs.commit.metadata_cache import Records
+from include.cvmfs.commit.metadata_objects import Records
 from include.cvmfs.errors import (
     BaseChanged,
     CatalogError,
@@ -25,13 +24,107 @@ from include.cvmfs.errors import (
     TagError,
     UnknownBase,
 )
+from include.cvmfs.format.catalog import NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.history import check_tag_description, check_tag_name
+from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.manifest import Manifest
-from include.cvmfs.revision.lineage import Lineage
+from include.cvmfs.format.schema import Counts, Statistics
+from include.cvmfs.revision.needed_objects import Lineage
 from include.errors import NightshiftError
 from include.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Rebased:
+    """A tree for its new place. ``reference``: what a parent must state of it; ``bytes``: of its catalogs, stored."""
+
+    reference: NestedRef
+    root_entry: Dirent
+    statistics: Statistics
+    catalogs: int
+    bytes: int
+
+
+def rebase(
+    catalogs: CatalogCache, tree: NestedRef, path: str, keep: Callable[[PackedCatalog], None], *, layout: Layout
+) -> Rebased:
+    """Write the catalogs of ``tree`` for ``path``; ``keep`` is given each, those below before those above them.
+
+    ``layout``: of the repository's root catalog; a tree that has another one takes it.
+
+    Raises ObjectMissing, ObjectDamaged, CatalogError for what cannot be read.
+    """
+    catalog = catalogs.completed(catalogs.open_nested(tree.path, tree.hash))
+    try:
+        catalog.make_writable()
+        if catalog.layout is not layout:
+            catalog.convert(layout)
+        below = [
+            rebase(catalogs, nested, path + nested.path[len(tree.path) :], keep, layout=layout)
+            for nested in catalog.nested()
+        ]
+        catalog.move_to(path)
+        for child in below:
+            catalog.set_nested(child.reference, Counts())
+        if catalog.get_property("previous_revision") is not None:
+            # it would name a catalog of the other place; stock tools write the null hash where there is none
+            catalog.set_property("previous_revision", ObjectHash(bytes(20), tree.hash.algorithm))
+        entry, statistics = catalog.root_entry, catalog.statistics
+        packed = PackedCatalog.of(catalog.to_bytes(), tree.hash.algorithm)
+    finally:
+        catalog.close()
+    keep(packed)
+    return Rebased(
+        NestedRef(path, packed.hash, packed.size),
+        entry,
+        statistics,
+        1 + sum(child.catalogs for child in below),
+        len(packed.data) + sum(child.bytes for child in below),
+    )
+
+
+STEPS = 32  # intermediate roots that a publisher may have made on its way
+
+
+def true_base(
+    catalogs: CatalogCache, *, told: ObjectHash, new: ObjectHash, is_revision: Callable[[ObjectHash], bool]
+) -> ObjectHash:
+    """The root that ``new`` was derived from: ``told``, or the revision that its catalogs name instead.
+
+    Roots in between that never were a revision are steps of the same publisher. ``told`` counts where the catalog names
+    no predecessor. Raises BaseChanged when none of the roots named is a revision, ObjectMissing for an unknown ``new``.
+    """
+    if new.digest == told.digest:
+        return told
+    at = _before(catalogs, new)
+    if at is None:
+        return told
+    for _ in range(STEPS):
+        if at.digest == told.digest or is_revision(at):
+            return at
+        try:
+            before = _before(catalogs, at)
+        except ObjectMissing:
+            break
+        if before is None:
+            break
+        at = before
+    raise BaseChanged(
+        "",
+        f"the new root catalog was derived from {at}, not from {told} as in the request, and that is no revision of "
+        "this repository; derive the change from the current revision",
+    )
+
+
+def _before(catalogs: CatalogCache, root: ObjectHash) -> ObjectHash | None:
+    catalog = catalogs.open(root)
+    try:
+        return catalog.previous_revision
+    finally:
+        catalog.close()
 
 
 @dataclass(frozen=True, slots=True)

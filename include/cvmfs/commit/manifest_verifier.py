@@ -8,10 +8,16 @@ from datetime import UTC, datetime, timedelta
 from include.cvmfs.errors import CvmfsError, SignatureError
 from include.cvmfs.format import manifest as manifests
 from include.cvmfs.format import whitelist as whitelists
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import CERTIFICATE, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.keys import Certificate, ManifestSigner, as_certificate, fingerprint, parse_public_keys
+from include.cvmfs.format.keys import (
+    Certificate,
+    ManifestSigner,
+    as_certificate,
+    fingerprint,
+    parse_public_keys,
+)
 from include.cvmfs.format.manifest import SignedManifest
+from include.cvmfs.format.objects import compress
 from include.cvmfs.format.whitelist import Whitelist
 from include.cvmfs.revision.trust import load_certificate
 from include.storage.errors import NotFound

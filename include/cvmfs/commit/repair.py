@@ -19,8 +19,7 @@ from include.cvmfs.commit.commit import (
     read_head,
 )
 from include.cvmfs.commit.manifest_verifier import Voucher
-from include.cvmfs.commit.metadata_cache import Records
-from include.cvmfs.commit.metadata_objects import store_compressed
+from include.cvmfs.commit.metadata_objects import Records, store_compressed
 from include.cvmfs.commit.stock_checksum import keep_checksum
 from include.cvmfs.errors import (
     CatalogError,
@@ -35,14 +34,13 @@ from include.cvmfs.errors import (
 )
 from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META, ObjectHash
 from include.cvmfs.format.history import TRUNK, History, Tag
-from include.cvmfs.format.keys import ManifestSigner, parse_public_keys
+from include.cvmfs.format.keys import ManifestSigner, SignedLetter, parse_public_keys
+from include.cvmfs.format.layout import MetaInfo, skeleton
 from include.cvmfs.format.manifest import Manifest
-from include.cvmfs.format.metainfo import MetaInfo, skeleton
 from include.cvmfs.format.objects import load
-from include.cvmfs.format.reflog import Reflog, RefType
-from include.cvmfs.format.signing import SignedLetter
 from include.cvmfs.format.whitelist import Whitelist
 from include.cvmfs.revision.trust import load_certificate
 from include.storage.errors import Conflict, NotFound

@@ -19,11 +19,10 @@ from include.cvmfs.coordination.generation import Look, require_unmoved
 from include.cvmfs.errors import CollectionRunning
 from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.counters import Counts
-from include.cvmfs.format.digests import identity
-from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.hashes import ObjectHash, identity
 from include.cvmfs.format.keys import Signer
 from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.schema import Counts
 from include.storage.store import Store
 
 _SENT_AT_ONCE = 64

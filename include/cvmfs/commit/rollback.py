@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from include.cvmfs.commit.commit import Head, load_history, publish, read_head, store_history
-from include.cvmfs.commit.metadata_cache import Records
-from include.cvmfs.commit.metadata_objects import Stored, store_all
+from include.cvmfs.commit.metadata_objects import Records, Stored, store_all
 from include.cvmfs.commit.rewrite import Sender, Unifier
 from include.cvmfs.coordination.condemned import require_kept
 from include.cvmfs.coordination.generation import Look, look, require_unmoved
@@ -23,7 +22,7 @@ from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS, History, Tag
 from include.cvmfs.format.keys import Signer
 from include.cvmfs.format.layout import Layout
-from include.cvmfs.revision.lineage import back_from
+from include.cvmfs.revision.needed_objects import back_from
 from include.cvmfs.revision.revision import Revision
 from include.storage.store import Store
 

@@ -13,10 +13,10 @@ from typing import Any
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import CatalogError, MergeError
 from include.cvmfs.format.catalog import Catalog
-from include.cvmfs.format.counters import LARGEST, Counts
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import DIGEST_BYTES, path_hash
 from include.cvmfs.format.paths import name_fault, parent_of
+from include.cvmfs.format.schema import LARGEST, Counts
 from include.cvmfs.revision.revision import Revision
 
 Left = tuple[str, Dirent]

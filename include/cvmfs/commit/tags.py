@@ -18,7 +18,9 @@ from include.cvmfs.errors import CatalogError, GenerationMoved, ManifestConflict
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS, History, Tag, check_tag_description, check_tag_name
-from include.cvmfs.format.keys import Signer
+from include.cvmfs.format.keys import (
+    Signer,
+)
 from include.storage.store import Store
 
 _KEPT_BY_COMMITS = (TRUNK, TRUNK_PREVIOUS)

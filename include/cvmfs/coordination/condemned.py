@@ -19,8 +19,7 @@ from itertools import chain
 from include.cvmfs.coordination.generation import SHARDS, Look, Missed
 from include.cvmfs.errors import CollectionRunning, FormatError, ObjectDamaged, ObjectMissing
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.digests import DigestSet, identity
-from include.cvmfs.format.hashes import DIGEST_BYTES, Algorithm, ObjectHash
+from include.cvmfs.format.hashes import DIGEST_BYTES, Algorithm, DigestSet, ObjectHash, identity
 from include.cvmfs.revision.revision import Revision
 from include.storage.errors import NotFound
 from include.storage.store import Store

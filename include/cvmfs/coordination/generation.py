@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
-from include.cvmfs.coordination.documents import Instant, Sha256, read_document
+from include.cvmfs.coordination.freeze import Instant, Sha256, read_document
 from include.cvmfs.errors import FormatError, GenerationMoved
 from include.storage.errors import NotFound
 from include.storage.store import Store, Version

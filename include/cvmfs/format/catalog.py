@@ -13,13 +13,23 @@ from typing import Any
 
 from include.cvmfs.errors import CatalogError, FormatError, ObjectDamaged
 from include.cvmfs.format.catalog_file import CatalogFile, read_properties
-from include.cvmfs.format.compression import compress, decompress
-from include.cvmfs.format.counters import NAMES, Counts, Statistics
 from include.cvmfs.format.dirent import Chunk, Dirent, algorithm_of, digest_of
 from include.cvmfs.format.hashes import CATALOG, PARTIAL, Algorithm, ObjectHash, hash_bytes, path_hash
 from include.cvmfs.format.layout import MTIME_NS, Layout, shape_of
+from include.cvmfs.format.objects import compress, decompress
 from include.cvmfs.format.paths import name_of, parent_of
-from include.cvmfs.format.schema import count, empty_image, open_image, relaid, revision_fault, schema_fault, upgrade
+from include.cvmfs.format.schema import (
+    NAMES,
+    Counts,
+    Statistics,
+    count,
+    empty_image,
+    open_image,
+    relaid,
+    revision_fault,
+    schema_fault,
+    upgrade,
+)
 
 DEFAULT_TTL_S = 240
 MARKER = ".cvmfscatalog"

@@ -7,9 +7,9 @@ from collections import OrderedDict
 
 from include.cvmfs.errors import CatalogError, ObjectDamaged, ObjectMissing
 from include.cvmfs.format.catalog import Catalog, NestedRef
-from include.cvmfs.format.compression import decompress
-from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
+from include.cvmfs.format.objects import decompress
+from include.cvmfs.format.schema import Counts
 from include.storage.errors import NotFound
 from include.storage.store import Store
 

@@ -8,8 +8,8 @@ from enum import IntFlag
 from typing import Any
 
 from include.cvmfs.errors import FormatError
-from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.hashes import DIGEST_BYTES, PARTIAL, Algorithm, ObjectHash
+from include.cvmfs.format.objects import Compression
 from include.cvmfs.format.paths import bytes_of_name
 
 COLUMNS = ("hardlinks", "hash", "size", "mode", "mtime", "mtimens", "flags", "name", "symlink", "uid", "gid", "xattr")

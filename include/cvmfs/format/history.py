@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from include.cvmfs.errors import FormatError, RepositoryError, TagError
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.database import Database
 from include.cvmfs.format.hashes import CATALOG, HISTORY, SHA1, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.objects import compress
 
 TRUNK, TRUNK_PREVIOUS = "trunk", "trunk-previous"
 _UNDO_TAGS = {TRUNK: "current HEAD", TRUNK_PREVIOUS: "default undo target"}

@@ -10,8 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from include.cvmfs.errors import FormatError, RepositoryError, SignatureError
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META, PLAIN, ObjectHash
-from include.cvmfs.format.keys import Certificate, as_certificate, public_key_of
-from include.cvmfs.format.signing import Scheme, SignedLetter, sign_letter
+from include.cvmfs.format.keys import Certificate, Scheme, SignedLetter, as_certificate, public_key_of, sign_letter
 
 KEY = ".cvmfspublished"
 ROOT_PATH_MD5 = "d41d8cd98f00b204e9800998ecf8427e"

@@ -5,13 +5,43 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterator
+from enum import Enum
 from typing import Protocol
 
 from include.cvmfs.errors import FormatError, ObjectDamaged, ObjectMissing
-from include.cvmfs.format.compression import Compression, decompress
 from include.cvmfs.format.hashes import DIGEST_BYTES, Algorithm, ObjectHash, hash_bytes
 from include.storage.errors import NotFound
 from include.storage.store import Store
+
+
+class Compression(Enum):
+    """The value is that of bits 11-13 of a catalog row's flags."""
+
+    ZLIB = 0
+    NONE = 1
+
+
+def compress(data: bytes, how: Compression = Compression.ZLIB) -> bytes:
+    return data if how is Compression.NONE else zlib.compress(data)
+
+
+def decompress(data: bytes, how: Compression = Compression.ZLIB, *, limit: int | None = None) -> bytes:
+    """Undo :func:`compress`; at most ``limit`` bytes come out. Raises FormatError on damage, excess, trailing bytes."""
+    if how is Compression.NONE:
+        if limit is not None and len(data) > limit:
+            raise FormatError("object", f"{len(data)} bytes where {limit} are allowed")
+        return data
+    stream = zlib.decompressobj()
+    try:
+        out = stream.decompress(data, 0 if limit is None else limit + 1)
+    except zlib.error as fault:
+        raise FormatError("zlib stream", str(fault)) from fault
+    if limit is not None and len(out) > limit:
+        raise FormatError("zlib stream", f"holds more than the {limit} bytes that are allowed")
+    if not stream.eof or stream.unused_data:
+        raise FormatError("zlib stream", "truncated" if not stream.eof else "bytes follow its end")
+    return out
+
 
 _BLOCK = 1 << 20
 

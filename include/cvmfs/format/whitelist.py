@@ -11,8 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPubl
 
 from include.cvmfs.errors import FormatError, SignatureError, WhitelistError, WhitelistExpired
 from include.cvmfs.format.hashes import SHA1, Algorithm, ObjectHash
-from include.cvmfs.format.keys import Certificate, Fingerprint, fingerprint
-from include.cvmfs.format.signing import Scheme, SignedLetter, sign_letter
+from include.cvmfs.format.keys import Certificate, Fingerprint, Scheme, SignedLetter, fingerprint, sign_letter
 
 KEY = ".cvmfswhitelist"
 DEFAULT_VALIDITY = timedelta(days=30)

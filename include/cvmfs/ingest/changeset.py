@@ -15,15 +15,14 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
-from include.cvmfs.coordination.documents import CatalogHash, Instant, Sha256, WholeNumber, read_document
+from include.cvmfs.coordination.freeze import CatalogHash, Instant, Sha256, WholeNumber, read_document
 from include.cvmfs.coordination.generation import Moment, Shards
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.counters import NAMES, Counts, Statistics
-from include.cvmfs.format.digests import DigestSet, identity
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.format.hashes import CATALOG, DigestSet, ObjectHash, identity
 from include.cvmfs.format.paths import name_of
+from include.cvmfs.format.schema import NAMES, Counts, Statistics
 from include.cvmfs.sources.source import checked_destination
 from include.validation import text_as
 

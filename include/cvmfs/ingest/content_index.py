@@ -15,8 +15,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.hashes import DIGEST_BYTES, Algorithm
+from include.cvmfs.format.objects import Compression
 
 ENTRIES = 2_000_000
 """At most twice as many are kept, at about 80 bytes each: those of the current generation and of the one before."""

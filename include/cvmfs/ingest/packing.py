@@ -13,12 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from include.cvmfs.format.compression import Compression, compress
-from include.cvmfs.format.digests import DigestSet, identity
-from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.hashes import Algorithm, DigestSet, ObjectHash, hash_bytes, identity
+from include.cvmfs.format.objects import Compression, compress
 from include.cvmfs.ingest import processes
-from include.cvmfs.ingest.allocator import keep_freed_memory
 from include.cvmfs.ingest.content_index import ContentIndex
+from include.cvmfs.ingest.processes import keep_freed_memory
 from include.cvmfs.ingest.upload import Budget, Uploader
 from include.storage.file import FileStore
 from include.storage.kinds import FILE

@@ -17,29 +17,28 @@ from pathlib import Path
 
 from include.cvmfs.coordination.generation import Moment
 from include.cvmfs.errors import DestinationError
-from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.hashes import PARTIAL, PLAIN, Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.layout import Layout
-from include.cvmfs.ingest.catalog_boundaries import Cuts, cut
+from include.cvmfs.format.objects import Compression
+from include.cvmfs.ingest.autocatalog import Cuts, cut
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import Chunker, ChunkLimits
 from include.cvmfs.ingest.content_index import ContentIndex
 from include.cvmfs.ingest.packing import PACKED_AT_ONCE_BYTES, Packer
 from include.cvmfs.ingest.spool import SpecialBits, Specials, Spool, is_marker
-from include.cvmfs.ingest.tree import BuiltTree, build_tree
-from include.cvmfs.ingest.tree_limits import beyond, check_member, survey
-from include.cvmfs.sources.owners import OwnerMap
+from include.cvmfs.ingest.tree import BuiltTree, beyond, build_tree, check_member, survey
 from include.cvmfs.sources.source import (
+    AttributedSource,
     Content,
     Entry,
     EntryKind,
     Opener,
+    OwnerMap,
     SourceLimits,
     TreeSource,
     checked_destination,
     refused,
 )
-from include.cvmfs.sources.xattrs import AttributedSource
 from include.storage.store import Store
 
 _READ_BYTES = 1 << 20

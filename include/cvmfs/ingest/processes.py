@@ -12,6 +12,7 @@ from a process   (digests, sizes)         of one batch, in order
 
 from __future__ import annotations
 
+import ctypes
 import marshal
 import os
 import pickle
@@ -21,14 +22,30 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from include.cvmfs.format.compression import Compression, compress
 from include.cvmfs.format.hashes import DIGEST_BYTES, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.ingest.allocator import ENVIRONMENT
+from include.cvmfs.format.objects import Compression, compress
 from include.storage.errors import StoreError, Unavailable
 from include.storage.file import FileStore
+
+KEPT_BYTES = 4 << 20
+ENVIRONMENT = {"MALLOC_TOP_PAD_": str(KEPT_BYTES)}
+"""The same for a process that is about to be started."""
+
+_M_TOP_PAD = -2  # malloc.h of the GNU C library
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Let this process keep what it frees, at most ``KEPT_BYTES`` per arena; whether this C library can."""
+    try:
+        return bool(ctypes.CDLL(None).mallopt(_M_TOP_PAD, KEPT_BYTES))
+    except (OSError, AttributeError):
+        return False
+
 
 MOST = 4
 _BATCH_FILES = 64

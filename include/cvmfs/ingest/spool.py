@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from include.cvmfs.errors import SourceError
 from include.cvmfs.format.catalog import AUTO_MARKER, MARKER
-from include.cvmfs.sources.owners import OwnerMap, fixed
-from include.cvmfs.sources.source import SPECIALS, Entry, EntryKind, printable, refused
+from include.cvmfs.sources.source import SPECIALS, Entry, EntryKind, OwnerMap, fixed, printable, refused
 
 _BATCH = 500
 _CACHE_KIB = 32 << 10

@@ -2,10 +2,209 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import logging
+import os
 import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Protocol
+
+from include.cvmfs.coordination.generation import CHANGESET_LIFE, CLOCK_SKEW
+from include.cvmfs.errors import FormatError
+from include.cvmfs.format.hashes import DIGEST_BYTES, hash_of_key, identity
+from include.storage.kinds import StoreKind
+from include.storage.store import ObjectMeta, Store, Version
+
+FORMAT = 1
+_log = logging.getLogger(__name__)
+_NAME = "{}.sent"
+_BATCH = 16
+_SUM_BYTES = 4
+RECORD_BYTES = DIGEST_BYTES + 1 + _SUM_BYTES
+_HEAD_BYTES = 4096
+
+
+class UploadJournal:
+    """The journal of one preparation. Nothing of it raises: one that cannot be read or written is done without.
+
+    ``known``: identities of what earlier tries sent. Safe to write from many threads, and from two processes at once.
+    """
+
+    def __init__(self, folder: Path, *, about: Iterable[str | None], generation: int, now: datetime) -> None:
+        """``about``: what the preparation is of, as store, destination and the source's sum. ``now``: aware."""
+        subject = "\0".join(part or "" for part in about)
+        self.path = folder / _NAME.format(hashlib.sha256(subject.encode("utf-8", "surrogateescape")).hexdigest()[:40])
+        self.known: tuple[bytes, ...] = ()
+        self._waiting: list[bytes] = []
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _prune(folder, now)
+            found = _read(self.path, generation, now)
+            if found is None:
+                _begin(self.path, generation, now)
+            self.known = found or ()
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND)
+            _drop_torn_record(self._file)
+        except OSError as fault:
+            _log.warning("journal %s is not kept: %s", self.path, fault)
+
+    def note(self, key: str) -> None:
+        """The store has acknowledged the object of this key."""
+        try:
+            object_id = identity(hash_of_key(key))
+        except FormatError:
+            return
+        with self._lock:
+            self._waiting.append(_record(object_id))
+            if len(self._waiting) >= _BATCH:
+                self._write()
+
+    def close(self) -> None:
+        """Write down what is left."""
+        with self._lock:
+            self._write()
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def remove(self) -> None:
+        """Remove the journal of a preparation that is done: its changeset replaces it."""
+        self.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> UploadJournal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self) -> None:
+        data = b"".join(self._waiting)
+        self._waiting.clear()
+        if self._file is None or not data:
+            return
+        try:
+            os.write(self._file, data)  # whole records at the end of the file: one that is cut short is not read
+        except OSError as fault:
+            _log.warning("journal %s is not kept any more: %s", self.path, fault)
+            os.close(self._file)
+            self._file = None
+
+
+class JournaledStore(Store):
+    """A store that notes in a journal what it has put."""
+
+    def __init__(self, inner: Store, journal: UploadJournal) -> None:
+        self.url, self.counters = inner.url, inner.counters
+        self._inner = inner
+        self._journal = journal
+
+    @property
+    def kind(self) -> StoreKind:
+        return self._inner.kind
+
+    def put(self, key: str, data: bytes) -> None:
+        self._inner.put(key, data)
+        self._journal.note(key)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        return self._inner.put_if_absent(key, data)
+
+    def get(self, key: str) -> bytes:
+        return self._inner.get(key)
+
+    def get_versioned(self, key: str) -> tuple[bytes, Version]:
+        return self._inner.get_versioned(key)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self._inner.get_range(key, start, length)
+
+    def stream(self, key: str, *, block: int = 1 << 20) -> Iterator[bytes]:
+        return self._inner.stream(key, block=block)
+
+    def head(self, key: str) -> ObjectMeta | None:
+        return self._inner.head(key)
+
+    def replace(self, key: str, data: bytes, *, expected: Version | None) -> Version:
+        return self._inner.replace(key, data, expected=expected)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        return self._inner.list(prefix)
+
+    def delete(self, keys: Iterable[str]) -> int:
+        return self._inner.delete(keys)
+
+    def flush(self) -> None:
+        self._inner.flush()
+
+    def child(self, prefix: str) -> Store:
+        return self._inner.child(prefix)
+
+
+def _begin(path: Path, generation: int, now: datetime) -> None:
+    head = json.dumps({"format": FORMAT, "generation": generation, "started": now.astimezone(UTC).isoformat()})
+    begun = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    begun.write_bytes(head.encode() + b"\n")
+    begun.replace(path)  # what is still written to the old file is never read
+
+
+def _read(path: Path, generation: int, now: datetime) -> tuple[bytes, ...] | None:
+    """The entries; None if the journal is absent, of another generation, too old, or not one."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    head, end, records = data.partition(b"\n")
+    try:
+        fields = json.loads(head) if end and len(head) < _HEAD_BYTES else {}
+        age = now - datetime.fromisoformat(fields["started"])
+        if (fields["format"], fields["generation"]) != (FORMAT, generation):
+            return None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not -CLOCK_SKEW <= age < CHANGESET_LIFE:
+        return None
+    whole = len(records) - len(records) % RECORD_BYTES
+    pieces = (records[start : start + RECORD_BYTES] for start in range(0, whole, RECORD_BYTES))
+    return tuple(object_id for object_id in map(_identity, pieces) if object_id is not None)
+
+
+def _drop_torn_record(file: int) -> None:
+    """What a crash left of a record goes, or all that is written behind it would be read out of step."""
+    head = os.pread(file, _HEAD_BYTES, 0).find(b"\n") + 1
+    size = os.fstat(file).st_size
+    if head and (size - head) % RECORD_BYTES:
+        os.ftruncate(file, size - (size - head) % RECORD_BYTES)
+
+
+def _record(object_id: bytes) -> bytes:
+    padded = object_id.ljust(DIGEST_BYTES + 1, b"\0")
+    return padded + zlib.crc32(padded).to_bytes(_SUM_BYTES)
+
+
+def _identity(record: bytes) -> bytes | None:
+    padded, suffix = record[:-_SUM_BYTES], record[DIGEST_BYTES:-_SUM_BYTES]
+    if zlib.crc32(padded).to_bytes(_SUM_BYTES) != record[-_SUM_BYTES:]:
+        return None
+    return padded[:DIGEST_BYTES] + suffix.replace(b"\0", b"")
+
+
+def _prune(folder: Path, now: datetime) -> None:
+    for path in folder.glob(_NAME.format("*")):
+        with contextlib.suppress(OSError):
+            if now.timestamp() - path.stat().st_mtime > CHANGESET_LIFE.total_seconds():
+                path.unlink()
+
 
 FILE_STORE_THREADS = 4  # files are written by the processor: more threads only fight for the interpreter
 _OVERHEAD_BYTES = 512  # of an object in the queue: key, tuple, headers

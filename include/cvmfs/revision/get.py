@@ -18,14 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from include.cvmfs.errors import CatalogError, CvmfsError
-from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash, path_hash
-from include.cvmfs.format.objects import hasher
+from include.cvmfs.format.objects import Compression, hasher
 from include.cvmfs.format.paths import clean_path, name_fault, parent_of
 from include.cvmfs.revision.revision import Revision
-from include.cvmfs.sources.source import printable
-from include.cvmfs.sources.xattrs import unpack_xattrs
+from include.cvmfs.sources.source import printable, unpack_xattrs
 
 _BLOCK = 1 << 20
 _AHEAD = 4  # files waiting per worker

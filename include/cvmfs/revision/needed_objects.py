@@ -3,16 +3,160 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from itertools import islice
 
-from include.cvmfs.errors import CatalogError, CvmfsError
+from include.cvmfs.errors import CatalogError, CvmfsError, ObjectError, UnknownBase
 from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.digests import DigestSet, identity
-from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.format.hashes import CATALOG, DigestSet, ObjectHash, identity
+from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.paths import is_below
 from include.cvmfs.revision.revision import Revision
+
+STEPS = 2000  # revisions that one question may lead back through
+REMEMBERED = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRoot:
+    """A root and its revision."""
+
+    root: ObjectHash
+    number: int
+
+
+def back_from(catalogs: CatalogCache, root: ObjectHash) -> Iterator[KnownRoot]:
+    """A revision and those before it, the newest first, as far back as their root catalogs can be read."""
+    at: ObjectHash | None = root
+    while at is not None:
+        try:
+            catalog = catalogs.open_nested("", at)
+        except ObjectError:
+            return  # collected, or lost
+        known, at = KnownRoot(at, catalog.revision), catalog.previous_revision
+        catalog.close()
+        yield known
+
+
+def never_revisions(
+    catalogs: CatalogCache, head: Manifest, roots: Iterable[ObjectHash], *, since: ObjectHash
+) -> frozenset[ObjectHash]:
+    """Find those of ``roots`` that are proven never to have been revisions.
+
+    Each number is given to one revision, since a manifest is only replaced by the next. So a root whose number another
+    revision has was that of a commit that was stopped, and so was one whose number no revision has reached yet.
+    ``since``: the current revision when the roots were seen. Unless the way back from ``head`` leads to it, an older
+    manifest may have been put back, and nothing is proven; nor is it for a root that cannot be read, or where the way
+    back ends.
+    """
+    numbers = dict[ObjectHash, int]()
+    for root in roots:
+        with suppress(CvmfsError), closing(catalogs.open_nested("", root)) as catalog:
+            numbers[root] = catalog.revision
+    revisions = dict[int, ObjectHash]()
+    reached = False
+    with suppress(CvmfsError):
+        for revision in back_from(catalogs, head.root) if numbers else ():
+            revisions[revision.number] = revision.root
+            reached = reached or revision.root.digest == since.digest
+            if reached and revision.number <= min(numbers.values()):
+                break
+    if not reached:
+        return frozenset()
+    return frozenset(
+        root for root, number in numbers.items()
+        if number > head.revision or (number in revisions and revisions[number].digest != root.digest)
+    )  # fmt: skip
+
+
+class Lineage:
+    """The revisions of one repository that are known. Not for several threads at once.
+
+    ``known``: what an earlier process had found out, in any order.
+    """
+
+    def __init__(self, catalogs: CatalogCache, known: Iterable[KnownRoot] = ()) -> None:
+        self._catalogs = catalogs
+        ordered = sorted(known, key=lambda revision: revision.number)
+        self._known: dict[bytes, KnownRoot] = {revision.root.digest: revision for revision in ordered}
+        self._oldest = ordered[0] if ordered else None
+        self._newest = ordered[-1] if ordered else None
+        self._learnt: list[KnownRoot] = []
+
+    def require(self, root: ObjectHash, head: Manifest, in_reflog: Callable[[ObjectHash], bool]) -> None:
+        """Raises UnknownBase unless ``root`` is the current revision's or that of one before it; what reading raises.
+
+        ``in_reflog`` is asked first: what the reflog does not name has never been a revision, or was collected.
+        """
+        if root.digest == head.root.digest:
+            return
+        self._catch_up(KnownRoot(head.root, head.revision))
+        if root.digest in self._known:
+            return
+        if in_reflog(root):
+            self._walk_to(self._catalogs.open(root).revision)
+            if root.digest in self._known:
+                return
+        raise UnknownBase(
+            head.fqrn,
+            f"{root} is the root of no revision, or of one long past; derive the change from the current revision",
+        )
+
+    def add(self, head: Manifest) -> None:
+        """A revision that was made just now."""
+        self._catch_up(KnownRoot(head.root, head.revision))
+
+    def learnt(self) -> list[KnownRoot]:
+        """What became known since this was last asked."""
+        learnt, self._learnt = self._learnt, []
+        return learnt
+
+    def _catch_up(self, head: KnownRoot) -> None:
+        """From the current revision back to one that is known."""
+        if head.root.digest in self._known:
+            return
+        newest, at = self._newest, head
+        self._remember(head)
+        self._newest = head
+        if newest is None:
+            self._oldest = head
+            return
+        for _ in range(STEPS):
+            before = self._before(at)
+            if before is None or before.root.digest in self._known:
+                break
+            self._remember(before)
+            at = before
+        if len(self._known) > REMEMBERED + STEPS:
+            for digest in list(islice(self._known, STEPS)):
+                del self._known[digest]
+
+    def _walk_to(self, number: int) -> None:
+        """From the oldest known revision back to the one of this number."""
+        for _ in range(STEPS):
+            if self._oldest is None or self._oldest.number <= number:
+                return
+            before = self._before(self._oldest)
+            if before is None:
+                return
+            self._remember(before)
+            self._oldest = before
+
+    def _before(self, revision: KnownRoot) -> KnownRoot | None:
+        try:
+            root = self._catalogs.open(revision.root).previous_revision
+            return None if root is None else KnownRoot(root, self._catalogs.open(root).revision)
+        except ObjectError:
+            return None  # collected, or lost
+
+    def _remember(self, revision: KnownRoot) -> None:
+        self._known[revision.root.digest] = revision
+        self._learnt.append(revision)
+
 
 _AHEAD = 8  # catalogs that are fetched at once
 

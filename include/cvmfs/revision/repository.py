@@ -3,23 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self
 
 from include.cvmfs.errors import FormatError, ReflogError, TagError
-from include.cvmfs.format import reflog as reflogs
+from include.cvmfs.format import database as reflogs
+from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.format.history import History, Tag
+from include.cvmfs.format.layout import MetaInfo
 from include.cvmfs.format.manifest import Manifest
-from include.cvmfs.format.metainfo import MetaInfo
 from include.cvmfs.format.objects import load
-from include.cvmfs.format.reflog import Reflog
-from include.cvmfs.revision.revision import Revision
+from include.cvmfs.format.paths import ancestors, parent_of
+from include.cvmfs.format.schema import Counts
+from include.cvmfs.revision.revision import Revision, require_size
 from include.cvmfs.revision.trust import Trusted, fetch_trusted
 from include.storage.errors import NotFound
 from include.storage.open import open_store
 from include.storage.store import Store
+
+
+@dataclass(slots=True)
+class OpenCatalog:
+    """An opened catalog in its place: the node above, and its counters (self and below) as the parent knows them."""
+
+    catalog: Catalog
+    parent: OpenCatalog | None
+    known: Counts
+    dirty: bool = False
+
+    @property
+    def path(self) -> str:
+        return self.catalog.path
+
+
+class EditableRevision(Revision):
+    """Reads what was changed, with catalogs of its own. Not for several threads at once.
+
+    References to nested catalogs are the ones of before until the change is finished.
+    """
+
+    def __init__(self, catalogs: CatalogCache, root: ObjectHash) -> None:
+        super().__init__(catalogs, root)
+        catalog = self._opened_at("", root)
+        self._nodes: dict[str, OpenCatalog] = {"": OpenCatalog(catalog, None, catalog.statistics.total)}
+        self._within: dict[str, OpenCatalog] = {}  # by directory; emptied when it changes where catalogs begin
+
+    def close(self) -> None:
+        """Let go of the opened catalogs."""
+        for node in self._nodes.values():
+            node.catalog.close()
+
+    def inside(self, path: str) -> Catalog:
+        return self._node_inside(path).catalog
+
+    def _open(self, reference: NestedRef) -> Catalog:
+        return self._node_inside(reference.path).catalog
+
+    @property
+    def _root(self) -> OpenCatalog:
+        return self._nodes[""]
+
+    def _holder(self, path: str) -> OpenCatalog:
+        """The node whose catalog has the row of ``path``."""
+        return self._node_inside(parent_of(path)) if path else self._root
+
+    def _node_inside(self, path: str) -> OpenCatalog:
+        """The node whose catalog has the rows of what is in the directory ``path``."""
+        if (known := self._nodes.get(path) or self._within.get(path)) is not None:
+            return known
+        node = self._root
+        for step in ancestors(path):
+            if (opened := self._nodes.get(step)) is not None:
+                node = opened
+            elif (reference := node.catalog.nested_at(step)) is not None:
+                node = self._open_node(reference, node)
+        self._within[path] = node
+        return node
+
+    def _open_node(self, reference: NestedRef, parent: OpenCatalog) -> OpenCatalog:
+        catalog = self._opened_at(reference.path, reference.hash)
+        require_size(reference, catalog)
+        node = self._nodes[reference.path] = OpenCatalog(catalog, parent, catalog.statistics.total)
+        return node
+
+    def _opened_at(self, path: str, name: ObjectHash) -> Catalog:
+        # Before anything is added to them: what an older revision does not count would be counted twice.
+        return self.catalogs.completed(self.catalogs.open_nested(path, name))
 
 
 class Repository:

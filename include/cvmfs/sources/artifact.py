@@ -12,8 +12,7 @@ from include.cvmfs.sources.archive import blocks_of
 from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.source import SourceLimits, TreeSource, printable
 from include.cvmfs.sources.tarball import TarSource
-from include.cvmfs.sources.ziparchive import ZipSource
-from include.cvmfs.sources.zipmembers import MAGIC
+from include.cvmfs.sources.zipmembers import MAGIC, ZipSource
 
 _MAGIC_BYTES = max(len(magic) for magic in MAGIC)
 

@@ -13,21 +13,21 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
 
-from include.fts.client.credentials import Credential, X509Files
-from include.fts.client.jobs import PRIORITIES, FtsJob, JobName
-from include.fts.client.proxy import signed_proxy
-from include.fts.client.replies import (
+from include.fts.client.jobs import (
     FILE_FIELDS,
+    PRIORITIES,
     Ban,
     BannedUser,
     Delegation,
+    FtsJob,
     Identity,
     JobAnswers,
+    JobName,
     JobStatus,
     OptimizerDecision,
     Submitted,
 )
-from include.fts.client.transport import FtsCall, FtsReply, FtsTransport
+from include.fts.client.transport import Credential, FtsCall, FtsReply, FtsTransport, X509Files, signed_proxy
 from include.fts.errors import (
     ANONYMOUS,
     FTS_JOB_INVALID,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from include.fts.client.client import FtsClient
-from include.fts.client.credentials import BearerToken, Credential, X509Files
+from include.fts.client.transport import BearerToken, Credential, X509Files
 from include.settings.secrets import ConnectionSecrets
 from include.settings.urls import base_url
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import requests
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509.oid import NameOID
 from urllib3.exceptions import HTTPError
 
-from include.fts.client.credentials import BearerToken, Credential, X509Files
 from include.fts.errors import (
     CREDENTIAL_UNREADABLE,
     FTS_REPLY_UNEXPECTED,
     FTS_TLS_FAILED,
+    PROXY_EXPIRED,
     TOKEN_UNPROTECTED,
     FtsError,
     FtsErrorKind,
@@ -28,6 +38,125 @@ from include.fts.errors import (
     redact,
 )
 from include.http_calls import CallFailure, failure_of, may_carry_token, pooled_session, repeated
+
+_CLOCK_SKEW = timedelta(minutes=5)
+_SMALLEST_RSA = 2048
+_PROXY_CERT_INFO = x509.UnrecognizedExtension(
+    # ProxyCertInfo { ProxyPolicy { policyLanguage id-ppl-inheritAll } }
+    x509.ObjectIdentifier("1.3.6.1.5.5.7.1.14"), bytes.fromhex("300c300a06082b06010505071501")
+)  # fmt: skip
+
+
+def signed_proxy(request_pem: bytes, credential: X509Credential, *, lifetime: timedelta, now: datetime) -> bytes:
+    """The chain that is sent to the server: the proxy, then our certificates; no key.
+
+    Args:
+        request_pem: The server's certificate request.
+        credential: Our proxy or certificate.
+        lifetime: How long the proxy lasts; never longer than the credential.
+        now: The time, UTC.
+
+    Returns:
+        The chain in PEM.
+
+    Raises:
+        FtsError: `FTS_REPLY_UNEXPECTED`: the request is malformed, not signed by its own key, or of a weak key;
+            `PROXY_EXPIRED`: the credential has ended.
+    """
+    key = _key_of(request_pem)
+    if credential.expires <= now:
+        raise PROXY_EXPIRED(f"our credential ended at {credential.expires:%Y-%m-%dT%H:%M:%SZ}; {PROXY_EXPIRED.hint}")
+    issuer = credential.chain[0].subject
+    serial = x509.random_serial_number()
+    name = x509.Name(
+        [*issuer.rdns, x509.RelativeDistinguishedName([x509.NameAttribute(NameOID.COMMON_NAME, f"{serial}")])]
+    )
+    usage = x509.KeyUsage(
+        digital_signature=True, key_encipherment=True, content_commitment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=False, crl_sign=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    proxy = (
+        x509.CertificateBuilder(issuer_name=issuer, subject_name=name, public_key=key, serial_number=serial)
+        .not_valid_before(
+            max(now - _CLOCK_SKEW, *(certificate.not_valid_before_utc for certificate in credential.chain))
+        )
+        .not_valid_after(min(now + lifetime, credential.expires))
+        .add_extension(usage, critical=True)
+        .add_extension(_PROXY_CERT_INFO, critical=True)
+        .sign(credential.key, hashes.SHA256())
+    )
+    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in (proxy, *credential.chain))
+
+
+def _key_of(request_pem: bytes) -> rsa.RSAPublicKey:
+    try:
+        request = x509.load_pem_x509_csr(request_pem)
+        key = request.public_key()
+        fits = request.is_signature_valid and isinstance(key, rsa.RSAPublicKey) and key.key_size >= _SMALLEST_RSA
+    except Exception as error:  # noqa: BLE001 - the parser has no error of its own for all that can be wrong
+        raise FTS_REPLY_UNEXPECTED(
+            f"the request for a proxy cannot be read ({type(error).__name__}); {FTS_REPLY_UNEXPECTED.hint}"
+        ) from None
+    if not fits or not isinstance(key, rsa.RSAPublicKey):
+        raise FTS_REPLY_UNEXPECTED(
+            f"the request for a proxy is not signed by an RSA key of at least {_SMALLEST_RSA} bits; "
+            f"{FTS_REPLY_UNEXPECTED.hint}"
+        )
+    return key
+
+
+_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class BearerToken:
+    """A token (JWT) that goes with every request."""
+
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class X509Files:
+    """Paths of a certificate and its key; ``key``: None for a proxy, which has its key in the same file."""
+
+    certificate: str
+    key: str | None = None
+
+    def read(self) -> X509Credential:
+        """The credential itself, for delegation. Raises CREDENTIAL_UNREADABLE, which names the file."""
+        path = self.certificate
+        try:
+            chain = x509.load_pem_x509_certificates(Path(path).read_bytes())
+            path = self.key or path
+            found = _KEY.search(Path(path).read_bytes())
+            key = load_pem_private_key(found[0] if found else b"", password=None)
+        except (OSError, ValueError, TypeError):
+            # not quoted: the library's message may have bytes of the key
+            fault = "cannot be read as PEM"
+        else:
+            if not isinstance(key, RSAPrivateKey | EllipticCurvePrivateKey):
+                fault = "has a key that is neither RSA nor EC"
+            elif key.public_key() != chain[0].public_key():
+                fault = f"is not the key of the first certificate of {self.certificate}"
+            else:
+                return X509Credential(tuple(chain), key)
+        raise CREDENTIAL_UNREADABLE(f"{path} {fault}; {CREDENTIAL_UNREADABLE.hint}")
+
+
+@dataclass(frozen=True, slots=True)
+class X509Credential:
+    """A certificate with those that lead to its authority, and its key."""
+
+    chain: tuple[x509.Certificate, ...]
+    key: RSAPrivateKey | EllipticCurvePrivateKey = field(repr=False)
+
+    @property
+    def expires(self) -> datetime:
+        """When the first of the certificates ends, UTC."""
+        return min(certificate.not_valid_after_utc for certificate in self.chain)
+
+
+Credential = BearerToken | X509Files
 
 _CONNECTIONS = 8
 _CONNECT_S = 10.0

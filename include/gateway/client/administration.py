@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
+from enum import Enum
 from urllib.parse import quote
 
 from include.gateway import protocol
-from include.gateway.client.reply_errors import ReplyVerdict
-from include.gateway.client.transport import Call, Reply
-from include.gateway.client.values import RepositoryInfo
+from include.gateway.client.transport import Call, Reply, ReplyVerdict
+from include.gateway.client.values import Lease, RepositoryInfo
 from include.gateway.errors import NOT_SWITCHED
-from include.gateway.paths import LeasePath, checked_path
+from include.gateway.protocol import LeasePath, checked_path
+
+LOGGER = "nightshift.leases"
+
+log = logging.getLogger(LOGGER)
+
+
+class LeaseEvent(Enum):
+    """What became of a lease. All but the first two are an end: the last line of a lease is one of these."""
+
+    ACQUIRED = "lease acquired"
+    RENEWED = "lease renewed"
+    COMMITTED = "lease committed"
+    DROPPED = "lease dropped"
+    EXPIRED = "lease expired"
+    ABANDONED = "lease abandoned"
+    """It could not be given back, and ends by expiry."""
+
+
+def record(event: LeaseEvent, lease: Lease, *, held_s: float, outcome: str, trace: str | None) -> None:
+    """Write the line. ``held_s``: seconds since the lease was granted; ``trace``: the gateway's id of the call."""
+    fields: dict[str, object] = {
+        "repository": lease.repository,
+        "path": lease.path or "/",
+        "holder": lease.hostname,
+        "key": lease.key_id,
+        "held_s": round(held_s, 3),
+        "outcome": outcome,
+        **({"epoch": lease.epoch} if lease.epoch is not None else {}),
+        **({"trace": trace} if trace else {}),
+    }
+    text = " ".join(f"{name}={value!r}" for name, value in fields.items())
+    log.info("%s: %s", event.value, text, extra={"event": event.name.lower(), "fields": fields})
 
 
 class Administration(ABC):

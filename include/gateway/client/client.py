@@ -21,12 +21,9 @@ import requests
 
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.gateway import protocol
-from include.gateway.auth import authorization, sign_body
-from include.gateway.client.administration import Administration
-from include.gateway.client.audit import LeaseEvent
+from include.gateway.client.administration import Administration, LeaseEvent
 from include.gateway.client.lease_renewal import Holdings, Keeper
-from include.gateway.client.reply_errors import ReplyVerdict, deadline_of, epoch_of, queue_of
-from include.gateway.client.transport import Call, Reply, Transport
+from include.gateway.client.transport import Call, Reply, ReplyVerdict, Transport, deadline_of, epoch_of, queue_of
 from include.gateway.client.values import Lease, LeaseInfo, RepositoryInfo
 from include.gateway.duration import seconds
 from include.gateway.errors import (
@@ -38,12 +35,59 @@ from include.gateway.errors import (
     PathBusy,
     ReplyLost,
 )
-from include.gateway.holders import TaskName
-from include.gateway.paths import LeasePath, checked_path, overlap
-from include.gateway.protocol import Offer, lease_path
+from include.gateway.protocol import (
+    LeasePath,
+    Offer,
+    TaskName,
+    authorization,
+    checked_path,
+    lease_path,
+    overlap,
+    sign_body,
+)
+from include.settings.secrets import ConnectionSecrets
+from include.settings.urls import base_url
 
 if TYPE_CHECKING:
     from include.cvmfs.commit.commit import NewTag
+
+PORT = 4929
+
+
+def open_gateway(
+    connection: ConnectionSecrets,
+    *,
+    key: ConnectionSecrets | None = None,
+    port: int = PORT,
+    timeout_s: float = 30.0,
+    retries: int = 3,
+) -> GatewayClient:
+    """A client; nothing is sent yet.
+
+    Args:
+        connection: A connection of type `cvmfs_gateway`: where the gateway is, and which authorities its certificate
+            may have.
+        key: The connection with another key than its own, such as an administrator's.
+        port: What a connection without a port means.
+        timeout_s: Seconds that a reply may take.
+        retries: How often a call is repeated.
+
+    Returns:
+        The client, to be closed by the caller.
+
+    Raises:
+        BadConnection: The connection names no host.
+    """
+    used, authorities = key or connection, connection.extra.get("authorities")
+    return GatewayClient(
+        base_url(connection, port=port),
+        used.login or "",
+        used.password or "",
+        authorities=str(authorities) if authorities else None,
+        timeout_s=timeout_s,
+        retries=retries,
+    )
+
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from include.gateway.client import audit
-from include.gateway.client.audit import LeaseEvent
+from include.gateway.client import administration
+from include.gateway.client.administration import LeaseEvent
 from include.gateway.client.values import Lease
 from include.gateway.errors import GatewayError, LeaseLost, NotOffered
 
@@ -65,7 +65,7 @@ class Holdings:
     def granted(self, lease: Lease, *, sent_at: float, trace: str | None) -> None:
         with self._lock:
             self._held[lease.token] = Held(lease, sent_at, sent_at, trace)
-        audit.record(LeaseEvent.ACQUIRED, lease, held_s=0.0, outcome="granted", trace=trace)
+        administration.record(LeaseEvent.ACQUIRED, lease, held_s=0.0, outcome="granted", trace=trace)
 
     def adopted(self, lease: Lease) -> None:
         """Keep, for a while, a lease that another process took and handed over."""
@@ -119,7 +119,7 @@ class Holdings:
                 return
             held.lease, held.since_renewal, held.renewals = lease, sent_at, held.renewals + 1
             held_s, number = sent_at - held.since, held.renewals
-        audit.record(LeaseEvent.RENEWED, lease, held_s=held_s, outcome=f"renewal {number}", trace=trace)
+        administration.record(LeaseEvent.RENEWED, lease, held_s=held_s, outcome=f"renewal {number}", trace=trace)
 
     def lost(self, lease: Lease, error: LeaseLost) -> None:
         """Keep the error of a renewal that found the lease lost."""
@@ -159,7 +159,7 @@ class Holdings:
         if held is not None:
             held_s = time.monotonic() - held.since
             ending = f"{outcome}, after {held.trouble}" if held.trouble else outcome
-            audit.record(event, held.lease, held_s=held_s, outcome=ending, trace=trace or held.trace)
+            administration.record(event, held.lease, held_s=held_s, outcome=ending, trace=trace or held.trace)
 
     def has_ended(self, lease: Lease) -> bool:
         with self._lock:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from include.errors import NightshiftError
 from include.gateway.errors import BadLeasePath
-from include.gateway.paths import checked_path
+from include.gateway.protocol import checked_path
 from include.gateway.service.limits import RateLimits
 
 if TYPE_CHECKING:

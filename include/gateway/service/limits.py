@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from include.gateway.service.replies import Malformed
+from include.gateway.service.requests import Malformed
 
 _CALLERS = 10_000  # buckets that are remembered; a forgotten caller begins with a full one
 

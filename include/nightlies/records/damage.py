@@ -14,13 +14,44 @@ from sqlalchemy import Connection, delete, insert, select
 from include.cvmfs.check.check import CheckReport
 from include.cvmfs.collect.report import CollectionReport
 from include.cvmfs.errors import FormatError
-from include.cvmfs.format.digests import hash_of_key, identity
+from include.cvmfs.format.hashes import hash_of_key, identity
 from include.cvmfs.format.objects import hasher
 from include.cvmfs.sources.source import printable
 from include.ledger.engine import Bind, reading, writing
-from include.nightlies.records.tables import damaged
+from include.nightlies.records.tables import collections, damaged
 from include.storage.errors import NotFound
 from include.storage.store import Store
+
+
+def note_collection(bind: Bind, report: CollectionReport, *, now: datetime) -> None:
+    """Record a collection that ended, and list as damaged what it found lost. The same report again changes nothing.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        report: Of a collection, not of a dry run.
+        now: When it ended, if the report has no time.
+    """
+    ended = report.ended or now
+    row = {
+        "repository": report.fqrn,
+        "ended_at": ended,
+        "number": report.number,
+        "kept": report.objects_kept,
+        "deleted": report.deleted,
+        "bytes_deleted": report.bytes_deleted,
+        "garbage": report.once + len(report.failed),
+        "lost": len(report.lost),
+        "seconds": sum(report.seconds.values()),
+    }
+
+    def work(connection: Connection) -> None:
+        same = (collections.c.repository == report.fqrn, collections.c.ended_at == ended)
+        connection.execute(delete(collections).where(*same))
+        connection.execute(insert(collections).values(row))
+        note_lost(connection, report, now=now)
+
+    writing(bind, work)
+
 
 _REASON_LENGTH = 1000
 _KEYS_AT_ONCE = 500

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, insert, select
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.records.publications import place
 from include.nightlies.records.tables import links
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import LinkState
 
 LINK, TAG = "link", "tag"

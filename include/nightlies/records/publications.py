@@ -6,6 +6,7 @@ Every function takes an engine (and is one transaction) or a connection (and joi
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
@@ -20,6 +21,9 @@ from include.nightlies.errors import IllegalMove, PublicationUnknown, StaleAttem
 from include.nightlies.records.tables import artifacts, builds, installed, publications
 from include.nightlies.rules.publication import Figures, Move, Planned, Publication, PublicationKey
 from include.nightlies.rules.states import ENDED, MoveVerdict, Phase, State, decide
+
+log = logging.getLogger(__name__)
+
 
 _TRY = {
     Phase.PLAN: publications.c.plan_try,

@@ -12,9 +12,9 @@ from sqlalchemy import Connection, RowMapping, exists, func, insert, or_, select
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.records.tables import artifacts, builds, publications, quality
 from include.nightlies.records.undos import of_build
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.states import State
-from include.settings.quality import QualityMode, QualitySettings, Suite
+from include.settings.prepare import QualityMode, QualitySettings, Suite
 
 _REASON_LENGTH = 4000
 ROWS, ROW_LENGTH = 100, 500

@@ -119,7 +119,7 @@ publications = Table(
     Column("updated_at", UtcTime, nullable=False),
     Column("ended_at", UtcTime),
     Column("verified_at", UtcTime),
-    # the try that moved it last, as `include/gateway/holders.py` writes it: where its log is
+    # the try that moved it last, as `include/gateway/protocol.py` writes it: where its log is
     Column("holder", exact(512)),
     UniqueConstraint("run_id", "place"),
     Index(None, "place", "artifact_sha256"),
@@ -169,7 +169,7 @@ damaged = Table(
 collections = Table(
     "collections",
     metadata,
-    # each garbage collection that ended; see include/nightlies/records/collections.py
+    # each garbage collection that ended; see include/nightlies/records/damage.py
     Column("repository", NAME, primary_key=True),
     Column("ended_at", UtcTime, primary_key=True),
     Column("number", BigInteger, nullable=False),
@@ -186,7 +186,7 @@ collections = Table(
 created = Table(
     "created",
     metadata,
-    # directories above destinations; see include/nightlies/records/created_directories.py
+    # directories above destinations; see include/nightlies/records/undos.py
     Column("run_id", exact(512), primary_key=True),
     Column("place", hexadecimal(64), primary_key=True),
     Column("repository", NAME, nullable=False),

@@ -6,10 +6,45 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from include.ledger.engine import Bind, reading, writing
-from include.nightlies.records.tables import artifacts, undone
+from include.nightlies.records.publications import place
+from include.nightlies.records.tables import artifacts, created, undone
+
+
+def note(bind: Bind, run: str, fqrn: str, paths: Iterable[str], *, now: datetime) -> None:
+    """Remember that the run creates these; again changes nothing."""
+    wanted = dict.fromkeys(paths)
+
+    def work(connection: Connection) -> None:
+        known = set(of_run(connection, run, fqrn))
+        rows = [
+            {"run_id": run, "place": place(fqrn, path), "repository": fqrn, "path": path, "noted_at": now}
+            for path in wanted
+            if path not in known
+        ]
+        if rows:
+            connection.execute(insert(created), rows)
+
+    writing(bind, work)
+
+
+def of_run(bind: Bind, run: str, fqrn: str) -> tuple[str, ...]:
+    """What the run created in a repository, by path."""
+    query = select(created.c.path).where(created.c.run_id == run, created.c.repository == fqrn)
+    with reading(bind) as connection:
+        return tuple(sorted(connection.scalars(query)))
+
+
+def forget(bind: Bind, run: str, fqrn: str) -> None:
+    """Forget what the run created, so that what exists now stays."""
+    where = (created.c.run_id == run, created.c.repository == fqrn)
+
+    def work(connection: Connection) -> None:
+        connection.execute(delete(created).where(*where))
+
+    writing(bind, work)
 
 
 @dataclass(frozen=True, slots=True)

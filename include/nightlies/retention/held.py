@@ -22,7 +22,7 @@ from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.nightlies.records import builds
 from include.nightlies.retention.plan import HeldByTag
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.destinations import build_directories, build_of_directory, build_of_tag
 from include.nightlies.rules.passes import began_by_itself
 from include.nightlies.rules.retention.decide import HeldBuild, reached

@@ -22,7 +22,7 @@ from include.nightlies.rules.approval import Bound, QuestionKind, WantedApproval
 from include.nightlies.rules.destinations import folder_of_builds
 from include.nightlies.rules.retention.decide import HeldBuild, RetentionDecision, decide
 from include.nightlies.steps.approve import ApprovalRequest, require_answer, settings_of
-from include.publishers.unused_directories import topmost
+from include.publishers.required_objects import topmost
 from include.settings.errors import SettingsError
 from include.settings.model import Slot
 from include.settings.retention import Retention

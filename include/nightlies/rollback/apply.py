@@ -20,7 +20,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.history import TRUNK_PREVIOUS
 from include.cvmfs.revision.diff import Difference, diff
-from include.cvmfs.revision.lineage import KnownRoot, back_from
+from include.cvmfs.revision.needed_objects import KnownRoot, back_from
 from include.cvmfs.revision.revision import Revision
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import PREVIEW_OUTDATED
@@ -45,8 +45,7 @@ from include.nightlies.rules.approval import Bound, QuestionKind, WantedApproval
 from include.nightlies.rules.links import LinkState
 from include.nightlies.steps.approve import ApprovalRequest, require_answer, settings_of
 from include.publishers.capabilities import Operation
-from include.site.direct_switch import require_switchable, switching
-from include.site.site import Site
+from include.site.site import Site, require_switchable, switching
 from include.storage.store import Store
 
 OF_USE = timedelta(hours=12)

@@ -13,7 +13,7 @@ from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.settings.model import Slot
 from include.settings.names import NAME, name_fault
-from include.settings.templates import MAX_DESTINATION_LENGTH, fields, fill
+from include.settings.text_types import MAX_DESTINATION_LENGTH, fields, fill
 
 
 def destination(slot: Slot, build_id: str, project: str, platform: str, *, build_date: date | None = None) -> str:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import date
 from enum import Enum
 
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
 from include.settings.model import Links, Slot
-from include.settings.templates import fill
+from include.settings.text_types import fill
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 LATEST = "latest"

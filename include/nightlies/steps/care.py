@@ -10,17 +10,16 @@ from include.care.replicas.look import look_at_replicas, record, rules_of
 from include.care.replicas.states import ReplicaLook
 from include.care.replicas.waiting import complaint
 from include.cvmfs.check.check import CheckReport, check
-from include.cvmfs.commit.resign import expiry_warning
+from include.cvmfs.commit.create import expiry_warning
 from include.cvmfs.commit.tags import PruneRule, TagDecision, decide, prune_by_rule
 from include.nightlies.attempt import Attempt
 from include.nightlies.records import damage
 from include.nightlies.steps.errors import NotWell
 from include.publishers.capabilities import Operation
 from include.settings.model import Care
-from include.site.direct_switch import switching
-from include.site.site import Site
+from include.site.site import Site, switching
+from include.storage.file import remove_abandoned
 from include.storage.store import Unfinished
-from include.storage.unfinished_writes import remove_abandoned
 
 SHOWN = 20
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from include.cvmfs.collect.record import NotDue
 from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.rules import NotDue
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import COLLECTION_RUN_REFUSED
-from include.nightlies.records.collections import note_collection
+from include.nightlies.records.damage import note_collection
 from include.nightlies.steps.errors import NotWell
 from include.site.collecting import Collecting, collect, rehearse, rules_of
 from include.site.site import Site

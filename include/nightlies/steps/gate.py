@@ -14,16 +14,15 @@ from include.nightlies.records import publications as records
 from include.nightlies.records import quality
 from include.nightlies.records.quality import QualityVerdict
 from include.nightlies.rules.build import BuildRecord
-from include.nightlies.rules.dependencies import CLEAR_PLAN
+from include.nightlies.rules.dependencies import CLEAR_PLAN, is_required, never_listed, required_pairs
 from include.nightlies.rules.index import RejectedArtifact
 from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.requirements import is_required, never_listed, required_pairs
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.links import build_taken, keep_links
 from include.nightlies.steps.values import Night
 from include.settings.model import Slot
-from include.settings.quality import QualityMode, Suite
+from include.settings.prepare import QualityMode, Suite
 from include.site.site import Site
 
 log = logging.getLogger(__name__)

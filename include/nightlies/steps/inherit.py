@@ -18,12 +18,11 @@ from include.nightlies.rules.approval import link_digest
 from include.nightlies.rules.publication import Figures, Move, Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.approve import require_approved
-from include.nightlies.steps.inherited_changeset import require_native
-from include.nightlies.steps.prepare import prepare_batch
+from include.nightlies.steps.links import LinkChange, set_links
+from include.nightlies.steps.prepare import prepare_batch, require_native
 from include.nightlies.steps.provenance import vouch
 from include.nightlies.steps.publish import PublishOutcome, publish_batch
 from include.nightlies.steps.reserve import reserve_run
-from include.nightlies.steps.set_links import LinkChange, set_links
 from include.nightlies.steps.values import Batch, BatchOutcome, Item
 from include.site.single_changes import contents_of
 from include.site.site import Site

@@ -3,33 +3,182 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import stat
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from include.cvmfs.commit.commit import NewTag
-from include.cvmfs.format.paths import is_below, link_target
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.paths import ancestors, common_top, is_below, link_target
 from include.cvmfs.revision.revision import Revision
-from include.gateway.errors import TagRefused
+from include.gateway.errors import PathBusy, TagRefused
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildIncomplete, BuildMissing
-from include.nightlies.records import builds
+from include.nightlies.records import builds, quality
 from include.nightlies.records import links as linked
 from include.nightlies.records import publications as records
 from include.nightlies.records.links import LINK, TAG, LinkRecord
-from include.nightlies.rules.build import BuildRecord
-from include.nightlies.rules.destinations import build_directory
-from include.nightlies.rules.links import LinkDecision, LinkState, Present, decide, links_of, stayed
-from include.nightlies.rules.publication import Publication
-from include.nightlies.steps.completeness import Completeness
+from include.nightlies.rules.build import ArtifactRecord, BuildRecord
+from include.nightlies.rules.dependencies import Pair, never_listed, required_pairs
+from include.nightlies.rules.destinations import build_directory, destination_of
+from include.nightlies.rules.links import LinkDecision, LinkState, Present, decide, links_of, relative, stayed
+from include.nightlies.rules.publication import Publication, standing
 from include.nightlies.steps.provenance import SetLink, vouch_links
-from include.nightlies.steps.set_links import LinkChange, set_links
 from include.nightlies.steps.values import Night
 from include.publishers.base import Published
 from include.settings.model import Slot
-from include.settings.templates import fill
+from include.settings.text_types import fill
 from include.site.site import Site
+
+
+class Completeness:
+    """Judges one build against one revision after the other. The ledger is read once."""
+
+    def __init__(self, ledger: Bind, slot: Slot, build: BuildRecord) -> None:
+        self.build = build
+        self._bind = ledger
+        self._slot = slot
+        self._published: dict[int, list[Publication]] = {}
+        for publication in records.publications_of_build(ledger, build.id):
+            if publication.artifact is not None:
+                self._published.setdefault(publication.artifact, []).append(publication)
+        self._wanted: dict[Pair, tuple[str, str]] = {}
+        self._others: list[tuple[str, str]] = []
+        self._faults: list[str] = []
+        self._look_at_ledger()
+
+    def lacking(self, tree: Revision) -> list[str]:
+        """What is missing in that revision, each with its reason; nothing if the build is whole."""
+        gone = []
+        for pair, (where, recorded) in self._wanted.items():
+            if not _stands(tree, where, recorded):
+                what = "nothing is" if standing(tree, where) is None else "another tree is"
+                gone.append(f"{'/'.join(pair)}: was published, and now {what} at {where}")
+        if not (self._wanted or self._faults or any(_stands(tree, *other) for other in self._others)):
+            # nothing is required, and yet no link may lead to what is not there
+            return ["nothing of it is in the repository"]
+        return self._faults + gone
+
+    def _look_at_ledger(self) -> None:
+        build, slot = self.build, self._slot
+        rejected = {(artifact.project, artifact.platform): artifact.reason for artifact in build.rejected}
+        self._faults += [
+            f"{artifact.name}: rejected: {artifact.reason}"
+            for artifact in build.rejected
+            if not (artifact.project and artifact.platform)
+        ]
+        known = {(row.artifact.project, row.artifact.platform): row for row in build.artifacts}
+        listed = [*known, *((str(a), str(b)) for a, b in rejected if a and b)]
+        required = required_pairs(slot, listed)
+        for pair in required:
+            record = known.get(pair)
+            if record is None or pair in rejected:
+                # also what was published before: which of two is meant now cannot be known
+                reason = f"rejected: {rejected[pair]}" if pair in rejected else "not in the index"
+                self._faults.append(f"{'/'.join(pair)}: {reason}")
+            elif (fault := self._fault(record)) is not None:
+                self._faults.append(f"{'/'.join(pair)}: {fault}")
+        self._faults += [f"{name}: nothing of it is in the index" for name in never_listed(slot, listed)]
+        if not required:
+            self._others = [found for record in known.values() if (found := self._recorded(record))[1]]
+        if not build.complete:
+            self._faults.append("its index is not complete yet")
+        self._faults += map(str, quality.blocked(self._bind, slot.name, build.build_id, slot.quality))
+
+    def _recorded(self, record: ArtifactRecord) -> tuple[str, str]:
+        """Where an artifact is to be, and the nested catalog that it became there; "" if it never was published."""
+        artifact = record.artifact
+        where = destination_of(self._slot, self.build, artifact)
+        return where, records.recorded_nested_hash(self._bind, self._slot.repository, where, artifact.sha256) or ""
+
+    def _fault(self, record: ArtifactRecord) -> str | None:
+        artifact = record.artifact
+        where, recorded = self._recorded(record)
+        tries = self._published.get(record.id, [])
+        if not recorded:
+            return f"{tries[0].state.value}: {tries[0].reason}" if tries else "no run has published it"
+        self._wanted[artifact.project, artifact.platform] = (where, recorded)
+        if not any(publication.nested_hash == recorded and publication.verified_at for publication in tries):
+            return "published, and not read back yet"
+        return None
+
+
+def _stands(tree: Revision, where: str, recorded: str) -> bool:
+    held = standing(tree, where)
+    return held is not None and held.hash == recorded
+
+
+Decide = Callable[[Revision, Sequence[str]], Mapping[str, str]]
+"""Given a revision and places: which links are to be set there, and the absolute path that each leads to."""
+
+_DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChange:
+    """Links to set: what ``decide`` returns for the places.
+
+    Directories above are made, those in ``nested`` as nested catalogs. ``tag`` names the last revision; without a link
+    to set its lease is on ``beside``.
+    """
+
+    places: Sequence[str]
+    decide: Decide
+    beside: str = ""
+    nested: Collection[str] = ()
+    tag: NewTag | None = None
+
+
+def set_links(site: Site, attempt: Attempt, fqrn: str, change: LinkChange) -> tuple[Published, ...]:
+    """Set the links; under each lease ``decide`` is asked again, of what is there then.
+
+    One lease on the directory above all of them and one revision; if a lease below it is held, one lease on each
+    link's own path. Nothing to do takes no lease. Raises PathBusy, DestinationError, what ``decide`` raises, and what a
+    commit raises.
+    """
+    now, holder, tag = attempt.clock(), attempt.holder, change.tag
+    publisher, entry = site.publisher(fqrn), _DIRECTORY.changed(mtime=int(now.timestamp()))
+
+    def setting(paths: Sequence[str]) -> Callable[[Edit], None]:
+        def apply(edit: Edit) -> None:
+            for path, target in change.decide(edit, paths).items():
+                for above in list(ancestors(path))[:-1]:
+                    if edit.lookup(above) is None:
+                        edit.make_nested(above, entry) if above in change.nested else edit.add(above, entry)
+                edit.symlink(path, relative(path, target), now=int(now.timestamp()))
+
+        return apply
+
+    head = site.head(fqrn)
+    view = head.revision
+    moving = list(change.decide(view, change.places))
+    if not moving:
+        if tag is None:
+            return ()
+        return (publisher.change(change.beside, setting(change.places), holder=holder, now=now, tag=tag),)
+    tops = sorted({_topmost_missing(view, path) for path in moving})
+    together = common_top(tops)
+    if len(moving) > 1 and together:
+        try:
+            return (publisher.change(together, setting(moving), holder=holder, now=now, tag=tag),)
+        except PathBusy as busy:
+            log.info("%d links one by one, since %s", len(moving), busy)
+    done = []
+    for number, path in enumerate(moving, 1):
+        head = site.head(fqrn)
+        lease = _topmost_missing(head.revision, path)
+        last = tag if number == len(moving) else None
+        done.append(publisher.change(lease, setting([path]), holder=holder, now=now, tag=last))
+    return tuple(done)
+
+
+def _topmost_missing(view: Revision, path: str) -> str:
+    """Where the lease for a link has to be: the parent of a lease's path must be there."""
+    return next((above for above in ancestors(path) if view.lookup(above) is None), path)
+
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
+from include.cvmfs.commit.group import rebase
+from include.cvmfs.commit.metadata_objects import store_all
 from include.cvmfs.coordination.generation import Look, look
 from include.cvmfs.errors import DestinationError
+from include.cvmfs.format.catalog import PackedCatalog
 from include.cvmfs.ingest.changeset import Changeset, objects_of
 from include.cvmfs.ingest.prepare import PrepareProgress
 from include.cvmfs.revision.repository import Repository
@@ -24,12 +27,67 @@ from include.nightlies.records.damage import Damage
 from include.nightlies.rules.publication import Figures, Move, Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.errors import FailedBefore
-from include.nightlies.steps.inherited_changeset import rebased_changeset
 from include.nightlies.steps.sources import opened, source_limits
 from include.nightlies.steps.values import Batch, BatchOutcome, Item
+from include.publishers.capabilities import Operation
 from include.publishers.destinations import is_free, is_tree, missing_directories, occupied
+from include.publishers.errors import NotSupported
+from include.settings.model import PublisherKind
 from include.site.preparing import TreeToPrepare, journal_of, prepare_for
 from include.site.site import Site
+
+
+def rebased_changeset(
+    site: Site, repository: Repository, seen: Look, item: Item, *, now: datetime, dry_run: bool
+) -> Changeset:
+    """Write the catalogs of the tree at ``item.inherits`` for the item's destination, and store them.
+
+    ``seen`` was looked up before ``repository`` was opened. Raises DestinationError if the tree is gone, NotSupported
+    for a repository with a publisher node, and what reading catalogs and storing raise.
+    """
+    fqrn, source = repository.fqrn, item.inherits or ""
+    require_native(site, fqrn, item.destination)
+    there = repository.revision.nested_at(source)
+    if there is None:
+        raise DestinationError(source, f"the source tree no longer exists; {item.name} cannot be inherited from it")
+    packed: list[tuple[str, bytes]] = []
+
+    def keep(catalog: PackedCatalog) -> None:
+        packed.append((catalog.hash.key, catalog.data))
+
+    layout = repository.revision.root.layout
+    tree = rebase(repository.catalogs, there, item.destination, keep, layout=layout)
+    if not dry_run:
+        store_all(site.repository_store(fqrn), packed)
+    return Changeset(
+        repository=fqrn,
+        destination=item.destination,
+        root=tree.reference.hash,
+        root_size=tree.reference.size,
+        root_entry=tree.root_entry,
+        statistics=tree.statistics,
+        catalogs=tree.catalogs,
+        objects_new=tree.catalogs,
+        objects_reused=tree.statistics.total.regular,
+        bytes_uploaded=tree.bytes,
+        source=source,
+        created=now,
+        source_sha256=item.sha256,
+        base_root=repository.manifest.root,
+        base_revision=repository.manifest.revision,
+        generation=seen.completed,
+        swept=seen.swept,
+        notes=(f"inherited from {source}, by its catalogs alone",),
+        stored=not dry_run,
+    )
+
+
+def require_native(site: Site, fqrn: str, path: str) -> None:
+    """Raises NotSupported where catalogs cannot be written by us, before anything is done."""
+    if site.settings.repository(fqrn).publisher is PublisherKind.CVMFS_SERVER:
+        what = f"{path}: {Operation.RENAME.value}: cvmfs_server works on files and knows no catalogs"
+        raise NotSupported(fqrn, f"{what}; use publisher: native, or let the index list all artifacts", path=path)
+
 
 Progress = Callable[[Item, PrepareProgress], None]
 

@@ -12,8 +12,13 @@ from include.cvmfs.sources.artifact import open_artifact
 from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.source import SourceLimits, TreeSource
 from include.nightlies.errors import BadIndex, BuildMissing
-from include.nightlies.rules.index import MAX_INDEX_BYTES, BuildIndex
-from include.nightlies.rules.signatures import MAX_SIGNATURE_BYTES, public_key, require_signature
+from include.nightlies.rules.index import (
+    MAX_INDEX_BYTES,
+    MAX_SIGNATURE_BYTES,
+    BuildIndex,
+    public_key,
+    require_signature,
+)
 from include.nightlies.steps.errors import (
     SOURCE_AMBIGUOUS,
     ArtifactDirectory,
@@ -24,7 +29,7 @@ from include.nightlies.steps.errors import (
 from include.nightlies.steps.values import Item
 from include.settings.model import Slot
 from include.settings.prepare import ArtifactLimits
-from include.settings.templates import fill
+from include.settings.text_types import fill
 from include.site.site import Site
 from include.storage.errors import NotFound
 from include.storage.file import FileStore

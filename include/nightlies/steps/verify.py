@@ -18,11 +18,10 @@ from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
 from include.nightlies.records import builds, damage
 from include.nightlies.records import bulk as many
-from include.nightlies.records import created_directories as created
 from include.nightlies.records import publications as records
+from include.nightlies.records import undos as created
 from include.nightlies.records.damage import Damage
-from include.nightlies.rules.current_content import standing
-from include.nightlies.rules.publication import Publication
+from include.nightlies.rules.publication import Publication, standing
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import NotVerified
 from include.nightlies.steps.values import Batch

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
+from include.care.provenance.document import ChangeKind, ProvenanceRecord
+from include.care.provenance.records import begun, newest, note
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.commit.rebase import Rebased, rebase
+from include.cvmfs.commit.group import Rebased, rebase
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.format.catalog import PackedCatalog
 from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS
@@ -21,27 +23,126 @@ from include.cvmfs.revision.repository import Repository
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildUnknown, UndoRefused
-from include.nightlies.records import builds
+from include.nightlies.records import builds, questions
 from include.nightlies.records import links as linked
 from include.nightlies.records import publications as records
 from include.nightlies.records import undos as undone
 from include.nightlies.records.links import LINK, LinkRecord
 from include.nightlies.records.undos import Undone
+from include.nightlies.rules import approval
+from include.nightlies.rules.approval import Bound, QuestionKind, WantedApproval
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
-from include.nightlies.rules.current_content import standing
 from include.nightlies.rules.destinations import build_directory, destination_of
 from include.nightlies.rules.links import LinkState, relative
 from include.nightlies.rules.order import select
-from include.nightlies.steps.completeness import Completeness
-from include.nightlies.undo.links_to_build import MovedLink, leading_into, leading_to, links_of_slot, shown_by_links
-from include.nightlies.undo.plan import Instead, Predecessor, UndoneDestination, UndoPlan, Wish
-from include.nightlies.undo.provenance import vouch_undone
+from include.nightlies.rules.publication import standing
+from include.nightlies.steps.approve import ApprovalRequest, require_answer, settings_of
+from include.nightlies.steps.links import Completeness
+from include.nightlies.undo.plan import (
+    Instead,
+    MovedLink,
+    Predecessor,
+    UndoneDestination,
+    UndoPlan,
+    Wish,
+    leading_into,
+    leading_to,
+    links_of_slot,
+    shown_by_links,
+)
 from include.publishers.base import Published
 from include.publishers.destinations import is_reserved
-from include.publishers.unused_directories import topmost
+from include.publishers.required_objects import topmost
 from include.settings.model import Slot
 from include.site.single_changes import contents_of
 from include.site.site import Site
+
+OF_USE = timedelta(hours=12)
+"""How long an answer is of use: what is undone does not grow old, but a run does."""
+
+
+def ask_undo(site: Site, attempt: Attempt, plan: UndoPlan, *, wished: bool) -> ApprovalRequest:
+    """Record the question of a run that undoes, if the repository asks for approval, or `wished` for this run."""
+    if site.settings.repository(plan.repository).approval is None and not wished:
+        return ApprovalRequest(None, True, f"{plan.repository} asks for no approval, nor does this run")
+    if plan.refused or not (plan.taken or plan.links):
+        return ApprovalRequest(None, True, "there is nothing to approve")
+    settings, now = settings_of(site, plan.repository), attempt.clock()
+    slot = site.settings.slot(plan.wish.slot)
+    top = build_directory(slot, plan.build.build_id, build_date=plan.build.date)
+    wanted = WantedApproval(
+        QuestionKind.UNDO, plan.repository, f"Undo {plan.build.key} of {slot.name} in {plan.repository}?",
+        (f"run {attempt.run}, because: {plan.wish.reason}", *plan.lines()),
+        (Bound(str(plan.build.key), top, digest_of(plan)),), settings.deadline_minutes, now + OF_USE,
+    )  # fmt: skip
+    until = approval.deadline(now, settings.deadline_minutes, wanted.expires)
+    question = questions.ask(site.ledger, attempt.run, wanted, now=now, deadline=until)
+    what = f"{len(plan.taken)} places and {len(plan.links)} links to approve"
+    return ApprovalRequest(question, True, f"{what}, digest {wanted.digest}")
+
+
+def require_undo_approved(site: Site, plan: UndoPlan, run: str, *, wished: bool) -> None:
+    """Raises NotApproved unless exactly this was approved in this run, or no approval is required."""
+    if site.settings.repository(plan.repository).approval is not None or wished:
+        require_answer(site.ledger, run, str(plan.build.key), digest_of(plan))
+
+
+def digest_of(plan: UndoPlan) -> str:
+    """The digest of what an approval of undoing binds: each place, what it has, and what comes instead; no revision."""
+    taken = [
+        (target.destination, target.held, target.instead.path, str(target.instead.reference.hash)) if target.instead
+        else (target.destination, target.held)
+        for target in plan.taken
+    ]  # fmt: skip
+    links = [(link.path, link.was, link.target or "") for link in plan.links]
+    return approval.undo_digest(plan.repository, f"{plan.wish.slot} {plan.build.key}", [*taken, *links])
+
+
+def vouch_undone(
+    site: Site,
+    attempt: Attempt,
+    plan: UndoPlan,
+    found: Sequence[tuple[ArtifactRecord, Predecessor | None]],
+    *,
+    revision: int | None,
+    now: datetime,
+) -> None:
+    """Record who took back what, and why. Raises LedgerUnavailable.
+
+    `found`: what an earlier try took back and died before it was recorded, each with what is there instead; of these
+    only what is not recorded yet.
+    """
+    slot, build = site.settings.slot(plan.wish.slot), plan.build
+    revision, holder = revision or plan.revision, attempt.holder
+    record = begun(site, plan.repository, revision=revision, run_id=attempt.run, holder=holder, at=now)
+    common = replace(record, slot=slot.name, reason=plan.wish.reason)
+    for link in plan.links:
+        leads = replace(common, path=link.path, before=link.was, reason=f"{build.key} is undone: {plan.wish.reason}")
+        if link.build is not None:
+            leads = replace(leads, kind=ChangeKind.LINK, leads_to=link.target, build_id=link.build.build_id)
+        note(site, leads if link.build is not None else replace(leads, kind=ChangeKind.REMOVED))
+
+    def removal(removed: ArtifactRecord, before: Predecessor | None) -> ProvenanceRecord:
+        artifact = removed.artifact
+        where = destination_of(slot, build, artifact)
+        own = replace(
+            common, path=where, build_id=build.build_id, project=artifact.project, platform=artifact.platform
+        )  # fmt: skip
+        if before is None:
+            return replace(own, kind=ChangeKind.REMOVED, artifact_sha256=artifact.sha256)
+        known = records.recorded_nested_hash(site.ledger, plan.repository, where, before.sha256)
+        return replace(
+            own, artifact_sha256=before.sha256, nested_hash=known, came_from=before.path, from_build=before.build_id
+        )  # fmt: skip
+
+    for target in plan.taken:
+        note(site, replace(removal(target.artifact, target.instead), before=target.held or None))
+    for removed, before in found:
+        late = removal(removed, before)
+        last = newest(site.ledger, late.repository, late.path)
+        if last is not None and (last.kind, last.nested_hash) != (late.kind, late.nested_hash):
+            note(site, late)
+
 
 _TAGS = 5  # that are searched for what was there before a rebuild
 

@@ -14,15 +14,15 @@ from include.care.watch.render import rows_of
 from include.care.watch.summary import Fate, Summary
 from include.nightlies.records import builds, progress
 from include.nightlies.records.quality import QualityRecord
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import all_links_of
 from include.nightlies.rules.states import State
 from include.nightlies.steps.sources import absolute
 from include.pages.addresses import night, run_of, start
 from include.pages.asked import Asked
-from include.pages.leases import open_leases
 from include.pages.nights import rows
 from include.pages.nights.view import cell_of, matrices, progress_of
+from include.pages.provenance import open_leases
 from include.quality.pages import docs_file, folder_of_run
 from include.settings.model import Slot
 from include.settings.urls import browser_url

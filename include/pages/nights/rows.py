@@ -9,17 +9,16 @@ from datetime import date, datetime
 
 from sqlalchemy import and_, func, or_, select
 
-from include.care.watch.summary import expected
-from include.care.watch.verdict import NightVerdict, verdict_of
+from include.care.watch.summary import NightVerdict, expected, verdict_of
 from include.ledger.engine import Bind, reading
 from include.nightlies.records import quality
 from include.nightlies.records.builds import preceding_row
 from include.nightlies.records.links import LINK, LinkRecord
 from include.nightlies.records.quality import QualityRecord
 from include.nightlies.records.tables import artifacts, builds, links, publications
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
+from include.nightlies.rules.dependencies import is_required, is_taken
 from include.nightlies.rules.links import LinkState
-from include.nightlies.rules.requirements import is_required, is_taken
 from include.nightlies.rules.states import Skip, State
 from include.settings.model import Slot
 

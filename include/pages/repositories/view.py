@@ -12,7 +12,20 @@ from include.care.provenance.document import ChangeKind
 from include.care.replicas.states import ReplicaLook, ReplicaState
 from include.pages.addresses import provenance, run_of, task_of
 from include.pages.charts import bars, figure, line
-from include.pages.repositories.rows import CollectionRow
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionRow:
+    """One collection that ended. `garbage`: objects that it condemned and left."""
+
+    ended_at: datetime
+    kept: int
+    deleted: int
+    bytes_deleted: int
+    garbage: int
+    lost: int
+    seconds: float
+
 
 SOON_DAYS = 7
 """A whitelist that ends within so many days is marked."""

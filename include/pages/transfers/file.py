@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from include.fts.client.open import server_url
-from include.pages.asked import Asked
-from include.pages.errors import BadPageQuery
+from include.pages.asked import Asked, BadPageQuery
 from include.pages.transfers import rows, view
-from include.pages.transfers.changes import CHANGES
-from include.pages.transfers.overview import address
+from include.pages.transfers.overview import CHANGES, address
 from include.settings.errors import SettingsError
 from include.stageout.archive import history
 from include.stageout.status import transfer_status

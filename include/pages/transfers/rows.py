@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, func, select, true
 
 from include.ledger.engine import Bind, reading
-from include.stageout.attempts.held import HELD
+from include.stageout.attempts.answers import HELD
 from include.stageout.requests import pieces
 from include.stageout.rest.remembered import RememberedCounts
 from include.stageout.states import TRANSFER_ENDED, TransferState

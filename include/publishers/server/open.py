@@ -7,12 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from include.cvmfs.revision.repository import Repository
+from include.publishers.base import tree_options
 from include.publishers.capabilities import Loss, Operation, Way, require
-from include.publishers.prepare_options import tree_options
 from include.publishers.server.commands import Commands
-from include.publishers.server.comparison import TreeComparison
 from include.publishers.server.connection import NodeAddress
-from include.publishers.server.node import Node
+from include.publishers.server.node import Node, TreeComparison
 from include.publishers.server.pack import Packing
 from include.publishers.server.publisher import ServerPublisher
 from include.settings.model import RepositorySettings

@@ -11,9 +11,33 @@ from include.errors import ErrorRow
 from include.gateway.duration import parse_duration
 from include.gateway.errors import PathBusy
 from include.publishers.errors import PublisherError
-from include.publishers.server import errors as kinds
 from include.publishers.server.commands import HELD, MISPLACED
-from include.publishers.server.errors import NodeBusy, NodeError, TransactionOpen
+from include.publishers.server.errors import (
+    ANOTHER_PUBLISH,
+    COMMAND_FAILED,
+    COMMAND_HUNG,
+    COMMAND_MISSING,
+    COMMIT_REFUSED,
+    FILES_OPEN,
+    INPUT_REFUSED,
+    KEY_REFUSED,
+    LEASE_LOST,
+    LEASE_NOT_DROPPED,
+    NAME_REFUSED,
+    NODE_FULL,
+    NOT_IN_TRANSACTION,
+    OPEN_FAILED,
+    PATH_REFUSED,
+    PLACE_REFUSED,
+    REPOSITORY_UNAVAILABLE,
+    SIGNING_FAILED,
+    SYNC_FAILED,
+    UNKNOWN_REPOSITORY,
+    WHITELIST_EXPIRED,
+    NodeBusy,
+    NodeError,
+    TransactionOpen,
+)
 
 _SHOWN_LINES = 8
 _LINE_CHARACTERS = 300
@@ -45,55 +69,55 @@ _NO_PROGRAM = frozenset({126, 127})
 CODES: Mapping[tuple[Verb, int], Kind] = {
     (Verb.TRANSACTION, 16): PathBusy,
     (Verb.TRANSACTION, 17): TransactionOpen,
-    (Verb.TRANSACTION, 2): kinds.PATH_REFUSED,
-    (Verb.TRANSACTION, 20): kinds.PATH_REFUSED,
-    (Verb.TRANSACTION, 22): kinds.INPUT_REFUSED,
-    (Verb.TRANSACTION, 5): kinds.OPEN_FAILED,
-    (Verb.LOCK, 66): kinds.UNKNOWN_REPOSITORY,  # of flock: no such folder
-    (Verb.ABORT, 5): kinds.LEASE_NOT_DROPPED,
-    (Verb.ABORT, 6): kinds.LEASE_NOT_DROPPED,
-    (Verb.ABORT, 4): kinds.FILES_OPEN,
+    (Verb.TRANSACTION, 2): PATH_REFUSED,
+    (Verb.TRANSACTION, 20): PATH_REFUSED,
+    (Verb.TRANSACTION, 22): INPUT_REFUSED,
+    (Verb.TRANSACTION, 5): OPEN_FAILED,
+    (Verb.LOCK, 66): UNKNOWN_REPOSITORY,  # of flock: no such folder
+    (Verb.ABORT, 5): LEASE_NOT_DROPPED,
+    (Verb.ABORT, 6): LEASE_NOT_DROPPED,
+    (Verb.ABORT, 4): FILES_OPEN,
 }
 """Exit codes and what they mean where nothing is said that is more precise."""
 _EXACT = frozenset({PathBusy, TransactionOpen})
 
 # The first that is found in the output counts. Messages of the gateway come before those of the steps they end.
 MESSAGES: Sequence[tuple[str, Kind]] = (
-    ("No space left on device", kinds.NODE_FULL),
-    ("Disk quota exceeded", kinds.NODE_FULL),
+    ("No space left on device", NODE_FULL),
+    ("Disk quota exceeded", NODE_FULL),
     ("Path busy. Time remaining", PathBusy),
     ("lease path busy", PathBusy),
     ("another transaction is already open", TransactionOpen),
-    ("invalid_hmac", kinds.KEY_REFUSED),
-    ("authorization error", kinds.KEY_REFUSED),
-    ("cannot read gateway key", kinds.KEY_REFUSED),
-    ("invalid lease", kinds.LEASE_LOST),
-    ("lease_expired", kinds.LEASE_LOST),
-    ("no statistics counters for lease", kinds.LEASE_LOST),
-    ("cannot drop lease", kinds.LEASE_NOT_DROPPED),
-    ("doesn't recognize the lease or cannot drop it", kinds.LEASE_NOT_DROPPED),
-    ("is not in a transaction", kinds.NOT_IN_TRANSACTION),
+    ("invalid_hmac", KEY_REFUSED),
+    ("authorization error", KEY_REFUSED),
+    ("cannot read gateway key", KEY_REFUSED),
+    ("invalid lease", LEASE_LOST),
+    ("lease_expired", LEASE_LOST),
+    ("no statistics counters for lease", LEASE_LOST),
+    ("cannot drop lease", LEASE_NOT_DROPPED),
+    ("doesn't recognize the lease or cannot drop it", LEASE_NOT_DROPPED),
+    ("is not in a transaction", NOT_IN_TRANSACTION),
     ("in a transaction", TransactionOpen),
-    ("Open writable file descriptors", kinds.FILES_OPEN),
-    ("Current working directory is in", kinds.FILES_OPEN),
-    ("Repository whitelist for", kinds.WHITELIST_EXPIRED),
-    ("whitelist expired", kinds.WHITELIST_EXPIRED),
-    ("Repository unavailable under", kinds.REPOSITORY_UNAVAILABLE),
-    ("Another publish process is active", kinds.ANOTHER_PUBLISH),
-    ("is already in use", kinds.NAME_REFUSED),
-    ("Spaces are not allowed in tag names", kinds.NAME_REFUSED),
-    ("Lease end request - error reply", kinds.COMMIT_REFUSED),
-    ("SessionContext", kinds.COMMIT_REFUSED),
-    ("Failed to commit transaction", kinds.COMMIT_REFUSED),
-    ("Synchronization failed", kinds.SYNC_FAILED),
-    ("Failed to apply .cvmfsdirtab", kinds.SYNC_FAILED),
-    ("Manifest creation failed", kinds.SYNC_FAILED),
-    ("Tagging failed", kinds.NAME_REFUSED),
-    ("Signing failed", kinds.SIGNING_FAILED),
-    ("cannot open transaction on non-existing path", kinds.PATH_REFUSED),
-    ("not a directory", kinds.PATH_REFUSED),
-    ("does not exist", kinds.UNKNOWN_REPOSITORY),
-    ("cannot acquire lease", kinds.OPEN_FAILED),
+    ("Open writable file descriptors", FILES_OPEN),
+    ("Current working directory is in", FILES_OPEN),
+    ("Repository whitelist for", WHITELIST_EXPIRED),
+    ("whitelist expired", WHITELIST_EXPIRED),
+    ("Repository unavailable under", REPOSITORY_UNAVAILABLE),
+    ("Another publish process is active", ANOTHER_PUBLISH),
+    ("is already in use", NAME_REFUSED),
+    ("Spaces are not allowed in tag names", NAME_REFUSED),
+    ("Lease end request - error reply", COMMIT_REFUSED),
+    ("SessionContext", COMMIT_REFUSED),
+    ("Failed to commit transaction", COMMIT_REFUSED),
+    ("Synchronization failed", SYNC_FAILED),
+    ("Failed to apply .cvmfsdirtab", SYNC_FAILED),
+    ("Manifest creation failed", SYNC_FAILED),
+    ("Tagging failed", NAME_REFUSED),
+    ("Signing failed", SIGNING_FAILED),
+    ("cannot open transaction on non-existing path", PATH_REFUSED),
+    ("not a directory", PATH_REFUSED),
+    ("does not exist", UNKNOWN_REPOSITORY),
+    ("cannot acquire lease", OPEN_FAILED),
 )
 _SPOKEN = frozenset(Verb) - {Verb.LOCK, Verb.LOOK, Verb.PLACE, Verb.UNPACK, Verb.SPOOL}
 
@@ -107,11 +131,11 @@ def failure(
     if code == HELD:
         return busy(NodeBusy, fqrn, path, f"another task of ours is at work on the node{words}", limit_s)
     if code == MISPLACED:
-        return kinds.PLACE_REFUSED(fqrn, f"{path or '/'} is not there on the node{words}", path=path)
+        return PLACE_REFUSED(fqrn, f"{path or '/'} is not there on the node{words}", path=path)
     if code in _TIMED_OUT:
-        return kinds.COMMAND_HUNG(fqrn, f"{path or '/'}: {verb.value} took longer than {limit_s} s{words}", path=path)
+        return COMMAND_HUNG(fqrn, f"{path or '/'}: {verb.value} took longer than {limit_s} s{words}", path=path)
     if code in _NO_PROGRAM:
-        return kinds.COMMAND_MISSING(fqrn, detail, path=path)
+        return COMMAND_MISSING(fqrn, detail, path=path)
     kind = _kind(verb, code, "\n".join(lines))
     if kind is PathBusy:
         text = f"{fqrn}{path or '/'} is leased by another writer"
@@ -129,11 +153,11 @@ def busy(kind: type[NodeBusy], fqrn: str, path: str, detail: str, at_most_s: flo
 def _kind(verb: Verb, code: int, text: str) -> Kind:
     by_code = CODES.get((verb, code))
     if by_code in _EXACT:
-        return by_code or kinds.COMMAND_FAILED
+        return by_code or COMMAND_FAILED
     for pattern, kind in MESSAGES if verb in _SPOKEN else MESSAGES[:2]:
         if pattern in text:
             return kind
-    return by_code or kinds.COMMAND_FAILED
+    return by_code or COMMAND_FAILED
 
 
 def _remaining_s(lines: Sequence[str]) -> float:

@@ -17,25 +17,27 @@ from typing import BinaryIO
 
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.catalog import MARKER
-from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.objects import Compression
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import DEFAULTS, NO_BASE, Base, PrepareOptions, PrepareProgress, prepare
 from include.cvmfs.ingest.spool import SpecialBits, Specials
-from include.cvmfs.ingest.tree_limits import beyond, check_member
+from include.cvmfs.ingest.tree import beyond, check_member
 from include.cvmfs.sources.directory import DirectorySource
-from include.cvmfs.sources.owners import OwnerMap, fixed
 from include.cvmfs.sources.source import (
     SPECIALS,
+    AttributedSource,
     Entry,
     EntryKind,
     Opener,
+    OwnerMap,
     SourceLimits,
     TreeSource,
     checked_destination,
+    fixed,
     refused,
+    unpack_xattrs,
 )
 from include.cvmfs.sources.tarball import TarSource
-from include.cvmfs.sources.xattrs import AttributedSource, unpack_xattrs
 from include.publishers.capabilities import Operation
 from include.publishers.server.errors import PACKED_MISSING
 from include.storage.file import FileStore

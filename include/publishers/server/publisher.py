@@ -29,13 +29,12 @@ from include.publishers.base import PhaseTimes, Published, Released, Reserved
 from include.publishers.capabilities import Operation
 from include.publishers.destinations import is_derived_from, is_reserved, is_tree, missing_directories, occupied
 from include.publishers.errors import NotSupported
-from include.publishers.server.comparison import OWNER, SLIGHT, FirstDifference, TreeComparison
+from include.publishers.required_objects import unused
 from include.publishers.server.errors import NOT_SEEN, SYNC_FAILED, NodeError, NodeLost, NodeUnreachable
 from include.publishers.server.maintenance import NodeUpkeep
-from include.publishers.server.node import OnLease, Session
+from include.publishers.server.node import OWNER, SLIGHT, FirstDifference, OnLease, Session, TreeComparison
 from include.publishers.server.outcomes import Verb
 from include.publishers.server.pack import NodeArchive, Packing, member
-from include.publishers.unused_directories import unused
 
 log = logging.getLogger(__name__)
 

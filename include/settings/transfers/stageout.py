@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from include.settings.block import Block
 from include.settings.names import is_below, logical_name_fault
+from include.settings.prepare import Block
 from include.settings.text_types import ConnectionId, Name, fault
 
 _USER = "{user}"

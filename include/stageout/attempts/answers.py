@@ -4,19 +4,78 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import ColumnElement, Connection, Row, Table, select, update
 
-from include.fts.client.replies import FileStatus, JobStatus
+from include.fts.client.jobs import FileStatus, JobStatus
 from include.fts.states import FailureReason, FailureScope, FileState, JobState
+from include.ledger.engine import Bind, reading, writing
 from include.stageout.attempts.submission import TRANSFER_KEY
 from include.stageout.moves import TransferMove, writes_text
-from include.stageout.retry import RetryAlgorithm, RetryDecision, TransferFailureClass, failure_class
+from include.stageout.requests import pieces
+from include.stageout.retry import (
+    MAX_REASON_CHARACTERS,
+    RetryAlgorithm,
+    RetryDecision,
+    TransferFailureClass,
+    failure_class,
+)
 from include.stageout.states import TransferJobState, TransferState
+from include.stageout.tables import stageout_jobs, stageout_transfers
+
+HELD = "held: "
+"""Begins the reason of what is held."""
+MOST_NOTED = 5000
+"""Transfers of a queue that one batch of the submitter writes to; the next one goes on."""
+_ENDED = "held no more: FTS answers"
+
+
+def note_held_queue(bind: Bind, queue: int, why: str) -> None:
+    """Write on the new transfers of a queue why they are not submitted."""
+    columns = stageout_transfers.c
+    _write(bind, stageout_transfers, [columns.state == _T.NEW.value, columns.queue == queue], f"{HELD}{why}")
+
+
+def note_held_jobs(bind: Bind, jobs: Collection[int], why: str) -> None:
+    """Write on jobs, and on their transfers, why FTS says nothing of them."""
+    for piece in pieces(sorted(jobs)):
+        _write(bind, stageout_jobs, [stageout_jobs.c.id.in_(piece)], f"{HELD}{why}")
+        _write(bind, stageout_transfers, _at_fts(piece), f"{HELD}{why}")
+
+
+def end_held_jobs(bind: Bind, jobs: Collection[int]) -> None:
+    """Take that back: FTS has said something of the jobs."""
+    columns = stageout_jobs.c
+    for piece in pieces(sorted(jobs)):
+        with reading(bind) as connection:
+            query = select(columns.id).where(columns.id.in_(piece), columns.reason.startswith(HELD))
+            held = list(connection.scalars(query))
+        if held:
+            _write(bind, stageout_jobs, [columns.id.in_(held)], _ENDED)
+            _write(bind, stageout_transfers, _at_fts(held), _ENDED)
+
+
+def _at_fts(jobs: Sequence[int]) -> list[ColumnElement[bool]]:
+    columns = stageout_transfers.c
+    states = [state.value for state in (_T.SUBMITTED, _T.ACTIVE, _T.KILLING)]
+    return [columns.job.in_(jobs), columns.state.in_(states)]
+
+
+def _write(bind: Bind, table: Table, where: Sequence[ColumnElement[bool]], text: str) -> None:
+    """Write a reason to the rows that do not have it."""
+    reason = text[:MAX_REASON_CHARACTERS]
+
+    def work(connection: Connection) -> None:
+        query = select(table.c.id).where(*where, table.c.reason != reason).limit(MOST_NOTED)
+        for piece in pieces(list(connection.scalars(query))):
+            connection.execute(update(table).where(table.c.id.in_(piece), *where).values(reason=reason))
+
+    writing(bind, work)
+
 
 AT_FTS = (TransferState.SUBMITTED, TransferState.ACTIVE, TransferState.KILLING)
 """States in which a transfer is in a job that FTS has."""

@@ -19,11 +19,11 @@ from include.fts.errors import JobUnknown
 from include.fts.states import FailureReason
 from include.ledger.engine import reading, writing
 from include.settings.transfers.sites import ChecksumMode
-from include.stageout.attempts.held import HELD
+from include.stageout.attempts.answers import HELD
 from include.stageout.claims import due
-from include.stageout.components.strays import stray_files
-from include.stageout.components.tools import Stageout
+from include.stageout.components.retry_manager import stray_files
 from include.stageout.moves import writes_text
+from include.stageout.opening import Stageout
 from include.stageout.requests import pieces
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import (

@@ -19,8 +19,8 @@ from include.fts.states import FailureReason, FailureScope
 from include.ledger.engine import reading
 from include.settings.transfers.sites import ChecksumMode, RemoteSite
 from include.stageout.claims import ClaimedRows, claim_registered, claim_transfers, keep_claim, look_again
-from include.stageout.components.tools import Stageout
 from include.stageout.moves import TransferMove, move_transfers, writes_text
+from include.stageout.opening import Stageout
 from include.stageout.places.facts import FileAnswer, FileFacts, SitePlace
 from include.stageout.requests import pieces
 from include.stageout.states import StageoutComponent, TransferState

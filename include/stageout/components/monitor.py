@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, select
 
 from include.errors import NightshiftError
 from include.fts.client.client import MOST_JOBS, FtsClient
-from include.fts.client.replies import FileStatus, JobStatus
+from include.fts.client.jobs import FileStatus, JobStatus
 from include.fts.errors import FtsError, FtsForbidden, JobUnknown
 from include.fts.states import JobState
 from include.ledger.engine import reading, writing
@@ -23,14 +23,15 @@ from include.stageout.attempts.answers import (
     AttemptJudge,
     FileJudgement,
     JobAnswer,
+    end_held_jobs,
     files_by_transfer,
+    note_held_jobs,
     seen_to_copy,
 )
-from include.stageout.attempts.held import end_held_jobs, note_held_jobs
 from include.stageout.claims import ClaimedRows, claim_jobs, claim_transfers, keep_claim, look_again
-from include.stageout.components.tools import Stageout
 from include.stageout.jobs import transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers, note_writing
+from include.stageout.opening import Stageout
 from include.stageout.places.compare import CopiedFile, judge_copies
 from include.stageout.places.verify import CopyDecision, CopyVerdict
 from include.stageout.requests import pieces

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from include.errors import NightshiftError
-from include.stageout.components.tools import Stageout
 from include.stageout.moves import TransferMove
+from include.stageout.opening import Stageout
 from include.stageout.registration.blocks import (
     BlockLimits,
     ClaimedBlock,

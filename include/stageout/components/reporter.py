@@ -15,8 +15,8 @@ from sqlalchemy import Row
 from include.errors import NightshiftError
 from include.stageout.attempts.answers import copy_time
 from include.stageout.claims import LARGE, ClaimedRows, claim_large, claim_transfers, keep_claim, look_again
-from include.stageout.components.tools import Stageout
 from include.stageout.moves import TransferMove, move_transfers
+from include.stageout.opening import Stageout
 from include.stageout.places.compare import READ_IN_PASS, CopiedFile, judge_copies
 from include.stageout.places.facts import UNKNOWN_TIME, SitePlace
 from include.stageout.places.verify import CopyDecision, CopyVerdict

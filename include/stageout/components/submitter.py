@@ -14,12 +14,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, select, update
 
 from include.fts.client.client import BanOf, FtsClient
-from include.fts.client.jobs import JobName
-from include.fts.client.replies import Ban
+from include.fts.client.jobs import Ban, JobName
 from include.fts.errors import DESTINATION_QUEUED, CredentialNeeded, FtsError, FtsForbidden, JobUnknown
 from include.fts.states import FailureReason
 from include.ledger.engine import reading, writing
-from include.stageout.attempts.held import HELD, note_held_queue
+from include.stageout.attempts.answers import HELD, note_held_queue
 from include.stageout.attempts.queues import (
     Link,
     TransferQueue,
@@ -48,10 +47,10 @@ from include.stageout.claims import (
     look_again,
     release_dead,
 )
-from include.stageout.components.tools import Stageout
 from include.stageout.errors import NO_SITE_URL, StageoutError
 from include.stageout.jobs import NewTransferJob, note_unclear, record_job, took_others, transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
+from include.stageout.opening import Stageout
 from include.stageout.requests import pieces
 from include.stageout.retry import SUBMISSION_FAILED, TransferFailureClass, failure_class
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 import requests
 from urllib3.exceptions import HTTPError
 
-from include.fts.client.credentials import BearerToken, Credential, X509Files
+from include.fts.client.transport import BearerToken, Credential, X509Files
 from include.fts.errors import CREDENTIAL_UNREADABLE
 from include.fts.states import FailureReason
 from include.http_calls import CallFailure, failure_of, may_carry_token, pooled_session, repeated
@@ -32,13 +32,13 @@ from include.stageout.places.facts import (
     FileAnswer,
     FileFacts,
     ListedFile,
+    PlaceOptions,
     at_once,
     checksum_of,
     failed,
     read_back,
 )
 from include.stageout.places.multistatus import PROPFIND, FolderEntry, folder_entries, http_time
-from include.stageout.places.options import PlaceOptions
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from include.fts.client.credentials import BearerToken, Credential, X509Files
+from include.fts.client.transport import BearerToken, Credential, X509Files
 from include.fts.states import FailureReason
 from include.settings.transfers.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED, XRDFS_MISSING
@@ -22,12 +22,12 @@ from include.stageout.places.facts import (
     FileAnswer,
     FileFacts,
     ListedFile,
+    PlaceOptions,
     at_once,
     checksum_of,
     failed,
     read_back,
 )
-from include.stageout.places.options import PlaceOptions
 
 _PROGRAM = "xrdfs"
 _ERROR = re.compile(r"\[ERROR\] Server responded with an error: \[(3\d{3})\]")

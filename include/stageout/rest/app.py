@@ -13,11 +13,15 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, FastAPI, Header, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel, Field
+from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
 
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
 from include.site.site import Site
+from include.stageout.components.retry_manager import KilledTransfers, kill, resubmit
+from include.stageout.components.retry_manager import kill_workflow as kill_whole
 from include.stageout.errors import (
     DESTINATION_TAKEN,
     MOVE_REFUSED,
@@ -27,29 +31,107 @@ from include.stageout.errors import (
     WORKFLOW_UNKNOWN,
     StageoutError,
 )
-from include.stageout.rest import changes, questions
-from include.stageout.rest.changes import ChosenDocument, ClosedDocument, KilledDocument, ResubmittedDocument
+from include.stageout.files import MAX_FILES, check_name_space, check_request
+from include.stageout.registration.blocks import close_workflow
+from include.stageout.requests import record_request
+from include.stageout.rest import questions
 from include.stageout.rest.documents import ReceiptDocument, RefusalDocument, RequestDocument, SentDocument
-from include.stageout.rest.errors import (
+from include.stageout.rest.limits import UserCalls, bounded_body, require_json
+from include.stageout.rest.questions import (
+    BODY_INVALID,
     BODY_TOO_LARGE,
+    EDITED_DAG,
     OPERATORS_ONLY,
     QUERY_INVALID,
     TOO_MANY_CALLS,
     UNKNOWN,
     VIEWERS_LOOK,
-)
-from include.stageout.rest.limits import UserCalls, bounded_body, require_json
-from include.stageout.rest.questions import (
+    StageoutUser,
     SummaryKey,
     TransferHistory,
     TransferQuery,
     TransferSummary,
     WorkflowSummary,
+    owner_of,
 )
 from include.stageout.rest.remembered import RememberedCounts
-from include.stageout.rest.users import EDITED_DAG, StageoutUser
 from include.stageout.status import MAX_PAGE, TransferPage, WorkflowStatus, list_transfers, list_workflows
 from include.stageout.sums import export_csv
+
+
+class ChosenDocument(SentDocument):
+    """Which transfers: those with these ids, or those of a workflow. What the user may not change is left as it is."""
+
+    ids: tuple[Annotated[int, Field(ge=1, le=2**62)], ...] | None = Field(None, max_length=MAX_FILES)
+    workflow: str | None = Field(None, max_length=128)
+    user: str | None = Field(None, max_length=128, description="The workflow's owner, for operators; default: yourself")
+
+
+class KilledDocument(BaseModel):
+    """So many transfers are killed, and so many are as soon as FTS confirms it; what is copied already goes on."""
+
+    killed: int
+    killing: int
+
+    @classmethod
+    def of(cls, transfers: KilledTransfers) -> KilledDocument:
+        """Their numbers."""
+        return cls(killed=len(transfers.killed), killing=len(transfers.killing))
+
+
+class ResubmittedDocument(BaseModel):
+    """So many failed and killed transfers are new again."""
+
+    resubmitted: int
+
+
+class ClosedDocument(BaseModel):
+    """The workflow is closed; `changed`: by this call."""
+
+    changed: bool
+
+
+def record(site: Site, user: StageoutUser, body: bytes, key: str | None, *, now: datetime) -> ReceiptDocument:
+    """Record a request of the user. Raises StageoutError."""
+    wanted = RequestDocument.read(body).to_request(user.name, key)
+    check_request(wanted, site.settings.sites)
+    check_name_space(wanted, site.settings.stageout)
+    receipt = record_request(site.ledger, wanted, now=now)
+    return ReceiptDocument(request=receipt.id, files=receipt.files, repeated=receipt.repeated)
+
+
+def kill_chosen(ledger: Engine, user: StageoutUser, body: bytes, *, now: datetime) -> KilledDocument:
+    """Kill the chosen transfers. Raises StageoutError."""
+    ids, owner, workflow = _choice(body, user)
+    return KilledDocument.of(kill(ledger, by=user.name, now=now, ids=ids, owner=owner, workflow=workflow))
+
+
+def resubmit_chosen(ledger: Engine, user: StageoutUser, body: bytes, *, now: datetime) -> ResubmittedDocument:
+    """Make the chosen transfers that failed or were killed new again. Raises StageoutError."""
+    ids, owner, workflow = _choice(body, user)
+    moved = resubmit(ledger, by=user.name, now=now, ids=ids, owner=owner, workflow=workflow)
+    return ResubmittedDocument(resubmitted=len(moved))
+
+
+def close(ledger: Engine, user: StageoutUser, asked: str | None, name: str, *, now: datetime) -> ClosedDocument:
+    """Close a workflow. Raises StageoutError, WORKFLOW_UNKNOWN if its owner has no such workflow."""
+    return ClosedDocument(changed=close_workflow(ledger, owner_of(user, asked) or user.name, name, now=now))
+
+
+def kill_workflow(ledger: Engine, user: StageoutUser, asked: str | None, name: str, *, now: datetime) -> KilledDocument:
+    """Close a workflow, and kill its transfers. Raises as `close`."""
+    owner = owner_of(user, asked) or user.name
+    return KilledDocument.of(kill_whole(ledger, owner, name, by=user.name, now=now))
+
+
+def _choice(body: bytes, user: StageoutUser) -> tuple[tuple[int, ...] | None, str | None, str | None]:
+    """Ids, owner and workflow as `kill` takes them. Raises StageoutError."""
+    chosen = ChosenDocument.read(body)
+    if (chosen.ids is None) is (chosen.workflow is None):
+        raise BODY_INVALID("the request", "it has neither `ids` nor `workflow`, or both")
+    owner = owner_of(user, chosen.user)
+    return chosen.ids, owner if chosen.ids is not None else owner or user.name, chosen.workflow
+
 
 WRITE_AT_ONCE, READ_AT_ONCE = 2, 4
 """Calls that work at the same time, in each process: the others wait, and Airflow's own threads stay free."""
@@ -159,7 +241,7 @@ class _Routes:
     ) -> ReceiptDocument:
         """Record transfers of up to 10,000 files, all or none. The same request again changes nothing."""
         body = await bounded_body(request)
-        work = partial(changes.record, user=caller, body=body, key=idempotency_key, now=datetime.now(UTC))
+        work = partial(record, user=caller, body=body, key=idempotency_key, now=datetime.now(UTC))
         receipt = await self._write(lambda: work(self._site()))
         if receipt.repeated:
             response.status_code = 200
@@ -167,22 +249,22 @@ class _Routes:
 
     async def kill(self, request: Request, caller: Caller) -> KilledDocument:
         """Kill transfers by their ids, or those of a workflow."""
-        work = partial(changes.kill_chosen, user=caller, body=await bounded_body(request), now=datetime.now(UTC))
+        work = partial(kill_chosen, user=caller, body=await bounded_body(request), now=datetime.now(UTC))
         return await self._write(lambda: work(self._site().ledger))
 
     async def resubmit(self, request: Request, caller: Caller) -> ResubmittedDocument:
         """Make failed and killed transfers new again, by their ids, or those of a workflow."""
-        work = partial(changes.resubmit_chosen, user=caller, body=await bounded_body(request), now=datetime.now(UTC))
+        work = partial(resubmit_chosen, user=caller, body=await bounded_body(request), now=datetime.now(UTC))
         return await self._write(lambda: work(self._site().ledger))
 
     async def close_workflow(self, caller: Caller, name: str, user: Name = None) -> ClosedDocument:
         """Close a workflow: it gets no further files. It cannot be opened again."""
-        work = partial(changes.close, user=caller, asked=user, name=name, now=datetime.now(UTC))
+        work = partial(close, user=caller, asked=user, name=name, now=datetime.now(UTC))
         return await self._write(lambda: work(self._site().ledger))
 
     async def kill_workflow(self, caller: Caller, name: str, user: Name = None) -> KilledDocument:
         """Close a workflow, and kill its transfers."""
-        work = partial(changes.kill_workflow, user=caller, asked=user, name=name, now=datetime.now(UTC))
+        work = partial(kill_workflow, user=caller, asked=user, name=name, now=datetime.now(UTC))
         return await self._write(lambda: work(self._site().ledger))
 
     async def transfers(

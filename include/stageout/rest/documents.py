@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from include.stageout.files import MAX_FILES, FileKind, FileToTransfer, StageoutRequest
-from include.stageout.rest.errors import BODY_INVALID
+from include.stageout.rest.questions import BODY_INVALID
 from include.validation import first_fault
 
 T = TypeVar("T", bound="SentDocument")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 
-from include.stageout.rest.errors import BODY_INVALID, BODY_TOO_LARGE, TOO_MANY_CALLS
+from include.stageout.rest.questions import BODY_INVALID, BODY_TOO_LARGE, TOO_MANY_CALLS
 
 CALLS_PER_S, BURST = 10.0, 60.0
 """Calls of one user, in each process of the API server: for long, and at once after a rest."""

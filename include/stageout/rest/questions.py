@@ -12,10 +12,10 @@ from typing import Annotated
 from fastapi import Query
 from sqlalchemy import Engine
 
+from include.errors import ErrorRow
 from include.stageout.archive import MoveRecord, history
-from include.stageout.rest.errors import OPERATORS_ONLY, QUERY_INVALID, UNKNOWN
+from include.stageout.errors import StageoutError
 from include.stageout.rest.remembered import RememberedCounts
-from include.stageout.rest.users import StageoutUser
 from include.stageout.states import TransferState
 from include.stageout.status import (
     TransferCount,
@@ -28,6 +28,59 @@ from include.stageout.status import (
     transfer_status,
     workflow_status,
 )
+
+EDITED_DAG = "stage_out_submit"
+"""The DAG whose editors may change transfers."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageoutUser:
+    """A user of Airflow by name.
+
+    Attributes:
+        name: The user's name in Airflow.
+        operator: Whether the user may edit pools (docs/decisions/0031).
+        editor: Whether the user may edit the DAG EDITED_DAG.
+    """
+
+    name: str
+    operator: bool = False
+    editor: bool = False
+
+    @property
+    def may_change(self) -> bool:
+        """Tell if the user may change anything: others only look."""
+        return self.operator or self.editor
+
+    def may_see(self, owner: str) -> bool:
+        """Whether what belongs to a user of that name is shown."""
+        return self.operator or owner == self.name
+
+
+BODY_TOO_LARGE = ErrorRow(StageoutError, "stageout-body-too-large", "send the files in several requests")
+"""The body has more bytes than the limit; the rest of it is not read."""
+BODY_INVALID = ErrorRow(
+    StageoutError, "stageout-body-invalid", "send a JSON document of the form that `openapi.json` has"
+)
+"""The body is not JSON, is nested too deep, or has other fields than the form."""
+QUERY_INVALID = ErrorRow(StageoutError, "stageout-query-invalid", "`openapi.json` has the parameters of each path")
+"""A parameter of the URL has a value that it cannot have."""
+TOO_MANY_CALLS = ErrorRow(
+    StageoutError, "stageout-too-many-calls", "wait a second, and ask for many files in one call", retryable=True
+)
+"""The user's calls came faster than the limit."""
+UNKNOWN = ErrorRow(StageoutError, "stageout-unknown", "users find only what is their own")
+"""There is no such transfer or workflow, or it belongs to another user."""
+OPERATORS_ONLY = ErrorRow(
+    StageoutError, "stageout-operators-only", "leave the user out, or have an operator do it: one that may edit pools"
+)
+"""A user asked for transfers of another user."""
+VIEWERS_LOOK = ErrorRow(
+    StageoutError,
+    "stageout-viewers-look",
+    f"ask an administrator of Airflow for the role User, or for a role with *can edit* on the DAG `{EDITED_DAG}`",
+)
+"""A user who may only look asked for a change."""
 
 _Text = Annotated[str | None, Query(max_length=1024)]
 

@@ -16,8 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from include.fts.client.client import FtsClient
-from include.fts.client.jobs import FtsFile, FtsJob, JobName, JobParams
-from include.fts.client.replies import FileStatus, JobStatus
+from include.fts.client.jobs import FileStatus, FtsFile, FtsJob, JobName, JobParams, JobStatus
 from include.fts.errors import JobExists, JobUnknown, SubmitUnclear, redact
 from include.fts.states import FailureReason, FailureScope, FileState
 from include.settings.transfers.sites import PROTOCOLS, RemoteSite

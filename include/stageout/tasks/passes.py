@@ -17,7 +17,7 @@ from include.stageout.components.register import register
 from include.stageout.components.reporter import read_back, report
 from include.stageout.components.retry_manager import retry_waiting
 from include.stageout.components.submitter import submit
-from include.stageout.components.tools import Stageout
+from include.stageout.opening import Stageout
 
 BATCH = 1000
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from include.gateway.paths import overlap
+from include.gateway.protocol import overlap
 from tests.fakes.gateway_service import ManualClock
 from tests.faults.machine.model import Held, Model, Standing
 from tests.faults.machine.service import LEASE_S, UNFORESEEN, Loop, Service

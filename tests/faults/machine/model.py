@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from include.cvmfs.format.paths import is_below
-from include.gateway.paths import overlap
+from include.gateway.protocol import overlap
 from tests.faults.machine.service import Answer
 from tests.faults.machine.world import Change, Content, World
 

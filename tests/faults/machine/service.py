@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from include.gateway.auth import authorization
+from include.gateway.protocol import authorization
 from include.gateway.service.commits.points import Point
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.app import API, create_app

@@ -15,10 +15,10 @@ from include.cvmfs.coordination.condemned import read_list
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.format.catalog import MARKER
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import SHA1, ObjectHash, hash_bytes
 from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.format.objects import compress
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.storage.options import Traits

@@ -17,9 +17,9 @@ from include.stageout.components.register import register
 from include.stageout.components.reporter import read_back, report
 from include.stageout.components.retry_manager import kill, resubmit, retry_waiting
 from include.stageout.components.submitter import submit
-from include.stageout.components.tools import Stageout
 from include.stageout.errors import WORKFLOW_UNKNOWN, StageoutError
 from include.stageout.jobs import declare_dead
+from include.stageout.opening import Stageout
 from include.stageout.registration.blocks import close_workflow
 from include.stageout.states import TransferJobState
 from include.stageout.tables import stageout_jobs, stageout_transfers

@@ -18,8 +18,8 @@ from include.ledger.engine import open_ledger, reading
 from include.ledger.migrate import migrate
 from include.settings.transfers.stageout import StageoutSettings
 from include.stageout.claims import StageoutWorker
-from include.stageout.components.tools import Stageout
 from include.stageout.files import FileKind, FileToTransfer, StageoutRequest, check_request
+from include.stageout.opening import Stageout
 from include.stageout.requests import record_request
 from include.stageout.tables import stageout_catalogue, stageout_transfers
 from tests.faults.stageout.perils import Perils

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from include.benchmarks.campaign import execute
 from include.benchmarks.campaign.folder import CampaignFolder
 from include.benchmarks.campaigns import campaign_root, measure
 from include.benchmarks.errors import FIGURES_UNCHECKED
 from include.benchmarks.loads import RunnerKind
+from include.benchmarks.runners import choose
 from include.benchmarks.runners.choose import RUNNERS
 from include.benchmarks.verdict.compare import BenchmarkVerdict
 from include.benchmarks.verdict.judge import JudgedCampaign
@@ -28,7 +28,7 @@ Judged = Callable[..., JudgedCampaign]
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
     line = {"target": "scratch", "step": "read", "throughput": f"{70 * MIB}"}
     return benchmark_site(tmp_path, requirements=(line,))
 

@@ -22,7 +22,7 @@ ARM = """\
 import os, signal, sys
 from include.benchmarks.cluster.servers import OsdServer
 from include.benchmarks.hosts import LocalHost
-from include.settings.storage_benchmark.cluster import CephServer
+from include.settings.storage_benchmark.blocks import CephServer
 
 server = OsdServer(CephServer.model_validate_json(sys.argv[1]), LocalHost("s1"))
 server.arm("1", (0, 1), int(sys.argv[2]))

@@ -13,10 +13,10 @@ from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord
 from include.benchmarks.campaigns import open_target, watched_servers
 from include.benchmarks.errors import AREA_FOREIGN, TARGET_UNUSABLE
 from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
+from include.benchmarks.runners.remote import RemoteArea
 from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, PlannedStep
 from include.benchmarks.targets.base import MARKER
-from include.benchmarks.targets.remote import RemoteArea
-from include.benchmarks.verdict.figures import figures_of, missing_parts
+from include.benchmarks.verdict.compare import figures_of, missing_parts
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.settings.storage_benchmark.blocks import TargetKind

@@ -10,18 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from include.benchmarks.cluster.client import ClusterClient
+from include.benchmarks.cluster.servers import merged_latencies
 from include.benchmarks.errors import RUNNER_FAILED
 from include.benchmarks.loads import DataPattern, LoadAccess, LoadStep, RunnerKind, StreamLoad
 from include.benchmarks.results import RunnerResult
 from include.benchmarks.runners.choose import RUNNERS
 from include.benchmarks.runners.publisher import FQRN
-from include.benchmarks.servers.osds import merged_latencies
 from include.benchmarks.servers.watch import WatchedServers
-from include.benchmarks.targets.base import RunArea
-from include.benchmarks.targets.bucket import BucketBenchmarkTarget, ObjectArea
-from include.benchmarks.targets.path import FolderArea, PathBenchmarkTarget
-from include.benchmarks.targets.pool import NamespaceArea, PoolBenchmarkTarget
+from include.benchmarks.targets.base import BucketBenchmarkTarget, FolderArea, ObjectArea, PathBenchmarkTarget, RunArea
+from include.benchmarks.targets.ceph import ClusterClient, NamespaceArea, PoolBenchmarkTarget
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.format.catalogs import CatalogCache
 from include.settings.storage_benchmark.blocks import BucketTarget, CephAccess, PathTarget, PoolTarget

@@ -13,8 +13,8 @@ from include.cli.repository import write as write_commands
 from include.cvmfs.commit.commit import fence
 from include.cvmfs.coordination.condemned import store_list
 from include.cvmfs.coordination.generation import CollectionPhase, CollectionStep, Generation, look, write
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.format.objects import compress
 from include.cvmfs.ingest.changeset import Changeset
 from include.nightlies.records import damage
 from include.site import preparing

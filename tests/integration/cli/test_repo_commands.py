@@ -18,10 +18,10 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.rewrite import Sender, Unifier
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.counters import Counts, Statistics
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.keys import KeyFile
 from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.schema import Counts, Statistics
 from include.nightlies.records import publications as records
 from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
@@ -234,7 +234,7 @@ def test_the_whitelist_is_resigned_by_whoever_has_the_master_key(repo: Commands)
 def test_an_ending_whitelist_is_warned_of(repo: Commands) -> None:
     from datetime import UTC, datetime, timedelta
 
-    from include.cvmfs.commit.resign import resign
+    from include.cvmfs.commit.create import resign
 
     resign(repo.site.store, FQRN, MASTER, now=datetime.now(UTC), validity=timedelta(hours=6))
     assert "the whitelist expires in" in repo("info", FQRN).stderr

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.cvmfs.format.digests import DigestSet, identity
-from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.hashes import DigestSet, ObjectHash, identity
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare

@@ -15,8 +15,8 @@ import pytest
 
 from include.fts.client import transport
 from include.fts.client.client import BanOf, FtsClient
-from include.fts.client.credentials import BearerToken
 from include.fts.client.jobs import FtsFile, FtsJob, JobParams
+from include.fts.client.transport import BearerToken
 from include.fts.errors import (
     FTS_JOB_INVALID,
     FTS_REPLY_UNEXPECTED,

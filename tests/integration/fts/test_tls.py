@@ -11,8 +11,8 @@ import pytest
 from cryptography import x509
 
 from include.fts.client.client import FtsClient
-from include.fts.client.credentials import BearerToken, X509Files
 from include.fts.client.jobs import FtsFile, FtsJob
+from include.fts.client.transport import BearerToken, X509Files
 from include.fts.errors import CREDENTIAL_UNREADABLE, DELEGATION_MISSING, FTS_TLS_FAILED
 from tests.fakes.certificates import Authority
 from tests.fakes.ftsserver import FtsServer

@@ -13,9 +13,9 @@ import pytest
 import requests
 
 from include.cvmfs.format.hashes import ObjectHash
-from include.gateway.auth import authorization
 from include.gateway.client.client import GatewayClient
 from include.gateway.errors import GatewayError
+from include.gateway.protocol import authorization
 from include.gateway.service import store_checks
 from include.gateway.service.commits import process as apart
 from include.gateway.service.commits.points import Point

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.gateway.auth import authorization
 from include.gateway.client.client import GatewayClient
+from include.gateway.protocol import authorization
 
 REPOSITORY = "test.example.org"
 TOKEN = "A" * 52 + "===="

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from include.gateway import errors
-from include.gateway.auth import authorization
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import Lease
+from include.gateway.protocol import authorization
 from include.gateway.service.http.app import create_app
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.refused import refused

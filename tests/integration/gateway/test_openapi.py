@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from include.gateway.auth import authorization
+from include.gateway.protocol import authorization
 from include.gateway.service.http.app import routes
 from include.gateway.service.http.openapi import document
 from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, StartGateway

@@ -20,8 +20,8 @@ import pytest
 from include.cvmfs.coordination import generation
 from include.cvmfs.coordination.generation import CollectionPhase, Generation
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
-from include.gateway.auth import authorization
 from include.gateway.pack import MAX_HEADER_BYTES, Pack
+from include.gateway.protocol import authorization
 from include.gateway.service.clock import SystemClock
 from include.gateway.service.commits import intake as intakes
 from include.gateway.service.config import AcceptedKey, RepositoryConfig

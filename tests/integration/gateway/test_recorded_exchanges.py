@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from include.gateway.auth import authorization, split_authorization
+from include.gateway.protocol import authorization, split_authorization
 from tests.fakes.gateway_service import ManualClock
 
 RECORDING = Path(__file__).parent / "wire" / "gateway-lease-api.txt"

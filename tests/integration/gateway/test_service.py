@@ -21,17 +21,16 @@ from include.cvmfs.commit.create import create_repository
 from include.cvmfs.format.keys import format_public_key
 from include.cvmfs.revision.repository import Repository
 from include.gateway import errors
-from include.gateway.auth import authorization, body_signature_fits, sign_body
-from include.gateway.client.client import GatewayClient
-from include.gateway.client.open import open_gateway
+from include.gateway.client.client import GatewayClient, open_gateway
 from include.gateway.errors import GatewayUnreachable
+from include.gateway.protocol import authorization, body_signature_fits, sign_body
 from include.gateway.service.commits.points import DIE_AT, Point, from_environment
 from include.gateway.service.config import AcceptedKey, ConfigError, RepositoryConfig, ServiceConfig
 from include.gateway.service.http import serving
 from include.gateway.service.http.app import create_app
 from include.gateway.service.http.server import serve
 from include.gateway.service.limits import Rate, RateLimits
-from include.gateway.service.replies import Refused
+from include.gateway.service.requests import Refused
 from include.settings.secrets import ConnectionSecrets
 from include.storage.open import open_store
 from tests.fakes.certificates import Authority
@@ -236,7 +235,7 @@ def test_connections_without_a_request_keep_nobody_out(start_gateway: StartGatew
 
 
 def test_ten_thousand_leases_are_held_at_once_and_listed(tmp_path: Path) -> None:
-    from include.gateway.paths import LeasePath
+    from include.gateway.protocol import LeasePath
     from include.gateway.service.leases.lease_table import Granted, LeaseTable
 
     table = LeaseTable(tmp_path / "many" / "state.db", clock=ManualClock(), max_lease_time_s=100)

@@ -16,8 +16,8 @@ import pytest
 
 from include.cvmfs.errors import MergeError, ObjectMissing, TagError
 from include.cvmfs.format.hashes import hash_bytes
-from include.gateway.auth import authorization
 from include.gateway.pack import Pack, PackHeader, PackReader
+from include.gateway.protocol import authorization
 from include.gateway.service.config import RepositoryConfig
 from tests.fakes.gateway_service import FakeCommitter
 from tests.fakes.memorystore import MemoryStore

@@ -14,11 +14,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import MetaData, inspect, text, types
 
 import include.benchmarks.verdict.record
-import include.care.freezes.tables
+import include.care.freezes.freezes
 import include.care.notify.records
-import include.care.provenance.tables
-import include.care.replicas.tables
-import include.care.watch.tables  # each declares its tables
+import include.care.provenance.records
+import include.care.replicas.states
+import include.care.watch.records  # each declares its tables
 import include.nightlies.records.tables
 import include.settings.traits
 import include.stageout.tables

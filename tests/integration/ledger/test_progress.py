@@ -8,7 +8,7 @@ from include.cvmfs.ingest.prepare import PrepareProgress
 from include.nightlies.attempt import Attempt
 from include.nightlies.records import builds, progress
 from include.nightlies.records import publications as records
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.index import BuildIndex
 from include.nightlies.rules.publication import Planned
 from include.nightlies.rules.states import Phase, State

@@ -11,8 +11,8 @@ import pytest
 
 from include.nightlies.errors import BuildMoved, IllegalMove, PublicationUnknown, StaleAttempt
 from include.nightlies.records import builds
-from include.nightlies.records import created_directories as created
 from include.nightlies.records import publications as records
+from include.nightlies.records import undos as created
 from include.nightlies.rules.index import Artifact, BuildIndex, RejectedArtifact
 from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State

@@ -14,8 +14,7 @@ from sqlalchemy import func, insert, select, update
 from include.ledger.engine import reading, writing
 from include.settings.transfers.stageout import StageoutSettings
 from include.stageout.claims import StageoutWorker
-from include.stageout.components.analytics import OTHER_LINKS, summarise
-from include.stageout.components.archivist import KEYS_KEPT, ArchiveReport, archive
+from include.stageout.components.archivist import KEYS_KEPT, OTHER_LINKS, ArchiveReport, archive, summarise
 from include.stageout.files import digest_of
 from include.stageout.moves import note_moves
 from include.stageout.registration.blocks import close_workflow

@@ -18,7 +18,7 @@ from include.ledger.engine import reading, writing
 from include.stageout.archive import archive_transfers, forget_requests
 from include.stageout.claims import claim_queue
 from include.stageout.components.census import CensusLimits, take_census
-from include.stageout.components.strays import note_restore, restores
+from include.stageout.components.retry_manager import note_restore, restores
 from include.stageout.errors import PLACE_UNLISTED, RESTORE_REFUSED
 from include.stageout.states import TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_requests, stageout_transfers

@@ -11,8 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import insert, update
 
-from include.care.metrics.health import look_at_health
-from include.care.metrics.scrape import Scrape
+from include.care.metrics.routes import Scrape, look_at_health
 from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.records import claim, not_told, seen_since
 from include.care.preflight.findings import Severity
@@ -23,7 +22,7 @@ from include.cli.repository.open import open_site as of_environment
 from include.cvmfs.collect.report import CollectionReport, LostObject
 from include.gateway.client.client import GatewayClient
 from include.ledger.engine import writing
-from include.nightlies.records.collections import note_collection
+from include.nightlies.records.damage import note_collection
 from include.nightlies.records.publications import new_row
 from include.nightlies.records.tables import publications
 from include.nightlies.rules.publication import Planned, PublicationKey

@@ -18,7 +18,7 @@ from sqlalchemy import update
 from include.cvmfs.errors import BaseChanged, CollectionRunning
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, prepare
-from include.cvmfs.ingest.upload_journal import RECORD_BYTES
+from include.cvmfs.ingest.upload import RECORD_BYTES
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.errors import GatewayUnreachable
@@ -305,7 +305,7 @@ def test_what_does_not_read_back_after_a_night_is_noted_and_the_same_build_run_a
 
 _DYING = """
 import itertools, json, os, signal, sys
-from include.cvmfs.ingest.upload_journal import UploadJournal
+from include.cvmfs.ingest.upload import UploadJournal
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.values import Batch
 from include.site.site import Site

@@ -22,9 +22,8 @@ from include.nightlies.steps.inherit import inherit_batch, prepare_inherited
 from include.nightlies.steps.plan import plan_night, plan_publication
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.values import Batch, Night, PublicationRequest
-from include.nightlies.undo.approval import ask_undo, require_undo_approved
 from include.nightlies.undo.plan import UndoPlan, Wish
-from include.nightlies.undo.undo import plan_undo, undo
+from include.nightlies.undo.undo import ask_undo, plan_undo, require_undo_approved, undo
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.errors import DestinationError, SourceError, TagError
-from include.cvmfs.ingest.upload_journal import RECORD_BYTES
+from include.cvmfs.ingest.upload import RECORD_BYTES
 from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.source import Entry, Opener
 from include.nightlies.rules.states import State

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.commit.resign import resign
+from include.cvmfs.commit.create import resign
 from include.cvmfs.errors import KeyFileError, WhitelistExpired
 from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.keys import save_signer

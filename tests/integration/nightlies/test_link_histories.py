@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from include.nightlies.records import builds
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import all_links_of
 from include.nightlies.steps.errors import GateClosed, NotVerified
 from include.nightlies.steps.gate import gate

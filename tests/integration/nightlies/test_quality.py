@@ -14,7 +14,7 @@ import pytest
 from include.nightlies.records import quality
 from include.nightlies.records.builds import builds_of
 from include.nightlies.records.quality import QualityVerdict
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import LinkState
 from include.nightlies.steps.errors import GateClosed, QualityBlocked
 from include.nightlies.steps.gate import gate
@@ -26,8 +26,8 @@ from include.nightlies.undo.plan import Wish
 from include.nightlies.undo.undo import undo
 from include.quality.check import check_build, check_index
 from include.quality.pages import folder_of_run
-from include.quality.tree import TreeFacts, tree_facts
-from include.settings.quality import Suite
+from include.quality.suites import TreeFacts, tree_facts
+from include.settings.prepare import Suite
 from tests.fakes.airflowhome import ROOT
 from tests.fakes.archives import Member, file, folder
 from tests.fakes.attempts import attempt

@@ -13,8 +13,7 @@ from sqlalchemy import delete
 from typer.testing import CliRunner
 
 from include.care.provenance.document import ChangeKind
-from include.care.provenance.records import documents, newest
-from include.care.provenance.tables import provenance
+from include.care.provenance.records import documents, newest, provenance
 from include.cli.nightly import app
 from include.cvmfs.commit.tags import add_tag, remove_tags
 from include.gateway.errors import PathBusy

@@ -22,8 +22,8 @@ from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
 from include.settings.errors import BadConnection
 from include.settings.model import SiteSettings
-from include.settings.notify import Notify, Services
 from include.settings.secrets import ConnectionSecrets, EnvSecrets
+from include.settings.services import Notify, Services
 from include.site.site import Site
 from tests.fakes.refused import refused
 from tests.integration.cli.test_interventions import nightshift

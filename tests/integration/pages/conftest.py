@@ -21,7 +21,7 @@ from include.nightlies.rules.states import Phase, State
 from include.pages.app import create_app
 from include.pages.asked import AskDag
 from include.site.site import Site
-from include.stageout.rest.users import StageoutUser
+from include.stageout.rest.questions import StageoutUser
 from tests.fakes.site import FQRN
 from tests.fakes.transfers_site import OPERATOR, stageout_user
 from tests.integration.cli.conftest import Commands, repo

@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 from fastapi.testclient import TestClient
 
-from include.benchmarks.campaign import execute
 from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.campaigns import campaign_root, conclude, find_campaign, open_target
 from include.benchmarks.loads import RunnerKind
+from include.benchmarks.runners import choose
 from include.benchmarks.runners.choose import RUNNERS
 from include.benchmarks.verdict.judge import JudgedCampaign
 from include.benchmarks.verdict.record import accept_baseline
@@ -31,7 +31,7 @@ def measure(
     target = {"kind": "path", "path": str(folder), "benchmark": "allowed", "limits": {"fill_percent": 95}}
     blocks = type(site.settings.benchmarks).model_validate({"targets": {"scratch": target}})
     site.settings = site.settings.model_copy(update={"benchmarks": blocks})
-    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
 
     def run(speed: float = 1.0, hours: int = 0) -> JudgedCampaign:
         monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner(lambda _step, _turn: 100 * MIB * speed))

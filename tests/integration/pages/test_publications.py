@@ -13,7 +13,7 @@ from include.ledger.engine import writing
 from include.nightlies.records.tables import publications
 from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase
-from include.pages.publications import rows
+from include.pages.publications import page as publications_page
 from include.site.site import Site
 from tests.fakes.site import FQRN
 from tests.integration.pages.conftest import DAY, HOSTILE, Night
@@ -90,7 +90,7 @@ def test_a_choice_that_is_not_known_is_refused(client: TestClient) -> None:
 def test_the_history_goes_on_where_a_page_of_it_ended(
     client: TestClient, night: Night, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
-    monkeypatch.setattr(rows, "PAGE", 3)
+    monkeypatch.setattr(publications_page, "PAGE", 3)
     night.listed("A/x86")
     for number in range(7):
         night.published("A/x86", run=f"d/run{number}")
@@ -105,9 +105,9 @@ def test_the_history_goes_on_where_a_page_of_it_ended(
 
 def test_figures_are_of_the_newest_and_of_the_chosen_repository(site: Site, client: TestClient, night: Night) -> None:
     fill(night)
-    assert len(rows.newest_figures(site.ledger, None, limit=2)) == 2
-    assert len(rows.newest_figures(site.ledger, FQRN)) == 4
-    assert rows.newest_figures(site.ledger, OTHER) == []
+    assert len(publications_page.newest_figures(site.ledger, None, limit=2)) == 2
+    assert len(publications_page.newest_figures(site.ledger, FQRN)) == 4
+    assert publications_page.newest_figures(site.ledger, OTHER) == []
     page = client.get("/publications").text
     assert "Figures of the newest 4 publications" in page
     assert '<td class="n">1.500</td>' in page  # the mean time of `prepare`

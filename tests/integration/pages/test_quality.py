@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from include.care.watch.records import read_summary
-from include.care.watch.verdict import NightState
+from include.care.watch.summary import NightState
 from include.cli.nightly import app
 from include.cli.repository.open import open_site as of_environment
 from include.nightlies.records import quality
@@ -21,7 +21,7 @@ from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase, State
 from include.pages.nights.rows import kept_back, newest_builds, verdicts
 from include.quality.pages import folder_of_run, write_docs
-from include.settings.quality import Suite
+from include.settings.prepare import Suite
 from include.site.site import Site
 from tests.integration.pages.conftest import DAY, NOW, RUN, Night
 

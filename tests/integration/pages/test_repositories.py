@@ -18,9 +18,9 @@ from include.care.replicas.look import record
 from include.care.replicas.states import ReplicaLook, ReplicaState
 from include.cvmfs.collect.report import CollectionReport
 from include.nightlies.records import links as linked
-from include.nightlies.records.collections import note_collection
+from include.nightlies.records.damage import note_collection
 from include.nightlies.records.links import TAG, LinkRecord
-from include.pages.repositories import rows
+from include.pages.repositories import page
 from include.site.site import Site
 from tests.fakes.site import FQRN
 from tests.integration.pages.conftest import DAY, HOSTILE, NOW, RUN, Night
@@ -103,7 +103,7 @@ def test_revisions_lead_to_their_run_its_log_and_their_path(client: TestClient, 
 def test_points_of_many_revisions_are_evenly_spaced_and_end_with_the_newest(site: Site) -> None:
     for revision in range(3, 24):
         changed(site, revision)
-    assert [revision for _, revision in rows.revisions_over_time(site.ledger, FQRN, points=7)] == [
+    assert [revision for _, revision in page.revisions_over_time(site.ledger, FQRN, points=7)] == [
         5,
         8,
         11,
@@ -112,7 +112,7 @@ def test_points_of_many_revisions_are_evenly_spaced_and_end_with_the_newest(site
         20,
         23,
     ]
-    assert len(rows.revisions_over_time(site.ledger, FQRN)) == 21
+    assert len(page.revisions_over_time(site.ledger, FQRN)) == 21
 
 
 def test_collections_tags_and_replicas_are_shown(client: TestClient, site: Site) -> None:

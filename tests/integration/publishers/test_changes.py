@@ -11,8 +11,8 @@ from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog
-from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.schema import Counts
 from include.gateway.errors import MERGE_FAILED, PathBusy
 from tests.fakes.refused import refused
 from tests.fakes.site import BUILD, DESTINATIONS, LiveSite

@@ -21,9 +21,9 @@ from include.cvmfs.errors import (
     ObjectsLost,
     RepositoryError,
 )
-from include.cvmfs.format.counters import Counts, Statistics
 from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash
 from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.schema import Counts, Statistics
 from include.cvmfs.ingest.changeset import Changeset
 from include.gateway.errors import ROOT_MISSING, BaseMoved, CommitUnclear, TagRefused
 from include.storage.store import Store

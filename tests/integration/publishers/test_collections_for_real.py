@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from include.cvmfs.collect.collect import GarbageCollection
-from include.cvmfs.collect.rules import CollectionRules
+from include.cvmfs.collect.record import CollectionRules
 from include.cvmfs.collect.switching import SwitchingSide
 from include.cvmfs.commit.commit import MANIFEST_KEY
 from include.cvmfs.commit.manifest_verifier import Voucher
@@ -16,8 +16,8 @@ from include.cvmfs.commit.rollback import plan_rollback, rollback
 from include.cvmfs.commit.tags import add_tag
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import OBJECTS_COLLECTED, CollectionRunning, CvmfsError
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
+from include.cvmfs.format.objects import compress
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.needed_objects import known_objects

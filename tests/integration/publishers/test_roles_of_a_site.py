@@ -10,8 +10,7 @@ import pytest
 
 from include.care.preflight.findings import Severity
 from include.care.preflight.stores import roles
-from include.cli.roles import policies
-from include.cli.settings import try_collector
+from include.cli.settings import policies, try_collector
 from include.settings.load import parse
 from include.settings.secrets import EnvSecrets
 from include.settings.traits import record_traits

@@ -19,7 +19,7 @@ from include.care.replicas.look import looks_of
 from include.care.replicas.states import ReplicaState
 from include.publishers.server.connection import SshConnection
 from include.publishers.server.errors import COMMAND_FAILED, NodeLost, NodeUnreachable
-from include.publishers.server.jobs import DetachedJob, JobLook, Stage
+from include.publishers.server.maintenance import DetachedJob, JobLook, Stage
 from include.settings.errors import SettingsError
 from include.site.site import Site
 from operators.care import CollectReplicaOperator, SnapshotReplicaOperator

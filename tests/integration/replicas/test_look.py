@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from include.care.replicas import reading
+from include.care.replicas import look
 from include.care.replicas.look import before_collection, look_at_replicas, looks_of, record
 from include.care.replicas.states import ReplicaLook, ReplicaState
 from include.care.replicas.waiting import CollectionTurn
@@ -125,7 +125,7 @@ def _drops(handler: SimpleHTTPRequestHandler) -> None:
 def test_a_server_that_misbehaves_is_left_after_a_limit_and_hides_no_other(
     copies: Copies, monkeypatch: pytest.MonkeyPatch, document: str, answer: Answer, state: ReplicaState
 ) -> None:
-    monkeypatch.setattr(reading, "time", Ticks())
+    monkeypatch.setattr(look, "time", Ticks())
     copies.one.answers[document] = answer
     assert states(copies) == [state, ReplicaState.IN_SYNC]
 

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from include.ledger.engine import reading
 from include.site.site import Site
 from include.stageout.files import MAX_FILES
-from include.stageout.rest import changes, limits
+from include.stageout.rest import app, limits
 from include.stageout.tables import stageout_requests, stageout_transfers
 from tests.integration.rest.conftest import ApiUser
 
@@ -169,7 +169,7 @@ def test_calls_of_one_user_are_limited(ann: ApiUser, bob: ApiUser, monkeypatch: 
 def test_unknown_paths_and_failures_are_json(ann: ApiUser, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal(ann.get("/nowhere")) == (404, "http-404")
     assert refusal(ann.get("/requests")) == (405, "http-405")
-    monkeypatch.setattr(changes, "record_request", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr(app, "record_request", lambda *_, **__: 1 // 0)
     assert refusal(ann.post("/requests", wanted())) == (500, "internal-error")
 
 

@@ -11,10 +11,9 @@ from typer.testing import CliRunner
 
 from include.cli.settings import app
 from include.ledger.engine import open_ledger
-from include.settings.ledger import open_site_ledger
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
-from include.settings.traits import record_traits, recorded_traits
+from include.settings.traits import open_site_ledger, record_traits, recorded_traits
 from include.storage.open import open_store
 from include.storage.options import Traits
 

@@ -9,16 +9,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.fts.client.credentials import BearerToken, X509Files
+from include.fts.client.transport import BearerToken, X509Files
 from include.fts.errors import CREDENTIAL_UNREADABLE
 from include.fts.states import FailureReason
 from include.settings.transfers.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED
 from include.stageout.places import dav as dav_module
 from include.stageout.places.dav import DavStorage
-from include.stageout.places.facts import UNKNOWN_TIME, FileFacts
+from include.stageout.places.facts import UNKNOWN_TIME, FileFacts, PlaceOptions
 from include.stageout.places.open import open_place
-from include.stageout.places.options import PlaceOptions
 from tests.fakes.certificates import Authority
 from tests.fakes.davserver import DavServer, listed, multistatus
 from tests.fakes.refused import refused

@@ -14,8 +14,8 @@ from include.fts.states import FileState
 from include.settings.transfers.stageout import StageoutSettings
 from include.stageout.components.monitor import monitor
 from include.stageout.places.facts import FileFacts
-from include.stageout.rest.changes import kill_workflow
-from include.stageout.rest.users import StageoutUser
+from include.stageout.rest.app import kill_workflow
+from include.stageout.rest.questions import StageoutUser
 from tests.fakes.ftsservice import FtsService
 from tests.fakes.transferloop import ADLER32
 

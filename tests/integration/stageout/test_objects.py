@@ -9,9 +9,8 @@ import pytest
 
 from include.settings.transfers.sites import ChecksumMode, RemoteSite
 from include.stageout.places.compare import CopiedFile, judge_copies
-from include.stageout.places.facts import FileFacts
+from include.stageout.places.facts import FileFacts, PlaceOptions
 from include.stageout.places.open import open_place
-from include.stageout.places.options import PlaceOptions
 from include.stageout.places.verify import CopyVerdict
 from include.storage.open import open_store
 from include.storage.options import Credentials

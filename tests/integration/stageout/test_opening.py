@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from include.fts.client.credentials import BearerToken, X509Files
+from include.fts.client.transport import BearerToken, X509Files
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

@@ -12,9 +12,8 @@ import pytest
 from include.fts.states import FailureReason
 from include.settings.transfers.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED
-from include.stageout.places.facts import UNKNOWN_TIME, FileFacts
+from include.stageout.places.facts import UNKNOWN_TIME, FileFacts, PlaceOptions
 from include.stageout.places.open import open_place
-from include.stageout.places.options import PlaceOptions
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.refused import refused
 

@@ -8,13 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.fts.client.credentials import BearerToken, X509Files
+from include.fts.client.transport import BearerToken, X509Files
 from include.settings.transfers.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED
 from include.stageout.places import xrootd as xrootd_module
-from include.stageout.places.facts import FileFacts
+from include.stageout.places.facts import FileFacts, PlaceOptions
 from include.stageout.places.open import open_place
-from include.stageout.places.options import PlaceOptions
 from tests.fakes.refused import refused
 from tests.servers.xrootd import XrootdServer
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from include.care.preflight import folders
+from include.care.preflight import stores
 from include.care.watch.alerts import Runs, Tick, ticks
 from include.care.watch.watch import Watched, watch
 from include.cli.repository.open import open_site as of_environment
@@ -95,12 +95,12 @@ def test_a_log_disk_that_is_nearly_full_is_told_once(
 ) -> None:
     now, logs = datetime.now(UTC), tmp_path / "logs"
     logs.mkdir()
-    monkeypatch.setattr(folders, "_device", lambda folder: int(folder == logs))
+    monkeypatch.setattr(stores, "_device", lambda folder: int(folder == logs))
 
     def usage(folder: Path) -> SimpleNamespace:
         return SimpleNamespace(free=(1 if folder == logs else 900) << 30, total=1000 << 30)
 
-    monkeypatch.setattr(folders.shutil, "disk_usage", usage)
+    monkeypatch.setattr(stores.shutil, "disk_usage", usage)
     done = watch(site, now=now, airflow=Airflow(), logs=logs)
     assert [message.key for message, how in done.told if how.name == "TOLD"] == ["preflight:disk:logs"]
     assert f"1.0 GiB of 1000.0 GiB are free for {logs}" in done.told[0][0].text

@@ -12,9 +12,8 @@ import pytest
 from include.benchmarks.campaign import execute
 from include.benchmarks.campaign.execute import OVER_TIME, new_campaign, remove_data, run_campaign, target_lock
 from include.benchmarks.campaign.folder import CampaignFolder, campaigns_in
-from include.benchmarks.campaign.machine import CpuTicks, MachineNoise
 from include.benchmarks.campaigns import open_target
-from include.benchmarks.cluster import watch
+from include.benchmarks.cluster import servers
 from include.benchmarks.cluster.servers import open_servers
 from include.benchmarks.errors import (
     CAMPAIGN_ABORTED,
@@ -28,10 +27,11 @@ from include.benchmarks.errors import (
     TARGET_UNUSABLE,
 )
 from include.benchmarks.loads import LoadAccess, RunnerKind, ServerState
+from include.benchmarks.runners import choose
 from include.benchmarks.runners.choose import RUNNERS
 from include.benchmarks.scenarios.plan import CampaignWish
-from include.benchmarks.targets.base import TargetSpace
-from include.benchmarks.targets.path import PathBenchmarkTarget
+from include.benchmarks.servers.watch import CpuTicks, MachineNoise
+from include.benchmarks.targets.base import PathBenchmarkTarget, TargetSpace
 from include.settings.secrets import EnvSecrets
 from tests.fakes.benchmarking import START, MeasuringRunner, begin_campaign, benchmark_site, campaigns_of, ticking
 from tests.fakes.cephprogram import FileCluster
@@ -53,7 +53,7 @@ def runner(monkeypatch):
     """Stands for fio, which does not have to be installed."""
     fake = MeasuringRunner()
     monkeypatch.setitem(RUNNERS, RunnerKind.FIO, fake)
-    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
     return fake
 
 
@@ -250,7 +250,7 @@ def clustered(tmp_path, runner, monkeypatch):
 
 def test_a_step_during_which_the_cluster_suffers_has_no_result_and_ends_the_campaign(clustered, monkeypatch):
     cluster, target, campaign = clustered
-    monkeypatch.setattr(watch, "HOLD_S", 0.0)
+    monkeypatch.setattr(servers, "HOLD_S", 0.0)
 
     def suffering(self, step, area, scratch):
         cluster.report(SLOW_OPS="2 slow ops")

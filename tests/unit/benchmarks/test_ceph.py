@@ -6,13 +6,11 @@ import json
 
 import pytest
 
-from include.benchmarks.cluster import client
-from include.benchmarks.cluster.client import check_target
 from include.benchmarks.errors import TARGET_UNUSABLE
 from include.benchmarks.programs import ProgramOutput
-from include.benchmarks.targets import pool as pools
-from include.benchmarks.targets.ceph import CephHealth, pool_space
-from include.benchmarks.targets.pool import PoolBenchmarkTarget
+from include.benchmarks.targets import ceph
+from include.benchmarks.targets import ceph as pools
+from include.benchmarks.targets.ceph import CephHealth, PoolBenchmarkTarget, check_target, pool_space
 from include.settings.storage_benchmark.blocks import PoolTarget
 from tests.fakes.refused import refused
 
@@ -109,7 +107,7 @@ def test_a_cluster_that_is_not_healthy_is_refused(monkeypatch, reply, degrade, w
     def run(program, arguments, **_):
         return ProgramOutput((program.name, *arguments), 0, "bench\n" if program.name == "rados" else reply, "")
 
-    monkeypatch.setattr(client, "run_program", run)
+    monkeypatch.setattr(ceph, "run_program", run)
     monkeypatch.setattr(pools, "run_program", run)
     settings = {"kind": "pool", "name": "t", "pool": "bench", "degrade": degrade}
     with refused(TARGET_UNUSABLE, subject="t") as error:

@@ -7,14 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from include.benchmarks.campaign import execute
 from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.campaigns import open_target
 from include.benchmarks.errors import BASELINE_REFUSED, CAMPAIGN_UNKNOWN, RUNNER_FAILED
 from include.benchmarks.loads import LoadAccess, RunnerKind
+from include.benchmarks.runners import choose
 from include.benchmarks.runners.choose import RUNNERS
-from include.benchmarks.verdict.compare import BenchmarkVerdict
-from include.benchmarks.verdict.figures import FigureName
+from include.benchmarks.verdict.compare import BenchmarkVerdict, FigureName
 from include.benchmarks.verdict.record import (
     accept_baseline,
     fails,
@@ -28,7 +27,7 @@ from tests.fakes.refused import refused
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
     line = {"target": "scratch", "step": "*", "throughput": f"{90 * MIB}", "p95_ms": 100}
     other = {"target": "objects", "step": "*", "p95_ms": 1}
     return benchmark_site(tmp_path, requirements=(line, other), usable_bytes="500GB", price=22.5)

@@ -14,7 +14,7 @@ from include.benchmarks.loads import DataPattern, LoadAccess, LoadStep, RunnerKi
 from include.benchmarks.scenarios.plan import CampaignWish, make_plan, plan_preset, shown_bytes, shown_rate
 from include.benchmarks.scenarios.presets import BLOCK, CLIENT_RATE, PRESETS
 from include.benchmarks.targets.base import TargetSpace
-from include.benchmarks.verdict.figures import plan_digest
+from include.benchmarks.verdict.compare import plan_digest
 from include.settings.storage_benchmark.blocks import BenchmarkSettings, TargetKind
 from tests.fakes.refused import refused
 

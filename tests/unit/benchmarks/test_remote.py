@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.benchmarks.hosts import HostClock
-from include.benchmarks.latencies import LatencyHistogram
 from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
-from include.benchmarks.results import MeasuredLoad, SeriesPoint
+from include.benchmarks.results import LatencyHistogram, MeasuredLoad, SeriesPoint
 from include.benchmarks.runners.remote import HostPart, merged_loads, read_output, share_of
 
 READ, WRITE = LoadAccess.READ, LoadAccess.WRITE

@@ -9,14 +9,13 @@ from datetime import timedelta
 
 import pytest
 
-from include.benchmarks.campaign import execute
 from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.campaigns import open_target
 from include.benchmarks.loads import RunnerKind, ServerState
 from include.benchmarks.report.charts import BenchmarkChart, ChartLine, charts_of
-from include.benchmarks.report.draw import plotly_figure, png
-from include.benchmarks.report.write import write_report
+from include.benchmarks.report.write import plotly_figure, png, write_report
 from include.benchmarks.results import ClusterSample, SeriesPoint
+from include.benchmarks.runners import choose
 from include.benchmarks.runners.choose import RUNNERS
 from include.benchmarks.targets.base import TargetSpace
 from include.benchmarks.verdict.record import accept_baseline, judge_campaign, judged_campaigns
@@ -28,7 +27,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
-    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
     return benchmark_site(tmp_path, usable_bytes="8.8PB", raw_bytes="11PB", price=396_000)
 
 

@@ -16,9 +16,9 @@ from include.benchmarks.campaign.folder import CampaignFolder
 from include.benchmarks.campaigns import measure, open_target
 from include.benchmarks.errors import PLAN_REFUSED, RUNNER_FAILED
 from include.benchmarks.loads import RunnerKind
+from include.benchmarks.runners import choose
 from include.benchmarks.runners.choose import RUNNERS
-from include.benchmarks.verdict.compare import BenchmarkVerdict
-from include.benchmarks.verdict.figures import plan_digest
+from include.benchmarks.verdict.compare import BenchmarkVerdict, plan_digest
 from include.benchmarks.verdict.judge import JudgedCampaign
 from include.benchmarks.verdict.record import accept_baseline, judge_campaign
 from include.site.site import Site
@@ -32,7 +32,7 @@ Measure = Callable[..., tuple[CampaignFolder, JudgedCampaign]]
 
 @pytest.fixture
 def site(tmp_path, monkeypatch) -> Site:
-    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
     return benchmark_site(tmp_path)
 
 
@@ -160,7 +160,7 @@ def test_only_rounds_within_the_limits_are_planned(tmp_path) -> None:
 
 def test_each_phase_has_its_own_rounds(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = benchmark_site(tmp_path, fill="allowed")
-    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
     monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
     folder = begin_campaign(site, rounds=1, most_rounds=3)
     plan = folder.record().plan
@@ -176,7 +176,7 @@ def test_each_phase_has_its_own_rounds(tmp_path, monkeypatch: pytest.MonkeyPatch
 
 def test_further_rounds_leave_the_time_of_later_phases(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = benchmark_site(tmp_path)
-    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
     monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
     folder = begin_campaign(site, rounds=1, most_rounds=20, minutes=2)
     plan = folder.record().plan

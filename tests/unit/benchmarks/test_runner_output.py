@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 from include.benchmarks.errors import RESULT_UNREADABLE, BenchmarkError
 from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
 from include.benchmarks.programs import ProgramOutput
-from include.benchmarks.runners.dd import EndedStream, dd_arguments, measured_streams, parse_dd
-from include.benchmarks.runners.fio import fio_arguments
-from include.benchmarks.runners.fio_output import parse_fio
-from include.benchmarks.runners.rados import parse_rados_bench
+from include.benchmarks.runners.fio import (
+    EndedStream,
+    dd_arguments,
+    fio_arguments,
+    measured_streams,
+    parse_dd,
+    parse_fio,
+    parse_rados_bench,
+)
 from tests.fakes.refused import refused
 
 MIB = 1 << 20

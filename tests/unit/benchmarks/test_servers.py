@@ -9,12 +9,7 @@ import pytest
 
 from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.campaigns import open_target, watched_servers
-from include.benchmarks.errors import RESULT_UNREADABLE
-from include.benchmarks.loads import LoadAccess, RunnerKind
-from include.benchmarks.report.servers import server_charts, servers_of
-from include.benchmarks.runners.choose import RUNNERS
-from include.benchmarks.servers.machine import MachineLook, MachineUse
-from include.benchmarks.servers.osds import (
+from include.benchmarks.cluster.servers import (
     HISTOGRAMS,
     OsdLatency,
     RecoveryLook,
@@ -23,8 +18,11 @@ from include.benchmarks.servers.osds import (
     parse_commits,
     parse_histograms,
 )
-from include.benchmarks.servers.view import MachineView, ServersView
-from include.benchmarks.servers.watch import WatchedServers
+from include.benchmarks.errors import RESULT_UNREADABLE
+from include.benchmarks.loads import LoadAccess, RunnerKind
+from include.benchmarks.report.write import server_charts, servers_of
+from include.benchmarks.runners.choose import RUNNERS
+from include.benchmarks.servers.watch import MachineLook, MachineUse, MachineView, ServersView, WatchedServers
 from tests.fakes.benchmarking import START, MeasuringRunner, begin_campaign, benchmark_site, ticking
 from tests.fakes.cephprogram import FileCluster
 from tests.fakes.refused import refused

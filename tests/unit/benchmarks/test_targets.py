@@ -10,8 +10,7 @@ import pytest
 from include.benchmarks.campaigns import open_target
 from include.benchmarks.errors import AREA_FOREIGN, RUNNER_MISSING, TARGET_REFUSED, TARGET_UNUSABLE, BenchmarkError
 from include.benchmarks.programs import BenchmarkProgram
-from include.benchmarks.targets.base import MARKER, TargetSpace
-from include.benchmarks.targets.path import PathBenchmarkTarget
+from include.benchmarks.targets.base import MARKER, PathBenchmarkTarget, TargetSpace
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.settings.storage_benchmark.blocks import PathTarget

@@ -6,13 +6,12 @@ import threading
 
 import pytest
 
-from include.benchmarks.cluster import watch as watching
-from include.benchmarks.cluster.client import ClusterClient
-from include.benchmarks.cluster.watch import READS, ClusterWatch
+from include.benchmarks.cluster import servers as watching
+from include.benchmarks.cluster.servers import READS, ClusterWatch
 from include.benchmarks.errors import RUNNER_FAILED, TARGET_UNUSABLE
 from include.benchmarks.programs import BenchmarkProgram, StopSignal, run_program
-from include.benchmarks.targets.ceph import CephHealth
-from include.settings.storage_benchmark.cluster import ClusterBlock
+from include.benchmarks.targets.ceph import CephHealth, ClusterClient
+from include.settings.storage_benchmark.blocks import ClusterBlock
 
 WELL = CephHealth((), 0)
 SLOW = CephHealth(("SLOW_OPS: 3 slow ops",), 0)

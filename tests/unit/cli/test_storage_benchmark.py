@@ -7,9 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from include.benchmarks.campaign import execute
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN
 from include.benchmarks.loads import RunnerKind
+from include.benchmarks.runners import choose
 from include.benchmarks.runners.choose import RUNNERS
 from include.cli import storage_benchmark
 from include.cli.main import assemble
@@ -25,7 +25,7 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setattr(storage_benchmark, "open_site", lambda: made)
     monkeypatch.setattr("include.cli.main._adopt_lab", lambda: None)
     monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
-    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
     return made
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from include.care.preflight.findings import Finding, PreflightReport, Severity
-from include.care.preflight.paused_dags import judged_paused
+from include.care.preflight.pools import judged_paused
 from include.cli import preflight
 from include.cli.main import main, typeable
 from include.cli.terminal import NOT_A_TERMINAL

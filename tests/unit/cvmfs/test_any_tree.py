@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from include.cvmfs.commit.commit import commit_change, read_head, store_all
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import Algorithm, ObjectHash
 from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.objects import Compression
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.revision.get import get

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from include.cvmfs.errors import CatalogError, CvmfsError, ObjectDamaged
 from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog
-from include.cvmfs.format.compression import compress
-from include.cvmfs.format.counters import Counts, Statistics
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.layout import Layout
-from include.cvmfs.format.schema import open_image
+from include.cvmfs.format.objects import compress
+from include.cvmfs.format.schema import Counts, Statistics, open_image
 from tests.fakes.recount import counter_names
 from tests.fakes.refused import refused
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from include.cvmfs.errors import FormatError, ObjectDamaged
-from include.cvmfs.format import catalogs
+from include.cvmfs.format import catalog_file
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import CATALOG, Algorithm, hash_bytes
+from include.cvmfs.format.objects import compress
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 
 
 def test_a_catalog_that_unpacks_to_more_than_is_allowed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogs, "CATALOG_BYTES", 1 << 16)
+    monkeypatch.setattr(catalog_file, "CATALOG_BYTES", 1 << 16)
     store, packed = MemoryStore(), compress(bytes((1 << 16) + 1))
     name = hash_bytes(packed, Algorithm.SHA1, CATALOG)
     store.put(name.key, packed)

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
-from include.cvmfs.format.counters import NAMES, Counts, Statistics
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import Algorithm, ObjectHash
+from include.cvmfs.format.schema import NAMES, Counts, Statistics
 from include.cvmfs.ingest.changeset import Changeset
 from tests.fakes.refused import refused
 

@@ -9,12 +9,11 @@ from datetime import datetime
 
 import pytest
 
-from include.cvmfs.collect.record import read_record
-from include.cvmfs.collect.rules import CollectionRules
+from include.cvmfs.collect.record import CollectionRules, read_record
 from include.cvmfs.collect.switching import SwitchingSide
 from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.commit.metadata_cache import REFLOG_KEY
+from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.commit.tags import add_tag
 from include.cvmfs.coordination.condemned import read_list
 from include.cvmfs.coordination.generation import (
@@ -23,10 +22,10 @@ from include.cvmfs.coordination.generation import (
     look,
 )
 from include.cvmfs.errors import GenerationMoved, ManifestConflict
-from include.cvmfs.format.compression import compress
+from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import hash_bytes
-from include.cvmfs.format.reflog import Reflog
+from include.cvmfs.format.objects import compress
 from include.storage.errors import StoreError, Unavailable
 from tests.fakes.collecting import ALL_ORPHANS, BOLD, CAREFUL, FQRN, Place, signer
 from tests.fakes.process import Died, ProcessStore

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from include.cvmfs.collect.record import read_record
-from include.cvmfs.collect.rules import CollectionRules
-from include.cvmfs.commit.metadata_cache import REFLOG_KEY
+from include.cvmfs.collect.record import CollectionRules, read_record
+from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.coordination import condemned
 from include.cvmfs.coordination.condemned import PREFIX, key_of, read_index
-from include.cvmfs.format.reflog import Reflog
+from include.cvmfs.format.database import Reflog
 from tests.fakes.collecting import CAREFUL, Place
 
 

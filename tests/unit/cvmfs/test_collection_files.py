@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.collect.scan import ScanCache
-from include.cvmfs.collect.working_folder import WorkingFolder
-from include.cvmfs.commit.metadata_cache import REFLOG_KEY
+from include.cvmfs.collect.shards import WorkingFolder
+from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.coordination.condemned import PREFIX
 from include.cvmfs.coordination.generation import (
     KEY,
     Generation,
 )
-from include.cvmfs.format.reflog import Reflog
+from include.cvmfs.format.database import Reflog
 from tests.fakes.airflowhome import ROOT
 from tests.fakes.collecting import ALL_ORPHANS, Place
 from tests.fakes.refused import refused
@@ -87,7 +87,7 @@ def test_what_a_killed_process_left_is_removed_and_what_is_in_use_stays(tmp_path
     used = WorkingFolder(tmp_path)
     program = (
         "import os, pathlib, signal, sys\n"
-        "from include.cvmfs.collect.working_folder import WorkingFolder\n"
+        "from include.cvmfs.collect.shards import WorkingFolder\n"
         "left = WorkingFolder(pathlib.Path(sys.argv[1]))\n"
         "(left.path / 'kept').mkdir()\n"
         "(left.path / 'kept' / '00').write_bytes(b'records')\n"

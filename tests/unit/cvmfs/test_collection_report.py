@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.format.compression import compress
+from include.cvmfs.format.objects import compress
 from tests.fakes.collecting import ALL_ORPHANS, Place
 
 EVERYTHING = 256 * 256

@@ -11,14 +11,13 @@ import pytest
 
 from include.cvmfs.collect.collect import GarbageCollection
 from include.cvmfs.collect.record import KEY as RECORD_KEY
-from include.cvmfs.collect.record import read_record
-from include.cvmfs.collect.rules import CollectionRules
+from include.cvmfs.collect.record import CollectionRules, read_record
 from include.cvmfs.commit.commit import SwitchStep
-from include.cvmfs.commit.metadata_cache import REFLOG_KEY
+from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.commit.repair import repair_reflog
 from include.cvmfs.errors import CollectionRefused, CommitError, GenerationMoved
+from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
-from include.cvmfs.format.reflog import Reflog
 from tests.fakes.collecting import ALL_ORPHANS, FQRN, Place, signer
 from tests.fakes.refused import refused
 

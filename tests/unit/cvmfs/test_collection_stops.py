@@ -11,10 +11,10 @@ from datetime import timedelta
 
 import pytest
 
-from include.cvmfs.collect.claim import is_dead, process_name
 from include.cvmfs.collect.record import KEY as RECORD_KEY
-from include.cvmfs.collect.rules import SETTLE, CollectionRules
-from include.cvmfs.commit.metadata_cache import REFLOG_KEY
+from include.cvmfs.collect.record import SETTLE, CollectionRules
+from include.cvmfs.collect.sweep import is_dead, process_name
+from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.coordination.condemned import read_list
 from include.cvmfs.coordination.generation import (
     TAKEOVER,
@@ -23,7 +23,7 @@ from include.cvmfs.coordination.generation import (
     write,
 )
 from include.cvmfs.errors import CollectionBusy, CollectionRefused, FormatError
-from include.cvmfs.format.reflog import Reflog
+from include.cvmfs.format.database import Reflog
 from include.storage.errors import Forbidden
 from tests.fakes.collecting import ALL_ORPHANS, FQRN, Place
 from tests.fakes.memorystore import MEMORY

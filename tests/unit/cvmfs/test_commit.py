@@ -32,9 +32,9 @@ from include.cvmfs.errors import (
     TagError,
 )
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.format.keys import generate_master, generate_repository_key
-from include.cvmfs.format.reflog import Reflog, RefType
 from include.cvmfs.revision.repository import Repository
 from include.gateway.service.commits.queue import refusal_of
 from tests.fakes.memorystore import MemoryStore

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
-from include.cvmfs.format.compression import Compression, compress, decompress
+from include.cvmfs.format.objects import Compression, compress, decompress
 from tests.fakes.refused import refused
 
 

@@ -22,8 +22,7 @@ from include.cvmfs.coordination.condemned import (
     store_shards,
 )
 from include.cvmfs.errors import FormatError, ObjectDamaged, ObjectMissing
-from include.cvmfs.format.digests import DigestSet, identity
-from include.cvmfs.format.hashes import Algorithm, ObjectHash
+from include.cvmfs.format.hashes import Algorithm, DigestSet, ObjectHash, identity
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.format.compression import Compression, compress
-from include.cvmfs.format.digests import DigestSet
-from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.format.hashes import Algorithm, DigestSet
+from include.cvmfs.format.objects import Compression, compress
 from include.cvmfs.ingest import packing
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits

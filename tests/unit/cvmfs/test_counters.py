@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.format.counters import NAMES, Counts, Statistics
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.format.schema import NAMES, Counts, Statistics
 
 CONTENT = hash_bytes(b"x")
 numbers = st.integers(min_value=-(2**40), max_value=2**40)

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
-from include.cvmfs.ingest.autocatalog import Weights
-from include.cvmfs.ingest.catalog_boundaries import Cuts
+from include.cvmfs.ingest.autocatalog import Cuts, Weights
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.sources.directory import DirectorySource

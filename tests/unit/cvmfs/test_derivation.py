@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.cvmfs.commit.derivation import STEPS, true_base
+from include.cvmfs.commit.group import STEPS, true_base
 from include.cvmfs.errors import BaseChanged, ObjectMissing
 from include.cvmfs.format.hashes import ObjectHash
 from tests.fakes.refused import refused

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
-from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.dirent import COLUMNS, Dirent
 from include.cvmfs.format.hashes import PARTIAL, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.objects import Compression
 from tests.fakes.refused import refused
 
 DIRECTORY, REGULAR, LINK, FIFO = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777, stat.S_IFIFO | 0o600

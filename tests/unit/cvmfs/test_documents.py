@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from pydantic import TypeAdapter
 
-from include.cvmfs.coordination.documents import Flag, Instant, WholeNumber, read_document
+from include.cvmfs.coordination.freeze import Flag, Instant, WholeNumber, read_document
 from include.cvmfs.errors import FormatError
 from tests.fakes.refused import refused
 

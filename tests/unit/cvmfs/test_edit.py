@@ -13,10 +13,10 @@ from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import BaseChanged, CatalogError, DestinationError, MergeError
 from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.format.paths import name_of, parent_of
+from include.cvmfs.format.schema import Counts
 from include.cvmfs.revision.revision import Revision
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused

@@ -14,9 +14,9 @@ from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import DestinationError, MergeError
 from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Dirent, Flag
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
+from include.cvmfs.format.schema import Counts
 from include.cvmfs.revision.diff import diff
 from include.cvmfs.revision.revision import Revision
 from tests.fakes.memorystore import MemoryStore

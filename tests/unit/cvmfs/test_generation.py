@@ -31,9 +31,8 @@ from include.cvmfs.coordination.generation import (
 )
 from include.cvmfs.errors import FormatError, GenerationMoved
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.digests import DigestSet, hash_of_key, identity
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.hashes import Algorithm, ObjectHash
+from include.cvmfs.format.hashes import Algorithm, DigestSet, ObjectHash, hash_of_key, identity
 from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.storage.errors import Conflict
 from tests.fakes.memorystore import MemoryStore

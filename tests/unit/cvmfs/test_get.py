@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 
 from include.cvmfs.errors import CatalogError, CvmfsError, ObjectDamaged, ObjectMissing
-from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.format.objects import Compression
 from include.cvmfs.revision.get import GetOptions, GetProgress, get
 from include.cvmfs.revision.repository import Repository
 from tests.fakes.local import TREES, LocalRepository, make_folder, read_folder

@@ -19,12 +19,12 @@ from include.cvmfs.commit.commit import (
 )
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.commit.metadata_cache import REFLOG_KEY, Records
+from include.cvmfs.commit.metadata_objects import REFLOG_KEY, Records
 from include.cvmfs.errors import BaseChanged, CommitError, ManifestConflict, MergeError, TagError, UnknownBase
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
-from include.cvmfs.format.reflog import Reflog
-from include.cvmfs.revision.lineage import Lineage
+from include.cvmfs.revision.needed_objects import Lineage
 from tests.fakes.memorystore import MemoryStore
 from tests.unit.cvmfs.test_commit import FQRN, MASTER, NOW, SIGNER, change, commit, opened
 from tests.unit.cvmfs.test_edit import DIRECTORY

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
-from include.cvmfs.format.compression import compress
-from include.cvmfs.format.digests import hash_of_key
-from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes, path_hash
+from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes, hash_of_key, path_hash
+from include.cvmfs.format.objects import compress
 from tests.fakes.refused import refused
 
 EMPTY, HELLO = compress(b""), compress(b"hello\n")

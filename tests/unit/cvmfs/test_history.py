@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import CvmfsError, FormatError, RepositoryError, TagError
-from include.cvmfs.format.compression import decompress
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.history import Branch, History, Tag, check_tag_name
+from include.cvmfs.format.objects import decompress
 from tests.fakes.refused import refused
 
 FQRN = "nightlies.example.org"

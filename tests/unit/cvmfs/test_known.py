@@ -12,7 +12,7 @@ from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.digests import DigestSet, identity
+from include.cvmfs.format.hashes import DigestSet, identity
 from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.cvmfs.ingest.changeset import Changeset, objects_of
 from include.cvmfs.ingest.chunker import ChunkLimits

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
-from include.cvmfs.format.compression import Compression
-from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.hashes import hash_bytes
 from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.objects import Compression
+from include.cvmfs.format.schema import Counts
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare

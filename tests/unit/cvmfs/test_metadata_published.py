@@ -14,20 +14,17 @@ from include.cvmfs.commit.commit import commit_change, read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.counters import Statistics
 from include.cvmfs.format.hashes import Algorithm, ObjectHash
 from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
 from include.cvmfs.format.layout import Layout
-from include.cvmfs.ingest.autocatalog import Weights
-from include.cvmfs.ingest.catalog_boundaries import Cuts
+from include.cvmfs.format.schema import Statistics
+from include.cvmfs.ingest.autocatalog import Cuts, Weights
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.dirtab import Dirtab
-from include.cvmfs.sources.owners import IdMap, OwnerMap
-from include.cvmfs.sources.source import Entry, EntryKind
-from include.cvmfs.sources.xattrs import pack_xattrs
+from include.cvmfs.sources.source import Entry, EntryKind, IdMap, OwnerMap, pack_xattrs
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import read_back
 from tests.fakes.trees import ListedSource, Members

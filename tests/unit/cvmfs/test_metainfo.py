@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
-from include.cvmfs.format.metainfo import MetaInfo, skeleton
+from include.cvmfs.format.layout import MetaInfo, skeleton
 from tests.fakes.refused import refused
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)

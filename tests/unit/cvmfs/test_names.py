@@ -23,9 +23,9 @@ from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import BaseChanged, CatalogError, DestinationError, MergeError, SourceError
 from include.cvmfs.format.catalog import Catalog
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes, path_hash
+from include.cvmfs.format.objects import compress
 from include.cvmfs.format.paths import bytes_of_name, name_fault
 from include.cvmfs.revision.diff import diff
 from include.cvmfs.revision.get import get

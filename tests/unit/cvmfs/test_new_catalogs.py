@@ -17,9 +17,9 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import MergeError, ObjectMissing
 from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
+from include.cvmfs.format.schema import Counts
 from tests.fakes.memorystore import MemoryStore
 from tests.unit.cvmfs.test_commit import FQRN, MASTER, NOW, SIGNER, change
 from tests.unit.cvmfs.test_edit import DIRECTORY

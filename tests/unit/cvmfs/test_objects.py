@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from include.cvmfs.errors import ObjectDamaged, ObjectMissing
-from include.cvmfs.format.compression import Compression, compress
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.objects import load, stream
+from include.cvmfs.format.objects import Compression, compress, load, stream
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 

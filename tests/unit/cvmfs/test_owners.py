@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
-from include.cvmfs.sources.owners import IdMap, OwnerMap, fixed
+from include.cvmfs.sources.source import IdMap, OwnerMap, fixed
 from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import archive, file, folder
 from tests.fakes.memorystore import MemoryStore

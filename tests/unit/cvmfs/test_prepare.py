@@ -22,8 +22,7 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.coordination.generation import Moment
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, DestinationError, SourceError
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.digests import DigestSet, identity
-from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.hashes import DigestSet, ObjectHash, identity
 from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits

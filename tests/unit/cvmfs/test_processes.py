@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.errors import SourceError
-from include.cvmfs.format.compression import Compression
-from include.cvmfs.format.digests import DigestSet
-from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.format.hashes import Algorithm, DigestSet
+from include.cvmfs.format.objects import Compression
 from include.cvmfs.ingest import packing, processes
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.commit.rebase import rebase
+from include.cvmfs.commit.group import rebase
 from include.cvmfs.format.catalog import PackedCatalog
 from include.cvmfs.format.layout import Layout
 from tests.fakes.local import DIRECTORY, TREES, LocalRepository, make_folder

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
+from include.cvmfs.format.database import Ref, Reflog, RefType
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.reflog import Ref, Reflog, RefType
 from tests.fakes.refused import refused
 
 FQRN = "nightlies.example.org"

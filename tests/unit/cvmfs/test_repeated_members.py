@@ -17,7 +17,7 @@ from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.source import TreeSource
 from include.cvmfs.sources.tarball import TarSource
-from include.cvmfs.sources.ziparchive import ZipSource
+from include.cvmfs.sources.zipmembers import ZipSource
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused

@@ -8,10 +8,10 @@ import pytest
 
 from include.cvmfs.errors import CatalogError, ObjectDamaged, ObjectMissing, ReflogError, TagError
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.compression import compress
+from include.cvmfs.format.database import KEY as REFLOG_KEY
 from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.history import Tag
-from include.cvmfs.format.reflog import KEY as REFLOG_KEY
+from include.cvmfs.format.objects import compress
 from include.cvmfs.revision.revision import Revision
 from include.storage.errors import NotFound
 from tests.fakes.memorystore import MemoryStore

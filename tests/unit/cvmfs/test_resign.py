@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.commit.import_keys import import_keys
-from include.cvmfs.commit.resign import expiry_warning, resign
+from include.cvmfs.commit.create import expiry_warning, import_keys, resign
 from include.cvmfs.errors import KeyFileError, SignatureError, WhitelistError
 from include.cvmfs.format.keys import (
     GatewayKey,

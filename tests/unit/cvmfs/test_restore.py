@@ -17,7 +17,7 @@ from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.digests import identity
+from include.cvmfs.format.hashes import identity
 from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
 from include.cvmfs.ingest.changeset import Changeset, objects_of
 from include.cvmfs.ingest.chunker import ChunkLimits

@@ -13,9 +13,9 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import BaseChanged, CvmfsError
 from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog
-from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.objects import Compression
 from include.cvmfs.revision.revision import Revision
 from tests.fakes.refused import refused
 from tests.unit.cvmfs.test_edit import DIRECTORY, Repository, assert_consistent, file

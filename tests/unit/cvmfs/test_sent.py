@@ -11,9 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.format.digests import identity
-from include.cvmfs.format.hashes import ObjectHash, hash_bytes
-from include.cvmfs.ingest.upload_journal import JournaledStore, UploadJournal
+from include.cvmfs.format.hashes import ObjectHash, hash_bytes, identity
+from include.cvmfs.ingest.upload import JournaledStore, UploadJournal
 from include.storage.errors import Unavailable
 from tests.fakes.memorystore import MemoryStore
 

@@ -13,12 +13,12 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import CatalogError, FormatError
 from include.cvmfs.format.catalog import Catalog
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import HISTORY, Algorithm, hash_bytes
 from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.format.objects import compress
 from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, SECONDS, MiniRepository, public_key, sample, signer

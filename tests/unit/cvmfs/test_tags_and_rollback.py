@@ -28,9 +28,9 @@ from include.cvmfs.errors import (
     TagError,
 )
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.format.history import Tag
-from include.cvmfs.format.reflog import Reflog
 from include.cvmfs.revision.diff import diff
 from include.cvmfs.revision.revision import Revision
 from tests.fakes.local import DIRECTORY, LocalRepository

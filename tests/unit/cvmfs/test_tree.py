@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import SourceError
-from include.cvmfs.format.compression import Compression
-from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.format.objects import Compression
+from include.cvmfs.format.schema import Counts
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare

@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError, SourceError
-from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.schema import Counts
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.sources.directory import DirectorySource
-from include.cvmfs.sources.source import TreeSource
+from include.cvmfs.sources.source import TreeSource, pack_xattrs, unpack_xattrs
 from include.cvmfs.sources.tarball import TarSource
-from include.cvmfs.sources.xattrs import pack_xattrs, unpack_xattrs
 from tests.fakes.archives import Member, archive, file, folder, hardlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import Found, read_back

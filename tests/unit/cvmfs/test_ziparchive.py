@@ -22,7 +22,7 @@ from include.cvmfs.ingest.prepare import prepare
 from include.cvmfs.sources.artifact import open_artifact
 from include.cvmfs.sources.source import Entry, EntryKind, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
-from include.cvmfs.sources.ziparchive import ZipSource
+from include.cvmfs.sources.zipmembers import ZipSource
 from include.errors import ErrorRow
 from tests.fakes.archives import archive, file, folder, symlink
 from tests.fakes.memorystore import MemoryStore

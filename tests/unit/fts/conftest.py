@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from include.fts.client.credentials import X509Files
+from include.fts.client.transport import X509Files
 from tests.fakes.certificates import Authority
 
 

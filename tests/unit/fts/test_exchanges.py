@@ -14,9 +14,8 @@ import pytest
 
 from include.errors import code_of
 from include.fts.client.client import BanOf, FtsClient
-from include.fts.client.credentials import BearerToken
-from include.fts.client.jobs import FtsFile, FtsJob
-from include.fts.client.replies import JobAnswers
+from include.fts.client.jobs import FtsFile, FtsJob, JobAnswers
+from include.fts.client.transport import BearerToken
 from include.fts.errors import FtsError
 from lab.fts.callers import Caller
 from lab.fts.config import FtsServiceConfig

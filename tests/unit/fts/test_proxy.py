@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from include.fts.client.credentials import X509Files
-from include.fts.client.proxy import signed_proxy
+from include.fts.client.transport import X509Files, signed_proxy
 from include.fts.errors import CREDENTIAL_UNREADABLE, FTS_REPLY_UNEXPECTED, PROXY_EXPIRED
 from tests.fakes.certificates import Authority
 from tests.fakes.refused import refused

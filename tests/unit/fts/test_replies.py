@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from include.fts.client.replies import FILE_FIELDS, FileStatus, Identity, JobStatus
+from include.fts.client.jobs import FILE_FIELDS, FileStatus, Identity, JobStatus
 from include.fts.errors import ANONYMOUS, FTS_JOB_INVALID
 from include.fts.states import FailureScope, FileState, JobState
 from tests.fakes.refused import refused

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.gateway.auth import authorization, sign, signature_fits, split_authorization
+from include.gateway.protocol import authorization, sign, signature_fits, split_authorization
 
 BODY = b'{"path" : "repo.example.org/sub", "api_version" : "2", "hostname" : "h"}'
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from include.gateway.client.values import LeaseInfo, RepositoryInfo
 from include.gateway.service.http.lease_calls import listed
 from include.gateway.service.leases.lease_rows import LeaseRow
-from include.gateway.service.replies import ok
+from include.gateway.service.requests import ok
 from tests.fakes.refused import refused
 
 EPOCH = datetime.fromtimestamp(0, UTC)

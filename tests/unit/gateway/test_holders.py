@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.gateway.holders import TaskName
+from include.gateway.protocol import TaskName
 
 words = st.text(alphabet="abcXYZ019_.~:+-", min_size=1, max_size=20)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from include.gateway.paths import LeasePath
+from include.gateway.protocol import LeasePath
 from include.gateway.service.leases.lease_table import Granted, LeaseTable, digest_of
-from include.gateway.service.replies import Refused
+from include.gateway.service.requests import Refused
 from tests.fakes.gateway_service import ManualClock
 from tests.fakes.refused import refused
 

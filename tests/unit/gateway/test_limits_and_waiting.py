@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.gateway.paths import LeasePath, overlap
+from include.gateway.protocol import LeasePath, overlap
 from include.gateway.service.http.waiters import PATIENCE_S, WaitingList
 from include.gateway.service.limits import Limiter, Rate, RateLimits
-from include.gateway.service.replies import Malformed
+from include.gateway.service.requests import Malformed
 
 REPOSITORY = "test.example.org"
 

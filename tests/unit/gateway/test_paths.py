@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from include.cvmfs.format.paths import is_below, path_and_above
 from include.gateway.errors import BadLeasePath
-from include.gateway.paths import LeasePath, checked_path, overlap
+from include.gateway.protocol import LeasePath, checked_path, overlap
 from tests.fakes.refused import refused
 
 components = st.text(

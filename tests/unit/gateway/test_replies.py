@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.gateway.service.replies import error, go_json, moved, ok, plain
+from include.gateway.service.requests import error, go_json, moved, ok, plain
 
 
 def test_angle_brackets_and_ampersands_are_escaped() -> None:

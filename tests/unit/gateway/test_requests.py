@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.gateway.service.replies import Malformed, Refused
 from include.gateway.service.requests import (
     CommitRequest,
     LeaseRequest,
+    Malformed,
     PayloadMessage,
+    Refused,
     checked_token,
     parse_enable,
     parse_renewal,

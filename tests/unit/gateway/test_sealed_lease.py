@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from include.gateway.client.sealed_lease import seal, unseal
-from include.gateway.client.values import Lease
+from include.gateway.client.values import Lease, seal, unseal
 from include.gateway.errors import SEALED_LEASE_UNREADABLE
 from tests.fakes.refused import refused
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from include.cvmfs.errors import FormatError
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, ObjectHash, hash_bytes
 from include.cvmfs.format.keys import Signer, generate_repository_key
 from include.cvmfs.format.manifest import Manifest, verify
+from include.cvmfs.format.objects import compress
 from include.gateway.service.commits.process import Signers
 from include.gateway.service.config import ConfigError, RepositoryConfig
 from tests.fakes.memorystore import MemoryStore

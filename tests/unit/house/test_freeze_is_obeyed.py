@@ -121,7 +121,7 @@ def test_the_search_finds_those_that_are_known_to_write_and_none_that_only_looks
 
 
 def test_every_gate_of_the_search_asks_for_the_freeze() -> None:
-    assert "require_thawed" in set(called(functions("include.site.direct_switch")["switching"]))
+    assert "require_thawed" in set(called(functions("include.site.site")["switching"]))
     assert "require_thawed" in set(called(functions("include.site.site")["publisher"]))
 
 

@@ -12,9 +12,7 @@ import pytest
 import yaml
 from prometheus_client.core import Metric
 
-from include.care.metrics.figures import publication_metrics
-from include.care.metrics.health import Health
-from include.care.metrics.scrape import REMEMBERED_S, CachedAnswer, SiteFigures
+from include.care.metrics.routes import REMEMBERED_S, CachedAnswer, Health, SiteFigures, publication_metrics
 from include.care.preflight.findings import Finding, PreflightReport, Severity
 from include.gateway.service.metrics import Metrics
 from include.ledger.engine import open_ledger

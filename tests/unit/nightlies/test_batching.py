@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.rules.batching import ALONE, AT_LEAST, SHARE, TASKS_S, dealt, work_s
+from include.nightlies.rules.order import ALONE, AT_LEAST, SHARE, TASKS_S, dealt, work_s
 from include.nightlies.steps.plan import MAX_MAPPED
 from tests.fakes.refused import refused
 

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 from pydantic import ValidationError
 
-from include.nightlies.rules.begin import by_artifact, dates, first_pass, first_run_id, starts, tick_of
+from include.nightlies.rules.passes import by_artifact, dates, first_pass, first_run_id, starts, tick_of
 from include.settings.model import Slot
 
 DAY = date(2026, 11, 21)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from include.cvmfs.format.paths import link_target
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
+from include.nightlies.rules.dependencies import is_required, never_listed, required_pairs
 from include.nightlies.rules.destinations import build_directory, build_of_directory
 from include.nightlies.rules.links import LinkState, Present, all_links_of, decide, links_of, relative
-from include.nightlies.rules.requirements import is_required, never_listed, required_pairs
 from include.settings.model import Slot
 
 DAY = date(2026, 11, 23)  # a Monday

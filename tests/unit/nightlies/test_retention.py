@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.nightlies.retention.plan import HeldByTag, RetentionPlan
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.destinations import build_of_tag, folder_of_builds
 from include.nightlies.rules.passes import began_by_itself
 from include.nightlies.rules.retention.decide import HeldBuild, RetentionDecision, decide, reached

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from include.nightlies.errors import BadIndex, BadIndexKey
-from include.nightlies.rules.signatures import public_key, require_signature
+from include.nightlies.rules.index import public_key, require_signature
 from include.nightlies.steps.sources import index_version, read_again, read_index
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets

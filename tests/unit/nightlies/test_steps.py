@@ -16,7 +16,7 @@ from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.gate import missing_line, missing_of_build, optional_of_build
 from include.nightlies.steps.plan import cut, nested_directories
 from include.nightlies.steps.values import Batch, Item, Night
-from include.publishers.unused_directories import topmost
+from include.publishers.required_objects import topmost
 from include.settings.model import Slot
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -17,12 +17,15 @@ from include.nightlies.steps import sources as reading
 from include.nightlies.steps.values import Batch, Item
 from include.settings.model import SiteSettings
 from include.storage.errors import Unavailable
-from operators.inherit import InheritArtifactsOperator, PrepareInheritedOperator
 from operators.night import PlanNightOperator, PlanPublicationOperator, SetLinksOperator
 from operators.prepare import PrepareArtifactsOperator
 from operators.publish import PublishArtifactsOperator
-from operators.reserve import ReserveDestinationsOperator
-from operators.verify import VerifyArtifactsOperator
+from operators.publishing import (
+    InheritArtifactsOperator,
+    PrepareInheritedOperator,
+    ReserveDestinationsOperator,
+    VerifyArtifactsOperator,
+)
 from sensors.build import BuildSensor
 from tests.fakes.plainsite import FQRN, plain_site
 from tests.fakes.taskcontext import task_context

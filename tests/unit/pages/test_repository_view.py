@@ -11,7 +11,7 @@ import pytest
 
 from include.care.replicas.states import ReplicaLook, ReplicaState
 from include.pages.repositories import view
-from include.pages.repositories.rows import CollectionRow
+from include.pages.repositories.view import CollectionRow
 
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from include.care.preflight.findings import Finding, NotReady, PreflightReport, Severity
-from include.care.preflight.run import Check, run
+from include.care.preflight.findings import Check, Finding, NotReady, PreflightReport, Severity, run
 
 OK = Finding("store", "a", Severity.OK, "answers")
 

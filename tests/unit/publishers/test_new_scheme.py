@@ -11,12 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from include.care.preflight.findings import Severity
-from include.care.preflight.folders import written
-from include.care.preflight.stores import conditions
+from include.care.preflight.stores import conditions, written
 from include.cvmfs.errors import SignatureError
-from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.keys import save_signer
+from include.cvmfs.format.objects import Compression
 from include.cvmfs.ingest import packing, processes
 from include.cvmfs.ingest.upload import Budget, Uploader
 from include.cvmfs.revision.repository import Repository
@@ -28,8 +27,7 @@ from include.settings.load import load
 from include.settings.prepare import ArtifactLimits
 from include.settings.secrets import EnvSecrets
 from include.site.bootstrap import found_stores
-from include.site.direct_switch import switching
-from include.site.site import Site
+from include.site.site import Site, switching
 from include.storage.errors import StoreError
 from include.storage.roles import bucket_policy
 from tests.fakes.archives import archive, file

@@ -12,8 +12,8 @@ from include.cvmfs.format.layout import Layout
 from include.cvmfs.ingest.autocatalog import Weights
 from include.cvmfs.ingest.spool import SpecialBits, Specials
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.sources.owners import OwnerMap
-from include.publishers.prepare_options import tree_options
+from include.cvmfs.sources.source import OwnerMap
+from include.publishers.base import tree_options
 from include.settings.prepare import OwnerSettings, Prepare
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key

@@ -23,13 +23,11 @@ from include.cvmfs.ingest.prepare import PrepareOptions
 from include.cvmfs.ingest.spool import SpecialBits, Specials
 from include.cvmfs.sources.artifact import open_artifact
 from include.cvmfs.sources.directory import DirectorySource
-from include.cvmfs.sources.owners import IdMap, OwnerMap
-from include.cvmfs.sources.source import Entry, EntryKind, SourceLimits
+from include.cvmfs.sources.source import AttributedSource, Entry, EntryKind, IdMap, OwnerMap, SourceLimits, pack_xattrs
 from include.cvmfs.sources.tarball import TarSource
-from include.cvmfs.sources.xattrs import AttributedSource, pack_xattrs
 from include.publishers.capabilities import Operation
-from include.publishers.server.comparison import TreeComparison
 from include.publishers.server.errors import PACKED_MISSING
+from include.publishers.server.node import TreeComparison
 from include.publishers.server.pack import Packing, member
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.local import TREES, LocalRepository, make_folder

@@ -10,21 +10,20 @@ from typing import Any
 import pytest
 
 from include.nightlies.records.quality import ArtifactFigures, NightFigures
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild, RejectedArtifact
 from include.quality.suites import (
     NIGHTS,
     PublishedArtifact,
+    TreeFacts,
     growth_suite,
     index_suite,
     night_suite,
     published_suite,
 )
-from include.quality.tree import TreeFacts
-from include.quality.validate import validate
-from include.quality.values import SuiteInput
+from include.quality.validate import SuiteInput, validate
 from include.settings.model import Slot
-from include.settings.quality import QualitySettings
+from include.settings.prepare import QualitySettings
 
 TONIGHT = date(2026, 11, 20)
 SETTINGS = QualitySettings()

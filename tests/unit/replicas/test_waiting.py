@@ -10,7 +10,7 @@ import pytest
 
 from include.care.replicas.states import ReplicaState
 from include.care.replicas.waiting import CollectionTurn, ReplicaRule, complaint, wait_for_replicas
-from include.settings.replicas import ReplicaSettings
+from include.settings.ssh import ReplicaSettings
 from tests.unit.replicas.test_states import HOUR, NOW, look
 
 RULE = ReplicaRule(longest_snapshot=4 * HOUR, max_lag=24 * HOUR)

@@ -10,8 +10,8 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from include.cvmfs.errors import DestinationError
-from include.site import path_state
-from include.site.path_state import SeenPlace, WantedPlace
+from include.site import single_changes
+from include.site.single_changes import SeenPlace, WantedPlace
 from sensors.objects import NotThere
 from sensors.place import PlaceSensor
 from tests.fakes.refused import refused
@@ -40,7 +40,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise one
         return one
 
-    monkeypatch.setattr(path_state, "look_at", look_at)
+    monkeypatch.setattr(single_changes, "look_at", look_at)
     return answers
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from include.ledger.errors import LedgerError
-from include.settings.ledger import airflow_executor, open_site_ledger
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.settings.traits import airflow_executor, open_site_ledger
 
 
 @pytest.mark.parametrize("executor", ["CeleryExecutor", "LocalExecutor,KubernetesExecutor"])

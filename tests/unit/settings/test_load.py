@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from include.settings.errors import InvalidSettings, SettingsError, SettingsFileMissing
-from include.settings.load import load, parse, project_root
+from include.settings.load import load, parse, project_root, read
 from include.settings.model import PublisherKind
 from include.settings.text_types import PROJECT_ROOT
-from include.settings.yaml_lines import read
 from tests.fakes.refused import refused
 
 

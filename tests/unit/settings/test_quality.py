@@ -8,7 +8,7 @@ import pytest
 
 from include.settings.errors import InvalidSettings
 from include.settings.model import SiteSettings
-from include.settings.quality import QualityMode, QualitySettings, Suite
+from include.settings.prepare import QualityMode, QualitySettings, Suite
 from tests.fakes.airflowhome import ROOT
 
 PROJECTS = "projects: [Gaudi, LHCb]\n"

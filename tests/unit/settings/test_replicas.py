@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from include.care.replicas.client_config import client_config
+from include.care.replicas.jobs import client_config
 from include.settings.errors import InvalidSettings, SettingsError
 from include.settings.load import parse
-from include.settings.replicas import chosen
+from include.settings.ssh import chosen
 
 FQRN = "r.example.org"
 SITE = """

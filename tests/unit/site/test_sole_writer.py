@@ -16,10 +16,10 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.errors import CollectionRefused
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.compression import compress
+from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.hashes import CERTIFICATE, hash_bytes
 from include.cvmfs.format.keys import generate_repository_key
-from include.cvmfs.format.reflog import Reflog, RefType
+from include.cvmfs.format.objects import compress
 from include.gateway.errors import GatewayUnreachable
 from include.gateway.service.commits import ownership
 from include.site.sole_writer import require_sole_writer

@@ -12,7 +12,7 @@ import pytest
 
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AdminKeyNeeded, GatewayUnreachable
-from include.gateway.holders import TaskName
+from include.gateway.protocol import TaskName
 from include.site.stale_leases import EndedLease, LeaseFinding, Whose, end_dead, hit_by, judge, look
 
 FQRN, KEY = "nights.example.org", "our-key"

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from include.fts.client.credentials import BearerToken, X509Files
+from include.fts.client.transport import BearerToken, X509Files
 from include.fts.errors import CREDENTIAL_UNREADABLE, PROXY_EXPIRED, TOKEN_UNPROTECTED, CredentialNeeded
 from include.settings.secrets import ConnectionSecrets
 from include.settings.transfers.sites import CredentialSource

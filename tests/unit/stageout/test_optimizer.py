@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from include.fts.client.replies import OptimizerDecision
+from include.fts.client.jobs import OptimizerDecision
 from include.fts.errors import FtsUnreachable
 from include.settings.transfers.sites import RemoteSite
-from include.stageout.attempts.queues import server_of
-from include.stageout.optimizer import decisions_by_link
+from include.stageout.attempts.queues import decisions_by_link, server_of
 
 LINK = ("pisa", "bari")
 

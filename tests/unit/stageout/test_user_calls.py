@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from include.stageout.rest.errors import TOO_MANY_CALLS
 from include.stageout.rest.limits import BURST, CALLS_PER_S, UserCalls
+from include.stageout.rest.questions import TOO_MANY_CALLS
 from tests.fakes.refused import refused
 
 

@@ -25,10 +25,9 @@ from include.storage.errors import (
     Unavailable,
     Unsupported,
 )
-from include.storage.file import FileStore
+from include.storage.file import FileStore, described, remove_abandoned
 from include.storage.probe import may_delete, probe
 from include.storage.store import Unfinished
-from include.storage.unfinished_writes import described, remove_abandoned
 from tests.fakes.refused import refused
 
 WRITERS = 8

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.ingest.upload_journal import JournaledStore, UploadJournal
+from include.cvmfs.ingest.upload import JournaledStore, UploadJournal
 from include.storage.errors import StoreError
 from include.storage.file import FileStore
 from include.storage.kinds import FILE, HTTP, S3, SCHEMES, StoreKind, kind_of

@@ -18,7 +18,7 @@ from include.storage.errors import (
     Unsupported,
 )
 from include.storage.refusals import read_failure
-from include.storage.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, Retrier, pause_s
+from include.storage.remote import FIRST_PAUSE_S, LONGEST_PAUSE_S, Retrier, pause_s
 from include.storage.store import Counters
 from tests.fakes.refused import refused
 

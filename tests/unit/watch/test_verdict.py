@@ -8,11 +8,10 @@ import pytest
 
 from include.care.watch.alerts import Runs, Tick, alerts_of
 from include.care.watch.render import to_html, to_text
-from include.care.watch.summary import Summary, summary
-from include.care.watch.verdict import NightState
+from include.care.watch.summary import NightState, Summary, summary
 from include.nightlies.records.quality import QualityRecord, QualityVerdict
 from include.nightlies.rules.states import State
-from include.settings.quality import Suite
+from include.settings.prepare import Suite
 from tests.unit.watch.test_summary import DAY, NOW, SLOT, built, published
 
 ROWS = ("A/x86: 1 empty libraries: <b>.so", "B/x86: its tree holds no file")

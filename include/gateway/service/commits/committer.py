@@ -12,15 +12,14 @@ from typing import Protocol
 
 from include.cvmfs.commit.commit import MANIFEST_KEY, Change, NewTag, SwitchStep, commit_group, read_head
 from include.cvmfs.commit.manifest_verifier import Voucher
-from include.cvmfs.commit.metadata_cache import Records
+from include.cvmfs.commit.metadata_objects import Records
 from include.cvmfs.commit.repair import adopt_reflog
 from include.cvmfs.coordination.condemned import condemned_among
 from include.cvmfs.coordination.generation import Moment, look, require_unmoved
 from include.cvmfs.errors import CvmfsError, GenerationMoved, ObjectMissing
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.keys import ManifestSigner
-from include.cvmfs.revision.lineage import KnownRoot, Lineage
-from include.cvmfs.revision.needed_objects import added_objects
+from include.cvmfs.revision.needed_objects import KnownRoot, Lineage, added_objects
 from include.gateway.service.commits.ownership import PATIENCE_S, Owned, Ownership, claim
 from include.gateway.service.commits.queue import CommitOrder, Fence
 from include.gateway.service.config import ConfigError, RepositoryConfig, ServiceConfig

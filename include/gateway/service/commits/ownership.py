@@ -21,7 +21,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from include.cvmfs.coordination.documents import WholeNumber, read_document
+from include.cvmfs.coordination.freeze import WholeNumber, read_document
 from include.cvmfs.errors import FormatError
 from include.gateway.service.clock import SystemClock
 from include.gateway.service.config import ConfigError

@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Any
 
 from include.cvmfs.commit.commit import SwitchStep
-from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import CERTIFICATE, hash_bytes
 from include.cvmfs.format.keys import Signer
 from include.cvmfs.format.manifest import Manifest
-from include.cvmfs.revision.lineage import KnownRoot
+from include.cvmfs.format.objects import compress
+from include.cvmfs.revision.needed_objects import KnownRoot
 from include.errors import NightshiftError
 from include.gateway.service.commits.committer import OPENING_S, RevisionMemory
 from include.gateway.service.commits.queue import CommitOrder, Fence

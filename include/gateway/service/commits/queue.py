@@ -23,8 +23,7 @@ from include.gateway.service.leases.lease_table import LeaseGone, LeaseTable, Sp
 from include.gateway.service.leases.writer import StateError
 from include.gateway.service.log import TRACE
 from include.gateway.service.metrics import Metrics
-from include.gateway.service.replies import INVALID_LEASE, Refused
-from include.gateway.service.requests import CommitRequest
+from include.gateway.service.requests import INVALID_LEASE, CommitRequest, Refused
 from include.storage.errors import StoreError
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from typing import Any
 
 from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.format.hashes import Algorithm
-from include.cvmfs.revision.lineage import KnownRoot
+from include.cvmfs.revision.needed_objects import KnownRoot
 from include.gateway.service import log
 from include.gateway.service.commits.committer import StoreCommitter
 from include.gateway.service.commits.process import made, portable

@@ -3,21 +3,87 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import time
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
+from include.cvmfs.commit.commit import MANIFEST_KEY
+from include.cvmfs.errors import CvmfsError
 from include.gateway.errors import BadLeasePath
-from include.gateway.paths import LeasePath
-from include.gateway.protocol import OFFERS_HEADER
-from include.gateway.service import replies
-from include.gateway.service.config import ConfigError
-from include.gateway.service.http.read_request import is_utf8, read_body
+from include.gateway.protocol import OFFERS_HEADER, LeasePath
+from include.gateway.service import requests
+from include.gateway.service.config import ConfigError, RepositoryConfig
+from include.gateway.service.http.openapi import document
+from include.gateway.service.http.payloads import is_utf8, read_body
 from include.gateway.service.http.serving import OFFERS, Serving
 from include.gateway.service.http.tracing import note
-from include.gateway.service.replies import Malformed, Refused
-from include.gateway.service.requests import parse_collection, parse_enable
+from include.gateway.service.metrics import CONTENT_TYPE
+from include.gateway.service.requests import Malformed, Refused, parse_collection, parse_enable
+from include.gateway.service.store_checks import Looks
+from include.storage.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED_S = 2.0  # a store is not asked more often, however many ask us
+
+
+class StatusCalls:
+    """None of them needs a signature, and none reveals a secret."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._looked: tuple[float, dict[str, str]] = (float("-inf"), {})
+        self._looking = asyncio.Lock()
+        self._looks: Looks[str] = Looks()
+
+    async def health(self, _: Request) -> Response:
+        """The process answers, and its state can be read."""
+        return requests.ok(service="nightshift-gateway", pid=os.getpid(), leases=self._serving.table.held())
+
+    async def ready(self, _: Request) -> Response:
+        """Every repository's store is reachable and its signing key loads; HTTP 503 otherwise, with the reasons."""
+        async with self._looking:
+            at, found = self._looked
+            if time.monotonic() - at > _REMEMBERED_S:
+                names = dict(self._serving.config.repositories)
+                looks = [self._look(*item) for item in names.items()]
+                found = dict(zip(names, await asyncio.gather(*looks), strict=True))
+                self._looked = time.monotonic(), found
+        good = all(reason == "ok" for reason in found.values())
+        members = {"status": "ok" if good else "error", "repositories": found}
+        return JSONResponse(members, 200 if good else 503)
+
+    async def metrics(self, _: Request) -> Response:
+        """The figures, for Prometheus."""
+        page = await asyncio.to_thread(self._serving.metrics.page)
+        return Response(page, headers={"Content-Type": CONTENT_TYPE})
+
+    async def openapi(self, _: Request) -> Response:
+        """This description."""
+        return JSONResponse(document())
+
+    async def _look(self, name: str, repository: RepositoryConfig) -> str:
+        try:
+            return await self._looks.look(name, lambda: _reachable(repository))
+        except TimeoutError:
+            return "the store does not answer in time"
+
+
+def _reachable(repository: RepositoryConfig) -> str:
+    try:
+        repository.signer()
+        there = repository.quick().exists(MANIFEST_KEY)
+    except (CvmfsError, StoreError, ConfigError) as error:
+        return f"{type(error).__name__}: {error}"
+    except Exception as error:
+        log.exception("not ready")
+        return f"{type(error).__name__}: see the gateway's log"
+    return "ok" if there else f"no {MANIFEST_KEY} in the store"
+
 
 WELCOME = "You are in an open field on the west side of a white house with a boarded front door."
 NO_COLLECTOR = (
@@ -35,20 +101,20 @@ class AdminCalls:
 
     async def welcome(self, _: Request) -> Response:
         """A greeting; a header lists what the service offers."""
-        return replies.answer({"welcome": WELCOME}, headers={OFFERS_HEADER: OFFERS})
+        return requests.answer({"welcome": WELCOME}, headers={OFFERS_HEADER: OFFERS})
 
     async def repositories(self, _: Request) -> Response:
         """The repositories, with the keys that may lease their paths."""
         disabled = self._table.disabled()
         names = sorted(self._serving.config.repositories)
-        return replies.ok(data={name: self._repository(name, disabled) for name in names})
+        return requests.ok(data={name: self._repository(name, disabled) for name in names})
 
     async def repository(self, request: Request) -> Response:
         """One of them."""
         name = request.path_params["name"]
         if name not in self._serving.config.repositories:
             raise Refused("invalid_repo")
-        return replies.ok(data=self._repository(name, self._table.disabled()))
+        return requests.ok(data=self._repository(name, self._table.disabled()))
 
     async def enable(self, request: Request) -> Response:
         """Let a repository give out new leases, or not."""
@@ -59,7 +125,7 @@ class AdminCalls:
             raise Refused("invalid_repo")
         await asyncio.wrap_future(self._table.enable(name, enabled))
         note(request, "repository enabled" if enabled else "repository disabled", repository=name, key=key_id)
-        return replies.ok()
+        return requests.ok()
 
     async def drop_by_path(self, request: Request) -> Response:
         """End all leases at and below a path."""
@@ -79,7 +145,7 @@ class AdminCalls:
         rows = await asyncio.wrap_future(self._table.drop_below(place.repository, place.path))
         self._serving.metrics.lease_events.labels("cancelled").inc(len(rows))
         note(request, "leases dropped by path", path=str(place), key=key_id, leases=[row.full_path for row in rows])
-        return replies.ok()
+        return requests.ok()
 
     async def collect(self, request: Request) -> Response:
         """Refused: collections are the collector's."""
@@ -89,7 +155,7 @@ class AdminCalls:
         if repository not in self._serving.config.repositories:
             raise Refused("invalid_repo")
         note(request, "collection refused", repository=repository, key=key_id)
-        return replies.error(NO_COLLECTOR)
+        return requests.error(NO_COLLECTOR)
 
     async def reload(self, request: Request) -> Response:
         """Read keys and repositories again."""
@@ -98,9 +164,9 @@ class AdminCalls:
             names = await asyncio.to_thread(self._serving.reload)
         except ConfigError as error:
             note(request, "configuration refused", key=key_id, detail=str(error))
-            return replies.error("configuration refused, the old one stays", str(error))
+            return requests.error("configuration refused, the old one stays", str(error))
         note(request, "configuration read again", key=key_id, repositories=names)
-        return replies.ok(repositories=names)
+        return requests.ok(repositories=names)
 
     def _repository(self, name: str, disabled: set[str]) -> dict[str, Any]:
         keys = sorted(self._serving.config.repositories[name].keys, key=lambda key: key.id)

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match, Route
 
 from include.gateway.protocol import (
     API,
@@ -29,20 +30,46 @@ from include.gateway.protocol import (
     REPOSITORIES,
     WAITING,
 )
-from include.gateway.service import replies
+from include.gateway.service import requests
 from include.gateway.service.clock import Clock, SystemClock
 from include.gateway.service.commits.points import OnPoint, from_environment, pass_by
 from include.gateway.service.commits.queue import Committer
 from include.gateway.service.config import ConfigError, ServiceConfig
-from include.gateway.service.http.admin_calls import AdminCalls
+from include.gateway.service.http.admin_calls import AdminCalls, StatusCalls
 from include.gateway.service.http.lease_calls import LeaseCalls
-from include.gateway.service.http.routing import allowed_methods, redirect_target
 from include.gateway.service.http.serving import ReadConfig, Serving
-from include.gateway.service.http.status_calls import StatusCalls
 from include.gateway.service.http.tracing import Tracing, note
 from include.gateway.service.leases.lease_table import LeaseTable
 from include.gateway.service.leases.writer import StateError
-from include.gateway.service.replies import Malformed, Refused
+from include.gateway.service.requests import Malformed, Refused
+
+
+def allowed_methods(routes: Iterable[BaseRoute], scope: Any) -> list[str]:
+    """The methods that the path of ``scope`` knows, sorted, with OPTIONS; none if it is not a path of ours."""
+    methods = {
+        method
+        for route in routes
+        if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
+    return sorted(methods | {"OPTIONS"}) if methods else []
+
+
+def redirect_target(routes: Iterable[BaseRoute], scope: Any) -> str | None:
+    """The same path with its last slash taken off, if that is a route for this method."""
+    path: str = scope["path"]
+    if not path.endswith("/") or len(path) == 1:
+        return None
+    bare = {**scope, "path": path.rstrip("/"), "raw_path": None}
+    if (
+        path.rstrip("/").count("/") > 3
+        or not bare["path"].isascii()
+        or any(character in bare["path"] for character in '"<>\\\r\n')
+    ):
+        return None
+    fits = any(route.matches(bare)[0] is Match.FULL for route in routes if isinstance(route, Route))
+    return bare["path"] if fits else None
+
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -177,17 +204,17 @@ def _reload(serving: Serving) -> None:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)  # noqa: S101 - registered for this class
     note(request, "refused", reason=error.reason, **({"detail": error.detail} if error.detail else {}))
-    return replies.error(error.reason, error.detail)
+    return requests.error(error.reason, error.detail)
 
 
 async def _malformed(_: Request, error: Exception) -> Response:
     assert isinstance(error, Malformed)  # noqa: S101 - registered for this class
-    return replies.plain(error.status, error.text, headers=error.headers)
+    return requests.plain(error.status, error.text, headers=error.headers)
 
 
 async def _state_trouble(request: Request, error: Exception) -> Response:
     note(request, "state trouble", detail=str(error))
-    return replies.error(f"could not begin transaction: {error}")
+    return requests.error(f"could not begin transaction: {error}")
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -197,10 +224,10 @@ async def _no_route(request: Request, error: Exception) -> Response:
         allow = {"Allow": ", ".join(methods)}
         if request.method == "OPTIONS":
             return Response(status_code=200, headers=allow)
-        return replies.plain(405, "Method Not Allowed", headers=allow)
+        return requests.plain(405, "Method Not Allowed", headers=allow)
     target = redirect_target(request.app.routes, request.scope)
     if target is not None:
-        return replies.moved(301 if request.method == "GET" else 308, target)
+        return requests.moved(301 if request.method == "GET" else 308, target)
     if error.status_code == 404:
-        return replies.plain(404, "404 page not found")
-    return replies.plain(error.status_code, "invalid request")
+        return requests.plain(404, "404 page not found")
+    return requests.plain(error.status_code, "invalid request")

@@ -9,20 +9,25 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from include.gateway.duration import SECOND, format_duration, format_time
-from include.gateway.paths import LeasePath
-from include.gateway.protocol import EPOCH_HEADER, EXPIRES_HEADER, OFFERS_HEADER, WAITING_HEADER
-from include.gateway.service import replies
+from include.gateway.protocol import EPOCH_HEADER, EXPIRES_HEADER, OFFERS_HEADER, WAITING_HEADER, LeasePath
+from include.gateway.service import requests
 from include.gateway.service.commits.points import Point
 from include.gateway.service.freezes import Freezes
-from include.gateway.service.http.read_request import read_body, remote_of
+from include.gateway.service.http.payloads import read_body, remote_of
 from include.gateway.service.http.serving import OFFERS, Serving
 from include.gateway.service.http.tracing import note
 from include.gateway.service.http.waiters import QueuePlace
-from include.gateway.service.leases.lease_rows import LeaseRow
+from include.gateway.service.leases.lease_rows import LeaseRow, token_of
 from include.gateway.service.leases.lease_table import Busy, digest_of
-from include.gateway.service.leases.tokens import token_of
-from include.gateway.service.replies import INVALID_LEASE, Malformed, Refused
-from include.gateway.service.requests import CommitRequest, LeaseRequest, checked_token, parse_renewal
+from include.gateway.service.requests import (
+    INVALID_LEASE,
+    CommitRequest,
+    LeaseRequest,
+    Malformed,
+    Refused,
+    checked_token,
+    parse_renewal,
+)
 
 
 class LeaseCalls:
@@ -35,7 +40,7 @@ class LeaseCalls:
 
     async def leases(self, _: Request) -> Response:
         """Who holds which path, and until when."""
-        return replies.raw(await asyncio.to_thread(self._table.listing))
+        return requests.raw(await asyncio.to_thread(self._table.listing))
 
     async def waiting(self, _: Request) -> Response:
         """Who waits for a busy path, first come first."""
@@ -44,7 +49,7 @@ class LeaseCalls:
             return self._table.remaining_ns(path) / SECOND
 
         places = await asyncio.to_thread(self._serving.waiting.places, remaining_s)
-        return replies.ok(data=[waiting_entry(place) for place in places])
+        return requests.ok(data=[waiting_entry(place) for place in places])
 
     async def acquire(self, request: Request) -> Response:
         """Take a lease on a path."""
@@ -74,11 +79,11 @@ class LeaseCalls:
             members = {"status": "path_busy", "time_remaining": format_duration(outcome.remaining_ns)}
             # Byte for byte the stock gateway's, unless the caller's header asks for more.
             more = _place(place) if WAITING_HEADER in request.headers else {}
-            return replies.answer({**members, **more}, headers=offers)
+            return requests.answer({**members, **more}, headers=offers)
         serving.waiting.granted(wanted.path, key_id, wanted.hostname)
         serving.metrics.lease_events.labels("granted").inc()
         note(request, "lease granted", **fields, epoch=outcome.row.epoch)
-        return replies.answer(
+        return requests.answer(
             {"status": "ok", "session_token": outcome.token, "max_api_version": wanted.version},
             headers={
                 EXPIRES_HEADER: f"{outcome.left_s:.3f}", EPOCH_HEADER: str(outcome.row.epoch), **offers
@@ -90,7 +95,7 @@ class LeaseCalls:
         row = self._table.valid(digest_of(_token_or_500(request.path_params["token"])))
         if row is None:
             raise Malformed(500, INVALID_LEASE)
-        return replies.answer({"data": listed(row)})
+        return requests.answer({"data": listed(row)})
 
     async def commit(self, request: Request) -> Response:
         """Publish a change under a lease."""
@@ -103,7 +108,7 @@ class LeaseCalls:
         revision = await serving.commits.commit(digest_of(checked_token(token)), order, serving.owner_or_admin(key_id))
         note(request, "committed", key=key_id, revision=revision, new_root=order.new_root_hash)
         serving.on_point(Point.REPLYING)
-        return replies.ok(final_revision=revision)
+        return requests.ok(final_revision=revision)
 
     async def renew(self, request: Request) -> Response:
         """Let a lease last longer."""
@@ -120,7 +125,9 @@ class LeaseCalls:
         note(request, "lease renewed", path=row.full_path, key=key_id, epoch=row.epoch, expires=expires)
         longest_s = serving.config.max_lease_time_s
         left_s = longest_s if wanted_s is None else min(wanted_s, longest_s)
-        return replies.answer({"status": "ok", "data": {"expires": expires}}, headers={EXPIRES_HEADER: f"{left_s:.3f}"})
+        return requests.answer(
+            {"status": "ok", "data": {"expires": expires}}, headers={EXPIRES_HEADER: f"{left_s:.3f}"}
+        )
 
     async def drop(self, request: Request) -> Response:
         """Give a lease back."""
@@ -129,7 +136,7 @@ class LeaseCalls:
         row = await asyncio.wrap_future(self._table.drop(digest_of(checked_token(token)), serving.may_use(key_id)))
         serving.metrics.lease_events.labels("dropped").inc()
         note(request, "lease dropped", path=row.full_path, key=key_id, epoch=row.epoch)
-        return replies.ok()
+        return requests.ok()
 
 
 def listed(row: LeaseRow) -> dict[str, str]:

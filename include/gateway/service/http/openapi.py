@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from include.gateway.paths import PATH_BYTES
 from include.gateway.protocol import (
     API,
     BODY_SIGNATURE_HEADER,
     COLLECTION,
     LEASES,
     LEASES_BY_PATH,
+    PATH_BYTES,
     PAYLOADS,
     RELOAD,
     REPOSITORIES,

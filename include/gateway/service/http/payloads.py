@@ -13,27 +13,131 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import CvmfsError
+from include.cvmfs.format.paths import is_below
 from include.errors import code_of
 from include.gateway.pack import HEADER_TOO_BIG, MAX_HEADER_BYTES, NAMED_OBJECT, PackError, PackReader
-from include.gateway.service import replies
+from include.gateway.protocol import (
+    LeasePath,
+    checked_path,
+    signature_fits,
+    split_authorization,
+)
+from include.gateway.service import requests
 from include.gateway.service.commits.intake import Intake
-from include.gateway.service.config import ServiceConfig
-from include.gateway.service.http.access import Access
+from include.gateway.service.config import AcceptedKey, ServiceConfig
 from include.gateway.service.http.tracing import note
 from include.gateway.service.leases.lease_rows import LeaseRow
 from include.gateway.service.leases.lease_table import LeaseTable, digest_of
 from include.gateway.service.leases.payload_rows import Received
 from include.gateway.service.metrics import Metrics
-from include.gateway.service.replies import INVALID_LEASE, Malformed, Refused
-from include.gateway.service.requests import BODY_BYTES, PayloadMessage, checked_token
+from include.gateway.service.requests import (
+    BODY_BYTES,
+    INVALID_LEASE,
+    Malformed,
+    PayloadMessage,
+    Refused,
+    checked_token,
+)
 from include.storage.errors import StoreError
 from include.storage.store import Store
+
+_NO_SECRET = "no such key"  # noqa: S105 - compared with all the same, so that an unknown key takes as long as a known one
+
+
+class Access:
+    """The keys of a configuration."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self._secrets = {key.id: key.secret for key in config.all_keys()}
+        self._gateway_admins = {key.id for key in config.keys if key.admin}
+        self._of_repository: dict[str, dict[str, AcceptedKey]] = {
+            name: {key.id: key for key in repository.keys} for name, repository in config.repositories.items()
+        }
+
+    def authenticate(self, header: str | None, message: bytes) -> str:
+        """The id of the key that signed ``message``. Raises Refused, with one reason for all that can be wrong."""
+        fields = split_authorization(header)
+        key_id, signature = fields or ("", "")
+        secret = self._secrets.get(key_id)
+        fits = signature_fits(signature, _NO_SECRET if secret is None else secret, message)
+        if fields is None or secret is None or not fits:
+            raise Refused("invalid_hmac")
+        return key_id
+
+    def authenticate_admin(self, header: str | None, message: bytes, repository: str) -> str:
+        """The id of the admin key that signed ``message``. Raises Refused with the reason."""
+        fields = split_authorization(header)
+        if fields is None:
+            raise Refused("invalid_authorization_header")
+        key_id, signature = fields
+        if key_id not in self._secrets:
+            raise Refused("invalid_key")
+        if not self.is_admin(key_id, repository):
+            raise Refused("no_admin_key")
+        if not signature_fits(signature, self._secrets[key_id], message):
+            raise Refused("invalid_hmac")
+        return key_id
+
+    def secret(self, key_id: str) -> str:
+        """The secret of a key that ``authenticate`` gave back."""
+        return self._secrets[key_id]
+
+    def is_admin(self, key_id: str, repository: str) -> bool:
+        """Whether the key may end the leases of others in ``repository``."""
+        key = self._of_repository.get(repository, {}).get(key_id)
+        return key_id in self._gateway_admins or (key is not None and key.admin)
+
+    def check_lease(self, key_id: str, lease: LeasePath) -> None:
+        """Raises Refused unless the key may lease the path."""
+        key = self._of_repository[lease.repository].get(key_id)
+        if key is None:
+            raise Refused("authorization error: invalid_key")
+        if not is_below(lease.path, checked_path(key.path)):
+            raise Refused("authorization error: invalid_path")
+
+
+_BODY_TIMEOUT_S = 30.0
+
+
+async def read_body(request: Request) -> bytes:
+    """The whole body. Raises Malformed above the limit, or when it does not arrive in time."""
+    found = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT_S):
+            async for block in request.stream():
+                found += block
+                if len(found) > BODY_BYTES:
+                    raise Malformed(413, f"request body too large: at most {BODY_BYTES} bytes")
+    except TimeoutError:
+        raise Malformed(408, "request body did not arrive in time") from None
+    return bytes(found)
+
+
+def signature_of(request: Request) -> str | None:
+    """The Authorization header."""
+    return request.headers.get("authorization")
+
+
+def remote_of(request: Request) -> str:
+    """Address and port of the caller."""
+    return f"{request.client.host}:{request.client.port}" if request.client else "unknown"
+
+
+def is_utf8(raw_path: bytes) -> bool:
+    """Whether a raw path is UTF-8; the server replaces what is not."""
+    try:
+        unquote_to_bytes(raw_path).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
 
 T = TypeVar("T")
 
@@ -119,7 +223,7 @@ class Payloads:
             payloads=total.payloads,
             stored_s=round(time.perf_counter() - began, 3),
         )
-        return replies.ok()
+        return requests.ok()
 
     async def _receive(
         self, body: _Body, message: PayloadMessage, row: LeaseRow, require_lease: Callable[[], LeaseRow]

@@ -9,20 +9,22 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from include.gateway.auth import body_signature_fits
-from include.gateway.protocol import BODY_SIGNATURE_HEADER, Offer, format_offers
+from include.gateway.protocol import (
+    BODY_SIGNATURE_HEADER,
+    Offer,
+    body_signature_fits,
+    format_offers,
+)
 from include.gateway.service.commits.points import OnPoint, pass_by
 from include.gateway.service.commits.queue import CommitQueue, Committer
 from include.gateway.service.config import ConfigError, ServiceConfig
-from include.gateway.service.http.access import Access
-from include.gateway.service.http.payloads import Payloads
-from include.gateway.service.http.read_request import signature_of
+from include.gateway.service.http.payloads import Access, Payloads, signature_of
 from include.gateway.service.http.waiters import WaitingList
 from include.gateway.service.leases.lease_rows import LeaseRow
 from include.gateway.service.leases.lease_table import LeaseTable
 from include.gateway.service.limits import Limiter
 from include.gateway.service.metrics import Metrics
-from include.gateway.service.replies import Refused
+from include.gateway.service.requests import Refused
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from include.gateway.protocol import TRACE_HEADER
 from include.gateway.service.limits import Limiter, RateLimits
 from include.gateway.service.log import TRACE
 from include.gateway.service.metrics import Metrics
-from include.gateway.service.replies import Malformed, plain
+from include.gateway.service.requests import Malformed, plain
 
 _EVENT = "nightshift.event"
 

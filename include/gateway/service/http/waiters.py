@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from include.cvmfs.format.paths import path_and_above
-from include.gateway.paths import LeasePath
+from include.gateway.protocol import LeasePath
 
 PATIENCE_S = 60.0
 _LONGEST_LIST = 10_000

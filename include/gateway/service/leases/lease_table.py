@@ -19,18 +19,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.revision.lineage import KnownRoot
+from include.cvmfs.revision.needed_objects import KnownRoot
 from include.errors import NightshiftError
 from include.gateway.duration import SECOND, format_time
-from include.gateway.paths import LeasePath
+from include.gateway.protocol import LeasePath
 from include.gateway.service.clock import Clock
 from include.gateway.service.config import ConfigError
-from include.gateway.service.leases import lease_clock, lease_rows, payload_rows, revision_rows
-from include.gateway.service.leases.lease_rows import FinishedCommit, LeaseRow
+from include.gateway.service.leases import lease_rows, payload_rows, revision_rows, writer
+from include.gateway.service.leases.lease_rows import FinishedCommit, LeaseRow, new_token
 from include.gateway.service.leases.payload_rows import Received
-from include.gateway.service.leases.tokens import new_token
 from include.gateway.service.leases.writer import StateError, Writer
-from include.gateway.service.replies import INVALID_LEASE, Refused, go_json
+from include.gateway.service.requests import INVALID_LEASE, Refused, go_json
 
 T = TypeVar("T")
 _NEWEST = 0.2  # weight of the lease that ended last in the mean
@@ -91,10 +90,10 @@ class LeaseTable:
             _make_private(file)
             connection = lease_rows.connect(str(file), writer=True)
             _prepare_schema(connection, clock)
-            for rows in (payload_rows, revision_rows, lease_clock):
+            for rows in (payload_rows, revision_rows, writer):
                 rows.prepare(connection)
             connection.execute("BEGIN IMMEDIATE")
-            lease_clock.carry_over(connection, clock, self._longest_ns)
+            writer.carry_over(connection, clock, self._longest_ns)
             connection.execute("COMMIT")
             self._reader = lease_rows.connect(str(file), writer=False)
         except sqlite3.Error as error:
@@ -201,7 +200,7 @@ class LeaseTable:
             self._clear_expired(connection, now)
             if most is not None and lease_rows.held(connection, now, key_id) >= most:
                 raise Refused("too many leases", f"key {key_id} holds {most}, and no key may hold more; drop some")
-            lease_clock.notice_step(connection, self.clock)
+            writer.notice_step(connection, self.clock)
             drawn = new_token()
             deadline_ns, expires_ms = now + self._longest_ns, self.clock.wall_ms() + self._longest_ns // 1_000_000
             epoch = connection.execute(
@@ -224,7 +223,7 @@ class LeaseTable:
 
         def operation(connection: sqlite3.Connection) -> LeaseRow:
             now = self.clock.monotonic_ns()
-            lease_clock.notice_step(connection, self.clock)
+            writer.notice_step(connection, self.clock)
             row = lease_rows.lease_of(connection, digest)
             if row is None or row.deadline_ns <= now or row.epoch in self._unwanted or not may_use(row):
                 raise Refused(INVALID_LEASE)
@@ -366,7 +365,7 @@ class LeaseTable:
 
     def notice_clock(self) -> Future[bool]:
         """Read the clocks; whether the wall clock was set by more than 5 s since the last reading."""
-        return self._writer.submit(lambda connection: lease_clock.notice_step(connection, self.clock))
+        return self._writer.submit(lambda connection: writer.notice_step(connection, self.clock))
 
     def _end(self, connection: sqlite3.Connection, row: LeaseRow) -> None:
         if row.epoch in self._switching:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
-from include.cvmfs.revision.lineage import REMEMBERED, KnownRoot
+from include.cvmfs.revision.needed_objects import REMEMBERED, KnownRoot
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS revision (

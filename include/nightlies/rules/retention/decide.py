@@ -12,7 +12,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from include.cvmfs.format.paths import MOST_LINKS, ancestors
-from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import WEEKDAYS
 from include.settings.retention import Retention
 

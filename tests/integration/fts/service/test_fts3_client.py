@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from include.fts.client.client import FtsClient
-from include.fts.client.credentials import X509Files
+from include.fts.client.transport import X509Files
 from include.fts.states import FileState
 from tests.fakes.certificates import Authority
 from tests.fakes.ftsservice import FtsService

@@ -11,8 +11,7 @@ import pytest
 import requests
 
 from include.fts.client.client import FtsClient
-from include.fts.client.jobs import FtsFile, FtsJob, JobParams, VerifyChecksum
-from include.fts.client.replies import FileStatus
+from include.fts.client.jobs import FileStatus, FtsFile, FtsJob, JobParams, VerifyChecksum
 from include.fts.states import FailureScope, FileState
 from include.storage.open import Credentials
 from lab.servers.weed import WeedServer

@@ -12,9 +12,8 @@ import pytest
 import requests
 
 from include.fts.client.client import BanOf, FtsClient
-from include.fts.client.credentials import BearerToken
-from include.fts.client.jobs import FtsFile, FtsJob, JobParams
-from include.fts.client.replies import JobStatus
+from include.fts.client.jobs import FtsFile, FtsJob, JobParams, JobStatus
+from include.fts.client.transport import BearerToken
 from include.fts.errors import (
     ANONYMOUS,
     DELEGATION_MISSING,

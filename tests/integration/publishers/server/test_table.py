@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from include.cvmfs.commit.commit import NewTag
-from include.cvmfs.sources.xattrs import unpack_xattrs
+from include.cvmfs.sources.source import unpack_xattrs
 from include.publishers.capabilities import Operation, OperationOutcome, Way, cell
 from include.publishers.errors import Lossy, NotSupported
 from include.publishers.server.errors import NodeBusy

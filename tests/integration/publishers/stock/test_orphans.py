@@ -16,7 +16,7 @@ from include.cvmfs.collect.stock import preceding
 from include.cvmfs.commit.commit import REFLOG_KEY
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import ManifestConflict
-from include.cvmfs.format.reflog import Reflog
+from include.cvmfs.format.database import Reflog
 from include.gateway.errors import (
     CollectionFailed,
 )

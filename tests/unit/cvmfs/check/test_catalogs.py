@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from include.cvmfs.check.findings import Subject
-from include.cvmfs.format.counters import NAMES
 from include.cvmfs.format.hashes import Algorithm, path_hash
+from include.cvmfs.format.schema import NAMES
 from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import MiniRepository, sample

@@ -8,10 +8,10 @@ import pytest
 
 from include.cvmfs.check.check import check
 from include.cvmfs.check.findings import Subject
-from include.cvmfs.format.compression import decompress
+from include.cvmfs.format.database import KEY as REFLOG_KEY
 from include.cvmfs.format.hashes import CATALOG, HISTORY, ObjectHash
 from include.cvmfs.format.history import Tag
-from include.cvmfs.format.reflog import KEY as REFLOG_KEY
+from include.cvmfs.format.objects import decompress
 from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import NOW, SECONDS, MiniRepository, public_key

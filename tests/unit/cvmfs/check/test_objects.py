@@ -8,7 +8,7 @@ import pytest
 
 from include.cvmfs.check.check import check
 from include.cvmfs.check.findings import Subject
-from include.cvmfs.format.compression import compress
+from include.cvmfs.format.objects import compress
 from include.cvmfs.revision.repository import Repository
 from include.storage.errors import Forbidden, Unavailable, Unsupported
 from tests.fakes.memorystore import MemoryStore

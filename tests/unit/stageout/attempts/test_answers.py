@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.fts.client.replies import FileStatus
+from include.fts.client.jobs import FileStatus
 from include.fts.states import FailureReason, FileState
 from include.stageout.attempts.answers import (
     AttemptJudge,

@@ -11,9 +11,8 @@ import pytest
 from include.fts.states import FailureReason
 from include.settings.transfers.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED, PLACE_UNSUPPORTED, XRDFS_MISSING
-from include.stageout.places.facts import FileFacts, checksum_of, read_back
+from include.stageout.places.facts import FileFacts, PlaceOptions, checksum_of, read_back
 from include.stageout.places.open import STORAGES, open_place
-from include.stageout.places.options import PlaceOptions
 from tests.fakes.refused import refused
 
 ADLER32, CRC32C, READ_BACK, NONE = ChecksumMode
