@@ -60,7 +60,7 @@ class AirflowApi:
         deadline = time.monotonic() + timeout_s
         while not self.has_dag(dag_id):
             if time.monotonic() > deadline:
-                errors = [f"{one['filename']}: {one['stack_trace'][-300:]}" for one in self.import_errors()]
+                errors = [f"{error['filename']}: {error['stack_trace'][-300:]}" for error in self.import_errors()]
                 raise AirflowError(
                     f"DAG {dag_id} did not appear within {timeout_s:.0f} s; import errors: {errors or 'none'}"
                 )
@@ -81,7 +81,7 @@ class AirflowApi:
     def paused(self) -> dict[str, bool]:
         """Every DAG that Airflow has read, and whether it is paused."""
         found = self._json("GET", "/api/v2/dags", params={"limit": PAGE, "exclude_stale": True})["dags"]
-        return {one["dag_id"]: one["is_paused"] for one in found}
+        return {dag["dag_id"]: dag["is_paused"] for dag in found}
 
     def unpause(self, dag_id: str) -> None:
         self.pause(dag_id, paused=False)

@@ -61,9 +61,9 @@ class Snapshot:
 def snapshot(state: str, instances: list[dict[str, Any]]) -> Snapshot:
     """The instances of a run by task, in the order in which the tasks began."""
     kinds: dict[str, Counter[str]] = {}
-    for one in sorted(instances, key=lambda one: one.get("start_date") or "9"):
-        kinds.setdefault(one["task_id"], Counter())[one["state"] or "waiting"] += 1
-    busy = sum(1 for one in instances if one["state"] in TASK_BUSY)
+    for instance in sorted(instances, key=lambda instance: instance.get("start_date") or "9"):
+        kinds.setdefault(instance["task_id"], Counter())[instance["state"] or "waiting"] += 1
+    busy = sum(instance["state"] in TASK_BUSY for instance in instances)
     return Snapshot(state, tuple(TaskKind(task_id, dict(states)) for task_id, states in kinds.items()), busy)
 
 

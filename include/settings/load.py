@@ -296,7 +296,11 @@ def _known_keys(location: Location) -> str:
     kinds: list[Any] = [SiteSettings]
     keyed = False
     for step in location[:-1]:
-        keyed = any(isinstance(get_origin(kind), type) and issubclass(get_origin(kind), Mapping) for kind in kinds)
+        if tagged := [kind for kind in kinds if step in _tags(kind)]:
+            # Pydantic puts the kind of a target after its name
+            kinds = tagged
+            continue
+        keyed = any(issubclass(get_origin(kind) or object, Mapping) for kind in kinds)
         kinds = [inner for kind in kinds for inner in _inner(kind, str(step))]
     # the name of a block that has its name as key is no key in it
     known = sorted({key for kind in kinds for key in _fields(kind)} - ({"name"} if keyed else set()))
@@ -306,15 +310,16 @@ def _known_keys(location: Location) -> str:
 
 def _inner(kind: Any, step: str) -> Iterator[Any]:
     """The types that a value below this key or index of a value of this type may have."""
-    fields = _fields(kind)
-    if step in fields:
+    if step in (fields := _fields(kind)):
         yield from _alternatives(fields[step].annotation)
-    elif "kind" in fields:
-        # Pydantic puts the kind of a target after its name
-        if step in [getattr(tag, "value", tag) for tag in get_args(fields["kind"].annotation)]:
-            yield kind
     elif isinstance(container := get_origin(kind), type):
         yield from _alternatives(get_args(kind)[1 if issubclass(container, Mapping) else 0])
+
+
+def _tags(kind: Any) -> list[str]:
+    """The values of `kind` by which Pydantic knows a block of this type from others."""
+    fields = _fields(kind)
+    return [getattr(tag, "value", tag) for tag in get_args(fields["kind"].annotation)] if "kind" in fields else []
 
 
 def _fields(kind: Any) -> Mapping[str, FieldInfo]:

@@ -21,7 +21,7 @@ from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from operators.publish import PublishArtifactsOperator
+from operators.publishing import PublishArtifactsOperator
 from tests.dags.conftest import MiniSite, Run
 from tests.fakes.builds import Build, tree
 

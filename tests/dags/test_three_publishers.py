@@ -16,7 +16,7 @@ from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import PublicationRequest
 from include.publishers.native import NativePublisher
 from include.settings.pools import pools
-from operators.publish import PublishArtifactsOperator
+from operators.publishing import PublishArtifactsOperator
 from tests.dags.conftest import FQRN, MiniSite
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree

@@ -13,7 +13,7 @@ from include.errors import Concern, kinds_in
 from include.fts import errors as fts
 from include.gateway import errors as gateway
 from include.ledger import errors as ledger
-from include.publishers.server import outcomes as node
+from include.publishers.server import errors as node
 from include.settings import errors as settings
 from include.stageout import errors as stageout
 from include.storage import errors as storage

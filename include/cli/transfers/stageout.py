@@ -2,135 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import getpass
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from include.cli.repository.open import AsJson, holder, open_site, printable, refusing
-from include.stageout.files import FileKind, FileToTransfer
+from include.cli.transfers.file_lists import ListedFile, ListFault, read_list
 
 if TYPE_CHECKING:
     from include.site.site import Site
     from include.stageout.files import StageoutRequest
     from include.stageout.status import TransferFilter, TransferStatus
     from include.stageout.upkeep.findings import CensusFinding
-
-MAX_LINES = 1_000_000
-_REQUIRED = {field.name: field.default is MISSING for field in fields(FileToTransfer)}
-_Document = Mapping[Any, Any] | str
-"""What a line has, or what is wrong with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListedFile:
-    """A file and the line that has it."""
-
-    line: int
-    file: FileToTransfer
-
-
-@dataclass(frozen=True, slots=True)
-class ListFault:
-    """What is wrong with a line."""
-
-    line: int
-    what: str
-
-    def __str__(self) -> str:
-        return f"line {self.line}: {self.what}"
-
-
-def read_list(lines: Iterable[str]) -> tuple[list[ListedFile], list[ListFault]]:
-    """Read a list of files; the fields are those of `FileToTransfer`.
-
-    Args:
-        lines: At most MAX_LINES, of JSON if the first one begins with `{`, otherwise of CSV with a head.
-
-    Returns:
-        The files, and the faults of the lines that have none.
-    """
-    whole = list(islice(lines, MAX_LINES + 1))
-    if len(whole) > MAX_LINES:
-        return [], [ListFault(MAX_LINES + 1, f"the list has more than {MAX_LINES} lines")]
-    start = next((line for line in whole if line.strip()), "")
-    documents = _json_lines(whole) if start.lstrip().startswith("{") else _csv_lines(whole)
-    files: list[ListedFile] = []
-    faults: list[ListFault] = []
-    for number, document in documents:
-        found = document if isinstance(document, str) else _file(document)
-        if isinstance(found, str):
-            faults.append(ListFault(number, found))
-        else:
-            files.append(ListedFile(number, found))
-    return files, faults
-
-
-def _json_lines(lines: Sequence[str]) -> Iterator[tuple[int, _Document]]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            document = json.loads(line)
-        except (ValueError, RecursionError):
-            yield number, "it is not JSON"
-            continue
-        yield number, document if isinstance(document, dict) else "it is not a JSON object"
-
-
-def _csv_lines(lines: Sequence[str]) -> Iterator[tuple[int, _Document]]:
-    reader = csv.reader(lines, strict=True)
-    head: list[str] = []
-    try:
-        for row in reader:
-            cells = [cell.strip() for cell in row]
-            if not any(cells):
-                continue
-            if not head:
-                head = cells
-                if len(set(head)) < len(head):
-                    yield reader.line_num, "a column is there twice"
-                    return
-            elif len(cells) != len(head):
-                yield reader.line_num, f"it has {len(cells)} cells, not {len(head)} as the head"
-            else:
-                yield (
-                    reader.line_num,
-                    {name: _value(name, cell) for name, cell in zip(head, cells, strict=True) if cell},
-                )
-    except csv.Error as error:
-        yield reader.line_num, f"it is not CSV: {error}"
-
-
-def _value(name: str, cell: str) -> str | int:
-    return int(cell) if name == "size" and cell.isascii() and cell.isdigit() and len(cell) < 20 else cell
-
-
-def _file(document: Mapping[Any, Any]) -> FileToTransfer | str:
-    """The file that a line describes, or what is wrong with it."""
-    values = {name: value for name, value in document.items() if value is not None}
-    unknown = sorted(str(name)[:80] for name in values.keys() - _REQUIRED.keys())
-    if unknown:
-        return f"there is no field {unknown[0]!r}; there are {', '.join(_REQUIRED)}"
-    missing = [name for name, required in _REQUIRED.items() if required and name not in values]
-    if missing:
-        return f"`{missing[0]}` is missing"
-    for name, value in values.items():
-        expected = int if name == "size" else str
-        if type(value) is not expected:
-            return f"`{name}` is not {'a whole number' if expected is int else 'a text'}"
-    kinds = [kind.value for kind in FileKind]
-    if values.setdefault("kind", FileKind.OUTPUT.value) not in kinds:
-        return f"`kind` is not one of {', '.join(kinds)}"
-    return FileToTransfer(**{**values, "kind": FileKind(values["kind"])})
 
 
 app = typer.Typer(no_args_is_help=True)

@@ -17,7 +17,7 @@ from typing import Any
 from include.gateway.protocol import authorization
 from include.gateway.service.commits.points import Point
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
-from include.gateway.service.http.app import API, create_app
+from include.gateway.service.http.server import API, create_app
 from include.gateway.service.leases.lease_table import LeaseTable
 from tests.fakes.gateway_service import ManualClock
 from tests.fakes.memorystore import MemoryStore

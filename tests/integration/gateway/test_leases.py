@@ -17,7 +17,7 @@ from include.gateway import errors
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import Lease
 from include.gateway.protocol import authorization
-from include.gateway.service.http.app import create_app
+from include.gateway.service.http.server import create_app
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.refused import refused
 from tests.integration.gateway.conftest import LEASE_S, StartGateway, service_config

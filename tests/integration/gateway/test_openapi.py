@@ -19,8 +19,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from include.gateway.protocol import authorization
-from include.gateway.service.http.app import routes
-from include.gateway.service.http.openapi import document
+from include.gateway.service.http.admin_calls import document
+from include.gateway.service.http.server import routes
 from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, StartGateway
 
 pytest_plugins = ["schemathesis.pytest.plugin"]

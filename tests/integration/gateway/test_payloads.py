@@ -25,8 +25,8 @@ from include.gateway.protocol import authorization
 from include.gateway.service.clock import SystemClock
 from include.gateway.service.commits import intake as intakes
 from include.gateway.service.config import AcceptedKey, RepositoryConfig
+from include.gateway.service.leases.lease_rows import Received
 from include.gateway.service.leases.lease_table import LeaseTable, digest_of
-from include.gateway.service.leases.payload_rows import Received
 from include.storage.errors import Unavailable
 from include.storage.file import FileStore
 from include.storage.store import Store

@@ -27,8 +27,7 @@ from include.gateway.protocol import authorization, body_signature_fits, sign_bo
 from include.gateway.service.commits.points import DIE_AT, Point, from_environment
 from include.gateway.service.config import AcceptedKey, ConfigError, RepositoryConfig, ServiceConfig
 from include.gateway.service.http import serving
-from include.gateway.service.http.app import create_app
-from include.gateway.service.http.server import serve
+from include.gateway.service.http.server import create_app, serve
 from include.gateway.service.limits import Rate, RateLimits
 from include.gateway.service.requests import Refused
 from include.settings.secrets import ConnectionSecrets

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.airflowhome import ROOT
 
-FOLDERS = ("bench", "dags", "docs", "hooks", "include", "operators", "plugins", "sensors", "tests", "triggers")
+FOLDERS = ("bench", "dags", "docs", "hooks", "include", "lab", "operators", "plugins", "sensors", "tests", "triggers")
 # the linter lets an import stand only on a line of its own; code in texts, which is run as well, is found too
 IMPORT = re.compile(r"^\s*(?:from ([\w.]+) import |import ([\w.]+))", re.MULTILINE)
 

@@ -14,7 +14,7 @@ AVOIDED = re.compile(
     r"deeds?|came to nothing|(?<!there )is none)\b",
     re.IGNORECASE,
 )
-CODE = ("include", "operators", "sensors", "triggers", "hooks", "dags", "plugins")
+CODE = ("include", "lab", "operators", "sensors", "triggers", "hooks", "dags", "plugins")
 # Of the decisions, which are records of their time. It may only shrink.
 ALLOWED = {
     "0001": 1, "0009": 1, "0011": 1, "0012": 1, "0013": 1, "0014": 4, "0015": 2, "0016": 1, "0017": 1, "0018": 2,

@@ -19,10 +19,10 @@ from include.settings.model import SiteSettings
 from include.storage.errors import Unavailable
 from operators.night import PlanNightOperator, PlanPublicationOperator, SetLinksOperator
 from operators.prepare import PrepareArtifactsOperator
-from operators.publish import PublishArtifactsOperator
 from operators.publishing import (
     InheritArtifactsOperator,
     PrepareInheritedOperator,
+    PublishArtifactsOperator,
     ReserveDestinationsOperator,
     VerifyArtifactsOperator,
 )

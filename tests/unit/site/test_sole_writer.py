@@ -22,7 +22,7 @@ from include.cvmfs.format.keys import generate_repository_key
 from include.cvmfs.format.objects import compress
 from include.gateway.errors import GatewayUnreachable
 from include.gateway.service.commits import ownership
-from include.site.sole_writer import require_sole_writer
+from include.site.collecting import require_sole_writer
 from tests.fakes.collecting import FQRN, START, Place, signer
 from tests.fakes.refused import refused
 
@@ -123,7 +123,7 @@ def test_a_gateway_that_owns_the_repository_since_its_store_keeps_no_conditions_
 ) -> None:
     owner = ownership.GatewayOwner("id", "gateway.example.org", 7, "", "2026-11-23")
     now = site.place.now
-    monkeypatch.setattr("include.site.sole_writer.datetime", SimpleNamespace(now=lambda _: now))
+    monkeypatch.setattr("include.site.collecting.datetime", SimpleNamespace(now=lambda _: now))
     site.place.store.put(ownership.KEY, owner.format())
     assert "process 7 on gateway.example.org" in site.reason()
     now += timedelta(minutes=2)

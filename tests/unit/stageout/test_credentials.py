@@ -18,8 +18,8 @@ from include.fts.errors import CREDENTIAL_UNREADABLE, PROXY_EXPIRED, TOKEN_UNPRO
 from include.settings.secrets import ConnectionSecrets
 from include.settings.transfers.sites import CredentialSource
 from include.settings.transfers.stageout import StageoutSettings
-from include.stageout.credentials import TokenIssuer, UserCredentials, credential_source
 from include.stageout.errors import CREDENTIAL_MISSING
+from include.stageout.opening import TokenIssuer, UserCredentials, credential_source
 from tests.fakes.certificates import Authority
 from tests.fakes.refused import refused
 from tests.fakes.transferloop import mock_site

@@ -14,7 +14,7 @@ from include.cvmfs.coordination.freeze import Freeze, freeze, thaw
 from include.cvmfs.errors import RepositoryFrozen
 from include.site.site import Site
 from include.storage.store import Store
-from operators.publish import PublishArtifactsOperator
+from operators.publishing import PublishArtifactsOperator
 from tests.fakes.plainsite import FQRN, plain_site
 from tests.fakes.taskcontext import task_context
 from triggers import poll

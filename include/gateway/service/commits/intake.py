@@ -15,7 +15,7 @@ from typing import BinaryIO, cast
 from include.cvmfs.format.hashes import CATALOG
 from include.cvmfs.ingest.upload import Budget, Uploader
 from include.gateway.pack import PackError, PackObject, PackReader
-from include.gateway.service.leases.payload_rows import Received
+from include.gateway.service.leases.lease_rows import Received
 from include.storage.store import Store
 
 IN_MEMORY_BYTES = 4 << 20

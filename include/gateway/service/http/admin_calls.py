@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import time
+from functools import cache
 from typing import Any
 
 from starlette.requests import Request
@@ -14,10 +15,23 @@ from starlette.responses import JSONResponse, Response
 from include.cvmfs.commit.commit import MANIFEST_KEY
 from include.cvmfs.errors import CvmfsError
 from include.gateway.errors import BadLeasePath
-from include.gateway.protocol import OFFERS_HEADER, LeasePath
+from include.gateway.protocol import (
+    API,
+    BODY_SIGNATURE_HEADER,
+    COLLECTION,
+    LEASES,
+    LEASES_BY_PATH,
+    OFFERS_HEADER,
+    PATH_BYTES,
+    PAYLOADS,
+    RELOAD,
+    REPOSITORIES,
+    WAITING,
+    WAITING_HEADER,
+    LeasePath,
+)
 from include.gateway.service import requests
 from include.gateway.service.config import ConfigError, RepositoryConfig
-from include.gateway.service.http.openapi import document
 from include.gateway.service.http.payloads import is_utf8, read_body
 from include.gateway.service.http.serving import OFFERS, Serving
 from include.gateway.service.http.tracing import note
@@ -25,6 +39,206 @@ from include.gateway.service.metrics import CONTENT_TYPE
 from include.gateway.service.requests import Malformed, Refused, parse_collection, parse_enable
 from include.gateway.service.store_checks import Looks
 from include.storage.errors import StoreError
+
+Schema = dict[str, Any]
+
+_TEXT: Schema = {"type": "string"}
+_DURATION: Schema = {"type": "string", "description": "As Go writes it.", "examples": ["1m59.98s"]}
+_ROOT: Schema = {"type": "string", "examples": ["f7d5f6a16ec19fd069eaedd8c21837d37935e2f5C"]}
+_ERROR: Schema = {
+    "type": "object",
+    "properties": {"status": {"const": "error"}, "reason": _TEXT, "detail": _TEXT},
+    "required": ["status", "reason"],
+    "additionalProperties": False,
+}
+_LEASE: Schema = {
+    "type": "object",
+    "properties": dict.fromkeys(("key_id", "path", "expires", "hostname"), _TEXT),
+    "required": ["key_id", "path", "expires", "hostname"],
+    "additionalProperties": False,
+}
+_REPOSITORY: Schema = {
+    "type": "object",
+    "properties": {"keys": {"type": "object", "additionalProperties": _TEXT}, "enabled": {"type": "boolean"}},
+    "required": ["keys", "enabled"],
+    "additionalProperties": False,
+}
+_BUSY: Schema = {
+    "type": "object",
+    "properties": {
+        "status": {"const": "path_busy"},
+        "time_remaining": _DURATION,
+        "position": {"type": "integer", "minimum": 1},
+        "waiting": {"type": "integer", "minimum": 1},
+        "expected_wait": _DURATION,
+    },
+    "required": ["status", "time_remaining"],
+    "additionalProperties": False,
+}
+_WAITER: Schema = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(("path", "key_id", "hostname"), _TEXT),
+        "position": {"type": "integer", "minimum": 1},
+        "waited": _DURATION,
+        "expected_wait": _DURATION,
+    },
+    "required": ["path", "key_id", "hostname", "position", "waited", "expected_wait"],
+    "additionalProperties": False,
+}
+
+
+def _object(required: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
+    return {"type": "object", "properties": {**required, **(optional or {})}, "required": list(required)}
+
+
+def _said(**members: Schema) -> Schema:
+    """``status=ok`` with these members."""
+    return {**_object({"status": {"const": "ok"}, **members}), "additionalProperties": False}
+
+
+_BODIES: dict[str, Schema] = {
+    "acquire": _object(
+        {
+            "path": {"type": "string", "maxLength": PATH_BYTES, "description": "<repository>/<path>"},
+            "api_version": {"type": "string", "pattern": "^[23]$"},
+        },
+        {
+            "hostname": {"type": "string", "maxLength": 256},
+            "request": {"type": "string", "description": "Drawn by chance; the same body again gets the same lease."},
+        },
+    ),
+    "commit": _object(
+        {"old_root_hash": _ROOT, "new_root_hash": _ROOT},
+        {
+            "tag_name": {"type": "string", "maxLength": 255},
+            "tag_channel": {"description": "Ignored."},
+            "tag_description": {"type": "string", "maxLength": 4096},
+            "generation": _TEXT,
+        },
+    ),
+    "renew": _object({}, {"expires_in_sec": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}}),
+    "enable": _object({"enable": {"type": "boolean"}}, {"wait": {"type": "boolean"}}),
+    "collect": _object(
+        {"repo": _TEXT},
+        {
+            "num_revisions": {"type": "integer"}, "timestamp": _TEXT,
+            "dry_run": {"type": "boolean"}, "verbose": {"type": "boolean"},
+        },
+    ),
+}  # fmt: skip
+_PARAMETERS: dict[str, Schema] = {
+    "token": {"name": "token", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}},
+    "name": {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}},
+    "path": {"name": "path", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}},
+    "size": {
+        "name": "Message-Size", "in": "header", "required": True,
+        "schema": {"type": "string", "pattern": "^[0-9]{1,9}$"}, "description": "Bytes of the JSON before the pack.",
+    },
+    "waiting": {"name": WAITING_HEADER, "in": "header", "required": False, "schema": _TEXT},
+    "covered": {"name": BODY_SIGNATURE_HEADER, "in": "header", "required": False, "schema": _TEXT},
+}  # fmt: skip
+# Method, path, what it is, parameters, body, answer with HTTP 200, other statuses that it answers on its own.
+_CALLS: tuple[tuple[str, str, str, tuple[str, ...], str | None, Schema | None, tuple[int, ...]], ...] = (
+    ("get", "/health", "The process lives.", (), None,
+     _said(service=_TEXT, pid={"type": "integer"}, leases={"type": "integer"}), ()),
+    ("get", "/ready", "Every repository can be published to.", (), None,
+     _said(repositories={"type": "object", "additionalProperties": _TEXT}), (503,)),
+    ("get", "/metrics", "Figures for Prometheus.", (), None, None, ()),
+    ("get", "/openapi.json", "This description.", (), None, {"type": "object"}, ()),
+    ("get", API, "A greeting.", (), None, {**_object({"welcome": _TEXT}), "additionalProperties": False}, ()),
+    ("get", f"{API}{REPOSITORIES}", "The repositories.", (), None,
+     _said(data={"type": "object", "additionalProperties": _REPOSITORY}), ()),
+    ("get", f"{API}{REPOSITORIES}/{{name}}", "A repository.", ("name",), None, _said(data=_REPOSITORY), ()),
+    ("post", f"{API}{REPOSITORIES}/{{name}}", "Enable or disable it.", ("name",), "enable", _said(), ()),
+    ("get", f"{API}{LEASES}", "The leases.", (), None,
+     _said(data={"type": "object", "additionalProperties": _LEASE}), ()),
+    ("post", f"{API}{LEASES}", "Take a lease.", ("waiting",), "acquire",
+     {"anyOf": [_said(session_token=_TEXT, max_api_version={"type": "integer"}), _BUSY]}, ()),
+    ("get", f"{API}{LEASES}/{{token}}", "A lease.", ("token",), None,
+     {**_object({"data": _LEASE}), "additionalProperties": False}, (500,)),
+    ("post", f"{API}{LEASES}/{{token}}", "Commit under a lease.", ("token", "covered"), "commit",
+     _said(final_revision={"type": "integer"}), ()),
+    ("patch", f"{API}{LEASES}/{{token}}", "Renew a lease.", ("token", "covered"), "renew",
+     _said(data={**_object({"expires": _TEXT}), "additionalProperties": False}), ()),
+    ("delete", f"{API}{LEASES}/{{token}}", "Give a lease back.", ("token",), None, _said(), ()),
+    ("delete", f"{API}{LEASES_BY_PATH}/{{path}}", "End all leases at and below a path.", ("path",), None, _said(), ()),
+    ("get", f"{API}{WAITING}", "Who waits for a busy path.", (), None,
+     _said(data={"type": "array", "items": _WAITER}), ()),
+    ("post", f"{API}{PAYLOADS}", "An object pack; the message holds the token.", ("size",), "payload", _said(), (408,)),
+    ("post", f"{API}{PAYLOADS}/{{token}}", "An object pack.", ("token", "size"), "payload", _said(), (408,)),
+    ("post", f"{API}{COLLECTION}", "Refused: the collector runs apart from the gateway.", (), "collect", _said(), ()),
+    ("post", f"{API}{RELOAD}", "Read keys and repositories again.", (), "reload",
+     _said(repositories={"type": "array", "items": _TEXT}), ()),
+)  # fmt: skip
+_SIGNED = {"post", "patch", "delete"}
+_STATUSES = {
+    400: "Malformed.", 404: "No such path.", 408: "The body did not arrive in time.", 413: "Too large.",
+    429: "Too many requests: come again after Retry-After seconds.", 500: "`invalid lease`: unknown or expired.",
+    503: "Not ready, with the reasons.",
+}  # fmt: skip
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The description, OpenAPI 3.1."""
+    paths: dict[str, Any] = {}
+    for method, path, summary, parameters, body, answer, statuses in _CALLS:
+        operation: dict[str, Any] = {"summary": summary, "operationId": f"{method} {path}"}
+        if parameters:
+            operation["parameters"] = [_PARAMETERS[name] for name in parameters]
+        if method in _SIGNED:
+            operation["security"] = [{"signature": []}]
+        if body is not None:
+            operation["requestBody"] = _request(body)
+        operation["responses"] = {"200": _answered(answer, method, path)}
+        own = {*statuses, 429, *((400, 413) if body else (400,) if method == "delete" else ())}
+        if "{" in path:
+            own |= {400, 404}
+        for status in sorted(own):
+            operation["responses"][str(status)] = {
+                "description": _STATUSES[status],
+                "content": {"application/json" if status == 503 else "text/plain": {"schema": {}}},
+            }
+        paths.setdefault(path, {})[method] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Nightshift gateway", "version": "1",
+            "description": "The lease protocol of CernVM-FS. Answers are HTTP 200 with a `status` in their JSON.",
+        },
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "signature": {
+                    "type": "apiKey", "in": "header", "name": "Authorization",
+                    "description": "<key id> <base64 of the 40 hex digits of HMAC-SHA1(secret, message)>",
+                }
+            }
+        },
+    }  # fmt: skip
+
+
+def _request(body: str) -> Schema:
+    if body == "payload":
+        return {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}
+    schema = _BODIES.get(body, {"description": "Anything; it is signed."})
+    kind = "application/json" if body in _BODIES else "text/plain"
+    return {"required": body not in {"renew", "reload"}, "content": {kind: {"schema": schema}}}
+
+
+def _answered(answer: Schema | None, method: str, path: str) -> Schema:
+    if answer is None:
+        return {"description": "Text.", "content": {"text/plain": {"schema": _TEXT}}}
+    if path in {"/ready", "/openapi.json"}:
+        return {"description": "JSON.", "content": {"application/json": {"schema": answer}}}
+    refusable = method in _SIGNED or "{name}" in path
+    schema = {"anyOf": [answer, _ERROR]} if refusable else answer
+    return {
+        "description": "JSON, as plain text, which is what the stock gateway calls it.",
+        "content": {"text/plain": {"schema": schema}},
+    }
+
 
 log = logging.getLogger(__name__)
 

@@ -33,9 +33,8 @@ from include.gateway.service import requests
 from include.gateway.service.commits.intake import Intake
 from include.gateway.service.config import AcceptedKey, ServiceConfig
 from include.gateway.service.http.tracing import note
-from include.gateway.service.leases.lease_rows import LeaseRow
+from include.gateway.service.leases.lease_rows import LeaseRow, Received
 from include.gateway.service.leases.lease_table import LeaseTable, digest_of
-from include.gateway.service.leases.payload_rows import Received
 from include.gateway.service.metrics import Metrics
 from include.gateway.service.requests import (
     BODY_BYTES,

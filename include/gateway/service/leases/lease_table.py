@@ -18,18 +18,53 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.revision.needed_objects import KnownRoot
+from include.cvmfs.errors import CvmfsError
+from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.revision.needed_objects import REMEMBERED, KnownRoot
 from include.errors import NightshiftError
 from include.gateway.duration import SECOND, format_time
 from include.gateway.protocol import LeasePath
 from include.gateway.service.clock import Clock
 from include.gateway.service.config import ConfigError
-from include.gateway.service.leases import lease_rows, payload_rows, revision_rows, writer
-from include.gateway.service.leases.lease_rows import FinishedCommit, LeaseRow, new_token
-from include.gateway.service.leases.payload_rows import Received
+from include.gateway.service.leases import lease_rows, writer
+from include.gateway.service.leases.lease_rows import FinishedCommit, LeaseRow, Received, new_token
 from include.gateway.service.leases.writer import StateError, Writer
 from include.gateway.service.requests import INVALID_LEASE, Refused, go_json
+
+REVISIONS_SCHEMA = """
+CREATE TABLE IF NOT EXISTS revision (
+    repository  TEXT NOT NULL,
+    number      INTEGER NOT NULL,
+    root        TEXT NOT NULL,
+    PRIMARY KEY (repository, number, root)
+) WITHOUT ROWID;
+"""
+
+
+def _prepare_revisions(connection: sqlite3.Connection) -> None:
+    connection.executescript(REVISIONS_SCHEMA)
+
+
+def _add_revisions(connection: sqlite3.Connection, repository: str, revisions: Sequence[KnownRoot]) -> None:
+    """Note revisions, and forget those that are long past."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO revision VALUES (?, ?, ?)",
+        [(repository, revision.number, revision.root.text) for revision in revisions],
+    )
+    newest = max(revision.number for revision in revisions)
+    connection.execute("DELETE FROM revision WHERE repository = ? AND number < ?", (repository, newest - REMEMBERED))
+
+
+def _revisions_of(connection: sqlite3.Connection, repository: str) -> list[KnownRoot]:
+    """What is known of a repository; a row that cannot be read is passed over, and found out again."""
+    found = []
+    for number, text in connection.execute("SELECT number, root FROM revision WHERE repository = ?", (repository,)):
+        try:
+            found.append(KnownRoot(ObjectHash.parse(text, suffix=CATALOG), number))
+        except CvmfsError:
+            continue
+    return found
+
 
 T = TypeVar("T")
 _NEWEST = 0.2  # weight of the lease that ended last in the mean
@@ -90,8 +125,9 @@ class LeaseTable:
             _make_private(file)
             connection = lease_rows.connect(str(file), writer=True)
             _prepare_schema(connection, clock)
-            for rows in (payload_rows, revision_rows, writer):
-                rows.prepare(connection)
+            lease_rows.prepare_payloads(connection)
+            _prepare_revisions(connection)
+            writer.prepare(connection)
             connection.execute("BEGIN IMMEDIATE")
             writer.carry_over(connection, clock, self._longest_ns)
             connection.execute("COMMIT")
@@ -281,20 +317,20 @@ class LeaseTable:
             row = lease_rows.lease_of(connection, digest)
             if row is None or row.epoch != epoch or row.deadline_ns <= self.clock.monotonic_ns():
                 raise Refused(INVALID_LEASE, "the lease ended while the payload came")
-            payload_rows.add(connection, epoch, received, generation)
-            return payload_rows.received(connection, epoch)
+            lease_rows.add_payload(connection, epoch, received, generation)
+            return lease_rows.received(connection, epoch)
 
         return self._writer.submit(operation)
 
     def payload_generation(self, epoch: int) -> str:
         """The collection generation at which the lease's first payload was taken; ``""`` if there is none."""
         with self._reading:
-            return _reading(lambda: payload_rows.generation(self._reader, epoch))
+            return _reading(lambda: lease_rows.payload_generation(self._reader, epoch))
 
     def payloads(self, epoch: int) -> Received:
         """What came as payloads under the lease."""
         with self._reading:
-            return _reading(lambda: payload_rows.received(self._reader, epoch))
+            return _reading(lambda: lease_rows.received(self._reader, epoch))
 
     def begin_switch(self, leases: Sequence[tuple[bytes, int]]) -> Future[dict[int, LeaseGone]]:
         """The fence, for leases by digest and epoch: which of them have ended, by their place.
@@ -352,11 +388,11 @@ class LeaseTable:
     def revisions(self, repository: str) -> list[KnownRoot]:
         """The revisions that are known of a repository. Raises StateError."""
         with self._reading:
-            return _reading(lambda: revision_rows.of(self._reader, repository))
+            return _reading(lambda: _revisions_of(self._reader, repository))
 
     def remember_revisions(self, repository: str, revisions: Sequence[KnownRoot]) -> None:
         """Note revisions, some time soon: they can be found out again."""
-        self._writer.submit(lambda connection: revision_rows.add(connection, repository, revisions))
+        self._writer.submit(lambda connection: _add_revisions(connection, repository, revisions))
 
     def held(self) -> int:
         """How many leases have not expired. Raises StateError."""

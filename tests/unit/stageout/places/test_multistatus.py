@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.stageout.places.multistatus import FolderEntry, folder_entries
+from include.stageout.places.dav import FolderEntry, folder_entries
 
 # as XRootD 5.5.3 replies
 XROOTD = b"""<?xml version="1.0" encoding="utf-8"?>
