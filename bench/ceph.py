@@ -22,17 +22,17 @@ from typing import Any
 
 from publishing.machine import BENCH, Idle, description
 
+from include.benchmarks.campaign.campaigns import begin_campaign, clean_up, conclude, measure, open_target
 from include.benchmarks.campaign.execute import utc_now
 from include.benchmarks.campaign.folder import StepRecord
-from include.benchmarks.campaigns import begin_campaign, clean_up, conclude, measure, open_target
-from include.benchmarks.loads import LoadAccess
-from include.benchmarks.report.write import CHARTS, REPORT
-from include.benchmarks.scenarios.plan import CampaignWish
-from include.benchmarks.scenarios.presets import PRESETS
-from include.benchmarks.targets.ceph import ClusterClient
+from include.benchmarks.campaign.plan import CampaignWish
+from include.benchmarks.campaign.presets import PRESETS
+from include.benchmarks.judge.report import CHARTS, REPORT
+from include.benchmarks.measure.ceph import ClusterClient
+from include.benchmarks.measure.loads import LoadAccess
+from include.settings.benchmarks import TargetKind
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
-from include.settings.storage_benchmark.blocks import TargetKind
 from include.site.site import Site
 from lab.servers.ceph_lab import FILES, POOL, CephLab
 

@@ -30,7 +30,6 @@ from sqlalchemy import Engine, Table, insert, text
 from stageouting.load import site_documents
 from stageouting.scene import large_database
 
-from include.care.provenance.records import provenance
 from include.dag_runs import DagState
 from include.ledger.engine import open_ledger, writing
 from include.ledger.migrate import migrate
@@ -38,6 +37,7 @@ from include.nightlies.records.publications import place
 from include.nightlies.records.tables import artifacts, builds, links, publications
 from include.pages.app import create_app
 from include.pages.asked import AskDag
+from include.provenance.records import provenance
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

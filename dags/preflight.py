@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
-from include.care.preflight.schedule import hour_before_first
+from include.monitoring.schedules import hour_before_first
 from include.settings.load import load
 from operators.alerts import alert_failed_run
-from operators.preflight import RunPreflightOperator
 from operators.publishing import default_args
+from operators.watch import RunPreflightOperator
 
 DOC = """
 ### Could a night run now?

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow.sdk import DAG, CronTriggerTimetable
 
 from include.settings.load import load
-from operators.transfers.passes import SummariseTransfersOperator, dag_settings
+from operators.stageout import SummariseTransfersOperator, dag_settings
 
 DOC = """
 ### Figures of transfers

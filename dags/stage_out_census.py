@@ -7,8 +7,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
 from include.settings.load import load
-from operators.transfers.passes import TakeCensusOperator, dag_settings
-from operators.transfers.runs import DeleteOldRunsOperator
+from operators.stageout import DeleteOldRunsOperator, TakeCensusOperator, dag_settings
 
 DOC = """
 ### Census of transfers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow.sdk import DAG, CronTriggerTimetable
 
 from include.settings.load import load
-from operators.transfers.passes import dag_settings, passes
+from operators.stageout import dag_settings, passes
 
 DOC = """
 ### Finish transfers

@@ -7,7 +7,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, CronTriggerTimetable
 
 from include.settings.load import load
-from operators.transfers.passes import StageoutPassOperator, dag_settings
+from operators.stageout import StageoutPassOperator, dag_settings
 
 DOC = """
 ### Read large copies

@@ -7,14 +7,13 @@ from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule
 
-from include.benchmarks.scenarios.presets import PRESETS
+from include.benchmarks.campaign.presets import PRESETS
+from include.settings.benchmarks import BenchmarkSettings
 from include.settings.load import load
 from include.settings.pools import CAMPAIGN
-from include.settings.storage_benchmark.blocks import BenchmarkSettings
 from operators.alerts import alert_failed_run
 from operators.base import NightshiftOperator
-from operators.publishing import choice, default_args
-from operators.storage.benchmark import (
+from operators.benchmark import (
     APPROVE_TASK,
     ApproveBenchmarkOperator,
     JudgeBenchmarkOperator,
@@ -22,6 +21,7 @@ from operators.storage.benchmark import (
     RemoveBenchmarkDataOperator,
     StorageBenchmarkOperator,
 )
+from operators.publishing import choice, default_args
 from sensors.ceph import CephHealthSensor
 
 RECOVERY_S = 2 * 3600.0

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import DAG, Param, task
 
 from hooks.retry import RetryByKind
-from operators.cvmfs.lease import cvmfs_lease
+from operators.cvmfs import cvmfs_lease
 
 with DAG(
     dag_id="own_publisher",

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Param
 
-from operators.cvmfs.publish import CvmfsPublishTreeOperator
+from operators.cvmfs import CvmfsPublishTreeOperator
 from sensors.cvmfs import CvmfsPathSensor
 
 with DAG(

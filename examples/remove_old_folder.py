@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Param
 
-from operators.cvmfs.remove import CvmfsRemoveOperator
+from operators.cvmfs import CvmfsRemoveOperator
 from sensors.cvmfs import CvmfsPathSensor
 
 OLD = "{{ params.folder }}/{{ macros.ds_add(params.day or ds, -params.keep_days) }}"

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Param
 
-from operators.cvmfs.tag import CvmfsTagOperator
-from operators.objects.delete import ObjectDeleteOperator
+from operators.cvmfs import CvmfsTagOperator
+from operators.objects import ObjectDeleteOperator
 from sensors.cvmfs import CvmfsRevisionSensor
 from sensors.objects import ObjectSensor
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Param
 
-from operators.transfers.fts import FtsTransferOperator
+from operators.fts import FtsTransferOperator
 
 with DAG(
     dag_id="transfer_files",

@@ -45,13 +45,13 @@ class ObjectStoreHook(BaseHook):
             BadConnection: Its extra is malformed, or names no bucket.
             StoreError: The URL is malformed.
         """
-        from include.site.stores import connected_store
+        from include.site.site import connected_store
 
         return connected_store(AirflowSecrets(), self.store_conn_id, url)
 
     def options(self) -> StoreOptions:
         """How the store is spoken to, by its connection."""
-        from include.site.stores import connected_options
+        from include.site.site import connected_options
 
         return connected_options(AirflowSecrets().get(self.store_conn_id))
 

@@ -30,7 +30,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": _OBJECTS,
                 "python-modules": [f"operators.objects.{name}" for name in ("copy", "delete", "put")],
             },
-            {"integration-name": _TRANSFERS, "python-modules": ["operators.transfers.fts"]},
+            {"integration-name": _TRANSFERS, "python-modules": ["operators.fts"]},
         ],
         "sensors": [
             {

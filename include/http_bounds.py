@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import resource
 from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what is sent there stays on this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
 
 HEADER_BYTES = 32 << 10
 _TEXT = b"request header fields too large\n"

@@ -19,7 +19,7 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 
-from include.addresses import is_loopback
+from include.http_bounds import is_loopback
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from include.airflow_api import AirflowApi
-from include.care.preflight.findings import Finding, Severity
+from include.monitoring.findings import Finding, Severity
 from lab.environment import ADMIN, MARK, Lab, LabFolders
 from lab.retain import DATABASE
 

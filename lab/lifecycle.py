@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 
 from include.airflow_api import AirflowApi
-from include.care.preflight.findings import Finding, Severity
-from include.care.preflight.stores import room, written
+from include.monitoring.findings import Finding, Severity
+from include.monitoring.store_checks import room, written
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.pools import Queue, pools

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from include.airflow_api import AirflowApi
-from include.cli.runs import NIGHT_S, Snapshot, follow, start
+from include.cli.airflow_connections import NIGHT_S, Snapshot, follow, start
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.steps.sources import index_place
 from include.settings.model import SiteSettings, Slot, StoreSettings

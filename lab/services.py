@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from include.care.preflight.workers import consumers
 from include.gateway.protocol import API
+from include.monitoring.worker_checks import consumers
 from lab import components
 from lab.cluster import Machine, find
 from lab.components import Component

@@ -19,7 +19,7 @@ BY_HAND = {"manual", "backfill"}
 
 def note_failure(context: Context) -> None:
     """Keep why a task failed. Airflow calls this in the task's process when no try is left."""
-    from include.care.watch.runs import TaskFault, note_fault
+    from include.monitoring.runs import TaskFault, note_fault
 
     error, ti = context.get("exception"), context["ti"]
     task = ti.task_id if ti.map_index is None or ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]"
@@ -33,7 +33,7 @@ def note_failure(context: Context) -> None:
 
 def alert_failed_run(context: Context) -> None:
     """Send a message for each cause of a failed run. Airflow calls this in the DAG processor, once for each failure."""
-    from include.care.watch.runs import FailedRun, tell_failed_run
+    from include.monitoring.runs import FailedRun, tell_failed_run
 
     run: Any = context.get("dag_run")
     began = str(getattr(run.run_type, "value", run.run_type)) if run is not None else ""
@@ -50,8 +50,8 @@ def alert_failed_run(context: Context) -> None:
 
 def alert_late_run(context: Mapping[str, Any], hours: float) -> None:
     """Send a message for a run that is not over `hours` after it was queued. Airflow calls this by a deadline alert."""
-    from include.care.notify.message import Message, NotifyEvent
-    from include.care.notify.notifier import Notifier
+    from include.notify.message import Message, NotifyEvent
+    from include.notify.notifier import Notifier
 
     run = context["dag_run"]
     dag_id, run_id = str(run["dag_id"]), str(run["dag_run_id"])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def index_asset(slot: Slot) -> Asset:
     """A slot's indices as an asset of Airflow; a program that writes one may report so (docs/formats.md)."""
     from include.nightlies.rules.passes import by_artifact
-    from triggers.begin import FirstArtifactTrigger
+    from triggers.night import FirstArtifactTrigger
 
     watcher = AssetWatcher(name=f"first_{slot.name}", trigger=FirstArtifactTrigger(slot.name, slot.poll_s))
     return Asset(

@@ -15,9 +15,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 from hooks.site import require_wanted
 from include.errors import NightshiftError
 from operators.base import NightshiftOperator, attempt_of, clock, holder_name
-from operators.lease import Killed, WaitedTooLong, quietly
+from operators.lease import Killed, WaitedTooLong, WritingOperator, quietly
 from operators.links import CollectionLogLink
-from operators.thaw import WritingOperator
 from triggers.checks import CHECKS, Observation
 from triggers.poll import PollTrigger
 from triggers.replicas import ReplicaJobTrigger
@@ -337,7 +336,7 @@ class _ReplicaJobOperator(NightshiftOperator):
         self._drop: Callable[[], object] | None = None
 
     def execute(self, context: Context) -> list[str]:
-        from include.care.replicas.jobs import job_on
+        from include.replicas.jobs import job_on
 
         site, token = self.site(), _task_token(context)
         job = job_on(site, self.repository, self.replica, self.verb)
@@ -357,8 +356,8 @@ class _ReplicaJobOperator(NightshiftOperator):
 
     def ended(self, context: Context, event: dict[str, Any]) -> list[str]:  # noqa: ARG002
         """Judge what the watch saw last. Raises NodeError for a job that failed, WaitedTooLong for one that runs."""
-        from include.care.replicas.jobs import job_on
         from include.publishers.server.maintenance import JobLook
+        from include.replicas.jobs import job_on
 
         self._drop = None
         if not event["found"]:
@@ -414,7 +413,7 @@ class SnapshotReplicaOperator(_ReplicaJobOperator):
         return replica.longest_snapshot_minutes
 
     def _note(self, site: Site) -> None:
-        from include.care.replicas.look import look_at_replicas, record
+        from include.replicas.look import look_at_replicas, record
 
         try:
             looks = look_at_replicas(site, self.repository, clock(), [self.replica])

@@ -17,10 +17,9 @@ from include.dag_runs import OWNER
 from operators.alerts import note_failure
 from operators.approve import AskApprovalOperator, approve_each
 from operators.base import NightshiftOperator, attempt_of, batches_of
-from operators.lease import Done, LeaseTaskOperator, Waiting
+from operators.lease import Done, LeaseTaskOperator, Waiting, WritingOperator
 from operators.links import RepositoryLink
 from operators.prepare import PrepareArtifactsOperator
-from operators.thaw import WritingOperator
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -16,8 +16,8 @@ from operators.links import NightLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.nightlies.rollback.preview import RollbackWish
-    from include.nightlies.undo.plan import Wish
+    from include.nightlies.removal.rollback_preview import RollbackWish
+    from include.nightlies.removal.undo_plan import Wish
     from include.site.site import Site
 
 
@@ -34,8 +34,8 @@ class PlanUndoOperator(NightshiftOperator):
     ui_color = "#e0e7ff"
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
+        from include.nightlies.removal.undo import ask_undo, plan_undo
         from include.nightlies.steps.approve import ApprovalRequest
-        from include.nightlies.undo.undo import ask_undo, plan_undo
 
         site, run = self.site(), run_name(context)
         plan = plan_undo(site, wish_of(context))
@@ -66,7 +66,7 @@ class UndoBuildOperator(LeaseTaskOperator):
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.cvmfs.errors import CollectionRunning
         from include.gateway.errors import PathBusy
-        from include.nightlies.undo.undo import require_undo_approved, undo
+        from include.nightlies.removal.undo import require_undo_approved, undo
 
         if context["params"]["dry_run"]:
             raise AirflowSkipException("dry run: see the task before; nothing is undone")
@@ -100,7 +100,7 @@ class PlanRetentionOperator(NightshiftOperator):
         self.repository = repository
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        from include.nightlies.retention.remove import ask_retention, plan_retention
+        from include.nightlies.removal.retention import ask_retention, plan_retention
         from include.nightlies.steps.approve import ApprovalRequest
         from include.site.collecting import require_collectable
 
@@ -146,8 +146,8 @@ class RemoveExpiredOperator(LeaseTaskOperator):
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.cvmfs.errors import CollectionRunning
         from include.gateway.errors import PathBusy
-        from include.nightlies.retention.plan import RetentionPlan
-        from include.nightlies.retention.remove import remove_expired, require_retention_approved
+        from include.nightlies.removal.retention import remove_expired, require_retention_approved
+        from include.nightlies.removal.retention_plan import RetentionPlan
 
         if context["params"].get("dry_run"):
             raise AirflowSkipException("dry run: see the plan; nothing is removed")
@@ -174,8 +174,8 @@ class PreviewRollbackOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         from include.nightlies.errors import ROLLBACK_REFUSED
-        from include.nightlies.rollback.apply import ask_rollback, require_possible
-        from include.nightlies.rollback.preview import preview_rollback, require_whole
+        from include.nightlies.removal.rollback import ask_rollback, require_possible
+        from include.nightlies.removal.rollback_preview import preview_rollback, require_whole
         from include.nightlies.steps.approve import ApprovalRequest
 
         if context["dag_run"].run_type == "backfill":
@@ -215,8 +215,8 @@ class RollBackOperator(LeaseTaskOperator):
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.gateway.errors import PathBusy
-        from include.nightlies.rollback.apply import require_rollback_approved, roll_back
-        from include.nightlies.rollback.preview import SeenRollback
+        from include.nightlies.removal.rollback import require_rollback_approved, roll_back
+        from include.nightlies.removal.rollback_preview import SeenRollback
 
         if context["params"]["dry_run"]:
             raise AirflowSkipException("dry run: see the task before; nothing is rolled back")
@@ -248,7 +248,7 @@ class RecordRollbackOperator(NightshiftOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from dataclasses import asdict
 
-        from include.nightlies.rollback.apply import RolledBack, record_rollback
+        from include.nightlies.removal.rollback import RolledBack, record_rollback
 
         done = RolledBack.from_json(self.done)
         return asdict(record_rollback(self.site(), attempt_of(context), done, context["params"]["reason"]))
@@ -296,7 +296,7 @@ def rollback_wish_of(context: Context) -> RollbackWish:
         NightlyError: `ROLLBACK_REFUSED`: not exactly one of tag and revision is given.
     """
     from include.nightlies.errors import ROLLBACK_REFUSED
-    from include.nightlies.rollback.preview import RollbackWish
+    from include.nightlies.removal.rollback_preview import RollbackWish
 
     params = context["params"]
     given = [value for value in (params.get("tag"), params.get("revision")) if value is not None]
@@ -307,7 +307,7 @@ def rollback_wish_of(context: Context) -> RollbackWish:
 
 def wish_of(context: Context) -> Wish:
     """What the run's parameters ask for."""
-    from include.nightlies.undo.plan import Instead, Wish
+    from include.nightlies.removal.undo_plan import Instead, Wish
 
     params = context["params"]
     return Wish(

@@ -12,7 +12,30 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from include.care.watch.alerts import Runs, Tick
+    from include.monitoring.alerts import Runs, Tick
+
+
+class RunPreflightOperator(NightshiftOperator):
+    """Checks everything that the slots need; fails with every error at once, each with its hint. Warnings are logged.
+
+    Notifies the recipients under `notify:` of the configuration. Returns how many findings there are of each kind.
+    """
+
+    ui_color = "#e0e7ff"
+
+    def execute(self, context: Context) -> dict[str, int]:
+        from include.monitoring.alerts import tell
+        from include.monitoring.checks import checks_of
+        from include.monitoring.findings import NotReady, Severity, run
+
+        site = self.site()
+        report = run(checks_of(site, context["params"].get("slot"), logs=log_folder()))
+        for line in report.lines(all_of_them=True):
+            (self.log.info if line.startswith(Severity.OK.value) else self.log.warning)("%s", line)
+        tell(site, report)
+        if not report.ready:
+            raise NotReady(report)
+        return {severity.value: len(report.of_severity(severity)) for severity in Severity}
 
 
 AT_ONCE = 40
@@ -28,7 +51,7 @@ class WatchNightsOperator(NightshiftOperator):
     ui_color = "#e0e7ff"
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from include.care.watch.watch import watch
+        from include.monitoring.watch import watch
 
         airflow = AskAirflow(context["ti"])
         done = watch(self.site(), now=clock(), airflow=airflow, log_of=log_of, logs=log_folder())
@@ -62,14 +85,14 @@ def night_page_of(run: str) -> str:
 
 
 class AskAirflow:
-    """Asks about runs by Airflow's interface for tasks. Implements `include.care.watch.alerts.Airflow`."""
+    """Asks about runs by Airflow's interface for tasks. Implements `include.monitoring.alerts.Airflow`."""
 
     def __init__(self, ti: Any) -> None:
         self._ti = ti
 
     def runs_of(self, night: Tick) -> Runs:
         """Of whatever began the night, and of all its passes after that."""
-        from include.care.watch.alerts import Runs
+        from include.monitoring.alerts import Runs
 
         by_schedule: dict[str, Any] = {"logical_dates": [night.at]}
         begun: list[dict[str, Any]] = [by_schedule, {"run_ids": [night.first_runs[1]]}]

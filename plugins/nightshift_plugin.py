@@ -30,7 +30,7 @@ class LazyApp:
 def pages() -> Any:
     """The pages, `/health` and `/metrics`."""
     from hooks.logins import caller, dags, logged_in
-    from include.care.metrics.routes import routes
+    from include.monitoring.metrics import routes
     from include.pages.app import create_app
 
     app = create_app(caller, site(), dags)

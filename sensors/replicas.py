@@ -98,7 +98,7 @@ class ReplicaQuietSensor(WaitSensor):
 
 
 def _record(site: Site, looks: Iterable[Mapping[str, Any]]) -> None:
-    from include.care.replicas.look import record
-    from include.care.replicas.states import ReplicaLook
+    from include.replicas.look import record
+    from include.replicas.states import ReplicaLook
 
     record(site.ledger, map(ReplicaLook.from_json, looks))

@@ -110,7 +110,7 @@ def swept(connect: Connect, repository: str, number: int, shards: list[int]) -> 
 
 def replicas_in_sync(connect: Connect, repository: str, replicas: list[str], revision: int | None) -> Observation:
     """These replicas (none named: all) have `revision`, or what stratum 0 has; the result is their looks."""
-    from include.care.replicas.look import look_at_replicas
+    from include.replicas.look import look_at_replicas
 
     looks = look_at_replicas(connect(), repository, datetime.now(UTC), replicas)
     late = [look for look in looks if not look.has(look.head_revision if revision is None else revision)]
@@ -120,8 +120,8 @@ def replicas_in_sync(connect: Connect, repository: str, replicas: list[str], rev
 
 def replicas_quiet(connect: Connect, repository: str) -> Observation:
     """A collection need not wait for a replica; the result is what it does about them, and their looks."""
-    from include.care.replicas.look import look_at_replicas, rules_of
-    from include.care.replicas.waiting import CollectionTurn, wait_for_replicas
+    from include.replicas.look import look_at_replicas, rules_of
+    from include.replicas.waiting import CollectionTurn, wait_for_replicas
 
     site, now = connect(), datetime.now(UTC)
     looks = look_at_replicas(site, repository, now)
@@ -137,8 +137,8 @@ def replicas_quiet(connect: Connect, repository: str) -> Observation:
 
 def replica_job_ended(connect: Connect, repository: str, replica: str, verb: str) -> Observation:
     """The job `snapshot` or `gc` of a replica's machine runs no more; the result is its exit code and last lines."""
-    from include.care.replicas.jobs import job_on
     from include.publishers.server.maintenance import Stage
+    from include.replicas.jobs import job_on
 
     seen = job_on(connect(), repository, replica, verb).look()
     reason = f"{verb} of {repository} on {replica} {'runs' if seen.stage is Stage.RUNNING else 'has ended'}"
@@ -153,7 +153,7 @@ def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str], at_re
     from include.fts.client.jobs import FILE_FIELDS
     from include.fts.client.open import connected_client
     from include.fts.errors import JobUnknown
-    from include.stageout.tasks.direct import job_writes
+    from include.stageout.direct import job_writes
 
     site = connect()
     jobs: dict[str, JobStatus | None] = {}
@@ -179,7 +179,7 @@ def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str], at_re
 
 def ceph_clean(connect: Connect, target: str) -> Observation:
     """The cluster of a benchmark's target is well, and nothing is left to recover; the result is its state."""
-    from include.benchmarks.campaigns import cluster_of
+    from include.benchmarks.campaign.campaigns import cluster_of
 
     cluster = cluster_of(connect(), target)
     if cluster is None:

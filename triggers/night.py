@@ -7,13 +7,53 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from triggers.configured import configured
 
 if TYPE_CHECKING:
     from include.nightlies.rules.passes import Pass, PassDecision
     from include.nightlies.steps.build_status import Watch
+
+
+class FirstArtifactTrigger(BaseEventTrigger):
+    """One event with the `date` for each build date whose index lists something; it never ends.
+
+    After a restart of the triggerer it reports again what it sees: a night that has begun is begun once.
+
+    Args:
+        slot: The slot's name in the site configuration.
+        poll_s: Seconds between two checks of its indices.
+    """
+
+    def __init__(self, slot: str, poll_s: float) -> None:
+        super().__init__()
+        self.slot = slot
+        self.poll_s = poll_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return ("triggers.night.FirstArtifactTrigger", {"slot": self.slot, "poll_s": self.poll_s})
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Errors are logged and retried; the trigger never stops, otherwise a missed night would go unnoticed."""
+        from include.nightlies.steps.build_status import FirstArtifacts
+
+        looks, reported = None, ""
+        while True:
+            try:
+                looks = looks or FirstArtifacts(configured(self.slot), self.slot)
+                found = await asyncio.to_thread(looks.look, datetime.now(UTC))
+            except Exception as error:  # noqa: BLE001 - a store, a configuration that is just edited: checked again
+                found = []
+                if str(error) != reported:
+                    self.log.warning("%s", error)
+                    reported = str(error)
+            else:
+                reported = ""
+            for day in found:
+                yield TriggerEvent({"date": day.isoformat()})
+            await asyncio.sleep(self.poll_s)
+
 
 FIRST_PAUSE_S = 1.0
 EVENT_S = 2.0

@@ -49,7 +49,7 @@ class OutlastsOutages:
             TaskDeferred: It met an outage; the task begins again by `outage_over`.
             NightshiftError: What `work` raises, also once `outage_minutes` are over.
         """
-        from include.nightlies.rules.outages import is_outage
+        from include.nightlies.rules.passes import is_outage
 
         began = time.monotonic()
         try:
@@ -85,6 +85,6 @@ class OutlastsOutages:
 
 
 def _planned(site: Site) -> tuple[float, ...]:
-    from include.nightlies.rules.outages import pauses
+    from include.nightlies.rules.passes import pauses
 
     return pauses(site.settings.outage_minutes * 60.0)

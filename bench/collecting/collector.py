@@ -21,8 +21,7 @@ from include.cvmfs.collect.record import CollectionRules
 from include.cvmfs.collect.report import CollectionReport
 from include.settings.traits import record_traits, recorded_traits
 from include.site.collecting import Collecting, collect, rehearse
-from include.site.site import Site
-from include.site.stores import try_store
+from include.site.site import Site, try_store
 from include.storage.roles import Role
 
 _NO_GATEWAY = {"gateway": "http://127.0.0.1:1", "key_id": "none", "secret": "none"}

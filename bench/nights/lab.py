@@ -20,7 +20,7 @@ import yaml
 from nights.builds import drop
 
 from include.airflow_api import AirflowApi
-from include.cli.runs import Snapshot, follow
+from include.cli.airflow_connections import Snapshot, follow
 from include.nightlies.records.builds import changeset
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.index import Artifact, BuildIndex

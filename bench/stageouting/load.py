@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from include.settings.transfers.sites import RemoteSite
-from include.settings.transfers.stageout import StageoutSettings
+from include.settings.sites import RemoteSite
+from include.settings.stageout import StageoutSettings
 from include.stageout.files import FileToTransfer, StageoutRequest
 
 DOMAIN = "example.org"

@@ -26,7 +26,7 @@ from stageouting.worker import ROLES
 
 from include.ledger.engine import open_ledger, writing
 from include.ledger.migrate import migrate
-from include.stageout.registration.blocks import close_workflow
+from include.stageout.blocks import close_workflow
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_transfers
 from lab.servers.mariadb import MariaDbServer

@@ -29,10 +29,10 @@ from include.fts.states import FailureReason
 from include.ledger.engine import open_ledger
 from include.stageout.claims import StageoutWorker
 from include.stageout.opening import Stageout
+from include.stageout.passes import BATCH, COMPONENTS, counts_of
 from include.stageout.places.facts import PlaceOptions, SitePlace
 from include.stageout.places.open import open_place
 from include.stageout.retry import RetryDecision, exponential
-from include.stageout.tasks.passes import BATCH, COMPONENTS, counts_of
 
 ROLES: Mapping[str, tuple[str, ...]] = {
     "submit": ("submit",), "monitor": ("monitor", "report", "retry"), "finish": ("register", "clean"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.addresses import is_loopback
+from include.http_bounds import is_loopback
 from include.settings.errors import MissingConnection
 from include.settings.load import load
 from include.settings.model import RepositorySettings, SiteSettings

@@ -11,12 +11,68 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from include.cli.repository.open import AsJson, holder, open_site, printable, refusing, span
+from include.cli.terminal import console
 
 if TYPE_CHECKING:
-    from include.care.freezes.freezes import FreezeState
-    from include.care.provenance.query import PathProvenance
     from include.cvmfs.coordination.freeze import Freeze
+    from include.monitoring.findings import PreflightReport
+    from include.provenance.interventions import FreezeState
+    from include.provenance.query import PathProvenance
     from include.site.site import Site
+
+_SUBJECT = 30  # columns, so that what was seen has room
+
+
+def preflight(
+    slot: Annotated[str | None, typer.Option(help="Only what this slot needs.")] = None,
+    limit_s: Annotated[float, typer.Option("--limit", min=1, help="Seconds that one check may take.")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Check everything that a night needs, and change nothing but probes. Exit code 1 if a night would fail.
+
+    A probe object is put and deleted in each repository's store, a probe lease taken and given back at its gateway.
+    """
+    from include.cli.airflow_connections import defined_in_airflow, look_at_lab
+    from include.monitoring.checks import checks_of
+    from include.monitoring.findings import Check, run
+
+    with refusing():
+        site = open_site()
+        asked = defined_in_airflow(site.settings, site.secrets)
+        checks = [Check("lab", "", look_at_lab, "See: nightshift lab status"), *checks_of(site, slot, asked=asked)]
+        report = run(checks, limit_s=limit_s)
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=1))
+    else:
+        _print(report)
+    raise typer.Exit(0 if report.ready else 1)
+
+
+def _print(report: PreflightReport) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from include.cli.main import typeable
+    from include.dag_runs import UNPAUSE
+    from include.monitoring.findings import Severity
+
+    screen = console()
+    marks = {Severity.OK: "[green]ok[/]", Severity.WARNING: "[yellow]warning[/]", Severity.ERROR: "[red]ERROR[/]"}
+    paused = [finding for finding in report.findings if UNPAUSE in finding.cure]
+    table = Table("", "what", "of", "seen", box=None, pad_edge=False)
+    table.columns[2].max_width = _SUBJECT
+    for finding in report.findings:
+        # one hint for all that are paused
+        cure = "" if len(paused) > 1 and finding in paused else typeable(finding.cure)
+        seen = Text("\n".join(filter(None, (finding.seen, cure))), overflow="fold")
+        table.add_row(marks[finding.severity], finding.check, Text(finding.subject, overflow="fold"), seen)
+    screen.print(table)
+    if len(paused) > 1:
+        screen.print(f"To unpause these {len(paused)} DAGs: {typeable(UNPAUSE)} --all", soft_wrap=True)
+    errors, warnings = (len(report.of_severity(severity)) for severity in (Severity.ERROR, Severity.WARNING))
+    verdict = "a night can run" if report.ready else "a night would fail"
+    screen.print(f"{verdict}: {errors} errors, {warnings} warnings, {len(report.findings)} things checked")
+
 
 NOBODY = 1
 
@@ -39,7 +95,7 @@ def who(
     signed document in the store is compared with the ledger and checked with the keys that are at hand. Exit code 1
     if no publisher is known, 2 if that cannot be found out.
     """
-    from include.care.provenance.query import ask, lines
+    from include.provenance.query import ask, lines
 
     with refusing():
         site = open_site()
@@ -106,19 +162,19 @@ def freeze(
         return
     if fqrn is None or reason is None:
         raise typer.BadParameter("name the repository and the reason: nightshift freeze FQRN --reason TEXT; or --list")
-    from include.care.freezes import freezes
     from include.ledger.errors import LedgerError
+    from include.provenance import interventions
 
     now = datetime.now(UTC).replace(microsecond=0)
     with refusing():
         site = open_site()
         ends = _moment(until, now) if until else None
         try:
-            done = freezes.freeze(site, fqrn, reason=reason, who=holder(), until=ends, now=now)
+            done = interventions.freeze(site, fqrn, reason=reason, who=holder(), until=ends, now=now)
         except LedgerError as error:
             typer.echo(f"nightshift: {fqrn} is frozen, but the ledger does not know it yet. Run this again. {error}")
             raise typer.Exit(_FROZEN_BUT_UNKNOWN) from None
-        busy = freezes.open_leases(site, fqrn)
+        busy = interventions.open_leases(site, fqrn)
     if as_json:
         facts: dict[str, Any] = {"repository": fqrn, "changed": done.changed, "leases": busy}
         typer.echo(json.dumps(facts | {"frozen": _described(done.after)}, indent=1))
@@ -137,10 +193,10 @@ def thaw(
     as_json: AsJson = False,
 ) -> None:
     """End a repository's freeze. What waits for it goes on by itself. Run again, it changes nothing."""
-    from include.care.freezes import freezes
+    from include.provenance import interventions
 
     with refusing():
-        done = freezes.thaw(open_site(), fqrn, who=holder(), now=datetime.now(UTC).replace(microsecond=0))
+        done = interventions.thaw(open_site(), fqrn, who=holder(), now=datetime.now(UTC).replace(microsecond=0))
     if as_json:
         typer.echo(json.dumps({"repository": fqrn, "changed": done.changed, "was": _described(done.before)}, indent=1))
     elif done.changed:
@@ -150,14 +206,14 @@ def thaw(
 
 
 def _show(fqrn: str | None, *, as_json: bool, history: bool) -> None:
-    from include.care.freezes import freezes
+    from include.provenance import interventions
 
     with refusing():
         site = open_site()
         if fqrn is not None:
             site.settings.repository(fqrn)
         if history:
-            done = freezes.interventions_of(site.ledger, fqrn)
+            done = interventions.interventions_of(site.ledger, fqrn)
             if as_json:
                 typer.echo(json.dumps([intervention.to_json() for intervention in done], indent=1))
                 return
@@ -166,7 +222,9 @@ def _show(fqrn: str | None, *, as_json: bool, history: bool) -> None:
                 row = f"{when}  {intervention.kind:6}  {intervention.repository}"
                 typer.echo(printable(f"{row}  {intervention.who}  {intervention.reason}"))
             return
-        found = [state for state in freezes.standings(site, datetime.now(UTC)) if fqrn in (None, state.repository)]
+        found = [
+            state for state in interventions.standings(site, datetime.now(UTC)) if fqrn in (None, state.repository)
+        ]
     if as_json:
         typer.echo(json.dumps([_standing(state) for state in found], indent=1))
     for how in found if not as_json else ():

@@ -33,7 +33,7 @@ ADDED = {"nightly": "lab.commands.night", "storage-benchmark": "lab.commands.dem
 COMMANDS = {
     "freeze": ("include.cli.interventions", "Stop all changes of a repository for a while."),
     "thaw": ("include.cli.interventions", "End a freeze; what waits goes on."),
-    "preflight": ("include.cli.preflight", "Could a night run now? All that is wrong, with a hint."),
+    "preflight": ("include.cli.interventions", "Could a night run now? All that is wrong, with a hint."),
     "who": ("include.cli.interventions", "Who and what published a path."),
 }
 

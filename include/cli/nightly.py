@@ -17,9 +17,9 @@ from rich.text import Text
 from include.cli.repository.open import AsJson, holder, open_site, printable, refusing
 
 if TYPE_CHECKING:
-    from include.cli.runs import Snapshot
-    from include.nightlies.retention.plan import RemovedBuilds, RetentionPlan
-    from include.nightlies.undo.plan import Wish
+    from include.cli.airflow_connections import Snapshot
+    from include.nightlies.removal.retention_plan import RemovedBuilds, RetentionPlan
+    from include.nightlies.removal.undo_plan import Wish
 
 SlotName = Annotated[str, typer.Option(help="Slot of the site configuration.")]
 BuildId = Annotated[str, typer.Option("--build", help="The id of the build, as its index has it.")]
@@ -48,9 +48,9 @@ def undo(
     """
     from include.nightlies.attempt import Attempt
     from include.nightlies.errors import UndoRefused
-    from include.nightlies.undo.plan import Instead
-    from include.nightlies.undo.undo import plan_undo
-    from include.nightlies.undo.undo import undo as do_it
+    from include.nightlies.removal.undo import plan_undo
+    from include.nightlies.removal.undo import undo as do_it
+    from include.nightlies.removal.undo_plan import Instead
     from include.settings.load import load
     from include.settings.secrets import EnvSecrets
     from include.site.site import Site
@@ -74,7 +74,7 @@ def undo(
 
 def redo(slot: SlotName, build: BuildId, project: Projects = None, platform: Platforms = None) -> None:
     """Let the next run of a build install again what was undone of it; the repository is not changed by this."""
-    from include.nightlies.undo.undo import redo as do_it
+    from include.nightlies.removal.undo import redo as do_it
     from include.settings.load import load
     from include.settings.secrets import EnvSecrets
     from include.site.site import Site
@@ -98,7 +98,7 @@ def retention(
     import json
 
     from include.nightlies.attempt import Attempt
-    from include.nightlies.retention.remove import plan_retention, remove_expired
+    from include.nightlies.removal.retention import plan_retention, remove_expired
 
     with refusing():
         site = open_site()
@@ -147,7 +147,7 @@ def _outcome(done: RemovedBuilds) -> str:
 
 
 def _wish(slot: str, build: str, reason: str, project: list[str] | None, platform: list[str] | None) -> Wish:
-    from include.nightlies.undo.plan import Wish
+    from include.nightlies.removal.undo_plan import Wish
 
     return Wish(slot, build, reason, tuple(project or ()), tuple(platform or ()))
 
@@ -195,12 +195,11 @@ def install(
     What is in the repository already stays; a run of that build that is under way is joined. With --wait the exit code
     is that of `summary`: 1 if something required is missing, or the run failed.
     """
-    from include.care.watch.records import read_summary
-    from include.care.watch.render import to_text
-    from include.cli.airflow_connections import airflow_api
+    from include.cli.airflow_connections import NIGHT_S, airflow_api, follow
+    from include.cli.airflow_connections import install as start
     from include.cli.repository.open import open_site
-    from include.cli.runs import NIGHT_S, follow
-    from include.cli.runs import install as start
+    from include.monitoring.render import to_text
+    from include.monitoring.summaries import read_summary
     from include.nightlies.rules.build_date import today
 
     site = open_site()
@@ -230,9 +229,9 @@ def summary(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Say what became of a night, as the ledger has it now. Exit code 1 if something required is missing."""
-    from include.care.watch.records import read_summary, store_summary
-    from include.care.watch.render import to_text
     from include.cli.repository.open import open_site, refusing
+    from include.monitoring.render import to_text
+    from include.monitoring.summaries import read_summary, store_summary
     from include.nightlies.rules.build_date import today
 
     now = datetime.now(UTC)

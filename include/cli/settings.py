@@ -229,9 +229,9 @@ def _given(given: str | None) -> str:
 
 
 def _check_connections(settings: SiteSettings, secrets: Secrets) -> Iterable[CheckedSetting]:
-    from include.care.preflight.connections import look_at_connections, named
-    from include.care.preflight.findings import Severity
     from include.cli.airflow_connections import defined_in_airflow
+    from include.monitoring.checks import look_at_connections, named
+    from include.monitoring.findings import Severity
 
     gateways = {repository.gateway for repository in settings.repositories.values()}
     names = named(settings, settings.repositories, settings.stores)
@@ -266,7 +266,7 @@ def _login(settings: SiteSettings, secrets: Secrets, name: str, *, at_gateway: b
 
 
 def _check_schedules(settings: SiteSettings) -> Iterable[CheckedSetting]:
-    from include.care.preflight.schedule import left_out
+    from include.monitoring.schedules import left_out
 
     for slot in settings.slots.values():
         if slot.schedule and (missing := left_out(slot.schedule, slot.timezone, datetime.now(UTC))):
@@ -304,7 +304,7 @@ def _try_store(
     settings: SiteSettings, store: StoreSettings, secrets: Secrets, ledger: Engine | None, traits: dict[str, Traits]
 ) -> CheckedSetting:
     from include.settings.traits import record_traits
-    from include.site.stores import try_store
+    from include.site.site import try_store
 
     try:
         seen = try_store(settings, secrets, store.name)
@@ -324,7 +324,7 @@ def _try_store(
 
 def try_collector(settings: SiteSettings, store: StoreSettings, secrets: Secrets) -> Iterable[CheckedSetting]:
     """Whether the collector's own key may delete; where it has none, the publishers' was tried."""
-    from include.site.stores import plain_store
+    from include.site.site import plain_store
     from include.storage.probe import may_delete
 
     if store.collector_connection is None:
@@ -350,7 +350,7 @@ def try_collector(settings: SiteSettings, store: StoreSettings, secrets: Secrets
 
 def _unfinished(settings: SiteSettings, store: StoreSettings, secrets: Secrets) -> Iterable[str]:
     """What killed writers left; who may not list uploads is not bothered."""
-    from include.site.stores import plain_store
+    from include.site.site import plain_store
     from include.storage.file import abandoned, described
 
     with contextlib.suppress(StoreError):

@@ -12,9 +12,9 @@ import typer
 from include.cli.repository.open import AsJson, holder, open_site, printable
 
 if TYPE_CHECKING:
+    from include.benchmarks.campaign.campaigns import ConcludedCampaign
     from include.benchmarks.campaign.folder import CampaignFolder, StepRecord
-    from include.benchmarks.campaigns import ConcludedCampaign
-    from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, PlannedStep
+    from include.benchmarks.campaign.plan import CampaignPlan, CampaignWish, PlannedStep
     from include.site.site import Site
 
 app = typer.Typer(no_args_is_help=True)
@@ -36,7 +36,7 @@ REGRESSED = 1
 @app.command()
 def presets() -> None:
     """List the presets, each with the kinds of targets that it is for."""
-    from include.benchmarks.scenarios.presets import PRESETS
+    from include.benchmarks.campaign.presets import PRESETS
 
     for preset in PRESETS.values():
         kinds = ", ".join(sorted(kind.value for kind in preset.targets))
@@ -56,7 +56,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Report what a campaign would do, in bytes and seconds; change nothing."""
-    from include.benchmarks.campaigns import plan_campaign
+    from include.benchmarks.campaign.campaigns import plan_campaign
 
     site = open_site()
     made = plan_campaign(site, _wish(site, target, preset, scale, rounds, most_rounds, minutes, budget))
@@ -77,7 +77,7 @@ def run(
 
     A campaign that was killed goes on with `resume`.
     """
-    from include.benchmarks.campaigns import begin_campaign
+    from include.benchmarks.campaign.campaigns import begin_campaign
 
     site = open_site()
     wish = _wish(site, target, preset, scale, rounds, most_rounds, minutes, budget)
@@ -89,7 +89,7 @@ def run(
 @app.command()
 def resume(campaign: CampaignId) -> None:
     """Run what is left of a campaign that was killed; else as `run`."""
-    from include.benchmarks.campaigns import find_campaign
+    from include.benchmarks.campaign.campaigns import find_campaign
 
     site = open_site()
     _carry_out(site, find_campaign(site, campaign))
@@ -98,7 +98,7 @@ def resume(campaign: CampaignId) -> None:
 @app.command()
 def report(campaign: CampaignId) -> None:
     """Judge a campaign again, against the baseline that is accepted now, and write its report again."""
-    from include.benchmarks.campaigns import conclude, find_campaign
+    from include.benchmarks.campaign.campaigns import conclude, find_campaign
 
     site = open_site()
     _print(conclude(site, find_campaign(site, campaign)))
@@ -110,7 +110,7 @@ def accept(
     by: Annotated[str | None, typer.Option(help="Who accepts it. Default: this account.")] = None,
 ) -> None:
     """Let later campaigns with the same plan be compared with this one."""
-    from include.benchmarks.verdict.record import accept_baseline
+    from include.benchmarks.judge.record import accept_baseline
 
     judged = accept_baseline(open_site().ledger, campaign, by=by or holder(), now=datetime.now(UTC))
     typer.echo(f"{judged.id} is the baseline of {judged.preset} on {judged.target}")
@@ -119,7 +119,7 @@ def accept(
 @app.command()
 def remove(campaign: CampaignId) -> None:
     """Remove the data of a campaign from its target: only what its plan lists. It cannot go on then."""
-    from include.benchmarks.campaigns import clean_up, find_campaign
+    from include.benchmarks.campaign.campaigns import clean_up, find_campaign
 
     site = open_site()
     _clean_up(site, find_campaign(site, campaign), clean_up)
@@ -128,7 +128,7 @@ def remove(campaign: CampaignId) -> None:
 @app.command("list")
 def list_campaigns(as_json: AsJson = False) -> None:
     """List the campaigns of this machine, the newest last."""
-    from include.benchmarks.campaigns import find_campaign, kept_campaigns
+    from include.benchmarks.campaign.campaigns import find_campaign, kept_campaigns
 
     site = open_site()
     rows = []
@@ -158,7 +158,7 @@ def _wish(
     minutes: int | None,
     budget: float | None,
 ) -> CampaignWish:
-    from include.benchmarks.scenarios.plan import CampaignWish
+    from include.benchmarks.campaign.plan import CampaignWish
 
     size = None if budget is None else int(budget * GB)
     least, most = site.settings.benchmarks.rounds_of(rounds, most_rounds)
@@ -166,8 +166,8 @@ def _wish(
 
 
 def _carry_out(site: Site, folder: CampaignFolder) -> None:
-    from include.benchmarks.campaigns import clean_up, conclude, measure
-    from include.benchmarks.verdict.record import fails
+    from include.benchmarks.campaign.campaigns import clean_up, conclude, measure
+    from include.benchmarks.judge.record import fails
 
     total = len(folder.record().plan.steps)
     try:
@@ -188,7 +188,7 @@ def _clean_up(site: Site, folder: CampaignFolder, clean_up: Any) -> None:
 
 
 def _step_line(ended: StepRecord, total: int) -> str:
-    from include.benchmarks.scenarios.plan import shown_bytes, shown_rate
+    from include.benchmarks.campaign.plan import shown_bytes, shown_rate
 
     head = f"{ended.step.number}/{total} {ended.step.load.name}"
     if ended.result is None:
@@ -213,7 +213,7 @@ def _print(concluded: ConcludedCampaign) -> None:
 
 
 def _lines(made: CampaignPlan) -> list[str]:
-    from include.benchmarks.scenarios.plan import shown_bytes, shown_time
+    from include.benchmarks.campaign.plan import shown_bytes, shown_time
 
     alike: dict[str, list[PlannedStep]] = {}
     for step in made.steps:

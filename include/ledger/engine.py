@@ -15,7 +15,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from include.addresses import is_loopback
+from include.http_bounds import is_loopback
 from include.ledger.errors import LedgerError, LedgerUnavailable
 
 Bind = Engine | Connection

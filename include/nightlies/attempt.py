@@ -8,7 +8,7 @@ from datetime import datetime
 
 from include.ledger.engine import Bind
 from include.nightlies.records import publications as records
-from include.nightlies.rules.outages import is_outage
+from include.nightlies.rules.passes import is_outage
 from include.nightlies.rules.publication import Move, Publication, PublicationKey
 
 Clock = Callable[[], datetime]

@@ -16,9 +16,9 @@ from fastapi.responses import FileResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
 
-from include.care.watch.render import size
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
+from include.monitoring.render import size
 from include.pages.asked import AskDag, Asked, BadPageQuery
 from include.pages.benchmarks import docs_of_campaign, report_file
 from include.pages.registry import PAGES, Page

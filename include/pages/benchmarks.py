@@ -8,11 +8,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 from include.benchmarks.campaign.folder import FOLDER, ID
-from include.benchmarks.report.write import REPORT, shown_value
-from include.benchmarks.verdict.compare import BenchmarkVerdict, FigureName, direction_title
-from include.benchmarks.verdict.judge import JudgedCampaign
-from include.benchmarks.verdict.record import accepted_campaigns, judged_campaigns
-from include.benchmarks.verdict.suite import DATA_DOCS
+from include.benchmarks.judge.compare import BenchmarkVerdict, FigureName, direction_title
+from include.benchmarks.judge.judge import JudgedCampaign
+from include.benchmarks.judge.record import accepted_campaigns, judged_campaigns
+from include.benchmarks.judge.report import REPORT, shown_value
+from include.benchmarks.judge.suite import DATA_DOCS
 from include.pages import charts
 from include.pages.asked import Asked
 

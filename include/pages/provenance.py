@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from include.care.provenance.records import nearest
 from include.gateway.client.values import LeaseInfo
 from include.gateway.protocol import TaskName
 from include.pages.addresses import task_of
 from include.pages.asked import Asked, BadPageQuery
+from include.provenance.records import nearest
 
 
 def open_leases(asked: Asked, fqrn: str) -> Any:

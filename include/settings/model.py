@@ -13,13 +13,15 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
+from include.settings.benchmarks import BenchmarkSettings
 from include.settings.errors import SettingsError
 from include.settings.prepare import ArtifactLimits, Prepare, QualitySettings
 from include.settings.prepare import Block as _Block
 from include.settings.retention import CollectionSettings, Retention, TagRule
 from include.settings.services import Gateway, Notify, Paths, keys_below_var
+from include.settings.sites import RemoteSite, require_folders_below
 from include.settings.ssh import NodeSettings, ReplicaSettings, named_once
-from include.settings.storage_benchmark.blocks import BenchmarkSettings
+from include.settings.stageout import StageoutSettings
 from include.settings.text_types import (
     ConnectionId,
     Cutoff,
@@ -40,8 +42,6 @@ from include.settings.text_types import (
     fault,
     fields,
 )
-from include.settings.transfers.sites import RemoteSite, require_folders_below
-from include.settings.transfers.stageout import StageoutSettings
 
 
 class PublisherKind(Enum):

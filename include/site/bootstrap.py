@@ -34,8 +34,7 @@ from include.cvmfs.format.keys import (
 from include.publishers.errors import PublisherError
 from include.settings.model import RepositorySettings
 from include.settings.traits import record_traits, recorded_traits
-from include.site.site import Site
-from include.site.stores import credentials_of, options_of, try_store
+from include.site.site import Site, credentials_of, options_of, try_store
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.errors import NotFound
 from include.storage.kinds import S3, kind_of

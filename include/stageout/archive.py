@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, Table, delete, insert, select, update
 
 from include.ledger.engine import Bind, reading, writing
+from include.stageout.blocks import BlockState
 from include.stageout.claims import at_rest, due, lock_oldest
 from include.stageout.errors import MOVE_REFUSED
-from include.stageout.registration.blocks import BlockState
 from include.stageout.requests import AT_ONCE
 from include.stageout.states import JOB_ENDED, TRANSFER_ENDED, TransferJobState, TransferState
 from include.stageout.sums import add_sums, sums_of

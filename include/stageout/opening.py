@@ -27,15 +27,15 @@ from include.fts.errors import PROXY_EXPIRED, TOKEN_UNPROTECTED, FtsError
 from include.http_calls import failure_of, may_carry_token, pooled_session
 from include.settings.names import name_fault
 from include.settings.secrets import ConnectionSecrets
-from include.settings.transfers.sites import CredentialSource, RemoteSite
-from include.settings.transfers.stageout import StageoutSettings
+from include.settings.sites import CredentialSource, RemoteSite
+from include.settings.stageout import StageoutSettings
 from include.settings.urls import base_url
 from include.site.site import Site
+from include.stageout.catalogue import Catalogue
 from include.stageout.claims import StageoutWorker
 from include.stageout.errors import CREDENTIAL_MISSING, NO_SITE_URL
 from include.stageout.places.facts import PlaceOptions, SitePlace
 from include.stageout.places.open import open_place
-from include.stageout.registration.catalogue import Catalogue
 from include.stageout.retry import RETRY_ALGORITHMS, RetryAlgorithm, exponential
 from include.storage.roles import Role
 

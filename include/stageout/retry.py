@@ -14,7 +14,7 @@ from datetime import timedelta
 from enum import Enum
 
 from include.fts.states import FailureReason, FailureScope
-from include.settings.transfers.stageout import RetryAlgorithmName
+from include.settings.stageout import RetryAlgorithmName
 from include.stageout.states import TransferState
 
 MAX_REASON_CHARACTERS = 2048

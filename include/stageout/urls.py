@@ -11,7 +11,7 @@ from enum import Enum
 from urllib.parse import quote, urlsplit
 
 from include.settings.names import is_below, logical_name_fault
-from include.settings.transfers.sites import PrefixRule, RemoteSite
+from include.settings.sites import PrefixRule, RemoteSite
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL
 from include.storage.kinds import FILE, SCHEMES
 

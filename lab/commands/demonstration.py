@@ -11,7 +11,7 @@ import typer
 from include.cli.repository.open import holder, open_site
 
 if TYPE_CHECKING:
-    from include.benchmarks.verdict.judge import JudgedCampaign
+    from include.benchmarks.judge.judge import JudgedCampaign
     from include.site.site import Site
 
 DAG_ID = "storage_benchmark"
@@ -36,8 +36,8 @@ def demonstrate() -> None:
     Exit code 1 if a campaign ends without a verdict.
     """
     from include.airflow_api import AirflowApi
-    from include.benchmarks.verdict.record import accept_baseline, accepted_baseline
-    from include.cli.runs import follow
+    from include.benchmarks.judge.record import accept_baseline, accepted_baseline
+    from include.cli.airflow_connections import follow
     from include.pages.registry import PREFIX
     from include.site.bootstrap import found_stores
     from lab import lifecycle
@@ -86,7 +86,7 @@ def demonstrate() -> None:
 
 def _folders(site: Site) -> list[Path]:
     """Targets below our own folder; any other has to be there."""
-    from include.settings.storage_benchmark.blocks import PathTarget
+    from include.settings.benchmarks import PathTarget
 
     targets = (site.settings.benchmarks.targets[name] for name in DEMONSTRATED)
     folders = [target.path for target in targets if isinstance(target, PathTarget)]
@@ -94,13 +94,13 @@ def _folders(site: Site) -> list[Path]:
 
 
 def _stores(site: Site) -> set[str]:
-    from include.settings.storage_benchmark.blocks import BucketTarget
+    from include.settings.benchmarks import BucketTarget
 
     targets = (site.settings.benchmarks.targets[name] for name in DEMONSTRATED)
     return {target.store for target in targets if isinstance(target, BucketTarget)}
 
 
 def _newest(site: Site, target: str) -> JudgedCampaign | None:
-    from include.benchmarks.verdict.record import judged_campaigns
+    from include.benchmarks.judge.record import judged_campaigns
 
     return next(iter(judged_campaigns(site.ledger, target=target, limit=1)), None)

@@ -102,7 +102,7 @@ def unpause(
 ) -> None:
     """Unpause DAGs. The last tick of a schedule that was missed begins at once then."""
     from include.airflow_api import AirflowApi
-    from include.care.preflight.pools import needed, started_by_hand
+    from include.monitoring.airflow_checks import needed, started_by_hand
     from include.settings.load import load
 
     if every == bool(dags):
@@ -262,10 +262,10 @@ def show_places(lab: Lab, *, airflow: bool) -> None:
 def show_paused(lab: Lab) -> None:
     """Prints which DAGs have to be unpaused for nights to run by themselves."""
     from include.airflow_api import AirflowApi
-    from include.care.preflight.findings import Severity
-    from include.care.preflight.pools import judged_paused, needed
     from include.cli.main import typeable
     from include.dag_runs import UNPAUSE
+    from include.monitoring.airflow_checks import judged_paused, needed
+    from include.monitoring.findings import Severity
     from include.settings.load import load
 
     paused = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password).paused()

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from include.settings.model import SiteSettings
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.sites import ChecksumMode, RemoteSite
 from include.site.site import Site
 from include.stageout.files import FileKind, FileToTransfer, StageoutRequest
 from include.stageout.retry import TransferFailureClass

@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from sqlalchemy import Engine
 
 from include.airflow_api import AirflowApi
-from include.care.preflight.pools import needed
+from include.monitoring.airflow_checks import needed
 from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets
 from include.site.bootstrap import found_stores
 from include.site.site import Site
+from include.stageout.blocks import close_workflow
 from include.stageout.files import check_request
-from include.stageout.registration.blocks import close_workflow
 from include.stageout.requests import record_request
 from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.status import TransferFilter, TransferStatus, count_archived, count_transfers, list_transfers

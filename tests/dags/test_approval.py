@@ -15,10 +15,10 @@ import pytest
 from airflow.sdk import TriggerRule
 from sqlalchemy.exc import OperationalError
 
-from include.care.notify.message import NotifyEvent
-from include.care.notify.records import alerts_since
 from include.nightlies.records import questions
 from include.nightlies.rules.approval import Answer
+from include.notify.message import NotifyEvent
+from include.notify.records import alerts_since
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

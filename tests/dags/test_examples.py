@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import pytest
 from airflow.dag_processing.dagbag import BundleDagBag
 
-from include.care.provenance.document import ChangeKind
-from include.care.provenance.query import ask
+from include.provenance.document import ChangeKind
+from include.provenance.query import ask
 from sensors.base import NightshiftSensor
 from tests.dags.conftest import BUNDLE, FQRN, MiniSite, record
 from tests.fakes import airflowhome

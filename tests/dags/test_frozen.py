@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
-from include.care.freezes import freezes
-from include.care.provenance.records import check, nearest
 from include.cvmfs.coordination.freeze import KEY
 from include.cvmfs.errors import RepositoryFrozen
+from include.provenance import interventions
+from include.provenance.records import check, nearest
 from tests.dags.conftest import FQRN, MiniSite
 from tests.fakes.builds import Build, tree
 from tests.fakes.refused import refused
@@ -31,7 +31,7 @@ def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypa
     site = store
     site.drop(Build("2026-08-01").add("Cold", "x86_64", tree({"a": b"a"})))
     before, now = site.revision(), datetime.now(UTC)
-    freezes.freeze(site.opened, FQRN, reason="disks are moved", who="op@host", until=None, now=now)
+    interventions.freeze(site.opened, FQRN, reason="disks are moved", who="op@host", until=None, now=now)
     seen: list[int] = []
     looked, thaw_check = threading.Event(), CHECKS["thaw"]
 
@@ -43,7 +43,7 @@ def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypa
     def thaw() -> None:
         looked.wait(60)
         seen.append(site.revision())
-        freezes.thaw(site.opened, FQRN, who="op@host", now=datetime.now(UTC))
+        interventions.thaw(site.opened, FQRN, who="op@host", now=datetime.now(UTC))
 
     monkeypatch.setitem(cast("dict[str, WaitCheck]", CHECKS), "thaw", thaw_check._replace(look=looks))
     operator = threading.Thread(target=thaw)
@@ -58,7 +58,7 @@ def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypa
     assert record[0].run_id == run.name
     assert record[0].artifact_sha256 == next(iter(run.publications.values())).artifact_sha256
     assert check(site.opened, *record).verdict == "signed by gateway key worker"
-    rows = freezes.interventions_of(site.opened.ledger, FQRN, limit=2)
+    rows = interventions.interventions_of(site.opened.ledger, FQRN, limit=2)
     assert [(one.kind, one.who, one.reason) for one in rows] == [
         ("thaw", "op@host", "disks are moved"), ("freeze", "op@host", "disks are moved"),
     ]  # fmt: skip
@@ -67,6 +67,6 @@ def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypa
 def test_who_publishes_by_hand_is_refused_before_anything_is_changed(store: MiniSite) -> None:
     now = datetime.now(UTC)
     until = now + timedelta(hours=1)
-    freezes.freeze(store.opened, FQRN, reason="audit", who="op@host", until=until, now=now)
+    interventions.freeze(store.opened, FQRN, reason="audit", who="op@host", until=until, now=now)
     with refused(RepositoryFrozen, fqrn=FQRN):
         store.opened.publisher(FQRN)

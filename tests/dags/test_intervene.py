@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.care.freezes import freezes
+from include.provenance import interventions
 from tests.dags.conftest import FQRN, MiniSite
 from tests.fakes.builds import Build, tree
 
@@ -17,7 +17,7 @@ def test_a_repository_is_frozen_and_thawed_and_the_ledger_says_why(site: MiniSit
     frozen = site.run("intervene", action="freeze", repository=FQRN, reason="a disk is replaced", hours=2)
     try:
         assert frozen.state == "success", frozen
-        found = freezes.standing(site.opened, FQRN, datetime.now(UTC)).frozen
+        found = interventions.standing(site.opened, FQRN, datetime.now(UTC)).frozen
         assert found is not None
         assert (found.reason, found.who.endswith("@airflow")) == ("a disk is replaced", True)
         assert found.until is not None
@@ -25,8 +25,8 @@ def test_a_repository_is_frozen_and_thawed_and_the_ledger_says_why(site: MiniSit
     finally:
         thawed = site.run("intervene", action="thaw", repository=FQRN)
     assert thawed.state == "success", thawed
-    assert freezes.standing(site.opened, FQRN, datetime.now(UTC)).frozen is None
-    kinds = [one.kind for one in freezes.interventions_of(site.opened.ledger, FQRN, limit=2)]
+    assert interventions.standing(site.opened, FQRN, datetime.now(UTC)).frozen is None
+    kinds = [one.kind for one in interventions.interventions_of(site.opened.ledger, FQRN, limit=2)]
     assert kinds == ["thaw", "freeze"]
 
 
@@ -53,4 +53,4 @@ def test_what_was_undone_is_installed_again_after_a_redo(site: MiniSite) -> None
 )
 def test_a_form_without_what_its_action_needs_changes_nothing(site: MiniSite, form: dict[str, object]) -> None:
     assert site.run("intervene", **form).state == "failed"
-    assert freezes.standing(site.opened, FQRN, datetime.now(UTC)).frozen is None
+    assert interventions.standing(site.opened, FQRN, datetime.now(UTC)).frozen is None

@@ -18,7 +18,7 @@ from include.cvmfs.coordination import generation as generations
 from include.cvmfs.coordination.generation import CollectionPhase, CollectionStep, Generation, look
 from include.nightlies.attempt import Attempt
 from include.nightlies.records import damage, questions
-from include.nightlies.retention.remove import plan_retention, remove_expired
+from include.nightlies.removal.retention import plan_retention, remove_expired
 from include.nightlies.rules.approval import Answer
 from include.nightlies.steps.collect import CollectionWish, collect_garbage, file_name
 from include.settings.load import load

@@ -16,20 +16,24 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferred
 
 from hooks.gateway import held_lease
-from include.care.provenance import single_changes as provenance
-from include.care.provenance.query import ask
 from include.cvmfs.errors import DestinationError, SourceError, TagError
 from include.gateway.client.client import GatewayClient
 from include.gateway.errors import BAD_SIGNATURE, SEALED_LEASE_UNREADABLE, BadLeasePath, LeaseLost
 from include.nightlies.errors import APPROVAL_REQUIRED
 from include.nightlies.steps.errors import ArtifactMissing, SourceNotAllowed
+from include.provenance import single_changes as provenance
+from include.provenance.query import ask
 from include.settings.errors import SettingsError
 from include.site.site import Site
 from include.site.stale_leases import Whose, judge
-from operators.cvmfs.lease import CvmfsLeaseOperator, CvmfsReleaseOperator, cvmfs_lease
-from operators.cvmfs.publish import CvmfsPublishTreeOperator
-from operators.cvmfs.remove import CvmfsRemoveOperator
-from operators.cvmfs.tag import CvmfsTagOperator
+from operators.cvmfs import (
+    CvmfsLeaseOperator,
+    CvmfsPublishTreeOperator,
+    CvmfsReleaseOperator,
+    CvmfsRemoveOperator,
+    CvmfsTagOperator,
+    cvmfs_lease,
+)
 from operators.lease import Killed
 from sensors.cvmfs import CvmfsPathSensor, CvmfsRevisionSensor
 from sensors.lease import LeaseFreeSensor

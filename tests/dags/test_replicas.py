@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import pytest
 from airflow.sdk import DAG
 
-from include.care.replicas.look import looks_of
-from include.care.replicas.states import ReplicaState
+from include.replicas.look import looks_of
+from include.replicas.states import ReplicaState
 from sensors.base import NightshiftSensor
 from sensors.replicas import ReplicaInSyncSensor
 from tests.dags.test_sensors import states

@@ -20,16 +20,16 @@ from include.fts.client.client import FtsClient
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
+from include.stageout.blocks import close_workflow
 from include.stageout.components import reporter
 from include.stageout.files import FileToTransfer, StageoutRequest
 from include.stageout.opening import open_stageout
-from include.stageout.registration.blocks import close_workflow
 from include.stageout.requests import record_request
 from include.stageout.status import TransferFilter, TransferStatus, list_transfers
 from include.stageout.tables import stageout_jobs
+from operators import stageout
 from operators.lease import Killed
-from operators.transfers import passes
-from operators.transfers.passes import NICENESS, StageoutPassOperator
+from operators.stageout import NICENESS, StageoutPassOperator
 from tests.dags.conftest import MiniSite, read_dags, record
 from tests.fakes.ftsservice import FtsService
 from tests.fakes.taskcontext import task_context
@@ -133,7 +133,7 @@ def staged(_opened: tuple[MiniSite, Path], monkeypatch: pytest.MonkeyPatch) -> S
     made = StagedSite(*_opened)
     for name, value in made.mini.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(passes, "clock", made.now)
+    monkeypatch.setattr(stageout, "clock", made.now)
     return made
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
-from include.benchmarks import campaigns
+from include.benchmarks.campaign import campaigns
 from include.benchmarks.campaign.execute import target_lock
 from include.benchmarks.errors import AREA_FOREIGN, CAMPAIGN_FAILED, PLAN_REFUSED, TARGET_BUSY
-from include.benchmarks.loads import RunnerKind
-from include.benchmarks.runners import choose
-from include.benchmarks.runners.choose import RUNNERS
-from include.benchmarks.verdict.record import accept_baseline, judged_campaigns
+from include.benchmarks.judge.record import accept_baseline, judged_campaigns
+from include.benchmarks.measure import choose
+from include.benchmarks.measure.choose import RUNNERS
+from include.benchmarks.measure.loads import RunnerKind
 from include.site.site import Site
 from operators.approve import APPROVE, REJECT
-from operators.storage.benchmark import (
+from operators.benchmark import (
     APPROVE_TASK,
     REFUSED,
     ApproveBenchmarkOperator,

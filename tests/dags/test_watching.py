@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from include.care.notify.records import alerts_since
-from include.care.watch.alerts import ticks
+from include.monitoring.alerts import ticks
+from include.notify.records import alerts_since
 from operators.base import clock
 from operators.watch import log_of
 from tests.dags.conftest import FQRN, MiniSite

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from include.airflow_api import AirflowApi
-from include.cli.runs import RUN_ENDED, Snapshot, snapshot
+from include.cli.airflow_connections import RUN_ENDED, Snapshot, snapshot
 from include.cvmfs.check.check import check
 from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.gateway.client.client import GatewayClient

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from include.care.notify.message import NotifyEvent
-from include.care.notify.records import alerts_since
 from include.nightlies.records import questions
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.approval import Answer
+from include.notify.message import NotifyEvent
+from include.notify.records import alerts_since
 from include.settings.pools import NIGHTLY
 from tests.e2e.browser import Browser
 from tests.e2e.deployment import FQRN, Deployment

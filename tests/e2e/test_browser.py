@@ -12,7 +12,7 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from include.care.notify.records import Alert, alerts_since
+from include.notify.records import Alert, alerts_since
 from tests.e2e.browser import Browser
 from tests.e2e.deployment import FQRN, RUN_S, Deployment
 from tests.fakes.builds import Build, tree

@@ -10,8 +10,8 @@ import pytest
 import requests
 
 from include.airflow_api import AirflowApi, AirflowError
-from include.care.preflight.findings import Severity
-from include.care.preflight.pools import look_at_pools
+from include.monitoring.airflow_checks import look_at_pools
+from include.monitoring.findings import Severity
 from include.settings.load import load
 from include.settings.pools import pools
 from include.settings.secrets import EnvSecrets

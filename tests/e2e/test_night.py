@@ -7,7 +7,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from include.cli.runs import Snapshot
+from include.cli.airflow_connections import Snapshot
 from include.storage.store import ObjectMeta
 from lab.night import Viewer, Wishes, run_night
 from lab.report import NightReport

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from include.care.provenance.query import ask
+from include.provenance.query import ask
 from tests.e2e.deployment import FQRN, ROOT, Deployment
 from tests.fakes.builds import tree
 

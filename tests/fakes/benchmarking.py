@@ -8,14 +8,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from include.benchmarks.campaign.campaigns import open_target
 from include.benchmarks.campaign.execute import new_campaign
 from include.benchmarks.campaign.folder import FOLDER, CampaignFolder
-from include.benchmarks.campaigns import open_target
-from include.benchmarks.loads import LoadAccess, LoadStep
-from include.benchmarks.results import LatencyHistogram, MeasuredLoad, RunnerResult, SeriesPoint
-from include.benchmarks.runners.base import Runner, RunnerAbilities
-from include.benchmarks.scenarios.plan import CampaignWish
-from include.benchmarks.targets.base import FolderArea
+from include.benchmarks.campaign.plan import CampaignWish
+from include.benchmarks.measure.loads import LoadAccess, LoadStep
+from include.benchmarks.measure.results import LatencyHistogram, MeasuredLoad, RunnerResult, SeriesPoint
+from include.benchmarks.measure.runner import Runner, RunnerAbilities
+from include.benchmarks.measure.targets import FolderArea
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

@@ -10,10 +10,10 @@ import pytest
 
 from include.benchmarks.campaign.folder import CampaignFolder
 from include.benchmarks.campaign.outages import CampaignOutage
-from include.benchmarks.cluster.servers import open_servers
-from include.benchmarks.targets.ceph import ClusterClient
+from include.benchmarks.measure.ceph import ClusterClient
+from include.benchmarks.measure.osds import open_servers
+from include.settings.benchmarks import ClusterBlock
 from include.settings.secrets import EnvSecrets
-from include.settings.storage_benchmark.blocks import ClusterBlock
 
 _CEPH = """#!/bin/sh
 cd '{folder}' || exit 1

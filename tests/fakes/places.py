@@ -12,8 +12,8 @@ from sqlalchemy import Engine, update
 from include.errors import NightshiftError
 from include.fts.states import FailureReason
 from include.ledger.engine import writing
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
-from include.settings.transfers.stageout import StageoutSettings
+from include.settings.sites import ChecksumMode, RemoteSite
+from include.settings.stageout import StageoutSettings
 from include.stageout.claims import StageoutWorker
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import FileAnswer, FileFacts, ListedFile

@@ -12,8 +12,8 @@ from sqlalchemy import Engine, Row, select
 from include.fts.client.client import FtsClient
 from include.fts.states import FailureReason
 from include.ledger.engine import reading
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
-from include.settings.transfers.stageout import StageoutSettings
+from include.settings.sites import ChecksumMode, RemoteSite
+from include.settings.stageout import StageoutSettings
 from include.stageout.claims import StageoutWorker
 from include.stageout.components.monitor import MonitorReport, monitor
 from include.stageout.components.reporter import ReporterReport, read_back, report

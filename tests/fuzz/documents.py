@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from include.care.provenance.document import ProvenanceRecord, Sealed, seal
 from include.cvmfs.collect.record import CollectionRecord, Ended
 from include.cvmfs.coordination.condemned import condemned_among, key_of, read_list, records_of, store_list
 from include.cvmfs.coordination.freeze import Freeze
@@ -37,6 +36,7 @@ from include.cvmfs.ingest.upload import RECORD_BYTES, UploadJournal
 from include.cvmfs.sources.dirtab import Dirtab
 from include.cvmfs.sources.source import IdMap, pack_xattrs, unpack_xattrs
 from include.nightlies.rules.index import BuildIndex
+from include.provenance.document import ProvenanceRecord, Sealed, seal
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW
 

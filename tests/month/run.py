@@ -31,7 +31,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.revision.revision import Revision
 from include.nightlies.rules.build import BuildKey
-from include.nightlies.rules.retention.decide import HeldBuild, decide
+from include.nightlies.rules.retention_rules import HeldBuild, decide
 from include.settings.retention import Retention
 from include.storage.file import FileStore
 from include.storage.store import Version

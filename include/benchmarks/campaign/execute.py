@@ -21,7 +21,15 @@ from include.benchmarks.campaign.folder import (
     StepRecord,
 )
 from include.benchmarks.campaign.outages import CampaignOutage
-from include.benchmarks.cluster.servers import ClusterWatch, OsdServer
+from include.benchmarks.campaign.plan import (
+    LOAD_SHARE,
+    CampaignPlan,
+    CampaignWish,
+    PlannedStep,
+    find_preset,
+    make_plan,
+    shown_bytes,
+)
 from include.benchmarks.errors import (
     CAMPAIGN_ABORTED,
     CAMPAIGN_CLOSED,
@@ -31,22 +39,14 @@ from include.benchmarks.errors import (
     TARGET_BUSY,
     BenchmarkError,
 )
-from include.benchmarks.loads import ServerState
-from include.benchmarks.programs import StopSignal
-from include.benchmarks.results import ClusterSample, RunnerResult
-from include.benchmarks.runners.choose import PROGRAMS, RUNNERS
-from include.benchmarks.scenarios.plan import (
-    LOAD_SHARE,
-    CampaignPlan,
-    CampaignWish,
-    PlannedStep,
-    find_preset,
-    make_plan,
-    shown_bytes,
-)
-from include.benchmarks.servers.watch import CpuTicks, MachineNoise, ServersView, load_now
-from include.benchmarks.targets.base import AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
-from include.benchmarks.targets.ceph import ClusterClient, PacketPools, check_target, space_of
+from include.benchmarks.measure.ceph import ClusterClient, PacketPools, check_target, space_of
+from include.benchmarks.measure.choose import PROGRAMS, RUNNERS
+from include.benchmarks.measure.loads import ServerState
+from include.benchmarks.measure.osds import ClusterWatch, OsdServer
+from include.benchmarks.measure.probes import CpuTicks, MachineNoise, ServersView, load_now
+from include.benchmarks.measure.programs import StopSignal
+from include.benchmarks.measure.results import ClusterSample, RunnerResult
+from include.benchmarks.measure.targets import AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
 
 OVER_TIME = "benchmark-over-time"
 _OF_ONE_STEP = frozenset({RUNNER_FAILED.code, RESULT_UNREADABLE.code})

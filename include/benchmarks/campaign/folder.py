@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from include.benchmarks.campaign.plan import CampaignPlan, PlannedStep
 from include.benchmarks.errors import CAMPAIGN_UNKNOWN
-from include.benchmarks.loads import ServerState
-from include.benchmarks.results import ClusterSample, RunnerResult
-from include.benchmarks.scenarios.plan import CampaignPlan, PlannedStep
-from include.benchmarks.servers.watch import MachineNoise, ServersView
-from include.benchmarks.targets.base import TargetSpace
+from include.benchmarks.measure.loads import ServerState
+from include.benchmarks.measure.probes import MachineNoise, ServersView
+from include.benchmarks.measure.results import ClusterSample, RunnerResult
+from include.benchmarks.measure.targets import TargetSpace
 
 FOLDER = "benchmarks"
 """Below `paths.var`."""

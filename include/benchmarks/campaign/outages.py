@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from include.benchmarks.campaign.folder import CampaignFolder, KeptOutage
-from include.benchmarks.cluster.servers import OsdServer
 from include.benchmarks.errors import OUTAGE_FAILED, TARGET_UNUSABLE, BenchmarkError
-from include.benchmarks.loads import ServerState
-from include.benchmarks.targets.ceph import LOOK_S, ClusterClient
-from include.settings.storage_benchmark.blocks import CephServer
+from include.benchmarks.measure.ceph import LOOK_S, ClusterClient
+from include.benchmarks.measure.loads import ServerState
+from include.benchmarks.measure.osds import OsdServer
+from include.settings.benchmarks import CephServer
 
 NOTICED_S = 120.0
 """Until the monitors report an OSD as down, or up."""

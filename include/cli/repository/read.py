@@ -185,8 +185,8 @@ def replicas(
 
     Exit code 0: all can be trusted and lag no longer than they may; 1: some do not; 2: stratum 0 cannot be read.
     """
-    from include.care.replicas.look import look_at_replicas, record, rules_of
-    from include.care.replicas.waiting import complaint
+    from include.replicas.look import look_at_replicas, record, rules_of
+    from include.replicas.waiting import complaint
 
     now = datetime.now(UTC)
     with refusing():
@@ -215,7 +215,7 @@ def client_config(
 
     Without --stratum1 it reads from the configured replicas, in their order; without replicas from the public URL.
     """
-    from include.care.replicas.jobs import client_config as text_of
+    from include.replicas.jobs import client_config as text_of
     from include.settings.load import load
 
     if direct and (proxy or stratum1):

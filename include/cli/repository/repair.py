@@ -76,8 +76,8 @@ def mend_files(
 ) -> None:
     """Mend what is asked for, in the order in which one needs the other."""
     from include.cvmfs.commit.commit import read_head
+    from include.cvmfs.commit.metadata_objects import stale_checksum
     from include.cvmfs.commit.repair import empty_history, repair_metadata, repair_reflog
-    from include.cvmfs.commit.stock_checksum import stale_checksum
 
     now = seconds_now()
     if history:

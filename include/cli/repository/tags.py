@@ -154,8 +154,8 @@ def rollback(
     """
     from include.cvmfs.commit.rollback import UNDO
     from include.nightlies.attempt import Attempt
-    from include.nightlies.rollback.apply import record_rollback, require_possible, roll_back, unrecorded
-    from include.nightlies.rollback.preview import RollbackWish, preview_rollback, require_whole
+    from include.nightlies.removal.rollback import record_rollback, require_possible, roll_back, unrecorded
+    from include.nightlies.removal.rollback_preview import RollbackWish, preview_rollback, require_whole
 
     if tag is not None and revision is not None:
         raise typer.BadParameter("give --tag or --revision, not both")

@@ -62,10 +62,10 @@ def publish(
 
     Interrupted, run it again: what was sent stays sent.
     """
-    from include.care.provenance.single_changes import note_by_hand
     from include.cvmfs.ingest.prepare import PrepareProgress
     from include.cvmfs.ingest.spool import SpecialBits
     from include.nightlies.records.damage import of_repository
+    from include.provenance.single_changes import note_by_hand
     from include.site.preparing import TreeToPrepare
     from include.site.single_changes import publish_tree
 
@@ -102,7 +102,7 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Take away files, directories and nested catalogs, all in one revision. The old revision stays until collected."""
-    from include.care.provenance.single_changes import note_removed
+    from include.provenance.single_changes import note_removed
     from include.site.single_changes import contents_of, removal
 
     with refusing():
@@ -141,7 +141,7 @@ def rename(
     as_json: AsJson = False,
 ) -> None:
     """Move a file or tree. Its catalogs are rewritten; no data is moved."""
-    from include.care.provenance.single_changes import note_renamed
+    from include.provenance.single_changes import note_renamed
     from include.site.single_changes import renaming
 
     with refusing():
@@ -165,7 +165,7 @@ def symlink(
     as_json: AsJson = False,
 ) -> None:
     """Make a symlink, or let one that is there lead elsewhere. Anything else in its place is refused."""
-    from include.care.provenance.single_changes import note_linked
+    from include.provenance.single_changes import note_linked
     from include.site.single_changes import linking
 
     with refusing():
@@ -191,8 +191,8 @@ def dirtab(
     as_json: AsJson = False,
 ) -> None:
     """Show the rules that cut trees into catalogs (/.cvmfsdirtab), or publish new ones, which are read first."""
-    from include.care.provenance.single_changes import note_written
     from include.cvmfs.sources.dirtab import Dirtab
+    from include.provenance.single_changes import note_written
     from include.site.single_changes import DIRTAB, cutting, matching_directories
 
     if file is None:

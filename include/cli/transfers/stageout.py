@@ -18,8 +18,8 @@ from include.cli.transfers.file_lists import ListedFile, ListFault, read_list
 if TYPE_CHECKING:
     from include.site.site import Site
     from include.stageout.files import StageoutRequest
+    from include.stageout.findings import CensusFinding
     from include.stageout.status import TransferFilter, TransferStatus
-    from include.stageout.upkeep.findings import CensusFinding
 
 
 app = typer.Typer(no_args_is_help=True)
@@ -167,7 +167,7 @@ def close(
 
     Transfers that are on the way go on. A closed workflow cannot be opened again.
     """
-    from include.stageout.registration.blocks import close_workflow
+    from include.stageout.blocks import close_workflow
 
     whose = owner or getpass.getuser()
     with refusing():
@@ -223,8 +223,8 @@ def census(
     Without --delete no file is removed. Exit code 1 if anything was found that is not repaired.
     """
     from include.stageout.components.census import take_census
+    from include.stageout.findings import FindingOutcome, last_findings
     from include.stageout.opening import open_stageout
-    from include.stageout.upkeep.findings import FindingOutcome, last_findings
 
     with refusing():
         site = open_site()

@@ -20,12 +20,12 @@ from include.cvmfs.commit.metadata_objects import (
     Records,
     Stored,
     StoredReflog,
+    keep_checksum,
     require_stored,
     store_all,
     store_alternatives,
     store_compressed,
 )
-from include.cvmfs.commit.stock_checksum import keep_checksum
 from include.cvmfs.errors import (
     CvmfsError,
     FormatError,

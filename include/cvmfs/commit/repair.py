@@ -19,8 +19,7 @@ from include.cvmfs.commit.commit import (
     read_head,
 )
 from include.cvmfs.commit.manifest_verifier import Voucher
-from include.cvmfs.commit.metadata_objects import Records, store_compressed
-from include.cvmfs.commit.stock_checksum import keep_checksum
+from include.cvmfs.commit.metadata_objects import Records, keep_checksum, store_compressed
 from include.cvmfs.errors import (
     CatalogError,
     CvmfsError,

@@ -13,8 +13,28 @@ from enum import Enum
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from include.errors import NightshiftError
 from include.nightlies.rules.build_date import resolve_build_date
 from include.settings.model import Begins, Slot
+
+FIRST_PAUSE_S = 10.0
+LONGEST_PAUSE_S = 300.0
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether an error means that a service cannot be reached, so that only waiting helps."""
+    return isinstance(error, NightshiftError) and error.outage
+
+
+def pauses(budget_s: float) -> tuple[float, ...]:
+    """Seconds between the checks of a service that is away: each twice the one before, together at least the budget."""
+    planned: list[float] = []
+    pause_s = FIRST_PAUSE_S
+    while sum(planned) < budget_s:
+        planned.append(pause_s)
+        pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+    return tuple(planned)
+
 
 FIRST_DAY = datetime(2026, 1, 1, tzinfo=UTC)
 """That of slots that name none."""

@@ -12,8 +12,6 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from include.care.notify.message import Message, NotifyEvent
-from include.care.notify.notifier import Notifier
 from include.ledger.engine import Bind, writing
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import APPROVAL_REQUIRED, NotApproved
@@ -26,6 +24,8 @@ from include.nightlies.rules.publication import Move, Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.errors import PreparedTooLongAgo
 from include.nightlies.steps.values import Batch, Item, all_items
+from include.notify.message import Message, NotifyEvent
+from include.notify.notifier import Notifier
 from include.settings.model import Approval
 from include.site.site import Site
 

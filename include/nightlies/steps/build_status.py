@@ -14,8 +14,7 @@ from include.nightlies.records import publications as records
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.dependencies import is_taken
 from include.nightlies.rules.index import BuildIndex
-from include.nightlies.rules.index_history import compared, older
-from include.nightlies.rules.new_artifacts import Arrivals, arrivals, without_wrong_time
+from include.nightlies.rules.new_artifacts import Arrivals, arrivals, compared, older, without_wrong_time
 from include.nightlies.rules.passes import Pass, PassDecision, SeenBuild, dates, decide
 from include.nightlies.steps.sources import index_version, read_index
 from include.nightlies.steps.values import Night

@@ -6,9 +6,6 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from include.care.replicas.look import look_at_replicas, record, rules_of
-from include.care.replicas.states import ReplicaLook
-from include.care.replicas.waiting import complaint
 from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.commit.create import expiry_warning
 from include.cvmfs.commit.tags import PruneRule, TagDecision, decide, prune_by_rule
@@ -16,6 +13,9 @@ from include.nightlies.attempt import Attempt
 from include.nightlies.records import damage
 from include.nightlies.steps.errors import NotWell
 from include.publishers.capabilities import Operation
+from include.replicas.look import look_at_replicas, record, rules_of
+from include.replicas.states import ReplicaLook
+from include.replicas.waiting import complaint
 from include.settings.model import Care
 from include.site.site import Site, switching
 from include.storage.file import remove_abandoned

@@ -24,8 +24,7 @@ from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.dependencies import is_required, is_taken
 from include.nightlies.rules.destinations import build_directory, destination_of, overlapping
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.nightlies.rules.index_history import compared
-from include.nightlies.rules.new_artifacts import without_wrong_time
+from include.nightlies.rules.new_artifacts import compared, without_wrong_time
 from include.nightlies.rules.order import dealt, in_order, select
 from include.nightlies.rules.publication import CurrentTree, Figures, Move, Planned, Publication, standing
 from include.nightlies.rules.states import Phase, Skip, State

@@ -15,7 +15,7 @@ from include.errors import NightshiftError
 from include.fts.client.jobs import OptimizerDecision
 from include.fts.client.open import connected_credential, open_client
 from include.ledger.engine import Bind, reading
-from include.settings.transfers.sites import RemoteSite
+from include.settings.sites import RemoteSite
 from include.site.site import Site
 from include.stageout.claims import waiting_queues
 from include.stageout.files import FileKind, digest_of

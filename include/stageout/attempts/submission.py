@@ -27,7 +27,7 @@ from include.fts.errors import (
     StorageBanned,
     UserBanned,
 )
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, StageoutError
 from include.stageout.urls import third_party_urls
 

@@ -10,8 +10,8 @@ from enum import Enum
 from functools import partial
 
 from include.stageout.archive import archive_transfers, forget_blocks, forget_jobs, forget_requests, forget_workflows
+from include.stageout.blocks import BlockState
 from include.stageout.opening import Stageout
-from include.stageout.registration.blocks import BlockState
 from include.stageout.requests import AT_ONCE
 from include.stageout.states import JOB_ENDED, TransferState
 from include.stageout.sums import TransferSums, read_sums

@@ -18,10 +18,17 @@ from include.fts.client.client import FtsClient
 from include.fts.errors import JobUnknown
 from include.fts.states import FailureReason
 from include.ledger.engine import reading, writing
-from include.settings.transfers.sites import ChecksumMode
+from include.settings.sites import ChecksumMode
 from include.stageout.attempts.answers import HELD
 from include.stageout.claims import due
 from include.stageout.components.retry_manager import stray_files
+from include.stageout.findings import (
+    CensusFinding,
+    FindingKind,
+    FindingOutcome,
+    longest_in_state,
+    record_findings,
+)
 from include.stageout.moves import writes_text
 from include.stageout.opening import Stageout
 from include.stageout.requests import pieces
@@ -35,13 +42,6 @@ from include.stageout.states import (
     TransferState,
 )
 from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
-from include.stageout.upkeep.findings import (
-    CensusFinding,
-    FindingKind,
-    FindingOutcome,
-    longest_in_state,
-    record_findings,
-)
 
 CLAIM_OVER = timedelta(hours=1)
 """A row whose claim ended before that was not taken by any process since."""

@@ -17,15 +17,15 @@ from sqlalchemy import Row, select
 from include.errors import NightshiftError
 from include.fts.states import FailureReason, FailureScope
 from include.ledger.engine import reading
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.claims import ClaimedRows, claim_registered, claim_transfers, keep_claim, look_again
+from include.stageout.cleaning import DONE_WITH_SOURCE, SourceToClean, is_same_file, kept_because, removal_wait
 from include.stageout.moves import TransferMove, move_transfers, writes_text
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import FileAnswer, FileFacts, SitePlace
 from include.stageout.requests import pieces
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_queues, stageout_transfers
-from include.stageout.upkeep.cleaning import DONE_WITH_SOURCE, SourceToClean, is_same_file, kept_because, removal_wait
 
 FTS_TIME = timedelta(seconds=1)
 """FTS leaves out the fractions of seconds."""

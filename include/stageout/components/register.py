@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from include.errors import NightshiftError
-from include.stageout.moves import TransferMove
-from include.stageout.opening import Stageout
-from include.stageout.registration.blocks import (
+from include.stageout.blocks import (
     BlockLimits,
     ClaimedBlock,
     claim_blocks,
@@ -19,7 +17,9 @@ from include.stageout.registration.blocks import (
     place_files,
     postpone_block,
 )
-from include.stageout.registration.catalogue import CatalogueFile, LedgerCatalogue
+from include.stageout.catalogue import CatalogueFile, LedgerCatalogue
+from include.stageout.moves import TransferMove
+from include.stageout.opening import Stageout
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import TransferState
 

@@ -15,15 +15,17 @@ from include.errors import NightshiftError
 from include.fts.client.client import FtsClient
 from include.fts.errors import FtsError
 from include.ledger.engine import Bind, reading, writing
-from include.settings.transfers.sites import RemoteSite
+from include.settings.sites import RemoteSite
 from include.stageout.attempts.queues import server_of
+from include.stageout.blocks import close_workflow, note_killed
 from include.stageout.claims import ClaimedRows, claim_transfers, look_again
+from include.stageout.cleaning import is_in_folder_of, is_same_file
 from include.stageout.errors import RESTORE_REFUSED
 from include.stageout.files import digest_of
+from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import ListedFile, SitePlace
-from include.stageout.registration.blocks import close_workflow, note_killed
 from include.stageout.requests import AT_ONCE, pieces
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import (
@@ -34,8 +36,6 @@ from include.stageout.tables import (
     stageout_restores,
     stageout_transfers,
 )
-from include.stageout.upkeep.cleaning import is_in_folder_of, is_same_file
-from include.stageout.upkeep.findings import CensusFinding, FindingKind, FindingOutcome
 
 _OUTCOME = FindingOutcome
 

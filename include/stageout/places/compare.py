@@ -12,7 +12,7 @@ from sqlalchemy import Row
 
 from include.errors import NightshiftError
 from include.fts.states import FailureReason, FailureScope
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.places.facts import FileFacts, SitePlace
 from include.stageout.places.verify import CopyDecision, CopyEvidence, CopyLook, CopyVerdict, verify
 

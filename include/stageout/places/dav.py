@@ -27,7 +27,7 @@ from include.fts.client.transport import BearerToken, Credential, X509Files
 from include.fts.errors import CREDENTIAL_UNREADABLE
 from include.fts.states import FailureReason
 from include.http_calls import CallFailure, failure_of, may_carry_token, pooled_session, repeated
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED
 from include.stageout.files import MAX_SIZE
 from include.stageout.places.facts import (

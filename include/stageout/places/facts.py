@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 from include.fts.states import FailureReason
-from include.settings.transfers.sites import ChecksumMode
+from include.settings.sites import ChecksumMode
 from include.storage.store import Store
 
 

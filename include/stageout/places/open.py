@@ -21,7 +21,7 @@ from include.fts.client.transport import Credential, FtsCall, FtsTransport
 from include.fts.errors import CredentialNeeded, FtsError, FtsForbidden
 from include.fts.states import FailureReason
 from include.settings.names import is_below, logical_name_fault
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED, PLACE_UNSUPPORTED, StageoutError
 from include.stageout.places.dav import DavStorage
 from include.stageout.places.facts import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from include.fts.states import FailureReason, FailureScope
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.places.facts import FileAnswer, FileFacts
 
 

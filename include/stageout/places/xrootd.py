@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from include.fts.client.transport import BearerToken, Credential, X509Files
 from include.fts.states import FailureReason
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED, XRDFS_MISSING
 from include.stageout.places.facts import (
     BLOCK,

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
 from include.site.site import Site
+from include.stageout.blocks import close_workflow
 from include.stageout.components.retry_manager import KilledTransfers, kill, resubmit
 from include.stageout.components.retry_manager import kill_workflow as kill_whole
 from include.stageout.errors import (
@@ -32,7 +33,6 @@ from include.stageout.errors import (
     StageoutError,
 )
 from include.stageout.files import MAX_FILES, FileKind, FileToTransfer, StageoutRequest, check_name_space, check_request
-from include.stageout.registration.blocks import close_workflow
 from include.stageout.requests import record_request
 from include.stageout.rest import questions
 from include.stageout.rest.limits import UserCalls, bounded_body, require_json

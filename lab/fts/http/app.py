@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from include.addresses import is_loopback
+from include.http_bounds import is_loopback
 from lab.fts.callers import Callers, UnknownToken
 from lab.fts.config import FtsServiceConfig
 from lab.fts.copies.copier import Copier

@@ -9,6 +9,7 @@ from functools import partial
 from sqlalchemy import select
 
 from include.ledger.engine import reading
+from include.stageout.blocks import close_workflow
 from include.stageout.components.archivist import archive
 from include.stageout.components.census import take_census
 from include.stageout.components.cleaner import clean
@@ -20,7 +21,6 @@ from include.stageout.components.submitter import submit
 from include.stageout.errors import WORKFLOW_UNKNOWN, StageoutError
 from include.stageout.jobs import declare_dead
 from include.stageout.opening import Stageout
-from include.stageout.registration.blocks import close_workflow
 from include.stageout.states import TransferJobState
 from include.stageout.tables import stageout_jobs, stageout_transfers
 from tests.faults.stageout.world import StageoutWorld

@@ -16,7 +16,7 @@ from include.fts.client.client import FtsClient
 from include.fts.errors import DELEGATION_MISSING
 from include.ledger.engine import open_ledger, reading
 from include.ledger.migrate import migrate
-from include.settings.transfers.stageout import StageoutSettings
+from include.settings.stageout import StageoutSettings
 from include.stageout.claims import StageoutWorker
 from include.stageout.files import FileKind, FileToTransfer, StageoutRequest, check_request
 from include.stageout.opening import Stageout

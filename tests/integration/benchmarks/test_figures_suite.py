@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from include.benchmarks.campaign.campaigns import campaign_root, measure
 from include.benchmarks.campaign.folder import CampaignFolder
-from include.benchmarks.campaigns import campaign_root, measure
 from include.benchmarks.errors import FIGURES_UNCHECKED
-from include.benchmarks.loads import RunnerKind
-from include.benchmarks.runners import choose
-from include.benchmarks.runners.choose import RUNNERS
-from include.benchmarks.verdict.compare import BenchmarkVerdict
-from include.benchmarks.verdict.judge import JudgedCampaign
-from include.benchmarks.verdict.record import accept_baseline, judge_campaign
-from include.benchmarks.verdict.suite import DATA_DOCS, check_figures
+from include.benchmarks.judge.compare import BenchmarkVerdict
+from include.benchmarks.judge.judge import JudgedCampaign
+from include.benchmarks.judge.record import accept_baseline, judge_campaign
+from include.benchmarks.judge.suite import DATA_DOCS, check_figures
+from include.benchmarks.measure import choose
+from include.benchmarks.measure.choose import RUNNERS
+from include.benchmarks.measure.loads import RunnerKind
 from include.site.site import Site
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, benchmark_site
 from tests.fakes.refused import refused

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from include.benchmarks.campaign import plan
+from include.benchmarks.campaign.campaigns import open_target
 from include.benchmarks.campaign.execute import remove_data, run_campaign
 from include.benchmarks.campaign.folder import CampaignFolder
-from include.benchmarks.campaigns import open_target
-from include.benchmarks.scenarios import plan
 from tests.fakes.benchmarking import begin_campaign, benchmark_site, campaigns_of, ticking
 
 RUN = """\
@@ -20,7 +20,7 @@ from pathlib import Path
 from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.campaign.folder import CampaignFolder
 from include.benchmarks.scenarios import plan
-from include.benchmarks.campaigns import open_target
+from include.benchmarks.campaign.campaigns import open_target
 from tests.fakes.benchmarking import benchmark_site, campaigns_of, ticking
 
 site = benchmark_site(Path(sys.argv[1]))

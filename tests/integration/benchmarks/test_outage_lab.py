@@ -19,15 +19,15 @@ import pytest
 import yaml
 
 from include.airflow_api import AirflowApi
+from include.benchmarks.campaign.campaigns import campaign_root, clean_up, measure
 from include.benchmarks.campaign.folder import FOLDER, CampaignFolder, CampaignRecord, campaigns_in
-from include.benchmarks.campaigns import campaign_root, clean_up, measure
-from include.benchmarks.cluster.servers import FOLDER as TIMER
-from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, ServerState, StreamLoad
-from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, PlannedStep
-from include.cli.runs import follow
+from include.benchmarks.campaign.plan import CampaignPlan, CampaignWish, PlannedStep
+from include.benchmarks.measure.loads import LoadAccess, LoadStep, RunnerKind, ServerState, StreamLoad
+from include.benchmarks.measure.osds import FOLDER as TIMER
+from include.cli.airflow_connections import follow
+from include.settings.benchmarks import TargetKind
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
-from include.settings.storage_benchmark.blocks import TargetKind
 from include.site.site import Site
 from lab import lifecycle
 from lab.environment import ADMIN, LabFolders
@@ -50,7 +50,7 @@ WISH = {"target": "cephfs", "preset": "hlt2-degraded-osd", "scale": 0.003, "roun
 MEASURE = """\
 import json
 import sys
-from include.benchmarks.campaigns import find_campaign, measure
+from include.benchmarks.campaign.campaigns import find_campaign, measure
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

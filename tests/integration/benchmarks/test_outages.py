@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from include.benchmarks.campaign.folder import CampaignFolder
-from include.benchmarks.cluster.servers import OsdServer
 from include.benchmarks.errors import OUTAGE_FAILED, TARGET_UNUSABLE
-from include.benchmarks.hosts import LocalHost
-from include.benchmarks.loads import ServerState
+from include.benchmarks.measure.hosts import LocalHost
+from include.benchmarks.measure.loads import ServerState
+from include.benchmarks.measure.osds import OsdServer
 from tests.fakes.cephprogram import FileCluster
 from tests.fakes.refused import refused
 
 ARM = """\
 import os, signal, sys
-from include.benchmarks.cluster.servers import OsdServer
-from include.benchmarks.hosts import LocalHost
-from include.settings.storage_benchmark.blocks import CephServer
+from include.benchmarks.measure.osds import OsdServer
+from include.benchmarks.measure.hosts import LocalHost
+from include.settings.benchmarks import CephServer
 
 server = OsdServer(CephServer.model_validate_json(sys.argv[1]), LocalHost("s1"))
 server.arm("1", (0, 1), int(sys.argv[2]))

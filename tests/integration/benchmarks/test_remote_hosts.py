@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from include.benchmarks.campaign.campaigns import open_target, watched_servers
 from include.benchmarks.campaign.execute import remove_data, run_campaign
 from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord
-from include.benchmarks.campaigns import open_target, watched_servers
+from include.benchmarks.campaign.plan import CampaignPlan, CampaignWish, PlannedStep
 from include.benchmarks.errors import AREA_FOREIGN, TARGET_UNUSABLE
-from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
-from include.benchmarks.runners.remote import RemoteArea
-from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, PlannedStep
-from include.benchmarks.targets.base import MARKER
-from include.benchmarks.verdict.compare import figures_of, missing_parts
+from include.benchmarks.judge.compare import figures_of, missing_parts
+from include.benchmarks.measure.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
+from include.benchmarks.measure.remote import RemoteArea
+from include.benchmarks.measure.targets import MARKER
+from include.settings.benchmarks import TargetKind
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
-from include.settings.storage_benchmark.blocks import TargetKind
 from include.site.site import Site
 from tests.fakes.benchmarking import START, begin_campaign, campaigns_of, ticking
 from tests.fakes.refused import refused

@@ -10,18 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from include.benchmarks.cluster.servers import merged_latencies
 from include.benchmarks.errors import RUNNER_FAILED
-from include.benchmarks.loads import DataPattern, LoadAccess, LoadStep, RunnerKind, StreamLoad
-from include.benchmarks.results import RunnerResult
-from include.benchmarks.runners.choose import RUNNERS
-from include.benchmarks.runners.publisher import FQRN
-from include.benchmarks.servers.watch import WatchedServers
-from include.benchmarks.targets.base import BucketBenchmarkTarget, FolderArea, ObjectArea, PathBenchmarkTarget, RunArea
-from include.benchmarks.targets.ceph import ClusterClient, NamespaceArea, PoolBenchmarkTarget
+from include.benchmarks.measure.ceph import ClusterClient, NamespaceArea, PoolBenchmarkTarget
+from include.benchmarks.measure.choose import RUNNERS
+from include.benchmarks.measure.loads import DataPattern, LoadAccess, LoadStep, RunnerKind, StreamLoad
+from include.benchmarks.measure.osds import merged_latencies
+from include.benchmarks.measure.probes import WatchedServers
+from include.benchmarks.measure.publisher import FQRN
+from include.benchmarks.measure.results import RunnerResult
+from include.benchmarks.measure.targets import (
+    BucketBenchmarkTarget,
+    FolderArea,
+    ObjectArea,
+    PathBenchmarkTarget,
+    RunArea,
+)
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.format.catalogs import CatalogCache
-from include.settings.storage_benchmark.blocks import BucketTarget, CephAccess, PathTarget, PoolTarget
+from include.settings.benchmarks import BucketTarget, CephAccess, PathTarget, PoolTarget
 from include.storage.open import open_store
 from include.storage.store import Store
 from lab.readiness import wait

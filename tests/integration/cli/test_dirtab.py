@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from include.care.provenance.records import newest
 from include.cli.repo import app
 from include.cli.repository.open import open_site
 from include.cvmfs.commit.commit import read_head, switch
@@ -15,6 +14,7 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import Algorithm
+from include.provenance.records import newest
 from tests.fakes.site import FQRN, SIGNER
 from tests.integration.cli.conftest import Commands
 

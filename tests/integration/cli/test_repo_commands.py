@@ -280,7 +280,7 @@ def test_stock_tools_beside_find_the_reflog_of_tags_and_repairs(
     known = repo.site.folder / "spool" / FQRN / "reflog.chksum"
     known.parent.mkdir(parents=True)
     known.write_text("of an older revision")
-    monkeypatch.setattr("include.cvmfs.commit.stock_checksum.STOCK_SPOOL", known.parent.parent)
+    monkeypatch.setattr("include.cvmfs.commit.metadata_objects.STOCK_SPOOL", known.parent.parent)
     assert f"`reflog_checksum: {known}`" in repo("repair", FQRN, "--reflog").stderr
     file = repo.site.folder / "site.yaml"
     file.write_text(

@@ -13,13 +13,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import MetaData, inspect, text, types
 
-import include.benchmarks.verdict.record
-import include.care.freezes.freezes
-import include.care.notify.records
-import include.care.provenance.records
-import include.care.replicas.states
-import include.care.watch.records  # each declares its tables
+import include.benchmarks.judge.record
+import include.monitoring.summaries  # each declares its tables
 import include.nightlies.records.tables
+import include.notify.records
+import include.provenance.interventions
+import include.provenance.records
+import include.replicas.states
 import include.settings.traits
 import include.stageout.tables
 from include.ledger.engine import reading, writing

@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import func, insert, select, update
 
 from include.ledger.engine import reading, writing
-from include.settings.transfers.stageout import StageoutSettings
+from include.settings.stageout import StageoutSettings
+from include.stageout.blocks import close_workflow
 from include.stageout.claims import StageoutWorker
 from include.stageout.components.archivist import KEYS_KEPT, OTHER_LINKS, ArchiveReport, archive, summarise
 from include.stageout.files import digest_of
 from include.stageout.moves import note_moves
-from include.stageout.registration.blocks import close_workflow
 from include.stageout.requests import record_request
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.status import TransferFilter, count_archived, sum_counts

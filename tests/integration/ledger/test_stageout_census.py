@@ -20,9 +20,9 @@ from include.stageout.claims import claim_queue
 from include.stageout.components.census import CensusLimits, take_census
 from include.stageout.components.retry_manager import note_restore, restores
 from include.stageout.errors import PLACE_UNLISTED, RESTORE_REFUSED
+from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome, last_findings, record_findings
 from include.stageout.states import TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_requests, stageout_transfers
-from include.stageout.upkeep.findings import CensusFinding, FindingKind, FindingOutcome, last_findings, record_findings
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.places import MemoryPlace, put_in, site, stageout_of
 from tests.fakes.refused import refused

@@ -12,14 +12,14 @@ from sqlalchemy import select
 from include.fts.errors import FtsUnreachable
 from include.fts.states import FailureReason
 from include.ledger.engine import reading
-from include.settings.transfers.sites import ChecksumMode
+from include.settings.sites import ChecksumMode
 from include.stageout.archive import history
+from include.stageout.cleaning import GIVEN_UP
 from include.stageout.components.cleaner import CleanReport, clean
 from include.stageout.places.facts import FileFacts
 from include.stageout.places.open import open_place
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_transfers
-from include.stageout.upkeep.cleaning import GIVEN_UP
 from tests.fakes.places import MemoryPlace, put_in, site, stageout_of
 from tests.fakes.transfers import NOW, recorded, states
 

@@ -12,13 +12,9 @@ from sqlalchemy import func, select, update
 
 from include.errors import NightshiftError
 from include.ledger.engine import reading, writing
-from include.settings.transfers.stageout import StageoutSettings
+from include.settings.stageout import StageoutSettings
 from include.stageout.archive import history
-from include.stageout.claims import StageoutWorker
-from include.stageout.components.register import LATER, RegisterReport, register
-from include.stageout.errors import WORKFLOW_CLOSED, WORKFLOW_UNKNOWN
-from include.stageout.moves import TransferMove, move_transfers
-from include.stageout.registration.blocks import (
+from include.stageout.blocks import (
     AFTER_CLOSING,
     RECHECK,
     BlockState,
@@ -26,7 +22,11 @@ from include.stageout.registration.blocks import (
     close_workflow,
     finish_block,
 )
-from include.stageout.registration.catalogue import CatalogueBlock, CatalogueFile, LedgerCatalogue
+from include.stageout.catalogue import CatalogueBlock, CatalogueFile, LedgerCatalogue
+from include.stageout.claims import StageoutWorker
+from include.stageout.components.register import LATER, RegisterReport, register
+from include.stageout.errors import WORKFLOW_CLOSED, WORKFLOW_UNKNOWN
+from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.requests import record_request
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_blocks, stageout_catalogue, stageout_transfers

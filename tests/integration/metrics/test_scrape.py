@@ -11,21 +11,21 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import insert, update
 
-from include.care.metrics.routes import Scrape, look_at_health
-from include.care.notify.message import Message, NotifyEvent
-from include.care.notify.records import claim, not_told, seen_since
-from include.care.preflight.findings import Severity
-from include.care.replicas.look import record
-from include.care.replicas.states import ReplicaLook, ReplicaState
-from include.care.watch.watch import lease_key
 from include.cli.repository.open import open_site as of_environment
 from include.cvmfs.collect.report import CollectionReport, LostObject
 from include.gateway.client.client import GatewayClient
 from include.ledger.engine import writing
+from include.monitoring.findings import Severity
+from include.monitoring.metrics import Scrape, look_at_health
+from include.monitoring.watch import lease_key
 from include.nightlies.records.damage import note_collection
 from include.nightlies.records.publications import new_row
 from include.nightlies.records.tables import publications
 from include.nightlies.rules.publication import Planned, PublicationKey
+from include.notify.message import Message, NotifyEvent
+from include.notify.records import claim, not_told, seen_since
+from include.replicas.look import record
+from include.replicas.states import ReplicaLook, ReplicaState
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.stageout.tables import stageout_transfers

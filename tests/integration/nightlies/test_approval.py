@@ -13,6 +13,8 @@ from include.nightlies.errors import NotApproved
 from include.nightlies.records import questions
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.records.questions import Question
+from include.nightlies.removal.undo import ask_undo, plan_undo, require_undo_approved, undo
+from include.nightlies.removal.undo_plan import UndoPlan, Wish
 from include.nightlies.rules.approval import MARGIN, Answer
 from include.nightlies.rules.states import State
 from include.nightlies.steps.approve import ApprovalRequest, ask_run, open_question, settle_question
@@ -22,8 +24,6 @@ from include.nightlies.steps.inherit import inherit_batch, prepare_inherited
 from include.nightlies.steps.plan import plan_night, plan_publication
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.values import Batch, Night, PublicationRequest
-from include.nightlies.undo.plan import UndoPlan, Wish
-from include.nightlies.undo.undo import ask_undo, plan_undo, require_undo_approved, undo
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

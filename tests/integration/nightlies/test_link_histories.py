@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from include.nightlies.records import builds
+from include.nightlies.removal.undo import redo, undo
+from include.nightlies.removal.undo_plan import Wish
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import all_links_of
 from include.nightlies.steps.errors import GateClosed, NotVerified
@@ -18,8 +20,6 @@ from include.nightlies.steps.gate import gate
 from include.nightlies.steps.links import link_night
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import verify_run
-from include.nightlies.undo.plan import Wish
-from include.nightlies.undo.undo import redo, undo
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, now

@@ -9,11 +9,11 @@ import pytest
 from include.nightlies.errors import BadIndex, BaseUnusable
 from include.nightlies.records import builds
 from include.nightlies.records.publications import publications_of_run
+from include.nightlies.removal.undo import undo
+from include.nightlies.removal.undo_plan import Instead, Wish
 from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.states import State
 from include.nightlies.steps.plan import plan_night
-from include.nightlies.undo.plan import Instead, Wish
-from include.nightlies.undo.undo import undo
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build
 from tests.integration.nightlies.conftest import FQRN, Nights

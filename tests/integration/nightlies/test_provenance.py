@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from include.care.provenance.query import ask
-from include.care.provenance.records import check
+from include.nightlies.removal import undo as undo_step
+from include.nightlies.removal.undo import undo
+from include.nightlies.removal.undo_plan import Instead, Wish
 from include.nightlies.steps import links as link_step
-from include.nightlies.undo import undo as undo_step
-from include.nightlies.undo.plan import Instead, Wish
-from include.nightlies.undo.undo import undo
+from include.provenance.query import ask
+from include.provenance.records import check
 from tests.fakes.attempts import attempt
 from tests.integration.nightlies.conftest import FQRN, KEY, Nights, now
 from tests.integration.nightlies.test_links import build_of, night_of, whole_night, with_slots

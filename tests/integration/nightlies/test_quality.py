@@ -14,6 +14,8 @@ import pytest
 from include.nightlies.records import quality
 from include.nightlies.records.builds import builds_of
 from include.nightlies.records.quality import QualityVerdict
+from include.nightlies.removal.undo import undo
+from include.nightlies.removal.undo_plan import Wish
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import LinkState
 from include.nightlies.steps.errors import GateClosed, QualityBlocked
@@ -22,8 +24,6 @@ from include.nightlies.steps.links import link_night
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import verify_run
-from include.nightlies.undo.plan import Wish
-from include.nightlies.undo.undo import undo
 from include.quality.check import check_build, check_index
 from include.quality.pages import folder_of_run
 from include.quality.suites import TreeFacts, tree_facts

@@ -12,15 +12,13 @@ import pytest
 from sqlalchemy import delete
 from typer.testing import CliRunner
 
-from include.care.provenance.document import ChangeKind
-from include.care.provenance.records import documents, newest, provenance
 from include.cli.nightly import app
 from include.cvmfs.commit.tags import add_tag, remove_tags
 from include.gateway.errors import PathBusy
 from include.nightlies.records import builds, tables
-from include.nightlies.retention import remove as step
-from include.nightlies.retention.plan import RemovedBuilds, RetentionPlan
-from include.nightlies.retention.remove import plan_retention, remove_expired
+from include.nightlies.removal import retention as step
+from include.nightlies.removal.retention import plan_retention, remove_expired
+from include.nightlies.removal.retention_plan import RemovedBuilds, RetentionPlan
 from include.nightlies.rules.states import State
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.inherit import inherit_batch
@@ -31,6 +29,8 @@ from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import verify_run
+from include.provenance.document import ChangeKind
+from include.provenance.records import documents, newest, provenance
 from include.settings.errors import SettingsError
 from include.site.single_changes import linking
 from tests.fakes.attempts import attempt

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from include.care.provenance.document import ChangeKind
-from include.care.provenance.records import newest
 from include.cvmfs.commit.commit import MANIFEST_KEY
 from include.cvmfs.commit.tags import add_tag
 from include.cvmfs.errors import REVISION_UNKNOWN, KeyFileError
@@ -16,7 +14,7 @@ from include.nightlies.errors import PREVIEW_OUTDATED, ROLLBACK_REFUSED, NotAppr
 from include.nightlies.records import builds, questions
 from include.nightlies.records import links as linked
 from include.nightlies.records import undos as undone
-from include.nightlies.rollback.apply import (
+from include.nightlies.removal.rollback import (
     RecordedRollback,
     RolledBack,
     ask_rollback,
@@ -26,7 +24,7 @@ from include.nightlies.rollback.apply import (
     roll_back,
     unrecorded,
 )
-from include.nightlies.rollback.preview import (
+from include.nightlies.removal.rollback_preview import (
     RevertedHow,
     RollbackPreview,
     RollbackWish,
@@ -34,14 +32,16 @@ from include.nightlies.rollback.preview import (
     preview_rollback,
     require_whole,
 )
+from include.nightlies.removal.undo import redo, undo
+from include.nightlies.removal.undo_plan import Wish
 from include.nightlies.rules.approval import Answer, QuestionKind
 from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.states import State
 from include.nightlies.steps.approve import settle_question
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.reserve import reserve_run
-from include.nightlies.undo.plan import Wish
-from include.nightlies.undo.undo import redo, undo
+from include.provenance.document import ChangeKind
+from include.provenance.records import newest
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree
 from tests.fakes.refused import refused

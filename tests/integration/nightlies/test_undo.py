@@ -11,11 +11,11 @@ from include.cli.nightly import app
 from include.cvmfs.errors import DestinationError
 from include.nightlies.errors import BuildUnknown, UndoRefused, UnknownChoice
 from include.nightlies.records import links as linked
+from include.nightlies.removal import undo as step
+from include.nightlies.removal.undo import plan_undo, redo, undo
+from include.nightlies.removal.undo_plan import Instead, UndoPlan, Wish
 from include.nightlies.rules.states import State
 from include.nightlies.steps.plan import plan_night
-from include.nightlies.undo import undo as step
-from include.nightlies.undo.plan import Instead, UndoPlan, Wish
-from include.nightlies.undo.undo import plan_undo, redo, undo
 from include.site.single_changes import linking
 from tests.fakes.attempts import attempt
 from tests.fakes.refused import refused

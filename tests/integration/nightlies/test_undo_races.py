@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from include.care.provenance.single_changes import note_linked
 from include.cvmfs.errors import DestinationError
 from include.nightlies.errors import UndoRefused
+from include.nightlies.removal import undo as step
+from include.nightlies.removal.undo import plan_undo, redo
+from include.nightlies.removal.undo_plan import Instead, UndoPlan, Wish
 from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.states import State
 from include.nightlies.steps.inherit import inherit_batch
 from include.nightlies.steps.plan import plan_night
-from include.nightlies.undo import undo as step
-from include.nightlies.undo.plan import Instead, UndoPlan, Wish
-from include.nightlies.undo.undo import plan_undo, redo
+from include.provenance.single_changes import note_linked
 from include.site.single_changes import linking
 from tests.fakes.attempts import attempt
 from tests.fakes.refused import refused

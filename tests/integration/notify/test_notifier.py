@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from include.care.notify.message import Message, NotifyEvent
-from include.care.notify.notifier import Notifier, NotifyError, Said, send, service_of
-from include.care.notify.records import alerts_since
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
+from include.notify.message import Message, NotifyEvent
+from include.notify.notifier import Notifier, NotifyError, Said, send, service_of
+from include.notify.records import alerts_since
 from include.settings.errors import BadConnection
 from include.settings.model import SiteSettings
 from include.settings.secrets import ConnectionSecrets, EnvSecrets

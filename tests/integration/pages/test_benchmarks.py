@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 from fastapi.testclient import TestClient
 
+from include.benchmarks.campaign.campaigns import campaign_root, conclude, find_campaign, open_target
 from include.benchmarks.campaign.execute import run_campaign
-from include.benchmarks.campaigns import campaign_root, conclude, find_campaign, open_target
-from include.benchmarks.loads import RunnerKind
-from include.benchmarks.runners import choose
-from include.benchmarks.runners.choose import RUNNERS
-from include.benchmarks.verdict.judge import JudgedCampaign
-from include.benchmarks.verdict.record import accept_baseline
-from include.benchmarks.verdict.suite import DATA_DOCS, check_figures
+from include.benchmarks.judge.judge import JudgedCampaign
+from include.benchmarks.judge.record import accept_baseline
+from include.benchmarks.judge.suite import DATA_DOCS, check_figures
+from include.benchmarks.measure import choose
+from include.benchmarks.measure.choose import RUNNERS
+from include.benchmarks.measure.loads import RunnerKind
 from include.pages.benchmarks import drift_figure
 from include.site.site import Site
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, ticking

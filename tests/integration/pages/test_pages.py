@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from include.care.freezes.freezes import freeze
 from include.nightlies.records import builds, progress
 from include.nightlies.records import links as linked
 from include.nightlies.records.links import LinkRecord
@@ -18,6 +17,7 @@ from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase, State
 from include.pages.registry import PAGES
+from include.provenance.interventions import freeze
 from include.quality.pages import folder_of_run
 from include.site.site import Site
 from tests.fakes.site import FQRN

@@ -13,7 +13,7 @@ from include.ledger.engine import writing
 from include.nightlies.records.tables import publications
 from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase
-from include.pages.publications import page as publications_page
+from include.pages import publications_page
 from include.site.site import Site
 from tests.fakes.site import FQRN
 from tests.integration.pages.conftest import DAY, HOSTILE, Night

@@ -11,15 +11,15 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from include.care.watch.records import read_summary
-from include.care.watch.summary import NightState
 from include.cli.nightly import app
 from include.cli.repository.open import open_site as of_environment
+from include.monitoring.summaries import read_summary
+from include.monitoring.summary import NightState
 from include.nightlies.records import quality
 from include.nightlies.records.quality import QualityRecord, QualityVerdict
 from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase, State
-from include.pages.nights.rows import kept_back, newest_builds, verdicts
+from include.pages.nights_rows import kept_back, newest_builds, verdicts
 from include.quality.pages import folder_of_run, write_docs
 from include.settings.prepare import Suite
 from include.site.site import Site

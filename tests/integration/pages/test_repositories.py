@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from include.care.provenance.document import ChangeKind
-from include.care.provenance.records import begun, note
-from include.care.replicas.look import record
-from include.care.replicas.states import ReplicaLook, ReplicaState
 from include.cvmfs.collect.report import CollectionReport
 from include.nightlies.records import links as linked
 from include.nightlies.records.damage import note_collection
 from include.nightlies.records.links import TAG, LinkRecord
-from include.pages.repositories import page
+from include.pages import repositories_page
+from include.provenance.document import ChangeKind
+from include.provenance.records import begun, note
+from include.replicas.look import record
+from include.replicas.states import ReplicaLook, ReplicaState
 from include.site.site import Site
 from tests.fakes.site import FQRN
 from tests.integration.pages.conftest import DAY, HOSTILE, NOW, RUN, Night
@@ -43,35 +43,35 @@ def collected(site: Site, *, deleted: int, hour: int) -> None:
 def answered(client: TestClient, url: str = "/repositories") -> str:
     """The page once the store has answered."""
     for _ in range(200):
-        page = client.get(url).text
-        if "has not answered yet" not in page:
-            return page
+        repositories_page = client.get(url).text
+        if "has not answered yet" not in repositories_page:
+            return repositories_page
     raise AssertionError("the store did not answer")
 
 
-def figures(page: str) -> list[Any]:
-    return [json.loads(html.unescape(one)) for one in re.findall(r'data-figure="([^"]+)"', page)]
+def figures(repositories_page: str) -> list[Any]:
+    return [json.loads(html.unescape(one)) for one in re.findall(r'data-figure="([^"]+)"', repositories_page)]
 
 
 def test_a_new_repository_shows_what_its_store_has(client: TestClient) -> None:
-    page = answered(client)
-    assert f"Repository {FQRN}" in page
-    assert re.search(r"<dd>\d+ in the store; none by the ledger", page)
-    assert re.search(r"<dt>Size</dt><dd>\d+ files, ", page)
-    assert re.search(r'<span class="good">ends <time', page)
-    assert "No lease is open" in page
+    repositories_page = answered(client)
+    assert f"Repository {FQRN}" in repositories_page
+    assert re.search(r"<dd>\d+ in the store; none by the ledger", repositories_page)
+    assert re.search(r"<dt>Size</dt><dd>\d+ files, ", repositories_page)
+    assert re.search(r'<span class="good">ends <time', repositories_page)
+    assert "No lease is open" in repositories_page
     for said in ("no revision of it", "no artifact that was published", "no tag of it", "No collection of it"):
-        assert said in page
-    assert figures(page) == []
+        assert said in repositories_page
+    assert figures(repositories_page) == []
 
 
 def test_a_store_that_is_away_leaves_what_the_ledger_has(client: TestClient, site: Site) -> None:
     changed(site, 41)
     settings = site.settings.stores["files"]
     site.settings.stores["files"] = settings.model_copy(update={"url": "http://127.0.0.1:9"})
-    page = answered(client)
-    assert "The store cannot be reached: " in page
-    assert "unknown in the store; 41 by the ledger" in page
+    repositories_page = answered(client)
+    assert "The store cannot be reached: " in repositories_page
+    assert "unknown in the store; 41 by the ledger" in repositories_page
 
 
 def test_a_whitelist_that_has_ended_is_said(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,12 +90,12 @@ def test_revisions_lead_to_their_run_its_log_and_their_path(client: TestClient, 
     changed(site, 6)
     changed(site, 7, "/nightlies/main/latest", kind=ChangeKind.LINK, leads_to="b")
     changed(site, 7, "/nightlies/main/b")
-    page = answered(client)
-    assert "1 tree, 1 link" in page
+    repositories_page = answered(client)
+    assert "1 tree, 1 link" in repositories_page
     run = "../dags/nightly_install_main/runs/scheduled__2026-11-21T02%3A00%3A00%2B00%3A00"
-    assert f'href="{run}/tasks/links?try_number=1" target="_top"' in page
-    assert f'href="provenance?repository={FQRN}&amp;path=%2Fnightlies%2Fmain%2Fb"' in page
-    revisions, sizes = figures(page)
+    assert f'href="{run}/tasks/links?try_number=1" target="_top"' in repositories_page
+    assert f'href="provenance?repository={FQRN}&amp;path=%2Fnightlies%2Fmain%2Fb"' in repositories_page
+    revisions, sizes = figures(repositories_page)
     assert revisions["data"][0]["y"] == [6, 7]
     assert sizes["data"][0]["x"] == [f"{DAY}"]
 
@@ -103,7 +103,7 @@ def test_revisions_lead_to_their_run_its_log_and_their_path(client: TestClient, 
 def test_points_of_many_revisions_are_evenly_spaced_and_end_with_the_newest(site: Site) -> None:
     for revision in range(3, 24):
         changed(site, revision)
-    assert [revision for _, revision in page.revisions_over_time(site.ledger, FQRN, points=7)] == [
+    assert [revision for _, revision in repositories_page.revisions_over_time(site.ledger, FQRN, points=7)] == [
         5,
         8,
         11,
@@ -112,7 +112,7 @@ def test_points_of_many_revisions_are_evenly_spaced_and_end_with_the_newest(site
         20,
         23,
     ]
-    assert len(page.revisions_over_time(site.ledger, FQRN)) == 21
+    assert len(repositories_page.revisions_over_time(site.ledger, FQRN)) == 21
 
 
 def test_collections_tags_and_replicas_are_shown(client: TestClient, site: Site) -> None:
@@ -120,13 +120,13 @@ def test_collections_tags_and_replicas_are_shown(client: TestClient, site: Site)
     collected(site, deleted=31, hour=2)
     made = LinkRecord(TAG, FQRN, "main-1", "main", "b1", DAY, "moved", "the build is whole", RUN, 9, NOW)
     linked.record(site.ledger, [made, replace(made, state="removed", reason=HOSTILE, run_id="d/later")])
-    page = answered(client)
-    assert "31 objects deleted" in page
-    assert "1 200 were kept by the last collection" in page
-    assert HOSTILE not in page
-    assert html.escape(HOSTILE, quote=True).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") in page
-    assert "the build is whole" not in page  # only the last decision of a tag
-    assert figures(page)[-1]["data"][2]["y"] == [5, 31]
+    repositories_page = answered(client)
+    assert "31 objects deleted" in repositories_page
+    assert "1 200 were kept by the last collection" in repositories_page
+    assert HOSTILE not in repositories_page
+    assert html.escape(HOSTILE, quote=True).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") in repositories_page
+    assert "the build is whole" not in repositories_page  # only the last decision of a tag
+    assert figures(repositories_page)[-1]["data"][2]["y"] == [5, 31]
 
 
 def test_only_replicas_that_are_configured_are_shown(client: TestClient, site: Site) -> None:
@@ -142,7 +142,7 @@ def test_of_several_repositories_all_are_listed(client: TestClient, site: Site) 
     site.settings.repositories["b.example.org"] = site.settings.repositories[FQRN]
     changed(site, 12)
     collected(site, deleted=5, hour=1)
-    page = client.get("/repositories").text
-    assert f'<a href="repositories?repository={FQRN}">{FQRN}</a></th>\n<td class="n">12</td>' in page
-    assert "<td>never</td>" in page
+    repositories_page = client.get("/repositories").text
+    assert f'<a href="repositories?repository={FQRN}">{FQRN}</a></th>\n<td class="n">12</td>' in repositories_page
+    assert "<td>never</td>" in repositories_page
     assert client.get("/repositories?repository=unknown").status_code == 400

@@ -15,9 +15,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import insert, update
 
 from include.ledger.engine import writing
+from include.pages import transfers_page, transfers_rows
 from include.pages.app import create_app
 from include.pages.registry import PREFIX, STAGEOUT_API
-from include.pages.transfers import overview, rows
 from include.site.site import Site
 from include.stageout.archive import archive_transfers
 from include.stageout.moves import TransferMove, move_transfers
@@ -91,7 +91,7 @@ def test_an_empty_ledger_is_said(olga: Viewer) -> None:
 
 
 def test_a_part_without_an_answer_yet_is_asked_for_again_soon(olga: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
-    hangs, done, days = threading.Event(), threading.Event(), rows.days
+    hangs, done, days = threading.Event(), threading.Event(), transfers_rows.days
 
     def slow(*arguments: Any, **options: Any) -> Any:
         assert hangs.wait(60)
@@ -100,14 +100,14 @@ def test_a_part_without_an_answer_yet_is_asked_for_again_soon(olga: Viewer, monk
         finally:
             done.set()
 
-    monkeypatch.setattr(rows, "days", slow)
+    monkeypatch.setattr(transfers_rows, "days", slow)
     assert "no answer yet" in olga()
-    assert f'data-every="{overview.SOON_S}"' in olga("transfers/live")
+    assert f'data-every="{transfers_page.SOON_S}"' in olga("transfers/live")
     hangs.set()
     assert done.wait(60)
     page = olga("transfers/live")
     assert "no answer yet" not in page
-    assert f'data-every="{overview.EVERY_S}"' in page
+    assert f'data-every="{transfers_page.OVERVIEW_EVERY_S}"' in page
 
 
 def test_every_number_leads_to_as_many_rows(site: Site, olga: Viewer) -> None:
@@ -158,7 +158,7 @@ def test_users_see_their_own_only(site: Site, ann: Viewer, olga: Viewer) -> None
 def test_the_list_goes_on_where_a_page_of_it_ended(
     site: Site, olga: Viewer, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
-    monkeypatch.setattr(overview, "PAGE", 2)
+    monkeypatch.setattr(transfers_page, "PAGE", 2)
     expected = recorded(site.ledger, 5, owner="ann")[::-1]
     url, found, pages = f"transfers?{query}", [], 0
     while url:
@@ -258,7 +258,7 @@ def test_hours_and_days_are_counted_by_the_end_of_transfers(site: Site) -> None:
     moved(site, ids[3:4], FAILED, at=now - timedelta(hours=2))
     moved(site, ids[4:5], CLEANED, at=now - timedelta(hours=30))
     for owner, expected in ((None, [(1, 1), (0, 0), (2, 0)]), ("ann", [(1, 1), (0, 0), (2, 0)]), ("bob", [(0, 0)] * 3)):
-        found = rows.hours(site.ledger, RememberedCounts(), owner, now=now, count=3)
+        found = transfers_rows.hours(site.ledger, RememberedCounts(), owner, now=now, count=3)
         assert [(hour.complete, hour.failed) for hour in found] == expected
     sums = {
         "owner": "ann", "workflow": "w", "source": "pisa", "destination": "bari", "bytes": 10, "retries": 0,
@@ -267,6 +267,6 @@ def test_hours_and_days_are_counted_by_the_end_of_transfers(site: Site) -> None:
     days = [{**sums, "digest": str(number), "state": state, "files": files}
             for number, (state, files) in enumerate([("cleaned", 7), ("kept", 1), ("failed", 2)])]  # fmt: skip
     writing(site.ledger, lambda connection: connection.execute(insert(stageout_analytics), days))
-    (day,) = rows.days(site.ledger, None, now=now)
+    (day,) = transfers_rows.days(site.ledger, None, now=now)
     assert (day.complete, day.failed, day.bytes) == (8, 2, 20)
-    assert rows.days(site.ledger, "bob", now=now) == ()
+    assert transfers_rows.days(site.ledger, "bob", now=now) == ()

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from include.care.preflight.findings import Severity
-from include.care.preflight.stores import roles
 from include.cli.settings import policies, try_collector
+from include.monitoring.findings import Severity
+from include.monitoring.store_checks import roles
 from include.settings.load import parse
 from include.settings.secrets import EnvSecrets
 from include.settings.traits import record_traits
 from include.site.bootstrap import found_repository, found_stores
-from include.site.site import Site
-from include.site.stores import try_store
+from include.site.site import Site, try_store
 from include.storage.buckets import admin_client, ensure_bucket
 from include.storage.errors import Forbidden
 from include.storage.options import Credentials

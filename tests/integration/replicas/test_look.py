@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from include.care.replicas import look
-from include.care.replicas.look import before_collection, look_at_replicas, looks_of, record
-from include.care.replicas.states import ReplicaLook, ReplicaState
-from include.care.replicas.waiting import CollectionTurn
 from include.cli.main import assemble
 from include.cvmfs.commit.create import create_repository
 from include.nightlies.steps.care import check_replicas
 from include.nightlies.steps.errors import NotWell
+from include.replicas import look
+from include.replicas.look import before_collection, look_at_replicas, looks_of, record
+from include.replicas.states import ReplicaLook, ReplicaState
+from include.replicas.waiting import CollectionTurn
 from include.storage.file import FileStore
 from tests.fakes.attempts import attempt
 from tests.fakes.replica import Answer

@@ -21,15 +21,15 @@ from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.stageout.archive import history
+from include.stageout.blocks import close_workflow
 from include.stageout.components.census import take_census
 from include.stageout.opening import open_stageout
-from include.stageout.registration.blocks import close_workflow
+from include.stageout.passes import COMPONENTS, run_pass
 from include.stageout.requests import record_request
 from include.stageout.retry import RETRY_RULES, TransferFailureClass
 from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.status import TransferFilter, TransferStatus, list_transfers
 from include.stageout.tables import stageout_transfers
-from include.stageout.tasks.passes import COMPONENTS, run_pass
 from lab.stageout.account import account_of
 from lab.stageout.files import LINKS, USERS, LabFault, LabFile, planned, requests_of
 from tests.fakes.ftsservice import FtsService

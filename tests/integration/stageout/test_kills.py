@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from include.fts.states import FileState
-from include.settings.transfers.stageout import StageoutSettings
+from include.settings.stageout import StageoutSettings
 from include.stageout.components.monitor import monitor
 from include.stageout.places.facts import FileFacts
 from include.stageout.rest.app import kill_workflow

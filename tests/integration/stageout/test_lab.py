@@ -14,13 +14,13 @@ import pytest
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
+from include.stageout.blocks import close_workflow
 from include.stageout.files import check_request
 from include.stageout.opening import open_stageout
-from include.stageout.registration.blocks import close_workflow
+from include.stageout.passes import COMPONENTS, run_pass
 from include.stageout.requests import record_request
 from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.status import TransferFilter, list_transfers
-from include.stageout.tasks.passes import COMPONENTS, run_pass
 from lab.stageout.account import account_of, percentile
 from lab.stageout.files import FAULTY, LINKS, USERS, LabFault, LabPlaces, planned, requests_of
 from tests.fakes.ftsservice import FtsService

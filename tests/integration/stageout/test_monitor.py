@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from include.fts.states import FailureReason
-from include.settings.transfers.sites import ChecksumMode
-from include.settings.transfers.stageout import StageoutSettings
+from include.settings.sites import ChecksumMode
+from include.settings.stageout import StageoutSettings
 from include.stageout.claims import StageoutWorker, claim_jobs
 from include.stageout.components.monitor import monitor
 from include.stageout.components.retry_manager import kill, resubmit

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.places.compare import CopiedFile, judge_copies
 from include.stageout.places.facts import FileFacts, PlaceOptions
 from include.stageout.places.open import open_place

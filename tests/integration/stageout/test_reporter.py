@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from include.fts.states import FailureReason
-from include.settings.transfers.sites import ChecksumMode
+from include.settings.sites import ChecksumMode
 from include.stageout.claims import StageoutWorker
 from include.stageout.components.reporter import LONGEST_LOOK
 from include.stageout.errors import CREDENTIAL_MISSING

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from include.fts.states import FailureReason
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED
 from include.stageout.places.facts import UNKNOWN_TIME, FileFacts, PlaceOptions
 from include.stageout.places.open import open_place

@@ -8,14 +8,14 @@ from datetime import timedelta
 import pytest
 
 from include.fts.client.client import BanOf, FtsClient
-from include.settings.transfers.stageout import StageoutSettings
+from include.settings.stageout import StageoutSettings
 from include.stageout.archive import history
 from include.stageout.components.census import take_census
 from include.stageout.components.retry_manager import kill
 from include.stageout.errors import CREDENTIAL_MISSING, MOVE_REFUSED
 from include.stageout.files import FileKind
+from include.stageout.findings import FindingKind
 from include.stageout.jobs import declare_dead
-from include.stageout.upkeep.findings import FindingKind
 from tests.fakes.ftsserver import Scripted
 from tests.fakes.ftsservice import FtsService
 from tests.fakes.refused import refused

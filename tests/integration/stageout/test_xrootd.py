@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from include.fts.client.transport import BearerToken, X509Files
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED
 from include.stageout.places import xrootd as xrootd_module
 from include.stageout.places.facts import FileFacts, PlaceOptions

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from include.care.preflight import stores
-from include.care.watch.alerts import Runs, Tick, ticks
-from include.care.watch.watch import Watched, watch
 from include.cli.repository.open import open_site as of_environment
 from include.gateway.client.client import GatewayClient
+from include.monitoring import store_checks
+from include.monitoring.alerts import Runs, Tick, ticks
+from include.monitoring.watch import Watched, watch
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex
@@ -95,12 +95,12 @@ def test_a_log_disk_that_is_nearly_full_is_told_once(
 ) -> None:
     now, logs = datetime.now(UTC), tmp_path / "logs"
     logs.mkdir()
-    monkeypatch.setattr(stores, "_device", lambda folder: int(folder == logs))
+    monkeypatch.setattr(store_checks, "_device", lambda folder: int(folder == logs))
 
     def usage(folder: Path) -> SimpleNamespace:
         return SimpleNamespace(free=(1 if folder == logs else 900) << 30, total=1000 << 30)
 
-    monkeypatch.setattr(stores.shutil, "disk_usage", usage)
+    monkeypatch.setattr(store_checks.shutil, "disk_usage", usage)
     done = watch(site, now=now, airflow=Airflow(), logs=logs)
     assert [message.key for message, how in done.told if how.name == "TOLD"] == ["preflight:disk:logs"]
     assert f"1.0 GiB of 1000.0 GiB are free for {logs}" in done.told[0][0].text

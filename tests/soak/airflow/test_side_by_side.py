@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.cli.runs import Snapshot
+from include.cli.airflow_connections import Snapshot
 from include.nightlies.rules.publication import Publication
 from include.settings.pools import BACKFILL, NIGHTLY
 from tests.e2e.deployment import FQRN, Deployment

@@ -10,11 +10,10 @@ from dataclasses import replace
 import pytest
 
 from include.benchmarks.campaign import execute
+from include.benchmarks.campaign.campaigns import open_target
 from include.benchmarks.campaign.execute import OVER_TIME, new_campaign, remove_data, run_campaign, target_lock
 from include.benchmarks.campaign.folder import CampaignFolder, campaigns_in
-from include.benchmarks.campaigns import open_target
-from include.benchmarks.cluster import servers
-from include.benchmarks.cluster.servers import open_servers
+from include.benchmarks.campaign.plan import CampaignWish
 from include.benchmarks.errors import (
     CAMPAIGN_ABORTED,
     CAMPAIGN_CLOSED,
@@ -26,12 +25,12 @@ from include.benchmarks.errors import (
     TARGET_BUSY,
     TARGET_UNUSABLE,
 )
-from include.benchmarks.loads import LoadAccess, RunnerKind, ServerState
-from include.benchmarks.runners import choose
-from include.benchmarks.runners.choose import RUNNERS
-from include.benchmarks.scenarios.plan import CampaignWish
-from include.benchmarks.servers.watch import CpuTicks, MachineNoise
-from include.benchmarks.targets.base import PathBenchmarkTarget, TargetSpace
+from include.benchmarks.measure import choose, osds
+from include.benchmarks.measure.choose import RUNNERS
+from include.benchmarks.measure.loads import LoadAccess, RunnerKind, ServerState
+from include.benchmarks.measure.osds import open_servers
+from include.benchmarks.measure.probes import CpuTicks, MachineNoise
+from include.benchmarks.measure.targets import PathBenchmarkTarget, TargetSpace
 from include.settings.secrets import EnvSecrets
 from tests.fakes.benchmarking import START, MeasuringRunner, begin_campaign, benchmark_site, campaigns_of, ticking
 from tests.fakes.cephprogram import FileCluster
@@ -250,7 +249,7 @@ def clustered(tmp_path, runner, monkeypatch):
 
 def test_a_step_during_which_the_cluster_suffers_has_no_result_and_ends_the_campaign(clustered, monkeypatch):
     cluster, target, campaign = clustered
-    monkeypatch.setattr(servers, "HOLD_S", 0.0)
+    monkeypatch.setattr(osds, "HOLD_S", 0.0)
 
     def suffering(self, step, area, scratch):
         cluster.report(SLOW_OPS="2 slow ops")
@@ -278,7 +277,7 @@ def test_an_outage_whose_recovery_was_not_measured_is_measured_again(clustered, 
     plan = replace(record.plan, steps=steps)
     again = CampaignFolder(campaign.path.parent, "again")
     again.create(replace(record, id="again", plan=plan))
-    servers = open_servers(target.settings.cluster, EnvSecrets({}))
+    osds = open_servers(target.settings.cluster, EnvSecrets({}))
     seen = []
     first = MeasuringRunner.run
 
@@ -296,9 +295,9 @@ def test_an_outage_whose_recovery_was_not_measured_is_measured_again(clustered, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MeasuringRunner, "run", seeing)
         with pytest.raises(KeyboardInterrupt):
-            run_campaign(again, target, clock=ticking(), servers=servers)
+            run_campaign(again, target, clock=ticking(), servers=osds)
         assert (cluster.files(), again.outage()) == ([], None)
-        run_campaign(again, target, clock=ticking(), servers=servers)
+        run_campaign(again, target, clock=ticking(), servers=osds)
     assert seen == [[], ["down-0"], [], ["down-0"], [], []]
     assert len(list(again.steps())) == 4
     assert cluster.files() == []

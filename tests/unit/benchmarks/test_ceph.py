@@ -7,11 +7,11 @@ import json
 import pytest
 
 from include.benchmarks.errors import TARGET_UNUSABLE
-from include.benchmarks.programs import ProgramOutput
-from include.benchmarks.targets import ceph
-from include.benchmarks.targets import ceph as pools
-from include.benchmarks.targets.ceph import CephHealth, PoolBenchmarkTarget, check_target, pool_space
-from include.settings.storage_benchmark.blocks import PoolTarget
+from include.benchmarks.measure import ceph
+from include.benchmarks.measure import ceph as pools
+from include.benchmarks.measure.ceph import CephHealth, PoolBenchmarkTarget, check_target, pool_space
+from include.benchmarks.measure.programs import ProgramOutput
+from include.settings.benchmarks import PoolTarget
 from tests.fakes.refused import refused
 
 GIB = 1 << 30

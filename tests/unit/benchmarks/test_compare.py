@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.benchmarks.verdict.compare import BenchmarkVerdict, compare, overall
+from include.benchmarks.judge.compare import BenchmarkVerdict, compare, overall
 
 PASS, IMPROVED, REGRESSED, INCONCLUSIVE = (
     BenchmarkVerdict.PASS, BenchmarkVerdict.IMPROVED, BenchmarkVerdict.REGRESSED, BenchmarkVerdict.INCONCLUSIVE,

@@ -7,20 +7,20 @@ from datetime import timedelta
 
 import pytest
 
+from include.benchmarks.campaign.campaigns import open_target
 from include.benchmarks.campaign.execute import run_campaign
-from include.benchmarks.campaigns import open_target
 from include.benchmarks.errors import BASELINE_REFUSED, CAMPAIGN_UNKNOWN, RUNNER_FAILED
-from include.benchmarks.loads import LoadAccess, RunnerKind
-from include.benchmarks.runners import choose
-from include.benchmarks.runners.choose import RUNNERS
-from include.benchmarks.verdict.compare import BenchmarkVerdict, FigureName
-from include.benchmarks.verdict.record import (
+from include.benchmarks.judge.compare import BenchmarkVerdict, FigureName
+from include.benchmarks.judge.record import (
     accept_baseline,
     fails,
     judge_campaign,
     judged_campaign,
     judged_campaigns,
 )
+from include.benchmarks.measure import choose
+from include.benchmarks.measure.choose import RUNNERS
+from include.benchmarks.measure.loads import LoadAccess, RunnerKind
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, benchmark_site, ticking
 from tests.fakes.refused import refused
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from include.benchmarks.campaign.plan import CampaignWish, make_plan, plan_preset, shown_bytes, shown_rate
+from include.benchmarks.campaign.presets import BLOCK, CLIENT_RATE, PRESETS
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN, BenchmarkError
-from include.benchmarks.loads import DataPattern, LoadAccess, LoadStep, RunnerKind
-from include.benchmarks.scenarios.plan import CampaignWish, make_plan, plan_preset, shown_bytes, shown_rate
-from include.benchmarks.scenarios.presets import BLOCK, CLIENT_RATE, PRESETS
-from include.benchmarks.targets.base import TargetSpace
-from include.benchmarks.verdict.compare import plan_digest
-from include.settings.storage_benchmark.blocks import BenchmarkSettings, TargetKind
+from include.benchmarks.judge.compare import plan_digest
+from include.benchmarks.measure.loads import DataPattern, LoadAccess, LoadStep, RunnerKind
+from include.benchmarks.measure.targets import TargetSpace
+from include.settings.benchmarks import BenchmarkSettings, TargetKind
 from tests.fakes.refused import refused
 
 GIB = 1 << 30

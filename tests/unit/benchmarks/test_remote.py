@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.benchmarks.hosts import HostClock
-from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
-from include.benchmarks.results import LatencyHistogram, MeasuredLoad, SeriesPoint
-from include.benchmarks.runners.remote import HostPart, merged_loads, read_output, share_of
+from include.benchmarks.measure.hosts import HostClock
+from include.benchmarks.measure.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
+from include.benchmarks.measure.remote import HostPart, merged_loads, read_output, share_of
+from include.benchmarks.measure.results import LatencyHistogram, MeasuredLoad, SeriesPoint
 
 READ, WRITE = LoadAccess.READ, LoadAccess.WRITE
 

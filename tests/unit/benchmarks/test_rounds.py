@@ -9,18 +9,17 @@ from itertools import cycle
 
 import pytest
 
-from include.benchmarks import campaigns
-from include.benchmarks.campaign import execute
+from include.benchmarks.campaign import campaigns, execute
+from include.benchmarks.campaign.campaigns import measure, open_target
 from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.campaign.folder import CampaignFolder
-from include.benchmarks.campaigns import measure, open_target
 from include.benchmarks.errors import PLAN_REFUSED, RUNNER_FAILED
-from include.benchmarks.loads import RunnerKind
-from include.benchmarks.runners import choose
-from include.benchmarks.runners.choose import RUNNERS
-from include.benchmarks.verdict.compare import BenchmarkVerdict, plan_digest
-from include.benchmarks.verdict.judge import JudgedCampaign
-from include.benchmarks.verdict.record import accept_baseline, judge_campaign
+from include.benchmarks.judge.compare import BenchmarkVerdict, plan_digest
+from include.benchmarks.judge.judge import JudgedCampaign
+from include.benchmarks.judge.record import accept_baseline, judge_campaign
+from include.benchmarks.measure import choose
+from include.benchmarks.measure.choose import RUNNERS
+from include.benchmarks.measure.loads import RunnerKind
 from include.site.site import Site
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, benchmark_site, ticking
 from tests.fakes.refused import refused

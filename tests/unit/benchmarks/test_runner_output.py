@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.benchmarks.errors import RESULT_UNREADABLE, BenchmarkError
-from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
-from include.benchmarks.programs import ProgramOutput
-from include.benchmarks.runners.fio import (
+from include.benchmarks.measure.fio import (
     EndedStream,
     dd_arguments,
     fio_arguments,
@@ -22,6 +20,8 @@ from include.benchmarks.runners.fio import (
     parse_fio,
     parse_rados_bench,
 )
+from include.benchmarks.measure.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
+from include.benchmarks.measure.programs import ProgramOutput
 from tests.fakes.refused import refused
 
 MIB = 1 << 20

@@ -7,9 +7,13 @@ from datetime import timedelta
 
 import pytest
 
+from include.benchmarks.campaign.campaigns import open_target, watched_servers
 from include.benchmarks.campaign.execute import run_campaign
-from include.benchmarks.campaigns import open_target, watched_servers
-from include.benchmarks.cluster.servers import (
+from include.benchmarks.errors import RESULT_UNREADABLE
+from include.benchmarks.judge.report import server_charts, servers_of
+from include.benchmarks.measure.choose import RUNNERS
+from include.benchmarks.measure.loads import LoadAccess, RunnerKind
+from include.benchmarks.measure.osds import (
     HISTOGRAMS,
     OsdLatency,
     RecoveryLook,
@@ -18,11 +22,7 @@ from include.benchmarks.cluster.servers import (
     parse_commits,
     parse_histograms,
 )
-from include.benchmarks.errors import RESULT_UNREADABLE
-from include.benchmarks.loads import LoadAccess, RunnerKind
-from include.benchmarks.report.write import server_charts, servers_of
-from include.benchmarks.runners.choose import RUNNERS
-from include.benchmarks.servers.watch import MachineLook, MachineUse, MachineView, ServersView, WatchedServers
+from include.benchmarks.measure.probes import MachineLook, MachineUse, MachineView, ServersView, WatchedServers
 from tests.fakes.benchmarking import START, MeasuringRunner, begin_campaign, benchmark_site, ticking
 from tests.fakes.cephprogram import FileCluster
 from tests.fakes.refused import refused

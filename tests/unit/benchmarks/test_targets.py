@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from include.benchmarks.campaigns import open_target
+from include.benchmarks.campaign.campaigns import open_target
 from include.benchmarks.errors import AREA_FOREIGN, RUNNER_MISSING, TARGET_REFUSED, TARGET_UNUSABLE, BenchmarkError
-from include.benchmarks.programs import BenchmarkProgram
-from include.benchmarks.targets.base import MARKER, PathBenchmarkTarget, TargetSpace
+from include.benchmarks.measure.programs import BenchmarkProgram
+from include.benchmarks.measure.targets import MARKER, PathBenchmarkTarget, TargetSpace
+from include.settings.benchmarks import PathTarget
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
-from include.settings.storage_benchmark.blocks import PathTarget
 from include.site.site import Site
 from tests.fakes.refused import refused
 

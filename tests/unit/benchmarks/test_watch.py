@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from include.benchmarks.cluster import servers as watching
-from include.benchmarks.cluster.servers import READS, ClusterWatch
 from include.benchmarks.errors import RUNNER_FAILED, TARGET_UNUSABLE
-from include.benchmarks.programs import BenchmarkProgram, StopSignal, run_program
-from include.benchmarks.targets.ceph import CephHealth, ClusterClient
-from include.settings.storage_benchmark.blocks import ClusterBlock
+from include.benchmarks.measure import osds as watching
+from include.benchmarks.measure.ceph import CephHealth, ClusterClient
+from include.benchmarks.measure.osds import READS, ClusterWatch
+from include.benchmarks.measure.programs import BenchmarkProgram, StopSignal, run_program
+from include.settings.benchmarks import ClusterBlock
 
 WELL = CephHealth((), 0)
 SLOW = CephHealth(("SLOW_OPS: 3 slow ops",), 0)

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN
-from include.benchmarks.loads import RunnerKind
-from include.benchmarks.runners import choose
-from include.benchmarks.runners.choose import RUNNERS
+from include.benchmarks.measure import choose
+from include.benchmarks.measure.choose import RUNNERS
+from include.benchmarks.measure.loads import RunnerKind
 from include.cli import storage_benchmark
 from include.cli.main import assemble
 from tests.fakes.benchmarking import MIB, MeasuringRunner, begin_campaign, benchmark_site

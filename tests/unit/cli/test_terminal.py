@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from include.care.preflight.findings import Finding, PreflightReport, Severity
-from include.care.preflight.pools import judged_paused
-from include.cli import preflight
+from include.cli import interventions
 from include.cli.main import main, typeable
 from include.cli.terminal import NOT_A_TERMINAL
+from include.monitoring.airflow_checks import judged_paused
+from include.monitoring.findings import Finding, PreflightReport, Severity
 from tests.fakes.airflowhome import ROOT
 
 LONG = "http://store.example.org/" + "a" * 300
@@ -21,7 +21,7 @@ LONG = "http://store.example.org/" + "a" * 300
 def test_the_table_of_preflight_fits_and_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     paused = judged_paused({f"nightly_install_{name}": "no night begins" for name in "abc"}, {})
     finding = Finding("store", "software", Severity.ERROR, f"{LONG} [red] does not answer", "Check its URL.")
-    preflight._print(PreflightReport.of([finding, *paused]))
+    interventions._print(PreflightReport.of([finding, *paused]))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= NOT_A_TERMINAL
     text = "".join(line.split("software")[-1].strip() for line in lines)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.commit import stock_checksum
+from include.cvmfs.commit import metadata_objects
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, commit_change, read_head, store_all
 from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.metadata_objects import NAME, keep_checksum, stale_checksum
 from include.cvmfs.commit.repair import adopt_reflog, repair_metadata, repair_reflog
 from include.cvmfs.commit.rollback import plan_rollback, rollback
-from include.cvmfs.commit.stock_checksum import NAME, keep_checksum, stale_checksum
 from include.cvmfs.commit.tags import add_tag
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import Algorithm, hash_bytes
@@ -113,7 +113,7 @@ def test_stock_tools_of_this_machine_that_know_another_reflog_are_named_with_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reflog = hash_bytes(b"reflog")
-    monkeypatch.setattr(stock_checksum, "STOCK_SPOOL", tmp_path)
+    monkeypatch.setattr(metadata_objects, "STOCK_SPOOL", tmp_path)
     assert stale_checksum(FQRN, reflog) is None  # no stock tools work on it here
     file = tmp_path / FQRN / NAME
     file.parent.mkdir()

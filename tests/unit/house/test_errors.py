@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from include.care.watch.failures import SUBJECTS
 from include.errors import Concern, ErrorRow, NightshiftError, kinds_in
+from include.monitoring.failures import SUBJECTS
 from tests.fakes.airflowhome import ROOT
 
 FOLDERS = ("bench", "dags", "hooks", "include", "operators", "plugins", "sensors", "triggers")

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from include.care.preflight import stores
+from include.monitoring import store_checks
 from include.settings.errors import MissingConnection
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
@@ -85,9 +85,9 @@ def test_the_lab_s_gateway_stays_on_loopback_and_a_store_elsewhere_gets_none_of_
 
 
 def test_a_disk_that_is_full_is_named_with_the_folders_on_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores.shutil, "disk_usage", lambda _: SimpleNamespace(free=900 << 30, total=1000 << 30))
+    monkeypatch.setattr(store_checks.shutil, "disk_usage", lambda _: SimpleNamespace(free=900 << 30, total=1000 << 30))
     assert disks(lab) == []
-    monkeypatch.setattr(stores.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 30, total=1000 << 30))
+    monkeypatch.setattr(store_checks.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 30, total=1000 << 30))
     found = disks(lab)
     assert "logs" in {name for one in found for name in one.subject.split(", ")}
     assert any(str(lab.place.airflow_home / "logs") in one.seen for one in found)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from include.airflow_api import AIRFLOW_SILENT, INSTALL_REFUSED, AirflowError
-from include.cli.runs import follow, install, snapshot, start
+from include.cli.airflow_connections import follow, install, snapshot, start
 from include.nightlies.rules.build_date import today
 from include.settings.load import load
 from include.settings.model import SiteSettings

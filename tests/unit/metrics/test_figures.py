@@ -12,11 +12,11 @@ import pytest
 import yaml
 from prometheus_client.core import Metric
 
-from include.care.metrics.routes import REMEMBERED_S, CachedAnswer, Health, SiteFigures, publication_metrics
-from include.care.preflight.findings import Finding, PreflightReport, Severity
 from include.gateway.service.metrics import Metrics
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
+from include.monitoring.findings import Finding, PreflightReport, Severity
+from include.monitoring.metrics import REMEMBERED_S, CachedAnswer, Health, SiteFigures, publication_metrics
 from tests.fakes.airflowhome import ROOT
 from tests.fakes.plainsite import plain_site
 

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from include.care.metrics.routes import routes
+from include.monitoring.metrics import routes
 from include.settings.errors import SettingsError
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

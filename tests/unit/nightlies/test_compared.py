@@ -10,7 +10,7 @@ import pytest
 from include.nightlies.errors import BuildMoved
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild, RejectedArtifact
-from include.nightlies.rules.index_history import compared
+from include.nightlies.rules.new_artifacts import compared
 from tests.fakes.refused import refused
 
 DAY, NOW = date(2026, 11, 21), datetime(2026, 11, 21, 3, tzinfo=UTC)

@@ -16,7 +16,7 @@ from include.gateway.errors import (
     PathBusy,
     ReplyLost,
 )
-from include.nightlies.rules.outages import FIRST_PAUSE_S, LONGEST_PAUSE_S, is_outage, pauses
+from include.nightlies.rules.passes import FIRST_PAUSE_S, LONGEST_PAUSE_S, is_outage, pauses
 from include.publishers.server.errors import NodeUnreachable
 from include.settings.model import SiteSettings
 from include.storage.errors import Forbidden, Unavailable

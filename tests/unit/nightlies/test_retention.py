@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.retention.plan import HeldByTag, RetentionPlan
+from include.nightlies.removal.retention_plan import HeldByTag, RetentionPlan
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.destinations import build_of_tag, folder_of_builds
 from include.nightlies.rules.passes import began_by_itself
-from include.nightlies.rules.retention.decide import HeldBuild, RetentionDecision, decide, reached
+from include.nightlies.rules.retention_rules import HeldBuild, RetentionDecision, decide, reached
 from include.settings.model import Slot
 from include.settings.retention import Retention, WeekdayRule
 

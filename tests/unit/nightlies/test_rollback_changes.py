@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.revision.diff import Difference, DifferingEntry
-from include.nightlies.rollback.preview import ChangedFiles, by_place
+from include.nightlies.removal.rollback_preview import ChangedFiles, by_place
 from include.nightlies.rules.approval import rollback_digest
 
 ADDED, REMOVED, CHANGED = Difference.ADDED, Difference.REMOVED, Difference.CHANGED

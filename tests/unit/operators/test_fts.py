@@ -22,8 +22,8 @@ from include.stageout.errors import (
     NO_SITE_URL,
     StageoutError,
 )
+from operators.fts import FtsTransferOperator
 from operators.lease import Killed, WaitedTooLong
-from operators.transfers.fts import FtsTransferOperator
 from sensors.fts import FtsJobSensor
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.refused import refused

@@ -12,10 +12,7 @@ import pytest
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.storage.errors import CHECKSUM_MISMATCH, OBJECT_TOO_LARGE, REPOSITORY_OBJECT, BadKey, Conflict, NotFound
-from operators.objects.base import ObjectOperator
-from operators.objects.copy import ObjectCopyOperator
-from operators.objects.delete import ObjectDeleteOperator
-from operators.objects.put import ObjectPutOperator
+from operators.objects import ObjectCopyOperator, ObjectDeleteOperator, ObjectOperator, ObjectPutOperator
 from tests.fakes.plainsite import FQRN, plain_site
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context

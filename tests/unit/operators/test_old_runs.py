@@ -13,8 +13,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from include.airflow_api import AirflowApi
 from include.stageout.errors import STAGEOUT_RUN_REFUSED
-from operators.transfers import runs
-from operators.transfers.runs import DeleteOldRunsOperator
+from operators import stageout
+from operators.stageout import DeleteOldRunsOperator
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
 
@@ -43,7 +43,7 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
     monkeypatch.setenv("AIRFLOW_CONN_KEEPER", json.dumps({"conn_type": "http", "host": "127.0.0.1", "login": "keeper"}))
-    monkeypatch.setattr(runs, "log_folder", lambda: tmp_path / "logs")
+    monkeypatch.setattr(stageout, "log_folder", lambda: tmp_path / "logs")
     return write
 
 

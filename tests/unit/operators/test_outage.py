@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from include.cvmfs.errors import SourceError
 from include.gateway.errors import GatewayUnreachable
-from include.nightlies.rules.outages import pauses
+from include.nightlies.rules.passes import pauses
 from include.nightlies.steps import inherit, links, plan, prepare, publish, reserve, verify
 from include.nightlies.steps import sources as reading
 from include.nightlies.steps.values import Batch, Item

@@ -15,8 +15,8 @@ from include.nightlies.steps import care, verify
 from include.storage.store import Store
 from operators.base import clock
 from operators.care import PruneTagsOperator
+from operators.lease import WritingOperator
 from operators.publishing import VerifyArtifactsOperator
-from operators.thaw import WritingOperator
 from tests.fakes.plainsite import FQRN, plain_site
 from tests.fakes.taskcontext import task_context
 

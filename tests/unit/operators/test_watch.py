@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from include.care.watch.alerts import Runs, Tick
+from include.monitoring.alerts import Runs, Tick
 from include.nightlies.rules.passes import Pass
 from operators.watch import AskAirflow
 

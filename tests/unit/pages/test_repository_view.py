@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from include.care.replicas.states import ReplicaLook, ReplicaState
-from include.pages.repositories import view
-from include.pages.repositories.view import CollectionRow
+from include.pages import repositories_view
+from include.pages.repositories_view import CollectionRow
+from include.replicas.states import ReplicaLook, ReplicaState
 
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
 
@@ -37,42 +37,48 @@ def look(name: str, state: ReplicaState, hours: int = 0) -> ReplicaLook:
 
 def test_a_revision_has_its_changes_its_run_and_what_it_published() -> None:
     changes = [change(8, "/b", minutes=5), change(8, "/a", "link"), change(7)]
-    newest, oldest = view.revisions_of("r", changes, [published(8), published(8), published(None)], whole=True)
+    newest, oldest = repositories_view.revisions_of(
+        "r", changes, [published(8), published(8), published(None)], whole=True
+    )
     assert (newest.revision, newest.at, newest.changes) == (8, NOW, Counter({"tree": 1, "link": 1}))
     assert (newest.path, newest.path_url) == ("/b", "provenance?repository=r&path=%2Fb")
     assert newest.task_url == "../dags/nightly_install/runs/night/tasks/reserve?try_number=1"
-    assert newest.published == view.PublishedSum(2, 6, 200, 80, 2, 6)
+    assert newest.published == repositories_view.PublishedSum(2, 6, 200, 80, 2, 6)
     assert newest.published.reused == 0.75
     assert oldest.published is None
 
 
 def test_a_revision_of_which_not_all_was_read_is_left_out() -> None:
     changes = [change(8), change(7)]
-    assert [one.revision for one in view.revisions_of("r", changes, [], whole=False)] == [8]
-    assert [one.revision for one in view.revisions_of("r", changes[:1], [], whole=False)] == [8]
+    assert [one.revision for one in repositories_view.revisions_of("r", changes, [], whole=False)] == [8]
+    assert [one.revision for one in repositories_view.revisions_of("r", changes[:1], [], whole=False)] == [8]
 
 
 def test_what_was_not_counted_adds_nothing() -> None:
     row = published(1, files=None, bytes=None, bytes_uploaded=None, objects_new=None, objects_reused=None)
-    ((_, day),) = view.days_of([row], whole=True)
-    assert (day, day.reused) == (view.PublishedSum(artifacts=1), None)
+    ((_, day),) = repositories_view.days_of([row], whole=True)
+    assert (day, day.reused) == (repositories_view.PublishedSum(artifacts=1), None)
 
 
 def test_days_are_in_order_and_one_that_was_cut_is_left_out() -> None:
     rows = [published(3), published(2, days=1), published(1, days=2)]
-    assert [day for day, _ in view.days_of(rows, whole=True)] == [date(2026, 11, number) for number in (19, 20, 21)]
-    assert [day for day, _ in view.days_of(rows, whole=False)] == [date(2026, 11, number) for number in (20, 21)]
+    assert [day for day, _ in repositories_view.days_of(rows, whole=True)] == [
+        date(2026, 11, number) for number in (19, 20, 21)
+    ]
+    assert [day for day, _ in repositories_view.days_of(rows, whole=False)] == [
+        date(2026, 11, number) for number in (20, 21)
+    ]
 
 
 def test_a_plot_of_sizes_divides_bytes_into_sent_and_not_sent() -> None:
-    days = [(date(2026, 11, 21), view.PublishedSum(bytes=100, uploaded=40))]
-    sent, had = view.size_figure(days)["data"]
+    days = [(date(2026, 11, 21), repositories_view.PublishedSum(bytes=100, uploaded=40))]
+    sent, had = repositories_view.size_figure(days)["data"]
     assert (sent["x"], sent["y"], had["y"]) == (["2026-11-21"], [40], [60])
 
 
 def test_a_plot_of_collections_goes_from_the_oldest_to_the_newest() -> None:
     rows = [CollectionRow(NOW - timedelta(days=days), 10 - days, 1, 1, 2, 0, 1.0) for days in (0, 1)]
-    kept, garbage, _ = view.object_figure(rows)["data"]
+    kept, garbage, _ = repositories_view.object_figure(rows)["data"]
     assert (kept["x"], kept["y"]) == (["2026-11-20T03:00:00", "2026-11-21T03:00:00"], [9, 10])
     assert garbage["y"] == [2, 2]
 
@@ -81,12 +87,12 @@ def test_a_replica_that_is_not_trusted_is_worse_than_one_that_lags() -> None:
     away, late, fresh = (
         look("away", ReplicaState.UNREACHABLE), look("late", ReplicaState.BEHIND, 5), look("new", ReplicaState.IN_SYNC)
     )  # fmt: skip
-    assert view.worst([fresh, late]) == late
-    assert view.worst([late, away]) == away
-    assert view.worst([]) is None
-    assert [view.replica_kind(one) for one in (away, late, fresh)] == ["bad", "wait", "good"]
+    assert repositories_view.worst([fresh, late]) == late
+    assert repositories_view.worst([late, away]) == away
+    assert repositories_view.worst([]) is None
+    assert [repositories_view.replica_kind(one) for one in (away, late, fresh)] == ["bad", "wait", "good"]
 
 
 @pytest.mark.parametrize(("days", "kind"), [(-1, "bad"), (0.5, "bad"), (6, "wait"), (20, "good")])
 def test_a_whitelist_that_ends_soon_is_marked(days: float, kind: str) -> None:
-    assert view.whitelist_kind(NOW + timedelta(days=days), NOW) == kind
+    assert repositories_view.whitelist_kind(NOW + timedelta(days=days), NOW) == kind

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.pages.transfers import view
-from include.pages.transfers.rows import EndedFiles
+from include.pages import transfers_view
+from include.pages.transfers_rows import EndedFiles
 from include.stageout.archive import MoveRecord
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import TransferState
@@ -30,15 +30,15 @@ COUNTS = (
 
 
 def test_every_state_is_in_one_phase() -> None:
-    states = Counter(state for phase in view.PHASES for state in phase.states)
+    states = Counter(state for phase in transfers_view.PHASES for state in phase.states)
     assert states == Counter(TransferState)
 
 
 def test_groups_are_in_the_order_of_what_is_not_complete_and_lead_to_their_rows() -> None:
-    ann, bob = view.groups(COUNTS, view.by_user, "user")
+    ann, bob = transfers_view.groups(COUNTS, transfers_view.by_user, "user")
     assert (ann.name, ann.query, dict(ann.files), ann.open) == ("ann", {"user": "ann"}, {"waiting": 4}, 4)
     assert (dict(bob.files), bob.open) == ({"complete": 50, "failed": 2}, 2)
-    links = view.groups(COUNTS, view.by_link, "source", "destination")
+    links = transfers_view.groups(COUNTS, transfers_view.by_link, "source", "destination")
     assert [(one.name, one.query) for one in links] == [
         ("pisa to bari", {"source": "pisa", "destination": "bari"}),
         ("bari to rome", {"source": "bari", "destination": "rome"}),
@@ -46,10 +46,10 @@ def test_groups_are_in_the_order_of_what_is_not_complete_and_lead_to_their_rows(
 
 
 def test_a_site_has_what_comes_and_what_goes() -> None:
-    sites = {one.name: one.open for one in view.groups(COUNTS, view.by_site, "site")}
+    sites = {one.name: one.open for one in transfers_view.groups(COUNTS, transfers_view.by_site, "site")}
     assert sites == {"bari": 6, "pisa": 4, "rome": 2}
     inside = [count("ann", "pisa", "pisa", TransferState.NEW, 5)]
-    assert [one.open for one in view.groups(inside, view.by_site, "site")] == [5]
+    assert [one.open for one in transfers_view.groups(inside, transfers_view.by_site, "site")] == [5]
 
 
 def test_a_history_says_how_long_each_state_lasted() -> None:
@@ -57,28 +57,28 @@ def test_a_history_says_how_long_each_state_lasted() -> None:
         MoveRecord("new", "claimed", "submitter", "a", NOW + timedelta(seconds=30)),
         MoveRecord("claimed", "failed", "submitter", "b", NOW + timedelta(seconds=90)),
     ]
-    shown = view.shown_moves(NOW, moves)
+    shown = transfers_view.shown_moves(NOW, moves)
     assert [(one.move.state, one.kind, one.after_s) for one in shown] == [
         ("claimed", "wait", 30),
         ("failed", "bad", 60),
     ]
-    assert view.shown_moves(NOW, []) == []
+    assert transfers_view.shown_moves(NOW, []) == []
 
 
 @pytest.mark.parametrize("kind", [*TransferFailureClass])
 def test_every_failure_class_says_what_is_done(kind: TransferFailureClass) -> None:
-    assert view.retries_of(kind.value)
+    assert transfers_view.retries_of(kind.value)
 
 
 def test_unknown_failures_say_nothing() -> None:
-    assert [view.retries_of(name) for name in (None, "of-another-version")] == ["", ""]
+    assert [transfers_view.retries_of(name) for name in (None, "of-another-version")] == ["", ""]
 
 
 def test_figures_have_complete_and_failed() -> None:
     hours = [EndedFiles(NOW + timedelta(hours=number), 10 * number, number) for number in range(3)]
-    figure = view.hour_figure(hours)
+    figure = transfers_view.hour_figure(hours)
     assert [(trace["name"], trace["y"]) for trace in figure["data"]] == [
         ("complete", [0, 10, 20]),
         ("failed", [0, 1, 2]),
     ]
-    assert view.day_figure(hours)["data"][0]["x"][0] == "2026-11-23"
+    assert transfers_view.day_figure(hours)["data"][0]["x"][0] == "2026-11-23"

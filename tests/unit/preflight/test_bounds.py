@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from include.care.preflight.pools import look_at_bounds, night_bounds
 from include.ledger.migrate import migrate
+from include.monitoring.airflow_checks import look_at_bounds, night_bounds
 from include.nightlies.records import builds, publications
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey

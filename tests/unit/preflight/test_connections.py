@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from include.care.preflight.connections import Asked, look_at_connections, named
-from include.care.preflight.findings import Severity
 from include.cli.airflow_connections import ask_api
+from include.monitoring.checks import Asked, look_at_connections, named
+from include.monitoring.findings import Severity
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from include.care.preflight import stores
-from include.care.preflight.findings import Severity
-from include.care.preflight.gateways import judged_lease
-from include.care.preflight.pools import judged_paused, judged_pools, needed, started_by_hand
-from include.care.preflight.schedule import FALLBACK, hour_before_first, left_out
-from include.care.preflight.stores import judged_skew, judged_space, room, written
-from include.care.preflight.workers import judged_queues, judged_timeout, look_at_workers
 from include.gateway.client.values import LeaseInfo
+from include.monitoring import store_checks
+from include.monitoring.airflow_checks import judged_paused, judged_pools, needed, started_by_hand
+from include.monitoring.checks import judged_lease
+from include.monitoring.findings import Severity
+from include.monitoring.schedules import FALLBACK, hour_before_first, left_out
+from include.monitoring.store_checks import judged_skew, judged_space, room, written
+from include.monitoring.worker_checks import judged_queues, judged_timeout, look_at_workers
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.pools import PoolSettings
@@ -82,7 +82,7 @@ def test_each_file_system_is_one_finding_that_names_its_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "small").mkdir()
-    monkeypatch.setattr(stores, "_device", lambda folder: 2 if "small" in folder.parts else 1)
+    monkeypatch.setattr(store_checks, "_device", lambda folder: 2 if "small" in folder.parts else 1)
 
     def usage(folder: Path) -> SimpleNamespace:
         return SimpleNamespace(free=GIB if "small" in folder.parts else 50 * GIB, total=100 * GIB)

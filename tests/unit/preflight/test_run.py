@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from include.care.preflight.findings import Check, Finding, NotReady, PreflightReport, Severity, run
+from include.monitoring.findings import Check, Finding, NotReady, PreflightReport, Severity, run
 
 OK = Finding("store", "a", Severity.OK, "answers")
 

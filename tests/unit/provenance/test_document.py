@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.care.provenance.document import BY_REPOSITORY_KEY, FOLDER, ProvenanceRecord, Sealed, seal
 from include.cvmfs.errors import FormatError
+from include.provenance.document import BY_REPOSITORY_KEY, FOLDER, ProvenanceRecord, Sealed, seal
 from tests.fakes.refused import refused
 from tests.fakes.site import MASTER, SIGNER
 

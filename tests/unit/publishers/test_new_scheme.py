@@ -10,8 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.care.preflight.findings import Severity
-from include.care.preflight.stores import conditions, written
 from include.cvmfs.errors import SignatureError
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.keys import save_signer
@@ -20,6 +18,8 @@ from include.cvmfs.ingest import packing, processes
 from include.cvmfs.ingest.upload import Budget, Uploader
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.trust import fetch_trusted
+from include.monitoring.findings import Severity
+from include.monitoring.store_checks import conditions, written
 from include.nightlies.steps.sources import opened
 from include.nightlies.steps.values import Item
 from include.publishers.capabilities import Operation

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.care.replicas.states import ReplicaLook, ReplicaState, SeenReplica, judge
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.manifest import Manifest
+from include.replicas.states import ReplicaLook, ReplicaState, SeenReplica, judge
 
 NOW = datetime(2026, 11, 23, 4, tzinfo=UTC)
 HOUR = timedelta(hours=1)

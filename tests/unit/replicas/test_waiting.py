@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from include.care.replicas.states import ReplicaState
-from include.care.replicas.waiting import CollectionTurn, ReplicaRule, complaint, wait_for_replicas
+from include.replicas.states import ReplicaState
+from include.replicas.waiting import CollectionTurn, ReplicaRule, complaint, wait_for_replicas
 from include.settings.ssh import ReplicaSettings
 from tests.unit.replicas.test_states import HOUR, NOW, look
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from include.settings.benchmarks import BucketTarget, Mark, PathTarget, PoolTarget
 from include.settings.errors import InvalidSettings, SettingsError
 from include.settings.load import parse
-from include.settings.storage_benchmark.blocks import BucketTarget, Mark, PathTarget, PoolTarget
 
 SCRATCH = "{kind: path, path: var/bench, benchmark: allowed, limits: {bytes: 1GiB, minutes: 5}}"
 

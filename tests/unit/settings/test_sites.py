@@ -10,7 +10,7 @@ from include.settings.errors import InvalidSettings, SettingsError
 from include.settings.load import parse
 from include.settings.model import SiteSettings
 from include.settings.pools import pools
-from include.settings.transfers.sites import ChecksumMode
+from include.settings.sites import ChecksumMode
 
 RULE = '[{prefix: /store, url: "davs://se.example.org/cms/store"}]'
 

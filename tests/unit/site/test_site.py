@@ -17,8 +17,7 @@ from include.settings.model import GatewayKind, StoreSettings
 from include.settings.secrets import EnvSecrets
 from include.settings.ssh import NodeSettings
 from include.settings.traits import record_traits
-from include.site.site import Site, native_publisher
-from include.site.stores import connection_of
+from include.site.site import Site, connection_of, native_publisher
 from include.storage.file import FileStore
 from include.storage.options import Traits
 from include.storage.roles import Role

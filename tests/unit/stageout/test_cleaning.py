@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from include.settings.transfers.sites import ChecksumMode
-from include.settings.transfers.stageout import StageoutSettings
-from include.stageout.upkeep.cleaning import GIVEN_UP, SourceToClean, kept_because, removal_wait
+from include.settings.sites import ChecksumMode
+from include.settings.stageout import StageoutSettings
+from include.stageout.cleaning import GIVEN_UP, SourceToClean, kept_because, removal_wait
 from tests.fakes.places import site
 
 SETTINGS = StageoutSettings.model_validate({"identities": {"robert": {"name": "b", "user": "bob"}}})

@@ -16,8 +16,8 @@ import pytest
 from include.fts.client.transport import BearerToken, X509Files
 from include.fts.errors import CREDENTIAL_UNREADABLE, PROXY_EXPIRED, TOKEN_UNPROTECTED, CredentialNeeded
 from include.settings.secrets import ConnectionSecrets
-from include.settings.transfers.sites import CredentialSource
-from include.settings.transfers.stageout import StageoutSettings
+from include.settings.sites import CredentialSource
+from include.settings.stageout import StageoutSettings
 from include.stageout.errors import CREDENTIAL_MISSING
 from include.stageout.opening import TokenIssuer, UserCredentials, credential_source
 from tests.fakes.certificates import Authority

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from include.settings.transfers.stageout import StageoutSettings
+from include.settings.stageout import StageoutSettings
 from include.stageout.errors import FILE_REFUSED, OUTSIDE_NAME_SPACE
 from include.stageout.files import MAX_FILES, MAX_SIZE, check_name_space, check_request
 from tests.fakes.refused import refused

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from include.fts.client.jobs import OptimizerDecision
 from include.fts.errors import FtsUnreachable
-from include.settings.transfers.sites import RemoteSite
+from include.settings.sites import RemoteSite
 from include.stageout.attempts.queues import decisions_by_link, server_of
 
 LINK = ("pisa", "bari")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.settings.names import logical_name_fault
-from include.settings.transfers.sites import RemoteSite
+from include.settings.sites import RemoteSite
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, StageoutError
 from include.stageout.urls import SiteOperation, site_urls, third_party_urls
 from tests.fakes.refused import refused

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.fts.states import FailureReason, FailureScope
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.places.facts import FileFacts
 from include.stageout.places.verify import CopyEvidence, CopyLook, CopyVerdict, verified_on_proof, verify
 from include.stageout.retry import TransferFailureClass, failure_class

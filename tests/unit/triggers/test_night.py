@@ -21,8 +21,7 @@ from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from tests.fakes.plainsite import plain_file
 from triggers import night as night_trigger
-from triggers.begin import FirstArtifactTrigger
-from triggers.night import NightTrigger
+from triggers.night import FirstArtifactTrigger, NightTrigger
 
 DAY = date(2026, 11, 21)
 ARTIFACT = {"project": "Gaudi", "platform": "x86_64", "url": "a.tar.gz", "size": 1, "sha256": "a" * 64}

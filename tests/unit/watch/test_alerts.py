@@ -6,8 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from include.care.notify.message import Message, NotifyEvent
-from include.care.watch.alerts import (
+from include.monitoring.alerts import (
     RETRIED_WITHIN,
     Runs,
     Tick,
@@ -17,8 +16,9 @@ from include.care.watch.alerts import (
     summary_due,
     ticks,
 )
-from include.care.watch.summary import Summary
+from include.monitoring.summary import Summary
 from include.nightlies.rules.states import State
+from include.notify.message import Message, NotifyEvent
 from include.settings.model import Begins, Slot
 from tests.unit.watch.test_summary import built, of, published
 

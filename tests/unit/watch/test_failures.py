@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from include.care.notify.message import NotifyEvent
-from include.care.watch.failures import SHOWN, Cause, causes, untold
-from include.care.watch.summary import Line, Summary
+from include.monitoring.failures import SHOWN, Cause, causes, untold
+from include.monitoring.summary import Line, Summary
 from include.nightlies.rules.index import RejectedArtifact
 from include.nightlies.rules.states import Skip, State
+from include.notify.message import NotifyEvent
 from tests.unit.watch.test_summary import NOW, built, of, published
 
 HOUR = timedelta(hours=1)

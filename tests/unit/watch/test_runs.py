@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from include.care.notify.message import Message, NotifyEvent
-from include.care.notify.notifier import Notifier, NotifyError, Said
-from include.care.notify.records import undelivered
-from include.care.watch.alerts import Runs, Tick, alerts_of, ticks
-from include.care.watch.records import read_summary
-from include.care.watch.runs import FailedRun, TaskFault, note_fault, tell_failed_run
-from include.care.watch.watch import watch
 from include.ledger.metadata import metadata
+from include.monitoring.alerts import Runs, Tick, alerts_of, ticks
+from include.monitoring.runs import FailedRun, TaskFault, note_fault, tell_failed_run
+from include.monitoring.summaries import read_summary
+from include.monitoring.watch import watch
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
+from include.notify.message import Message, NotifyEvent
+from include.notify.notifier import Notifier, NotifyError, Said
+from include.notify.records import undelivered
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

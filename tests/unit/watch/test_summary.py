@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.care.watch.render import size, to_html, to_text
-from include.care.watch.summary import Fate, Summary, summary
+from include.monitoring.render import size, to_html, to_text
+from include.monitoring.summary import Fate, Summary, summary
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.index import Artifact, RejectedArtifact
 from include.nightlies.rules.publication import Publication

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from include.care.watch.alerts import Runs, Tick, alerts_of
-from include.care.watch.render import to_html, to_text
-from include.care.watch.summary import NightState, Summary, summary
+from include.monitoring.alerts import Runs, Tick, alerts_of
+from include.monitoring.render import to_html, to_text
+from include.monitoring.summary import NightState, Summary, summary
 from include.nightlies.records.quality import QualityRecord, QualityVerdict
 from include.nightlies.rules.states import State
 from include.settings.prepare import Suite

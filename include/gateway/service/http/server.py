@@ -22,7 +22,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 
-from include.addresses import is_loopback
 from include.gateway.protocol import (
     API,
     COLLECTION,
@@ -45,7 +44,7 @@ from include.gateway.service.http.tracing import Tracing, note
 from include.gateway.service.leases.lease_table import LeaseTable
 from include.gateway.service.leases.writer import StateError
 from include.gateway.service.requests import Malformed, Refused
-from include.http_bounds import BoundedHttp, Bounds
+from include.http_bounds import BoundedHttp, Bounds, is_loopback
 
 
 def allowed_methods(routes: Iterable[BaseRoute], scope: Any) -> list[str]:

@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from include.fts.states import FailureReason
-from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED, PLACE_UNSUPPORTED, XRDFS_MISSING
 from include.stageout.places.facts import FileFacts, PlaceOptions, checksum_of, read_back
 from include.stageout.places.open import STORAGES, open_place

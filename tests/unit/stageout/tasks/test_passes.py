@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Any
 
 from include.fts.errors import FtsUnreachable
-from include.stageout.tasks.passes import PassAccount, PassEnd, run_pass
+from include.stageout.passes import PassAccount, PassEnd, run_pass
 from tests.fakes.refused import refused
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from include.care.notify.notifier import Notifier, Said
+from include.notify.notifier import Notifier, Said
 from include.stageout.files import FileToTransfer, StageoutRequest
+from include.stageout.reminders import remind, reminder, waiting_for_credentials
 from include.stageout.requests import record_request
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_transfers
-from include.stageout.tasks.reminders import remind, reminder, waiting_for_credentials
 from tests.fakes.plainsite import plain_site
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)

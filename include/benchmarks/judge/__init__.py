@@ -1,0 +1,1 @@
+"""Figures of a campaign, the verdict against its baseline, and the report."""

@@ -1,0 +1,415 @@
+"""The report of a campaign: one HTML file that needs no other, and a PNG of each chart."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from operator import itemgetter
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord, StepRecord
+from include.benchmarks.campaign.plan import find_preset, shown_bytes, shown_rate
+from include.benchmarks.errors import BenchmarkError
+from include.benchmarks.judge.charts import MB, BenchmarkChart, ChartLine, Point, charts_of
+from include.benchmarks.judge.compare import FigureName, StepFigure, direction_title
+from include.benchmarks.judge.judge import JudgedCampaign
+from include.benchmarks.judge.record import accepted_campaigns, judged_campaigns
+from include.benchmarks.measure.loads import LoadAccess
+from include.benchmarks.measure.osds import OsdLatency, RecoveryLook, merged_latencies
+from include.benchmarks.measure.probes import LIMIT_RULE, MachineUse, ServersView
+from include.ledger.engine import Bind
+from include.settings.benchmarks import TargetKind
+
+SOURCE_RATIO = 5
+"""Of the publication benchmark of the LHCb nightlies of 2021, with 64 connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationRow:
+    """Files per second with so many connections, in this campaign and in the other; `ratio`: S3 to POSIX."""
+
+    connections: int
+    here: float
+    there: float | None = None
+    ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationComparison:
+    """The rows of a report; none where nothing is published. `other`: the target of the other campaign."""
+
+    target: str
+    rows: tuple[PublicationRow, ...] = ()
+    other: str | None = None
+    source_ratio: int = SOURCE_RATIO
+
+    def charts(self) -> tuple[BenchmarkChart, ...]:
+        """Files per second against connections."""
+        if not self.rows:
+            return ()
+        lines = [ChartLine(self.target, tuple((row.connections, row.here) for row in self.rows))]
+        theirs = tuple((row.connections, row.there) for row in self.rows if row.there is not None)
+        lines += [ChartLine(self.other, theirs)] if self.other and theirs else []
+        title = "Publication against connections"
+        return (BenchmarkChart("connections", title, "Connections", "Files per second", tuple(lines), log_x=True),)
+
+
+def publication_of(bind: Bind, folder: CampaignFolder, judged: JudgedCampaign) -> PublicationComparison:
+    """Compare a campaign with the newest one of the same plan on a target of the other kind.
+
+    Args:
+        bind: The ledger.
+        folder: Of the campaign.
+        judged: Its verdict.
+    """
+    record = folder.record()
+    here = _rates(record, judged)
+    if not here:
+        return PublicationComparison(judged.target)
+    other = _other(bind, folder, record, judged)
+    there = _rates(record, other) if other else {}
+    on_s3 = record.plan.kind is TargetKind.BUCKET
+    rows = []
+    for connections, rate in sorted(here.items()):
+        beside = there.get(connections)
+        ratio = (rate / beside if on_s3 else beside / rate) if beside else None
+        rows.append(PublicationRow(connections, rate, beside, ratio))
+    return PublicationComparison(judged.target, tuple(rows), other.target if other else None)
+
+
+def _rates(record: CampaignRecord, judged: JudgedCampaign) -> Mapping[int, float]:
+    """Medians by the number of connections. Both campaigns have the steps of one plan."""
+    connections = {
+        step.load.name: load.connections
+        for step in record.plan.steps
+        for load in step.load.loads
+        if load.access is LoadAccess.PUBLISH
+    }
+    return {
+        count: result.figure.median
+        for result in judged.figures
+        if result.figure.name is FigureName.OPERATIONS
+        and (count := connections.get(result.figure.step))
+        and result.figure.median
+    }
+
+
+def _other(bind: Bind, folder: CampaignFolder, record: CampaignRecord, judged: JudgedCampaign) -> JudgedCampaign | None:
+    for other in judged_campaigns(bind, preset=judged.preset, limit=HISTORY):
+        if other.digest != judged.digest or other.target == judged.target:
+            continue
+        try:
+            kind = CampaignFolder(folder.path.parent, other.id).record().plan.kind
+        except BenchmarkError:  # it was measured by another machine
+            continue
+        if kind is not record.plan.kind:
+            return other
+    return None
+
+
+SECONDS = "Seconds since the campaign began"
+_OTHER = {LoadAccess.READ: {LoadAccess.WRITE}, LoadAccess.WRITE: {LoadAccess.READ}}
+_OF_MACHINES: tuple[tuple[str, str, str, Callable[[MachineUse], float]], ...] = (
+    ("machines-processors", "Processors in use", "Processor time (%)", lambda use: use.busy_percent),
+    ("machines-disk", "The busiest disk of each machine", "Time in use (%)", lambda use: use.disk_percent),
+    ("machines-network", "The busiest network interface of each machine", "Throughput (MB/s)",
+     lambda use: use.network_bytes_per_s / MB),
+    ("machines-load", "Load of each machine", "Processes", lambda use: use.load),
+    ("machines-steal", "Processor time taken by other machines", "Processor time (%)", lambda use: use.steal_percent),
+)  # fmt: skip
+_OF_RECOVERY: tuple[tuple[str, str, Callable[[RecoveryLook], float]], ...] = (
+    ("degraded", "Copies and chunks", lambda look: look.degraded),
+    ("misplaced", "Copies and chunks", lambda look: look.misplaced),
+    ("recovered", "Throughput (MB/s)", lambda look: look.bytes_per_s / MB),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRow:
+    """A machine in a step: the mean of its rounds."""
+
+    step: str
+    machine: str
+    server: bool
+    use: MachineUse
+
+
+@dataclass(frozen=True, slots=True)
+class OsdRow:
+    """An OSD in a step: the operations of all rounds, in one direction."""
+
+    step: str
+    latency: OsdLatency
+    commit_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRows:
+    """What the report has in its tables, and what is missing there."""
+
+    machines: tuple[MachineRow, ...]
+    osds: tuple[OsdRow, ...]
+    notes: tuple[str, ...]
+
+
+def servers_of(steps: Sequence[StepRecord]) -> ServerRows:
+    """The tables of a report. `steps`: those that have ended; only counted ones have rows."""
+    views = _views(steps)
+    machines = []
+    for step, rounds in views.items():
+        uses: defaultdict[tuple[bool, str], list[MachineUse]] = defaultdict(list)
+        for machine in (machine for view in rounds for machine in view.machines):
+            uses[machine.server, machine.name].append(machine.use)
+        machines += [MachineRow(step, name, server, MachineUse.mean(found)) for (server, name), found in uses.items()]
+    notes = {note for ended in steps if ended.servers for note in ended.servers.notes}
+    return ServerRows(tuple(machines), tuple(_osds(steps)), tuple(sorted(notes)))
+
+
+def server_charts(began_at: datetime, steps: Sequence[StepRecord]) -> tuple[BenchmarkChart, ...]:
+    """The charts of a report that there are data for. `began_at`: of the campaign."""
+    return (*_of_osds(steps), *_of_machines(began_at, steps), *_of_recovery(began_at, steps))
+
+
+def _views(steps: Sequence[StepRecord]) -> dict[str, list[ServersView]]:
+    views: defaultdict[str, list[ServersView]] = defaultdict(list)
+    for ended in steps:
+        if ended.step.counted and ended.servers is not None:
+            views[ended.step.load.name].append(ended.servers)
+    return views
+
+
+def _osds(steps: Sequence[StepRecord]) -> Iterator[OsdRow]:
+    for step, rounds in _views(steps).items():
+        commits: defaultdict[int, list[float]] = defaultdict(list)
+        for osd, commit_ms in (item for view in rounds for item in view.commit_ms.items()):
+            commits[osd].append(commit_ms)
+        for latency in merged_latencies(part for view in rounds for part in view.latencies):
+            if latency.operations:
+                commit_ms_of = commits.get(latency.osd)
+                yield OsdRow(step, latency, fmean(commit_ms_of) if commit_ms_of else None)
+
+
+def _of_osds(steps: Sequence[StepRecord]) -> Iterator[BenchmarkChart]:
+    loads = {ended.step.load.name: {load.access for load in ended.step.load.loads} for ended in steps}
+    lines: defaultdict[str, list[Point]] = defaultdict(list)
+    for row in _osds(steps):
+        value = row.latency.percentile_ms(95)
+        # the few reads of a step that only writes are in the table
+        if value is not None and loads[row.step] != _OTHER[row.latency.access]:
+            lines[f"{row.step} {row.latency.access.value}"].append((row.latency.osd, value))
+    if lines:
+        yield _chart("osd-latency", "95th percentile of the latency in each OSD", "OSD", "Latency (ms)", lines)
+
+
+def _of_machines(began_at: datetime, steps: Sequence[StepRecord]) -> Iterator[BenchmarkChart]:
+    for chart, title, label, value in _OF_MACHINES:
+        lines: defaultdict[str, list[Point]] = defaultdict(list)
+        for ended in steps:
+            for machine in ended.servers.machines if ended.servers else ():
+                start = (ended.began_at - began_at).total_seconds()
+                lines[machine.name] += [(start + use.at_s, value(use)) for use in machine.over_time]
+        if lines:
+            yield _chart(chart, title, SECONDS, label, lines)
+
+
+def _of_recovery(began_at: datetime, steps: Sequence[StepRecord]) -> Iterator[BenchmarkChart]:
+    """None of a cluster that had nothing to recover."""
+    charts: defaultdict[str, defaultdict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    for name, label, value in _OF_RECOVERY:
+        for ended in steps:
+            start = (ended.began_at - began_at).total_seconds()
+            looks = ended.servers.recovery if ended.servers else ()
+            charts[label][name] += [(start + look.at_s, value(look)) for look in looks]
+    for number, (label, lines) in enumerate(charts.items()):
+        if any(y for points in lines.values() for _, y in points):
+            title = "Recovered" if number else "Objects that are not where they should be"
+            yield _chart("recovery-rate" if number else "recovery", title, SECONDS, label, lines)
+
+
+def _chart(name: str, title: str, x_label: str, y_label: str, lines: dict[str, list[Point]]) -> BenchmarkChart:
+    drawn = tuple(ChartLine(line, tuple(points)) for line, points in lines.items())
+    return BenchmarkChart(name, title, x_label, y_label, drawn)
+
+
+COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#a855f7", "#ef4444", "#64748b", "#06b6d4", "#d946ef")
+LINES_INSIDE = 6
+"""With more lines the legend is beside the chart, where it hides none of them."""
+_INCHES, _DPI = (8.0, 4.5), 110
+
+
+def plotly_figure(chart: BenchmarkChart) -> dict[str, Any]:
+    """What `Plotly.newPlot` takes."""
+    traces = []
+    for number, line in enumerate(chart.lines):
+        trace: dict[str, Any] = {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": line.name,
+            "x": [_day(x).isoformat() if chart.days else x for x, _ in line.points],
+            # JSON has no word for a gap but null
+            "y": [None if math.isnan(y) else y for _, y in line.points],
+            "marker": {"color": COLOURS[number % len(COLOURS)]},
+        }
+        if line.text:
+            trace |= {"text": list(line.text), "mode": "lines+markers+text", "textposition": "top center"}
+        traces.append(trace)
+    layout = {
+        "title": {"text": chart.title},
+        "height": 420,
+        "xaxis": {"title": {"text": chart.x_label}, "type": _axis(chart)},
+        "yaxis": {"title": {"text": chart.y_label}, "rangemode": "tozero"},
+        "showlegend": True,
+        "legend": {"orientation": "h", "y": -0.2},
+    }
+    return {"data": traces, "layout": layout}
+
+
+_HEADROOM = 1.08
+"""Of the vertical axis, above the highest point and its text."""
+
+
+def png(chart: BenchmarkChart, subject: str) -> bytes:
+    """Draw the chart as a picture; `subject`, below its title, says what was measured."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for number, line in enumerate(chart.lines):
+        x: list[Any] = [_day(x) if chart.days else x for x, _ in line.points]
+        y = [y for _, y in line.points]
+        axes.plot(x, y, marker="o", markersize=4, color=COLOURS[number % len(COLOURS)], label=_plain(line.name))
+        for place, height, text in filter(itemgetter(2), zip(x, y, line.text, strict=False)):
+            offset: dict[str, Any] = {"xytext": (0, 6), "textcoords": "offset points", "fontsize": 7, "ha": "center"}
+            axes.annotate(_plain(text), (place, height), **offset)
+    axes.set(title=_plain(f"{chart.title}\n{subject}"), xlabel=chart.x_label, ylabel=chart.y_label)
+    highest = max((y for line in chart.lines for _, y in line.points if not math.isnan(y)), default=0.0)
+    axes.set_ylim(0, _HEADROOM * highest or 1)
+    if chart.log_x:
+        axes.set_xscale("log", base=2)
+    elif not chart.days and all(float(x).is_integer() for line in chart.lines for x, _ in line.points):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(visible=True, alpha=0.3)
+    if len(chart.lines) > LINES_INSIDE:
+        figure.legend(fontsize=7, loc="outside right upper")
+    else:
+        axes.legend(fontsize=8)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def _axis(chart: BenchmarkChart) -> str:
+    if chart.days:
+        return "date"
+    return "log" if chart.log_x else "linear"
+
+
+def _day(seconds: float) -> datetime:
+    # Plotly draws times without a zone as they are
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+
+
+def _plain(text: str) -> str:
+    """Matplotlib reads dollar signs as formulas."""
+    return text.replace("$", r"\$")
+
+
+REPORT = "report.html"
+CHARTS = "charts"
+HISTORY = 200
+
+
+def write_report(bind: Bind, folder: CampaignFolder, judged: JudgedCampaign) -> Path:
+    """Write the report into the campaign's folder; what was there is replaced.
+
+    Args:
+        bind: The ledger, for the history.
+        folder: Of the campaign.
+        judged: Its verdict.
+
+    Returns:
+        The HTML file.
+    """
+    record, steps = folder.record(), list(folder.steps())
+    earlier = judged_campaigns(bind, target=judged.target, preset=judged.preset, limit=HISTORY)
+    history = [campaign for campaign in earlier if campaign.digest == judged.digest]
+    publication = publication_of(bind, folder, judged)
+    charts = (
+        *charts_of(steps, history, accepted_campaigns(bind, judged.target)),
+        *publication.charts(),
+        *server_charts(record.began_at, steps),
+    )
+    subject = f"{judged.target}, {judged.preset}, scale {judged.scale:g}"
+    pictures = folder.path / CHARTS
+    pictures.mkdir(exist_ok=True)
+    for old in pictures.glob("*.png"):
+        old.unlink()
+    for chart in charts:
+        (pictures / f"{chart.name}.png").write_bytes(png(chart, subject))
+    values: dict[str, Any] = {
+        "judged": judged,
+        "record": record,
+        "preset": find_preset(judged.preset),
+        "steps": steps,
+        "rounds": max((ended.step.round for ended in steps if ended.result), default=0),
+        "figures": {chart.name: plotly_figure(chart) for chart in charts},
+        "notes": sorted({note for ended in steps if ended.result for note in ended.result.notes}),
+        "servers": servers_of(steps),
+        "limit_rule": LIMIT_RULE,
+        "publication": publication,
+        "versions": sorted({ended.result.version for ended in steps if ended.result}),
+        "steal": max((ended.noise.steal_percent for ended in steps), default=0.0),
+        "load": max((ended.noise.load_before for ended in steps), default=0.0),
+        "plotly": _plotly(),
+    }
+    part, report = folder.path / "report.part", folder.path / REPORT
+    part.write_text(_environment().get_template("report.html").render(values), encoding="utf-8")
+    part.replace(report)
+    return report
+
+
+def shown_value(figure: StepFigure, value: float) -> str:
+    """A value of a figure, with its unit."""
+    match figure.name:
+        case FigureName.THROUGHPUT:
+            return f"{shown_bytes(value)}/s"
+        case FigureName.OPERATIONS:
+            return shown_rate(value)
+        case FigureName.P95_MS | FigureName.MEAN_MS:
+            return f"{value:.3g} ms"
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {"shown": shown_value, "direction": direction_title}
+    made.filters |= {"bytes": shown_bytes}
+    return made
+
+
+@cache
+def _plotly() -> str:
+    """Plotly's script, from the installed package."""
+    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+
+    script: str = get_plotlyjs()
+    # a script element ends at the first of these, whatever it is part of
+    return script.replace("</script", r"<\/script")

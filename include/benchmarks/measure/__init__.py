@@ -1,0 +1,1 @@
+"""Targets, loads and runners of storage benchmarks, and what servers report meanwhile."""

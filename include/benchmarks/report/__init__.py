@@ -1,1 +1,0 @@
-"""A campaign as a page and as pictures."""

@@ -1,1 +1,0 @@
-"""What makes the load: fio, dd, rados bench and the object driver."""

@@ -1,1 +1,0 @@
-"""What is measured: presets as data, and the plan that a preset becomes on a target."""

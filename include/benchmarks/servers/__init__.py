@@ -1,1 +1,0 @@
-"""What servers and clients report of themselves while a step runs."""

@@ -1,1 +1,0 @@
-"""What a campaign's figures mean: compared with a baseline, with requirements, and with the price of the target."""

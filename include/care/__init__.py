@@ -1,1 +1,0 @@
-"""What looks after a site: watch, preflight, provenance, notifications and freezes."""

@@ -1,1 +1,0 @@
-"""What people do to a running night: freeze a repository, and thaw it."""

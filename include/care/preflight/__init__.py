@@ -1,1 +1,0 @@
-"""Whether a night could run now: checks of everything that it needs."""

@@ -1,1 +1,0 @@
-"""Looks whether the nights go as they should: alerts while they run, and a summary in the morning."""

@@ -1,0 +1,157 @@
+"""Airflow's pools before a night, by its REST API, and how their slots bound it.
+
+A task whose pool is missing waits for ever, without a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+
+from include.airflow_api import site_api
+from include.dag_runs import UNPAUSE
+from include.monitoring.findings import Finding, Severity
+from include.monitoring.store_checks import TIMEOUT_S
+from include.nightlies.records.builds import preceding_build
+from include.nightlies.records.publications import publications_of_build
+from include.nightlies.rules.build import BuildKey
+from include.nightlies.rules.passes import by_artifact
+from include.nightlies.rules.states import State
+from include.settings.model import SiteSettings
+from include.settings.pools import PoolSettings
+from include.settings.pools import pools as pools_of
+from include.settings.secrets import Secrets
+from include.site.site import Site
+
+
+def needed(settings: SiteSettings, slots: Iterable[str] | None = None) -> dict[str, str]:
+    """The DAGs that have to be unpaused, with what does not happen while they are not; of these slots only."""
+    found = {}
+    for name in sorted(settings.slots if slots is None else slots):
+        slot = settings.slot(name)
+        if slot.schedule:
+            found[f"nightly_install_{name}"] = f"no night of slot {name} begins"
+        if by_artifact(slot):
+            found[f"nightly_install_{name}"] = f"no night of slot {name} begins"
+            found[f"index_events_{name}"] = f"no artifact begins a night of slot {name}"
+    if settings.slots:
+        found["night_watch"] = "no alert is sent for a night that is late or did not start"
+        found["preflight"] = "no check before a night whether it could run"
+    if settings.collection_schedule and any(
+        repository.garbage_collectable for repository in settings.repositories.values()
+    ):
+        found["nightly_gc"] = "no build expires and no garbage is collected"
+    if settings.repositories:
+        found["leases"] = "leases of dead tasks are not ended"
+        found["repository_care"] = "no alert is sent for damage or for a whitelist that ends"
+    if settings.sites:
+        found["stage_out_submit"] = "no file is handed to FTS"
+        found["stage_out_monitor"] = "no transfer is verified or tried again"
+        found["stage_out_read_back"] = "no large copy of a site without checksums is verified"
+        found["stage_out_finish"] = "no file is registered and no source is removed"
+        found["stage_out_census"] = "nothing finds what is stuck, and runs of every minute stay"
+        found["stage_out_analytics"] = "no figures of transfers are kept"
+    return found
+
+
+def started_by_hand(settings: SiteSettings) -> dict[str, str]:
+    """The DAGs that people and pages start, with what does not happen while they are paused."""
+    found = {
+        f"nightly_install_{name}": f"a run of slot {name} that is started by hand stays queued"
+        for name, slot in settings.slots.items()
+        if not slot.schedule and not by_artifact(slot)
+    }
+    if settings.slots:
+        found["nightly_install"] = "a night that is installed again by the page stays queued"
+        found["undo_build"] = "a build that is undone by the page stays"
+    if settings.repositories:
+        found["intervene"] = "a freeze, thaw or redo by the page changes nothing"
+        found["publication"] = "what is published by hand stays queued"
+        found["rollback"] = "a rollback that is started stays queued"
+    return found
+
+
+def look_at_paused(settings: SiteSettings, secrets: Secrets, slots: Iterable[str] | None = None) -> Iterator[Finding]:
+    """Compare what has to be unpaused with Airflow. Where it cannot be asked, the check of pools reports that."""
+    if settings.airflow_connection is None:
+        return
+    paused = site_api(settings, secrets, timeout_s=TIMEOUT_S).paused()
+    by_hand = {dag_id: what for dag_id, what in started_by_hand(settings).items() if paused.get(dag_id)}
+    yield from judged_paused(needed(settings, slots) | by_hand, paused)
+
+
+def judged_paused(wanted: Mapping[str, str], paused: Mapping[str, bool]) -> Iterator[Finding]:
+    """What is paused. A DAG that Airflow has not read yet is paused once it has."""
+    for dag_id, what in wanted.items():
+        if paused.get(dag_id, True):
+            yield Finding("dag", dag_id, Severity.WARNING, f"is paused: {what}", f"Run: {UNPAUSE} {dag_id}")
+        else:
+            yield Finding("dag", dag_id, Severity.OK, "is not paused")
+
+
+PREPARING = "prepare"
+"""The phase of a publication that takes a slot of the pool of that name; all others take one of `publish`."""
+BUILDS = 14
+"""Of a slot that are looked through: one that has only begun, or was unchanged, shows no bound."""
+CURE = "Run: nightshift settings pools --json > pools.json && nightshift lab airflow pools import pools.json"
+
+
+def look_at_pools(settings: SiteSettings, secrets: Secrets) -> Iterator[Finding]:
+    """Compare the pools of the site with those that Airflow has."""
+    if settings.airflow_connection is None:
+        cure = "Name a connection to Airflow's API in `airflow_connection`."
+        yield Finding("pools", "", Severity.WARNING, "not checked: no access to Airflow is configured", cure)
+        return
+    reply = site_api(settings, secrets, timeout_s=TIMEOUT_S).ask("GET", "/pools", params={"limit": 100})
+    yield from judged_pools(pools_of(settings), {str(pool["name"]): int(pool["slots"]) for pool in reply["pools"]})
+
+
+def judged_pools(wanted: Iterable[PoolSettings], there: Mapping[str, int]) -> Iterator[Finding]:
+    """What is missing, and what is smaller than it should be; larger is the operator's affair."""
+    for pool in wanted:
+        slots = there.get(pool.name)
+        if slots is None:
+            yield Finding("pool", pool.name, Severity.ERROR, "missing: its tasks would never start", CURE)
+        elif slots < 1:
+            yield Finding("pool", pool.name, Severity.ERROR, "has no slots: its tasks would never start", CURE)
+        elif slots < pool.slots:
+            yield Finding("pool", pool.name, Severity.WARNING, f"has {slots} slots, {pool.slots} are meant", CURE)
+        else:
+            yield Finding("pool", pool.name, Severity.OK, f"{slots} slots")
+
+
+def look_at_bounds(site: Site, slot: str) -> Iterator[Finding]:
+    """Say what bounds the nights of a slot, by the newest of its builds of which something was published."""
+    slots = {pool.name: pool.slots for pool in pools_of(site.settings)}
+    before = BuildKey(date.max, "")
+    for _ in range(BUILDS):
+        build = preceding_build(site.ledger, slot, before)
+        if build is None:
+            break
+        done = publications_of_build(site.ledger, build.id)
+        work = [
+            publication.seconds for publication in done if publication.state is State.PUBLISHED and publication.seconds
+        ]
+        if work:
+            shown = ", ".join(f"{name} {seconds / 60:.1f} min" for name, seconds in night_bounds(work, slots))
+            yield Finding("bounds", slot, Severity.OK, f"{len(work)} artifacts of {build.key} take at least: {shown}")
+            return
+        before = build.key
+    yield Finding("bounds", slot, Severity.OK, f"not known: nothing of its last {BUILDS} builds was published")
+
+
+def night_bounds(work: Sequence[Mapping[str, float]], slots: Mapping[str, int]) -> list[tuple[str, float]]:
+    """What bounds a night, and for how many seconds it takes at least by each bound; the longest first.
+
+    Args:
+        work: Seconds by phase of each artifact.
+        slots: Of Airflow's pools, by name.
+    """
+    preparing = [seconds.get(PREPARING, 0.0) for seconds in work]
+    publishing = [sum(seconds.values()) - seconds.get(PREPARING, 0.0) for seconds in work]
+    bounds = {
+        f"preparing in {slots['prepare']} slots": sum(preparing) / slots["prepare"],
+        f"publishing in {slots['publish']} slots": sum(publishing) / slots["publish"],
+        "the longest artifact": max(map(sum, zip(preparing, publishing, strict=True))),
+    }
+    return sorted(bounds.items(), key=lambda bound: -bound[1])

@@ -1,0 +1,407 @@
+"""`/health` and `/metrics`, for the web application that is mounted in Airflow's API server.
+
+Neither is open: both name stores, gateways and repositories, and a look costs requests to them. `/health` takes a login
+of Airflow or the token, so that a probe can send the token, too; `/metrics` takes the token alone, since Prometheus has
+no login. The token is the password of the connection `metrics_connection`; without one `/metrics` answers 401 always.
+For a probe without any credentials there is Airflow's own `/api/v2/monitor/health`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+from sqlalchemy import Connection, RowMapping, func, select
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from include.errors import NightshiftError
+from include.fts.client.open import connected_credential, open_client, server_url
+from include.gateway.client.client import open_gateway
+from include.gateway.client.values import LeaseInfo
+from include.ledger.engine import reading, shown
+from include.ledger.migrate import version
+from include.monitoring.findings import Check, Finding, PreflightReport, Severity, run
+from include.monitoring.store_checks import look_at_store
+from include.monitoring.watch import lease_key
+from include.nightlies.records.tables import collections, damaged, publications
+from include.nightlies.rules.states import State
+from include.notify.records import alerts, first_seen
+from include.replicas.states import ReplicaLook, replicas
+from include.settings.errors import SettingsError
+from include.settings.urls import base_url
+from include.site.site import Site
+from include.stageout.states import TransferState
+from include.stageout.status import waiting_since
+from include.stageout.tables import stageout_transfers
+
+LIMIT_S = 5.0
+"""How long one part may take to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What one look found.
+
+    Attributes:
+        report: A finding for each part: `ledger`, `store`, `gateway` or, where there are storage sites, `fts`. Gateways
+            and FTS servers are named by their connections.
+        leases: Those that are held now, by repository, where the gateway answered.
+    """
+
+    report: PreflightReport
+    leases: dict[str, list[LeaseInfo]]
+
+
+def look_at_health(site: Site, *, limit_s: float = LIMIT_S) -> Health:
+    """Check all parts side by side. Changes nothing, and a part that is away hides no other.
+
+    Args:
+        site: The deployment.
+        limit_s: Seconds after which a part counts as away.
+    """
+    settings = site.settings
+    gateways: dict[str, list[str]] = {}
+    for fqrn, repository in settings.repositories.items():
+        gateways.setdefault(repository.gateway, []).append(fqrn)
+    leases: dict[str, list[LeaseInfo]] = {}
+    used = {repository.store for repository in settings.repositories.values()} | {
+        slot.store for slot in settings.slots.values()
+    }
+    checks = [
+        Check("ledger", "ledger", partial(_ledger, site), "Start its server."),
+        *(
+            Check("store", name, partial(look_at_store, site, name, source=False), "Check that the store runs.")
+            for name in sorted(used)
+        ),
+        *(
+            Check("gateway", name, partial(_gateway, site, name, fqrns, leases), "Check that the gateway runs.")
+            for name, fqrns in sorted(gateways.items())
+        ),
+        *(
+            Check("fts", name, partial(_fts, site, name), "Check that the FTS server runs; *Test* of its connection.")
+            for name in (settings.stageout.fts if settings.sites else ())
+        ),
+    ]
+    report = run(checks, limit_s=limit_s)
+    # a gateway that answers later than the limit still writes into its own dictionary
+    return Health(report, dict(leases))
+
+
+def _ledger(site: Site) -> Iterator[Finding]:
+    engine = site.ledger
+    yield Finding("ledger", "ledger", Severity.OK, f"{shown(engine.url)} answers, tables of version {version(engine)}")
+
+
+def _gateway(site: Site, name: str, fqrns: list[str], leases: dict[str, list[LeaseInfo]]) -> Iterator[Finding]:
+    found, port = site.secrets.get(name), site.settings.gateway.port
+    with open_gateway(found, port=port, timeout_s=LIMIT_S, retries=0) as client:
+        held = client.leases()
+    for fqrn in fqrns:
+        leases[fqrn] = [lease for lease in held if lease.repository == fqrn]
+    yield Finding("gateway", name, Severity.OK, f"{base_url(found, port=port)} answers")
+
+
+def _fts(site: Site, name: str) -> Iterator[Finding]:
+    connection = site.secrets.get(name)
+    with open_client(connection, connected_credential(connection), timeout_s=LIMIT_S, retries=0) as client:
+        client.whoami()
+    yield Finding("fts", name, Severity.OK, f"{server_url(connection)} answers")
+
+
+WINDOW = timedelta(hours=24)
+NEWEST = 20_000
+"""So many of the newest publications are read at most, whatever the ledger holds."""
+NAMESPACE = "nightshift"
+_LAST = (
+    ("seconds", "collection_seconds", "Duration of the last collection"),
+    ("kept", "collection_kept_objects", "Objects that the last collection preserved"),
+    ("garbage", "collection_garbage_objects", "Condemned objects that it did not delete"),
+    ("lost", "collection_lost_objects", "Preserved objects that it found lost"),
+)
+
+
+def of_health(health: Health) -> Iterator[Metric]:
+    """Which parts can be reached."""
+    up = _gauge("part_up", "Whether a part of the deployment answers", "part", "name")
+    for finding in health.report.findings:
+        up.add_metric([finding.check, finding.subject], float(finding.severity is not Severity.ERROR))
+    yield up
+
+
+def of_leases(connection: Connection, health: Health, now: datetime) -> Iterator[Metric]:
+    """How many leases are held, and for how long; the DAG `night_watch` notes when it saw each first."""
+    held = _gauge("leases", "Leases that the gateway lists", "repository")
+    oldest = _gauge("lease_oldest_seconds", "Seconds since night_watch first saw the oldest lease", "repository")
+    for fqrn, leases in sorted(health.leases.items()):
+        seen = first_seen(connection, map(lease_key, leases))
+        held.add_metric([fqrn], len(leases))
+        oldest.add_metric([fqrn], max(((now - at).total_seconds() for at in seen), default=0.0))
+    yield from (held, oldest)
+
+
+def of_publications(connection: Connection, now: datetime) -> Iterator[Metric]:
+    """States, sizes, times and failures of what moved within the window."""
+    newest = connection.scalar(select(func.max(publications.c.id))) or 0
+    columns = ("repository", "state", "code", "files", "bytes", "bytes_uploaded", "seconds", "lease_held_s")
+    query = select(*(publications.c[name] for name in columns)).where(
+        publications.c.id > newest - NEWEST, publications.c.updated_at >= now - WINDOW
+    )
+    return publication_metrics(connection.execute(query).mappings())
+
+
+def publication_metrics(rows: Iterable[RowMapping]) -> Iterator[Metric]:
+    """The figures of these rows of the ledger."""
+    states, failures, phases = Counter[Any](), Counter[Any](), Counter[Any]()
+    sums = {name: Counter[str]() for name in ("files", "bytes", "bytes_uploaded", "lease_held_s")}
+    longest = dict[str, float]()
+    for row in rows:
+        fqrn = row["repository"]
+        states[fqrn, row["state"]] += 1
+        if row["state"] == State.FAILED.value:
+            failures[fqrn, row["code"] or "unknown"] += 1
+        if row["state"] != State.PUBLISHED.value:
+            continue
+        for name, counter in sums.items():
+            counter[fqrn] += row[name] or 0
+        for phase, seconds in row["seconds"].items():
+            phases[fqrn, phase] += seconds
+        longest[fqrn] = max(longest.get(fqrn, 0.0), row["lease_held_s"] or 0.0)
+    day = "in the last 24 hours"
+    yield _filled("publications", f"Publications that moved {day}, by state", ("repository", "state"), states)
+    yield _filled("publication_failures", f"Failed {day}, by code of the error", ("repository", "code"), failures)
+    yield _filled("publication_files", f"Files of what was published {day}", ("repository",), sums["files"])
+    yield _filled("publication_bytes", f"Bytes of what was published {day}", ("repository",), sums["bytes"])
+    yield _filled(
+        "publication_uploaded_bytes", f"Bytes that were sent to the store for it {day}", ("repository",),
+        sums["bytes_uploaded"],
+    )  # fmt: skip
+    yield _filled("publication_seconds", f"Time of what was published {day}", ("repository", "phase"), phases)
+    yield _filled("publication_lease_seconds", f"Time under leases {day}", ("repository",), sums["lease_held_s"])
+    yield _filled("publication_lease_longest_seconds", f"Longest time under one lease {day}", ("repository",), longest)
+
+
+def of_collections(connection: Connection) -> Iterator[Metric]:
+    """Sums over all garbage collections, and what the last one left."""
+    labels = ("repository",)
+    done = _counter("collections", "Garbage collections that ended", *labels)
+    deleted = _counter("collection_deleted_objects", "Objects that collections deleted", *labels)
+    size = _counter("collection_deleted_bytes", "Stored bytes of deleted objects that were listed", *labels)
+    totals = select(
+        collections.c.repository,
+        func.count(),
+        func.sum(collections.c.deleted),
+        func.sum(collections.c.bytes_deleted),
+        func.max(collections.c.ended_at).label("last"),
+    ).group_by(collections.c.repository)
+    for fqrn, number, objects, in_bytes, _ in connection.execute(totals):
+        for metric, value in ((done, number), (deleted, objects), (size, in_bytes)):
+            metric.add_metric([fqrn], float(value))
+    yield from (done, deleted, size)
+    newest = totals.subquery()
+    rows = connection.execute(
+        select(collections).join(
+            newest,
+            (newest.c.repository == collections.c.repository) & (newest.c.last == collections.c.ended_at),
+        )
+    ).mappings()
+    last = {row["repository"]: row for row in rows}
+    ends = {fqrn: row["ended_at"].timestamp() for fqrn, row in last.items()}
+    yield _filled("collection_last_timestamp_seconds", "End of the last collection", labels, ends)
+    for column, name, text in _LAST:
+        yield _filled(name, text, labels, {fqrn: row[column] for fqrn, row in last.items()})
+
+
+def of_replicas(connection: Connection, now: datetime) -> Iterator[Metric]:
+    """How far replicas are, by the last look at each."""
+    labels = ("repository", "replica")
+    lag = _gauge("replica_lag_seconds", "Seconds since the revision of the replica was superseded", *labels)
+    trusted = _gauge("replica_trusted", "Whether readers of the replica get a revision of the repository", *labels)
+    looked = _gauge("replica_look_age_seconds", "Seconds since the replica was checked", *labels)
+    for row in connection.execute(select(replicas)).mappings():
+        look = ReplicaLook.from_row(row)
+        names = [look.repository, look.replica]
+        lag.add_metric(names, 0.0 if look.behind_since is None else (now - look.behind_since).total_seconds())
+        trusted.add_metric(names, float(look.state.trusted))
+        looked.add_metric(names, (now - look.looked_at).total_seconds())
+    yield from (lag, trusted, looked)
+
+
+def of_trouble(connection: Connection, now: datetime) -> Iterator[Metric]:
+    """What the ledger knows to be damaged, and messages that could not be sent."""
+    lost = _gauge("damaged_objects", "Objects that a repository needs and its store lost", "repository")
+    for fqrn, number in connection.execute(select(damaged.c.repository, func.count()).group_by(damaged.c.repository)):
+        lost.add_metric([fqrn], number)
+    unsent = select(func.count()).where(
+        alerts.c.last_seen_at >= now - WINDOW, alerts.c.told_at.is_(None), alerts.c.fault.is_not(None)
+    )
+    failed = _gauge("notifications_failed", "Causes of the last 24 hours of which no message could be sent")
+    failed.add_metric([], connection.scalar(unsent) or 0)
+    yield from (lost, failed)
+
+
+def of_transfers(connection: Connection, now: datetime) -> Iterator[Metric]:
+    """Transfers that are not complete, by state; how long one of them is due; failures of the last day by class."""
+    columns = stageout_transfers.c
+    complete = (TransferState.CLEANED, TransferState.KEPT)
+    states = [state.value for state in TransferState if state not in complete]
+    counts = dict.fromkeys(states, 0)
+    query = select(columns.state, func.count().label("files")).where(columns.state.in_(states))
+    counts |= {row.state: row.files for row in connection.execute(query.group_by(columns.state))}
+    yield _filled("transfers", "Transfers that are not complete, by state", ("state",), counts)
+    ages = {state.value: max(0.0, (now - due).total_seconds()) for state, due in waiting_since(connection).items()}
+    yield _filled("transfer_due_seconds", "For how long a transfer of the state is due at most", ("state",), ages)
+    newest = select(columns.failure).where(columns.state == TransferState.FAILED.value, columns.due_at >= now - WINDOW)
+    classes = Counter(row.failure or "unknown" for row in connection.execute(newest.limit(NEWEST)))
+    yield _filled("transfer_failures", "Transfers that failed in the last 24 hours", ("failure",), classes)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
+
+
+def _filled(name: str, text: str, labels: tuple[str, ...], values: Any) -> GaugeMetricFamily:
+    """A gauge with these values, by their label or labels."""
+    metric = _gauge(name, text, *labels)
+    for key, value in sorted(values.items()):
+        metric.add_metric([key] if isinstance(key, str) else list(key), float(value))
+    return metric
+
+
+REMEMBERED_S = 10.0
+"""However many ask, the parts are checked and the ledger is read no more often."""
+
+T = TypeVar("T")
+
+
+class CachedAnswer(Generic[T]):
+    """What a function returned lately; of several who ask at once one calls it, the others wait for its result."""
+
+    def __init__(self, made: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._made, self._clock = made, clock
+        self._lock = threading.Lock()
+        self._kept: tuple[float, T] | None = None
+
+    def __call__(self) -> T:
+        with self._lock:
+            if self._kept is None or self._clock() - self._kept[0] >= REMEMBERED_S:
+                value = self._made()
+                self._kept = self._clock(), value
+            return self._kept[1]
+
+
+class SiteFigures(Collector):
+    """Collects all figures of one moment. Without a ledger only the parts are reported."""
+
+    def __init__(self, site: Site, health: Health, now: datetime) -> None:
+        self._site, self._health, self._now = site, health, now
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics. Raises LedgerError if the ledger was there a moment ago and is not now."""
+        yield from of_health(self._health)
+        if any(
+            finding.severity is Severity.ERROR for finding in self._health.report.findings if finding.check == "ledger"
+        ):
+            return
+        with reading(self._site.ledger) as connection:
+            yield from of_leases(connection, self._health, self._now)
+            yield from of_publications(connection, self._now)
+            yield from of_collections(connection)
+            yield from of_replicas(connection, self._now)
+            yield from of_trouble(connection, self._now)
+            yield from of_transfers(connection, self._now)
+
+
+class Scrape:
+    """Health and page of a deployment, both remembered for some seconds. Raises what opening the deployment raises."""
+
+    def __init__(self, site: Callable[[], Site]) -> None:
+        self._site = site
+        self.health: CachedAnswer[Health] = CachedAnswer(lambda: look_at_health(site()))
+        self.page: CachedAnswer[bytes] = CachedAnswer(self._page)
+
+    def _page(self) -> bytes:
+        registry = CollectorRegistry()
+        registry.register(SiteFigures(self._site(), self.health(), datetime.now(UTC)))
+        return generate_latest(registry)
+
+
+_NOT_KEPT = {"Cache-Control": "no-store"}
+
+
+def routes(site: Callable[[], Site], logged_in: Callable[[Request], Awaitable[bool]]) -> list[Route]:
+    """The routes.
+
+    Args:
+        site: Gives the deployment; called in a thread.
+        logged_in: Whether a request comes from a user of Airflow.
+    """
+    calls = _Calls(site, logged_in)
+    return [Route("/health", calls.health), Route("/metrics", calls.metrics)]
+
+
+class _Calls:
+    def __init__(self, site: Callable[[], Site], logged_in: Callable[[Request], Awaitable[bool]]) -> None:
+        self._site, self._logged_in = site, logged_in
+        self._scrape = Scrape(site)
+
+    async def health(self, request: Request) -> Response:
+        """Whether every part answers: HTTP 200, or 503, with a finding for each."""
+        if not await self._has_token(request) and not await self._logged_in(request):
+            return _refused()
+        try:
+            report = (await asyncio.to_thread(self._scrape.health)).report
+        except NightshiftError as error:
+            return _failed(error)
+        status = "ok" if report.ready else "failed"
+        return JSONResponse({"status": status, **report.to_json()}, 200 if report.ready else 503, _NOT_KEPT)
+
+    async def metrics(self, request: Request) -> Response:
+        """The figures, in the text format of Prometheus."""
+        if not await self._has_token(request):
+            return _refused()
+        try:
+            page = await asyncio.to_thread(self._scrape.page)
+        except NightshiftError as error:
+            return _failed(error)
+        return Response(page, headers={**_NOT_KEPT, "Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    async def _has_token(self, request: Request) -> bool:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not given:
+            return False
+        token = await asyncio.to_thread(self._token)
+        return token is not None and hmac.compare_digest(given.strip().encode("latin-1"), token.encode())
+
+    def _token(self) -> str | None:
+        try:
+            site = self._site()
+            name = site.settings.metrics_connection
+            return site.secrets.get(name).password or None if name else None
+        except SettingsError:
+            return None
+
+
+def _refused() -> Response:
+    return JSONResponse({"detail": "Not authenticated"}, 401, {"WWW-Authenticate": "Bearer", **_NOT_KEPT})
+
+
+def _failed(error: NightshiftError) -> Response:
+    return JSONResponse({"status": "failed", "detail": str(error)}, 503, _NOT_KEPT)

@@ -1,0 +1,190 @@
+"""Stores before a night: reachable, each role may do its work, time agrees, space is left, conditions are kept."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from include.monitoring.findings import Finding, Severity
+from include.settings.model import SiteSettings, StoreSettings
+from include.settings.traits import recorded_traits
+from include.site.site import Site, connection_of, credentials_of, options_of
+from include.storage.errors import StoreError
+from include.storage.kinds import FILE, HTTP, kind_of
+from include.storage.open import open_store
+from include.storage.probe import may_delete
+from include.storage.roles import Role
+from include.storage.store import Store
+
+LOW_SHARE, LEAST_BYTES = 0.10, 2 << 30
+LOGS = "logs"
+
+
+def written(settings: SiteSettings, stores: Iterable[str], logs: Path | None = None) -> dict[str, Path]:
+    """The folders of this machine that a night writes to, by name. `logs`: Airflow's, if the caller knows it."""
+    found = {"var": settings.paths.var, LOGS: logs or _log_folder(os.environ, settings.paths.var)}
+    if settings.ledger.startswith("sqlite:///"):
+        found["ledger"] = Path(settings.ledger.removeprefix("sqlite:///")).parent
+    found["gateway state"] = settings.gateway.state.parent
+    found["spool"] = Path(tempfile.gettempdir())
+    for name in sorted(stores):
+        url = settings.store(name).url
+        if kind_of(url) is FILE:
+            found[f"store {name}"] = Path(unquote(urlsplit(url).path))
+    return found
+
+
+def room(folders: Mapping[str, Path]) -> Iterator[Finding]:
+    """The room that is left where the folders are, or will be."""
+    systems: dict[int, dict[str, Path]] = {}
+    for name, folder in folders.items():
+        there = next((ancestor for ancestor in (folder, *folder.parents) if ancestor.exists()), Path("/"))
+        systems.setdefault(_device(there), {})[name] = there
+    for found in systems.values():
+        usage = shutil.disk_usage(next(iter(found.values())))
+        yield judged_space({name: folders[name] for name in found}, usage.free, usage.total)
+
+
+def judged_space(folders: Mapping[str, Path], free: int, total: int) -> Finding:
+    """What so many bytes mean for the folders of one file system."""
+    limits = f"limits: {LEAST_BYTES / 2**30:.0f} GiB for an error, {LOW_SHARE:.0%} for a warning"
+    where = ", ".join(str(folder) for folder in dict.fromkeys(folders.values()))
+    seen = f"{free / 2**30:.1f} GiB of {total / 2**30:.1f} GiB are free for {where}; {limits}"
+    cure = "Make room, or let a collection run, before the night fills it."
+    if LOGS in folders:
+        cure += " With a full log disk tasks fail with an empty log; `nightshift lab retain` removes old logs."
+    severity = Severity.OK
+    if free < max(LEAST_BYTES, LOW_SHARE * total):
+        severity = Severity.ERROR if free < LEAST_BYTES else Severity.WARNING
+    return Finding("disk", ", ".join(folders), severity, seen, cure if severity is not Severity.OK else "")
+
+
+def _log_folder(environ: Mapping[str, str], var: Path) -> Path:
+    home = Path(environ.get("AIRFLOW_HOME") or var / "airflow")  # the lab's is below `var`
+    return Path(environ.get("AIRFLOW__LOGGING__BASE_LOG_FOLDER") or home / "logs")
+
+
+def _device(folder: Path) -> int:
+    return folder.stat().st_dev
+
+
+TIMEOUT_S = 8.0
+SKEW_WARNING_S, SKEW_ERROR_S = 5.0, 300.0
+"""S3 refuses signatures that are 15 minutes off, leases and changesets are judged by the minute."""
+PROBE = ".nightshift-probe-preflight"
+RECORD_PROBE = ".nightshift/preflight"  # a collector stores nothing elsewhere
+
+
+def opened(site: Site, name: str, role: Role = Role.PUBLISHER) -> Store:
+    """A store that is asked once and not for long, without what the ledger has of it."""
+    settings = site.settings.store(name)
+    bounded = settings.model_copy(update={"retries": 1, "timeout_s": min(settings.timeout_s, TIMEOUT_S)})
+    credentials = credentials_of(settings, site.secrets, role)
+    return open_store(settings.url, credentials=credentials, options=options_of(bounded))
+
+
+def look_at_store(site: Site, name: str, *, source: bool) -> Iterator[Finding]:
+    """Whether it answers. `source`: builds are read from here."""
+    settings = site.settings.store(name)
+    opened(site, name).head("nightshift-preflight")
+    what = "answers; builds are read from here" if source else "answers"
+    yield Finding("store", name, Severity.OK, f"{settings.url} {what}")
+
+
+def roles(site: Site, fqrn: str) -> Iterator[Finding]:
+    """Put, get and delete a probe in a repository's store, by each of the keys that its settings name."""
+    settings = site.settings.store(site.settings.repository(fqrn).store)
+    own = {Role.GATEWAY: settings.gateway_connection, Role.COLLECTOR: settings.collector_connection}
+    for role in (Role.PUBLISHER, *(role for role, connection in own.items() if connection)):
+        store, subject = opened(site, settings.name, role).child(fqrn), f"{fqrn} as {role.value}"
+        if not store.writable:
+            what = f"store {settings.name} can only be read"
+            yield Finding("roles", subject, Severity.ERROR, what, "Name a store with s3:// or file://.")
+            continue
+        probe = RECORD_PROBE if role is Role.COLLECTOR else PROBE
+        key, data = f"{probe}-{secrets.token_hex(4)}/object", secrets.token_bytes(32)
+        step = "put"
+        try:
+            store.put(key, data)
+            step = "get"
+            if store.get(key) != data:
+                raise StoreError("other bytes came back than were stored", key=key)
+            step = "delete"
+            store.delete([key])
+            if role is Role.COLLECTOR:
+                may_delete(store)
+        except StoreError as error:
+            connection = connection_of(settings, role)
+            cure = f"Correct connection {connection!r}, or the bucket's policy: nightshift settings roles"
+            seen = f"cannot {step} an object: {error}".rstrip(".")
+            yield Finding("roles", subject, Severity.ERROR, seen, cure)
+        else:
+            yield Finding("roles", subject, Severity.OK, "put, got and deleted an object")
+
+
+def clock(settings: StoreSettings) -> Iterator[Finding]:
+    """How far our clock and the store's are apart, by the `Date` of its reply; nothing for a folder."""
+    url = settings.endpoint or settings.url
+    if kind_of(url) is HTTP:
+        yield from skew("store", settings.name, url)
+
+
+def skew(what: str, subject: str, url: str, *, authorities: str | None = None) -> Iterator[Finding]:
+    """The same for whatever speaks HTTP at a URL. `authorities`: a PEM bundle, if not the system's."""
+    import requests
+
+    with requests.Session() as session:
+        session.trust_env = False
+        session.verify = authorities or True
+        before = datetime.now(UTC)
+        reply = session.head(url, timeout=TIMEOUT_S, allow_redirects=False)
+        after = datetime.now(UTC)
+    name = f"{what} {subject}"
+    try:
+        theirs = parsedate_to_datetime(reply.headers["Date"]).astimezone(UTC)
+    except (KeyError, ValueError, TypeError):
+        yield Finding("clock", name, Severity.OK, "does not report its time")
+        return
+    yield judged_skew(name, (theirs - (before + (after - before) / 2)).total_seconds())
+
+
+def judged_skew(name: str, seconds: float) -> Finding:
+    """The finding about a difference; a `Date` has whole seconds, so that less than 2 s counts as none."""
+    apart = "agrees with ours" if abs(seconds) < 2 else f"is {seconds:+.0f} s off ours"
+    severity = Severity.OK
+    if abs(seconds) >= SKEW_WARNING_S:
+        severity = Severity.ERROR if abs(seconds) >= SKEW_ERROR_S else Severity.WARNING
+    cure = "" if severity is Severity.OK else "Let both machines keep their time by NTP (chronyc tracking)."
+    return Finding("clock", name, severity, f"its clock {apart}", cure)
+
+
+def conditions(site: Site, name: str) -> Iterator[Finding]:
+    """What `settings check` saw the store keep when writers raced, and what that means for its repositories."""
+    settings, store = site.settings, site.settings.store(name)
+    fqrns = [repository for repository in settings.repositories.values() if repository.store == name]
+    kind = kind_of(store.url)
+    if not fqrns or kind.is_local or not kind.writable:
+        return
+    traits, check = recorded_traits(site.ledger, store), "conditional writes"
+    if traits is None:
+        cure = "Run: nightshift settings check"
+        yield Finding(check, name, Severity.WARNING, "it was never tried whether racing writers are kept apart", cure)
+        return
+    many = [repository.fqrn for repository in fqrns if repository.manifest_writers > 1]
+    if not traits.replace and many:
+        cure = "Set `manifest_writers: 1`, or move the repository to another store."
+        seen = f"conditional replace is ignored, and {', '.join(many)} may have several writers"
+        yield Finding(check, name, Severity.ERROR, seen, cure)
+    elif not traits.put_if_absent:
+        cure = "Create no repository here; two creations could undo each other."
+        yield Finding(check, name, Severity.WARNING, "put-if-absent is ignored", cure)
+    else:
+        kept = "kept" if traits.replace else "not needed: one writer"
+        yield Finding(check, name, Severity.OK, f"put-if-absent kept, conditional replace {kept}")

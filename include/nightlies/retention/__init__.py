@@ -1,1 +1,0 @@
-"""Removing the builds that no rule of retention keeps."""

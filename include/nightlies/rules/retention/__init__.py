@@ -1,1 +1,0 @@
-"""Which builds of a slot stay in the repository. Pure."""

@@ -1,1 +1,0 @@
-"""Taking back a build, or some of it."""

@@ -1,1 +1,0 @@
-"""The page *Nights*: `page` reads, by `rows`, and `view` makes of that what is shown."""

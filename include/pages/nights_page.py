@@ -1,0 +1,144 @@
+"""*Nights*: the list of nights, and for each slot and date the matrix of project x platform, live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from include.monitoring.render import rows_of
+from include.monitoring.summaries import read_summary
+from include.monitoring.summary import Fate, Summary
+from include.nightlies.records import builds, progress
+from include.nightlies.records.quality import QualityRecord
+from include.nightlies.rules.build import BuildKey
+from include.nightlies.rules.links import all_links_of
+from include.nightlies.rules.states import State
+from include.nightlies.steps.sources import absolute
+from include.pages import nights_rows as rows
+from include.pages.addresses import night, run_of, start
+from include.pages.asked import Asked
+from include.pages.nights_view import cell_of, matrices, progress_of
+from include.pages.provenance import open_leases
+from include.provenance.interventions import standing
+from include.quality.pages import docs_file, folder_of_run
+from include.settings.model import Slot
+from include.settings.urls import browser_url
+from include.site.site import Site
+
+BUSY_S, QUIET_S = 3, 20
+"""How often the page asks for news while something runs, and otherwise."""
+
+
+def read(asked: Asked) -> dict[str, Any]:
+    """The list of nights; with `slot` and `date`, or the `run` of one, a single night."""
+    slots, run = asked.site.settings.slots, asked.text("run")
+    slot, day = asked.choice("slot", slots), asked.day("date")
+    of_run = rows.night_of_run(asked.site.ledger, run) if run else None
+    if of_run is not None and of_run[0] in slots:
+        slot, day = of_run
+    shared = {"slots": sorted(slots), "slot": slot, "day": day, "night_url": night}
+    if slot is not None and day is not None:
+        return shared | {"night": _night(asked, slots[slot], day)}
+    note = f"Run {run} has not recorded an artifact of a night, and judged none." if run else None
+    return shared | {"night": None, "note": note, **_list(asked, slot)}
+
+
+def _list(asked: Asked, slot: str | None) -> dict[str, Any]:
+    until, below = asked.day("until"), asked.whole("below")
+    after = rows.Cursor(until, below) if until is not None and below is not None else None
+    found = rows.newest_builds(asked.site.ledger, slot=slot, after=after, limit=rows.PAGE + 1)
+    shown = found[: rows.PAGE]
+    last = shown[-1] if len(found) > rows.PAGE else None
+    slots = asked.site.settings.slots
+    shown = rows.kept_back(
+        asked.site.ledger, [slot] if slot else slots, shown, after=after, more=last is not None
+    )  # fmt: skip
+    busy = any(not state.ended for row in shown for state in row.states)
+    return {
+        "builds": shown,
+        "verdicts": rows.verdicts(asked.site.ledger, slots, shown),
+        "states": [state for state in State if any(row.states[state] for row in shown)],
+        "older": f"nights?slot={slot or ''}&until={last.date}&below={last.id}" if last else None,
+        "begun": after is not None,
+        "every": BUSY_S if busy else QUIET_S,
+    }
+
+
+def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
+    ledger = asked.site.ledger
+    summary = read_summary(ledger, slot, day, now=asked.now)
+    ids = [line.publication.id for line in summary.lines if line.publication is not None]
+    preparing = [
+        line.publication.id
+        for line in summary.lines
+        if line.publication is not None and line.publication.state is State.PREPARING
+    ]
+    noted = progress.of_publications(ledger, preparing)
+    before = _before(asked.site, slot, summary) if noted else {}
+
+    def reached(url: str) -> str | None:
+        return browser_url(asked.site.settings, absolute(asked.site, slot.store, url))
+
+    make = partial(cell_of, slot=slot.name, browser_url=reached, noted=noted, before=before)
+    cells = [(line, make(line)) for line in summary.lines]
+    builds_ = [build.id for build in builds.builds_of(ledger, slot.name, day)]
+    runs = rows.runs_of(ledger, builds_) if ids else ()
+    busy = any(run.busy for run in runs)
+    previous, following = rows.neighbours(ledger, slot.name, day)
+    return {
+        "summary": summary,
+        "blocked": [
+            (record, rows_of(record), run_of(record.run_id), _docs(asked, record)) for record in summary.blocked
+        ],
+        "repository": slot.repository,
+        "matrices": matrices(summary, cells),
+        "problems": [cell for line, cell in cells if not line.fate.good],
+        "progress": progress_of(summary, asked.now),
+        "counts": [(fate, summary.count(fate)) for fate in Fate if summary.count(fate)],
+        "total": summary.total(),
+        "runs": [(number, run, run_of(run.run)) for number, run in enumerate(runs, 1)],
+        "links": rows.links_of_slot(ledger, slot.name, all_links_of(slot), slot.repository),
+        "run_url": run_of,
+        "leases": open_leases(asked, slot.repository),
+        "freeze": asked.services.ask(
+            f"freeze {slot.repository}", lambda: standing(asked.site, slot.repository, asked.now)
+        ),
+        "actions": _actions(slot, day, summary),
+        "previous": previous,
+        "following": following,
+        "every": BUSY_S if busy else QUIET_S,
+    }
+
+
+def _before(site: Site, slot: Slot, summary: Summary) -> dict[tuple[str, str], int]:
+    """The sizes of the build before, for the estimate of what is being prepared."""
+    oldest = min((BuildKey(summary.date, build_id) for build_id in summary.builds), default=BuildKey(summary.date, ""))
+    build = builds.preceding_build(site.ledger, slot.name, oldest)
+    return {} if build is None else rows.bytes_before(site.ledger, build.id)
+
+
+def _docs(asked: Asked, record: QualityRecord) -> str | None:
+    """The Data Docs of the run that judged a build; None if this machine does not have them."""
+    folder = folder_of_run(asked.site.settings.paths.var, record.slot, record.run_id)
+    page = "index.html"
+    file = docs_file(asked.site.settings.paths.var, record.slot, folder.name, page)
+    return None if file is None else f"quality/{quote(record.slot)}/{folder.name}/{page}"
+
+
+def _actions(slot: Slot, day: date, summary: Summary) -> Sequence[tuple[str, str]]:
+    """What a person may do about the night, each a link to a filled-in form."""
+    which = {"slot": slot.name, "build_date": day.isoformat()}
+    found = [("Accept quality", start("accept", **which))] if summary.blocked else []
+    found.append(("Install again", start("install", **which)))
+    lacking = ",".join(line.name for line in summary.lacking if line.publication is not None)
+    if lacking:
+        found.append(("Publish without what failed", start("without", **which, without=lacking)))
+    for build_id in summary.builds:
+        found.append((f"Undo build {build_id}", start("undo", slot=slot.name, build_id=build_id)))
+        found.append((f"Redo build {build_id}", start("redo", slot=slot.name, build_id=build_id)))
+    found.append((f"Freeze {slot.repository}", start("freeze", repository=slot.repository)))
+    found.append((f"Thaw {slot.repository}", start("thaw", repository=slot.repository)))
+    return found

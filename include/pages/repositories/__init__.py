@@ -1,1 +1,0 @@
-"""The page *Repositories*: `page` reads, by `rows`, and `view` makes of that what is shown."""

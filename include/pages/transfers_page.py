@@ -1,0 +1,271 @@
+"""*Transfer*: one file with its whole history, the reason of each move, and its job at FTS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from include.errors import NightshiftError
+from include.fts.client.open import server_url
+from include.pages import transfers_rows as rows
+from include.pages import transfers_view as view
+from include.pages.addresses import transfer
+from include.pages.asked import Asked, BadPageQuery
+from include.pages.registry import PREFIX, STAGEOUT_API
+from include.pages.services import NOT_YET
+from include.settings.errors import SettingsError
+from include.stageout.archive import history
+from include.stageout.attempts.queues import Link, ask_optimizers, decisions_by_link
+from include.stageout.findings import FindingKind
+from include.stageout.retry import TransferFailureClass
+from include.stageout.states import TRANSFER_MOVES, StageoutComponent, TransferState
+from include.stageout.status import (
+    MAX_PAGE,
+    TransferCount,
+    TransferFilter,
+    count_transfers,
+    list_transfers,
+    sum_counts,
+    transfer_status,
+)
+
+API = STAGEOUT_API.removeprefix(f"{PREFIX}/")
+"""Relative to a page, below any base path of Airflow."""
+CHOOSING = ("user", "workflow", "job", "source", "destination", "site", "name", "failure", "state")
+"""Parameters of a list that choose transfers; the API's have the same names."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferChange:
+    """A button. `states`: those that it changes; `effect`: what it does, shown before the second press."""
+
+    verb: str
+    label: str
+    effect: str
+    states: tuple[TransferState, ...]
+
+    @property
+    def url(self) -> str:
+        """What is called."""
+        return f"{API}/transfers/{self.verb}"
+
+    def listed(self, given: Mapping[str, str]) -> str | None:
+        """The call that lists what of a list of the page it changes; None: its states have nothing of that."""
+        asked = [state for state in given.get("state", "").split(",") if state]
+        states = [state.value for state in self.states if not asked or state.value in asked]
+        query = [(name, given[name]) for name in CHOOSING if name in given and name != "state"]
+        query += [*(("state", state) for state in states), ("archived", "false"), ("limit", str(MAX_PAGE))]
+        return f"{API}/transfers?{urlencode(query)}" if states else None
+
+
+def _before(*after: TransferState) -> tuple[TransferState, ...]:
+    """The states from which a person makes a transfer one of these."""
+    made = {move[0] for move, rule in TRANSFER_MOVES.items()
+            if move[1] in after and rule.component is StageoutComponent.PERSON}  # fmt: skip
+    return tuple(state for state in TransferState if state in made)
+
+
+CHANGES = (
+    TransferChange(
+        "kill", "Kill", "What FTS has is killed when FTS confirms it; what is copied already goes on.",
+        _before(TransferState.KILLED, TransferState.KILLING),
+    ),
+    TransferChange(
+        "resubmit", "Resubmit", "Failed and killed transfers are tried again, with all their retries.",
+        _before(TransferState.NEW),
+    ),
+)  # fmt: skip
+
+
+def changes_of_list(given: Mapping[str, str]) -> list[tuple[TransferChange, str]]:
+    """The buttons of a list, each with its call; none of a list that nothing was chosen for."""
+    if not any(name in given for name in CHOOSING):
+        return []
+    return [(change, url) for change in CHANGES if (url := change.listed(given)) is not None]
+
+
+OVERVIEW_EVERY_S, OLD_S = 15, 0
+"""How often the page asks for news where it shows the newest, and elsewhere: never."""
+SOON_S = 2
+"""The same while a part of it has no answer yet."""
+PAGE = 50
+_STATES = {state.value: state for state in TransferState}
+_NAMES = ("user", "workflow", "job", "source", "destination", "site", "name", "failure", "state", "archived", "finding")
+_FINDINGS = {kind.value: kind for kind in FindingKind}
+_ARCHIVED = {"yes": True, "no": False}
+
+
+def read_overview(asked: Asked) -> dict[str, Any]:
+    """Transfers of the user who asks, or of all users for an operator. Raises BadPageQuery.
+
+    Parameters choose: `user`, `workflow`, `job`, `source`, `destination`, `site`, `name`, `failure`, `state` (one or
+    more, by commas), `archived` (yes: those too); `finding` of the census; `after` a row of the list.
+    """
+    given = {name: value for name in _NAMES if (value := asked.text(name)) is not None}
+    wanted, after = chosen(asked, given), asked.whole("after")
+    asked.choice("finding", _FINDINGS)
+    archived = asked.choice("archived", _ARCHIVED) == "yes"
+    page = list_transfers(asked.site.ledger, wanted, after=after, limit=PAGE, archived=archived)
+    values = {
+        "given": given,
+        "operator": asked.user.operator,
+        "user": asked.user.name,
+        "states": list(_STATES),
+        "sites": sorted(asked.site.settings.sites),
+        "failure_classes": [kind.value for kind in TransferFailureClass],
+        "phases": view.PHASES,
+        "changes": changes_of_list(given) if asked.user.may_change else [],
+        "most": MAX_PAGE,
+        "rows": [(row, view.kind_of(row.state), transfer(row.id)) for row in page.rows],
+        "older": address(given, after=str(page.after)) if page.after is not None else None,
+        "newest": address(given),
+        "begun": after is not None,
+        "now": asked.now,
+        "address": address,
+        "shown": view.SHOWN,
+    }
+    if after is not None:
+        return values | {"figures": None, "every": OLD_S}
+    figures = _figures(asked, wanted, given.get("finding"))
+    answers = (figures["complete"], figures["rest"] and figures["rest"]["ended"])
+    waits = any(answer is NOT_YET for answer in answers)
+    return values | {"figures": figures, "every": SOON_S if waits else OVERVIEW_EVERY_S}
+
+
+def chosen(asked: Asked, given: Mapping[str, str]) -> TransferFilter:
+    """What the parameters choose, of what the user may see. Raises BadPageQuery."""
+    owner = given.get("user")
+    if not asked.user.operator:
+        if owner not in (None, asked.user.name):
+            raise BadPageQuery("user", "only operators see transfers of other users")
+        owner = asked.user.name
+    states = [state for state in given.get("state", "").split(",") if state]
+    for state in states:
+        if state not in _STATES:
+            raise BadPageQuery("state", f"{state[:64]!r} is not a state; states: {', '.join(_STATES)}")
+    if "workflow" not in given and ("job" in given or "name" in given):
+        raise BadPageQuery("workflow", "a job and a name are looked for in one workflow")
+    return TransferFilter(
+        owner, given.get("workflow"), given.get("job"), given.get("source"), given.get("destination"),
+        given.get("site"), given.get("name"), given.get("failure"), tuple(_STATES[state] for state in states),
+    )  # fmt: skip
+
+
+def address(given: Mapping[str, str], **more: str) -> str:
+    """The page with these parameters; an empty one is left out."""
+    query = {name: value for name, value in {**given, **more}.items() if value}
+    return f"transfers?{urlencode(query)}" if query else "transfers"
+
+
+def _figures(asked: Asked, wanted: TransferFilter, finding: str | None) -> dict[str, Any]:
+    """Counts and what is beside them: of all that the user may see, or of what the parameters choose of that."""
+    ledger, remembered, owner = asked.site.ledger, asked.remembered, wanted.owner
+    if wanted.workflow is not None:
+        whole = TransferFilter(owner=owner, workflow=wanted.workflow)
+        of_it = remembered(("transfers", whole), lambda: count_transfers(ledger, whole))
+        counts = _tables(of_it, wanted)
+        return {"counts": counts, "limits": _limits(asked, counts), "complete": None, "rest": None, "whose": owner}
+    complete = asked.services.ask(
+        f"complete transfers {owner or ''}", lambda: rows.complete_counts(ledger, remembered, owner)
+    )
+
+    def tables() -> dict[str, Any]:
+        return _tables((*rows.open_counts(ledger, remembered, owner), *(complete.value or ())), wanted)
+
+    link = (wanted.source, wanted.destination, wanted.site)
+    counts = remembered(("tables", owner, link, complete.value is None), tables)
+    hours = min(24, asked.site.settings.stageout.archive_hours)
+    ended = asked.services.ask(
+        f"ended transfers {owner or ''}",
+        lambda: (
+            rows.hours(ledger, remembered, owner, now=asked.now, count=hours),
+            rows.days(ledger, owner, now=asked.now),
+        ),
+    )
+    by_hour, by_day = ended.value or ((), ())
+    oldest, held, found, failed = remembered(
+        ("trouble", owner, finding),
+        lambda: (
+            rows.oldest_due(ledger, owner),
+            rows.held(ledger, owner),
+            rows.findings(ledger, owner, finding),
+            rows.failures(ledger, owner),
+        ),
+    )
+    kinds, shown = found
+    rest = {
+        "oldest": oldest,
+        "held": held,
+        "findings": [(row, transfer(row.transfer) if row.transfer else None) for row in shown],
+        "kinds": kinds,
+        "failures": [(row, view.retries_of(row.failure)) for row in failed],
+        "ended": ended,
+        "hour_figure": view.hour_figure(by_hour) if by_hour else None,
+        "day_figure": view.day_figure(by_day) if by_day else None,
+        "days": by_day[::-1],
+    }
+    limits = _limits(asked, counts)
+    return {"counts": counts, "limits": limits, "complete": complete, "rest": rest, "whose": owner}
+
+
+def _limits(asked: Asked, counts: Mapping[str, Any]) -> dict[str, Any]:
+    """What FTS's optimizers decided of the links that are shown, and which servers did not say."""
+    answer = asked.services.ask("decisions of FTS", lambda: ask_optimizers(asked.site))
+    if answer.value is None:
+        return {"links": {}, "faults": [answer.fault] if answer.fault else []}
+    groups = next(groups for name, _, groups in counts["tables"] if name == "link")
+    links: list[Link] = [(group.query["source"], group.query["destination"]) for group in groups[: view.SHOWN]]
+    faults = [str(error) for error in answer.value.values() if isinstance(error, NightshiftError)]
+    return {"links": decisions_by_link(links, asked.site.settings.sites, answer.value), "faults": faults}
+
+
+def _tables(counts: tuple[TransferCount, ...], wanted: TransferFilter) -> dict[str, Any]:
+    some = [
+        count for count in counts
+        if wanted.source in (None, count.source) and wanted.destination in (None, count.destination)
+        and wanted.site in (None, count.source, count.destination)
+    ]  # fmt: skip
+    states = sum_counts(some, lambda count: count.state)
+    return {
+        "states": [(state, view.kind_of(state), states[state]) for state in TransferState if state in states],
+        "tables": [
+            ("user", "User", view.groups(some, view.by_user, "user")),
+            ("link", "Link", view.groups(some, view.by_link, "source", "destination")),
+            ("site", "Site", view.groups(some, view.by_site, "site")),
+        ],
+    }
+
+
+EVERY_S = 10
+
+
+def read(asked: Asked) -> dict[str, Any]:
+    """The transfer `id`, if it is the user's own or an operator asks. Raises BadPageQuery."""
+    number = asked.whole("id", least=1)
+    found = None if number is None else transfer_status(asked.site.ledger, number)
+    if found is None or not asked.user.may_see(found.owner):
+        raise BadPageQuery("id", f"you have no transfer {number}")
+    server = rows.server_of(asked.site.ledger, found.fts_id) if found.fts_id else None
+    return {
+        "row": found,
+        "kind": view.kind_of(found.state),
+        "moves": view.shown_moves(found.created_at, history(asked.site.ledger, found.id)),
+        "changes": () if found.archived or not asked.user.may_change else CHANGES,
+        "retries": view.retries_of(found.failure),
+        "server": server,
+        "job": _job_url(asked, server, found.fts_id) if server and found.fts_id else None,
+        "user_url": address({"user": found.owner}),
+        "workflow_url": address({"user": found.owner, "workflow": found.workflow}),
+        "link_url": address({"source": found.source, "destination": found.destination}),
+        "every": 0 if found.archived else EVERY_S,
+    }
+
+
+def _job_url(asked: Asked, server: str, fts_id: str) -> str | None:
+    """The job in the REST interface of its FTS server; None: the connection is not known here."""
+    try:
+        return f"{server_url(asked.site.secrets.get(server))}/jobs/{fts_id}"
+    except SettingsError:
+        return None

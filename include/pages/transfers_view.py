@@ -1,0 +1,148 @@
+"""What the pages of transfers make of counts and rows: phases of states, tables, plots. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from include.pages.charts import bars, figure
+from include.pages.transfers_rows import EndedFiles
+from include.stageout.archive import MoveRecord
+from include.stageout.retry import RETRY_RULES, TransferFailureClass
+from include.stageout.states import TransferState
+from include.stageout.status import TransferCount
+
+SHOWN = 30
+"""Rows of a table of counts; the others are one link away."""
+_T = TransferState
+
+
+@dataclass(frozen=True, slots=True)
+class StatePhase:
+    """States that people take together; `kind`: their style."""
+
+    name: str
+    kind: str
+    states: tuple[TransferState, ...]
+
+    @property
+    def query(self) -> str:
+        """The states as the page's parameter has them."""
+        return ",".join(state.value for state in self.states)
+
+
+PHASES = (
+    StatePhase("waiting", "wait", (_T.NEW, _T.CLAIMED)),
+    # FTS decides how many files of a link are active
+    StatePhase("queued at FTS", "wait", (_T.SUBMITTED,)),
+    StatePhase("active at FTS", "busy", (_T.ACTIVE,)),
+    StatePhase("copied", "busy", (_T.COPIED, _T.DONE, _T.REGISTERED, _T.CLEANING)),
+    StatePhase("retried later", "wait", (_T.RETRY_WAIT,)),
+    StatePhase("needs credential", "bad", (_T.NEEDS_CREDENTIAL,)),
+    StatePhase("failed", "bad", (_T.FAILED,)),
+    StatePhase("killed", "wait", (_T.KILLING, _T.KILLED)),
+    StatePhase("complete", "good", (_T.CLEANED, _T.KEPT)),
+)
+_PHASE_OF: Mapping[TransferState, StatePhase] = {state: phase for phase in PHASES for state in phase.states}
+
+
+@dataclass(slots=True)
+class CountedGroup:
+    """Transfers with one thing in common. `query`: what the list of them is asked with."""
+
+    name: str
+    query: Mapping[str, str]
+    files: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def open(self) -> int:
+        """Those that are not complete."""
+        return self.files.total() - self.files["complete"]
+
+
+def kind_of(state: TransferState) -> str:
+    """The style of a state."""
+    return _PHASE_OF[state].kind
+
+
+def by_user(count: TransferCount) -> Iterable[tuple[str, ...]]:
+    """The user of a count."""
+    return ((count.owner,),)
+
+
+def by_link(count: TransferCount) -> Iterable[tuple[str, ...]]:
+    """The link of a count."""
+    return ((count.source, count.destination),)
+
+
+def by_site(count: TransferCount) -> Iterable[tuple[str, ...]]:
+    """Both sites of a count."""
+    return {(count.source,), (count.destination,)}
+
+
+def groups(
+    counts: Iterable[TransferCount], keys: Callable[[TransferCount], Iterable[tuple[str, ...]]], *query: str
+) -> list[CountedGroup]:
+    """Counts by what they have in common, those with the most files that are not complete first.
+
+    Args:
+        counts: There may be tens of thousands.
+        keys: One of `by_user`, `by_link` and `by_site`.
+        query: The parameters of the list that take the parts of a key.
+    """
+    files: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for count in counts:
+        phase = _PHASE_OF[count.state].name
+        for key in keys(count):
+            files[key][phase] += count.files
+    found = [CountedGroup(" to ".join(key), dict(zip(query, key, strict=True)), sums) for key, sums in files.items()]
+    return sorted(found, key=lambda group: (-group.open, group.name))
+
+
+def retries_of(failure: str | None) -> str:
+    """What is done about a class of failures."""
+    known = {kind.value: kind for kind in TransferFailureClass}
+    if failure not in known:
+        return ""
+    if known[failure] is TransferFailureClass.CREDENTIAL:
+        return "waits for a credential"
+    retries = RETRY_RULES[known[failure]].retries
+    return f"retried {retries} times" if retries else "not retried"
+
+
+def hour_figure(hours: Sequence[EndedFiles]) -> dict[str, Any]:
+    """Transfers by the hour of their end."""
+    return _ended("Files an hour", [hour.at for hour in hours], hours)
+
+
+def day_figure(days: Sequence[EndedFiles]) -> dict[str, Any]:
+    """The same by day."""
+    return _ended("Files a day", [day.at.date() for day in days], days)
+
+
+def _ended(title: str, times: Sequence[Any], ended: Sequence[EndedFiles]) -> dict[str, Any]:
+    traces = [
+        bars("complete", times, [day.complete for day in ended], colour="#10b981"),
+        bars("failed", times, [day.failed for day in ended], colour="#ef4444"),
+    ]
+    return figure(title, traces, whole=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMove:
+    """A move of a transfer, and for how long it was in the state before."""
+
+    move: MoveRecord
+    kind: str
+    after_s: float | None
+
+
+def shown_moves(created_at: datetime, moves: Sequence[MoveRecord]) -> list[ShownMove]:
+    """The history of a transfer, the oldest move first."""
+    times = [created_at, *(move.moved_at for move in moves)]
+    waits = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
+    return [ShownMove(move, kind_of(_T(move.state)), wait) for move, wait in zip(moves, waits, strict=True)]

@@ -1,0 +1,1 @@
+"""Records of who and what published each tree, and who froze a repository."""

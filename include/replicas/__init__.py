@@ -1,0 +1,1 @@
+"""Replicas of repositories: how far they are, and jobs on their nodes."""

@@ -1,0 +1,156 @@
+"""Read the replicas of a repository, and record in the ledger how far each is."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from include.cvmfs.coordination.generation import STATUS_KEY, parse_status_time
+from include.cvmfs.errors import FormatError, RepositoryError
+from include.cvmfs.revision.trust import OpenFailure, failure_of, fetch_trusted
+from include.errors import NightshiftError
+from include.ledger.engine import Bind, reading, writing
+from include.replicas.states import ReplicaLook, ReplicaState, SeenReplica, judge, replicas
+from include.replicas.waiting import CollectionDecision, ReplicaRule, wait_for_replicas
+from include.settings.ssh import chosen
+from include.site.site import Site
+from include.storage.errors import StoreError, Unavailable
+from include.storage.http import HttpStore
+from include.storage.options import StoreOptions
+
+MARKER_KEY = ".cvmfs_is_snapshotting"
+DOCUMENT_BYTES = 256 << 10
+"""Of manifest, certificate, whitelist and status; each has a few KiB."""
+DOCUMENT_S = 10.0
+_EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class ReplicaStore(HttpStore):
+    """A replica's documents: small, and here within seconds, whatever the server sends."""
+
+    def get(self, key: str) -> bytes:
+        """Raises FormatError for more than DOCUMENT_BYTES, Unavailable after DOCUMENT_S, and as every store."""
+        data, end = bytearray(), time.monotonic() + DOCUMENT_S
+        for piece in self.stream(key, block=1):  # pieces as they arrive, so that the time is checked
+            data += piece
+            if len(data) > DOCUMENT_BYTES:
+                raise FormatError("document of a replica", f"{self.url}/{key} has more than {DOCUMENT_BYTES} bytes")
+            if time.monotonic() > end:
+                raise Unavailable(f"{self.url}/{key} is not here after {DOCUMENT_S:g} s", key=key, cause="timeout")
+        return bytes(data)
+
+
+def see(name: str, url: str, *, fqrn: str, public_keys: Sequence[bytes], now: datetime) -> SeenReplica:
+    """Read a replica; what is wrong with it is returned as its fault. `public_keys`: PEM texts of master keys."""
+    store = ReplicaStore.open(url, StoreOptions(timeout_s=DOCUMENT_S, retries=1, connections=4))
+    manifest, fault, reason = None, ReplicaState.UNREACHABLE, ""
+    try:
+        manifest = fetch_trusted(store, fqrn=fqrn, public_keys=public_keys, now=now).manifest
+    except NightshiftError as error:
+        fault, reason = _fault(error), str(error)
+    try:
+        snapshot = _snapshot_since(store, now)
+    except Unavailable as error:
+        # without the marker it is not known whether a snapshot runs
+        return SeenReplica(name=name, url=url, reason=reason or str(error))
+    last = _last_snapshot(store)
+    return SeenReplica(
+        name=name, url=url, manifest=manifest, fault=fault, reason=reason, snapshot_since=snapshot, last_snapshot=last
+    )
+
+
+def _fault(error: NightshiftError) -> ReplicaState:
+    stage = failure_of(error)
+    if isinstance(error, StoreError) or (isinstance(error, RepositoryError) and stage is OpenFailure.DOWNLOAD):
+        return ReplicaState.UNREACHABLE
+    return ReplicaState.WRONG_REPOSITORY if stage is OpenFailure.NAME_MISMATCH else ReplicaState.BAD_SIGNATURE
+
+
+def _snapshot_since(store: ReplicaStore, now: datetime) -> datetime | None:
+    try:
+        found = store.head(MARKER_KEY)
+    except Unavailable:
+        raise
+    except StoreError:
+        return None  # S3 denies what is not there to readers that may not list
+    if found is None:
+        return None
+    # its content is the local time of that machine; from a server that states no time, `modified` is in 1970
+    return min(found.modified, now) if found.modified > _EARLIEST else now
+
+
+def _last_snapshot(store: ReplicaStore) -> datetime | None:
+    """As the stratum 1 states it; None where it states nothing that can be read."""
+    try:
+        fields = json.loads(store.get(STATUS_KEY))
+    except (NightshiftError, ValueError, RecursionError):
+        return None
+    return parse_status_time(fields.get("last_snapshot")) if isinstance(fields, dict) else None
+
+
+AT_ONCE = 8
+
+
+def look_at_replicas(site: Site, fqrn: str, now: datetime, names: Sequence[str] = ()) -> list[ReplicaLook]:
+    """How these replicas compare with stratum 0, or all; changes nothing. One that is away hides no other.
+
+    Raises SettingsError for an unknown name, and what reading stratum 0's manifest raises.
+    """
+    settings = site.settings.repository(fqrn)
+    wanted = chosen(fqrn, settings.replicas, names)
+    if not wanted:
+        return []
+    keys = [settings.public_key.read_bytes()]
+    with ThreadPoolExecutor(AT_ONCE, "replica") as pool:
+        seen = list(
+            pool.map(lambda replica: see(replica.name, replica.url, fqrn=fqrn, public_keys=keys, now=now), wanted)
+        )
+    # after the replicas: what they got meanwhile it has, too
+    head = site.head(fqrn).manifest
+    before = {look.replica: look for look in looks_of(site.ledger, fqrn)}
+    return [judge(look, head, before.get(look.name), now) for look in seen]
+
+
+def record(bind: Bind, looks: Iterable[ReplicaLook]) -> None:
+    """Note the looks in the ledger; one that is older than what is there is left out."""
+    rows = [look.to_row() for look in looks]
+
+    def work(connection: Connection) -> None:
+        for row in rows:
+            key = (replicas.c.repository == row["repository"], replicas.c.replica == row["replica"])
+            newer = update(replicas).where(*key, replicas.c.looked_at <= row["looked_at"])
+            if connection.scalar(select(replicas.c.replica).where(*key)) is None:
+                try:
+                    with connection.begin_nested():
+                        connection.execute(insert(replicas).values(row))
+                    continue
+                except IntegrityError:
+                    pass  # another process looked in this moment
+            connection.execute(newer.values(row))
+
+    writing(bind, work)
+
+
+def looks_of(bind: Bind, fqrn: str) -> list[ReplicaLook]:
+    """The last look at each replica of a repository, by name."""
+    query = select(replicas).where(replicas.c.repository == fqrn).order_by(replicas.c.replica)
+    with reading(bind) as connection:
+        return [ReplicaLook.from_row(row) for row in connection.execute(query).mappings()]
+
+
+def before_collection(site: Site, fqrn: str, now: datetime) -> CollectionDecision:
+    """Read all replicas, record the looks, and decide whether a collection may begin. Raises as `look_at_replicas`."""
+    looks = look_at_replicas(site, fqrn, now)
+    record(site.ledger, looks)
+    return wait_for_replicas(looks, rules_of(site, fqrn), now)
+
+
+def rules_of(site: Site, fqrn: str) -> dict[str, ReplicaRule]:
+    """The limits of a repository's replicas, by name."""
+    return {replica.name: ReplicaRule.of(replica) for replica in site.settings.repository(fqrn).replicas}

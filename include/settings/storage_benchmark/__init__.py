@@ -1,1 +1,0 @@
-"""The block `benchmarks:` of the configuration."""

@@ -1,1 +1,0 @@
-"""Settings of transfers between storage sites."""

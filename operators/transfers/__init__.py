@@ -1,1 +1,0 @@
-"""Transfers by FTS: for others' DAGs, and the passes of stage-out."""
