@@ -220,7 +220,7 @@ class RemindUsersOperator(NightshiftOperator):
     ui_color = "#fef9c3"
 
     def execute(self, context: Context) -> dict[str, str]:
-        from include.stageout.reminders import remind
+        from include.stageout.passes import remind
 
         require_no_backfill(context)
         return {owner: outcome.value for owner, outcome in remind(self.site(), now=clock())}

@@ -19,7 +19,7 @@ from include.fts.states import FailureReason, FailureScope
 from include.ledger.engine import reading
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.claims import ClaimedRows, claim_registered, claim_transfers, keep_claim, look_again
-from include.stageout.cleaning import DONE_WITH_SOURCE, SourceToClean, is_same_file, kept_because, removal_wait
+from include.stageout.findings import DONE_WITH_SOURCE, SourceToClean, is_same_file, kept_because, removal_wait
 from include.stageout.moves import TransferMove, move_transfers, writes_text
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import FileAnswer, FileFacts, SitePlace

@@ -19,10 +19,9 @@ from include.settings.sites import RemoteSite
 from include.stageout.attempts.queues import server_of
 from include.stageout.blocks import close_workflow, note_killed
 from include.stageout.claims import ClaimedRows, claim_transfers, look_again
-from include.stageout.cleaning import is_in_folder_of, is_same_file
 from include.stageout.errors import RESTORE_REFUSED
 from include.stageout.files import digest_of
-from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome
+from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome, is_in_folder_of, is_same_file
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import ListedFile, SitePlace

@@ -14,8 +14,8 @@ from include.fts.states import FailureReason
 from include.ledger.engine import reading
 from include.settings.sites import ChecksumMode
 from include.stageout.archive import history
-from include.stageout.cleaning import GIVEN_UP
 from include.stageout.components.cleaner import CleanReport, clean
+from include.stageout.findings import GIVEN_UP
 from include.stageout.places.facts import FileFacts
 from include.stageout.places.open import open_place
 from include.stageout.states import TransferState

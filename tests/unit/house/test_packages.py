@@ -36,14 +36,12 @@ ALONE = {
     "include.pages.nights_rows": TOGETHER,
     "include.pages.nights_view": PURE,
     "include.pages.publications_view": PURE,
-    "include.pages.transfers_rows": TOGETHER,
     "include.pages.transfers_view": PURE,
     "include.quality.suites": PURE,
     "include.site.stock_collecting": TOGETHER,
     "include.stageout.places.dav": KIND,
     "include.stageout.places.xrootd": KIND,
     "include.stageout.rest.limits": "knows Starlette, which its app does not",
-    "triggers.configured": "imports no Airflow",
 }
 
 

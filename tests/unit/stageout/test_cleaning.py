@@ -8,7 +8,7 @@ import pytest
 
 from include.settings.sites import ChecksumMode
 from include.settings.stageout import StageoutSettings
-from include.stageout.cleaning import GIVEN_UP, SourceToClean, kept_because, removal_wait
+from include.stageout.findings import GIVEN_UP, SourceToClean, kept_because, removal_wait
 from tests.fakes.places import site
 
 SETTINGS = StageoutSettings.model_validate({"identities": {"robert": {"name": "b", "user": "bob"}}})

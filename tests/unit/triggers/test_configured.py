@@ -11,7 +11,7 @@ import pytest
 from include.settings.errors import MissingConnection, SettingsError
 from tests.fakes.plainsite import plain_file
 from tests.fakes.refused import refused
-from triggers.configured import configured
+from triggers.night import configured
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from sqlalchemy import update
 
 from include.notify.notifier import Notifier, Said
 from include.stageout.files import FileToTransfer, StageoutRequest
-from include.stageout.reminders import remind, reminder, waiting_for_credentials
+from include.stageout.passes import remind, reminder, waiting_for_credentials
 from include.stageout.requests import record_request
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_transfers
