@@ -1,4 +1,4 @@
-"""HTTP as our servers read it, with an end: in bytes and in time for each head, and in connections."""
+"""HTTP as our servers read it, with bounds in bytes, in time and in connections; addresses as they are written."""
 
 from __future__ import annotations
 

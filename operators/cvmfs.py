@@ -1,4 +1,5 @@
-"""What operators for CernVM-FS in others' DAGs have in common; they need no row in the ledger beforehand."""
+"""Operators for CernVM-FS in others' DAGs: leases, publications, removals, tags. None needs a row in the ledger
+beforehand."""
 
 from __future__ import annotations
 

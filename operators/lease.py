@@ -1,4 +1,4 @@
-"""Waiting for a busy path in the triggerer, where it holds no worker."""
+"""Tasks that wait in the triggerer, where they hold no worker: for a busy path, and for the end of a freeze."""
 
 from __future__ import annotations
 

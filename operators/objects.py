@@ -1,4 +1,4 @@
-"""What operators for single objects of a store have in common."""
+"""Operators for single objects of a store: put, copy, delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks that every publishing DAG has, after its plan and before its gate: reserve, prepare and publish, verify."""
+"""The tasks of every publishing DAG, after its plan and before its gate: reserve, prepare, inherit, publish, verify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage-out as tasks: the passes that run every minute, the census, and the figures of a day."""
+"""Stage-out as tasks: the passes that run every minute, the census, the figures of a day, and old runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watch the nights: tell people what goes wrong, and send each night's summary at its hour."""
+"""Checks before a night, and the watch of nights: alerts, and each night's summary at its hour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches the index of a build while its night is open. It only watches: what is new is published by tasks."""
+"""Triggers for the index of a build: its first artifact, and its growth while its night is open. They only watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Airflow as commands reach it: its REST API, and the connections that it has and this shell has not."""
+"""Airflow as commands reach it: its REST API, its connections, and runs that are started and followed."""
 
 from __future__ import annotations
 

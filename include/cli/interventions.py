@@ -1,4 +1,4 @@
-"""`nightshift freeze` and `nightshift thaw`: stop changes of a repository for a while; what waits goes on by itself."""
+"""Commands without a group: freeze and thaw a repository, check a site before a night, show who published a path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a gateway and its clients agree on: paths, headers, offers and bodies (docs/formats.md, gateway).
+"""The protocol between a gateway and its clients: paths, holders, signatures, offers and bodies (docs/formats.md,
+gateway).
 
 Paths are relative to ``API``. The ``X-Nightshift-*`` headers, the offers and the members ``request`` and ``generation``
 are Nightshift's own; a stock gateway ignores them.

@@ -1,4 +1,4 @@
-"""Airflow's pools before a night, by its REST API, and how their slots bound it.
+"""Airflow before a night, by its REST API: its pools and how their slots bound the night, and DAGs that are paused.
 
 A task whose pool is missing waits for ever, without a message.
 """

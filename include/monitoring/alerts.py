@@ -1,4 +1,4 @@
-"""The alerts about a slot's night, from its schedule and its summary. Pure."""
+"""The alerts about a slot's night, from its schedule, its summary and the checks before it."""
 
 from __future__ import annotations
 

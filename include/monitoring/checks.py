@@ -1,4 +1,4 @@
-"""The connections that a site names: which there are, what each is for, and whether it is defined."""
+"""The checks before a night: connections, gateways, repositories and all else that a site names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was checked before a night: each thing with its state, and with the hint that puts it right."""
+"""Findings of the checks before a night, each with its state and its hint, and how the checks are run."""
 
 from __future__ import annotations
 

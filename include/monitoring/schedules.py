@@ -1,4 +1,4 @@
-"""When to look before a night: an hour before the first of the slots begins. Pure."""
+"""The time of the checks before a night, and schedules that a change of clocks leaves out. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Stores before a night: reachable, each role may do its work, time agrees, space is left, conditions are kept."""
+"""Stores and folders before a night: reachable, each role may do its work, time agrees, space is left, conditions
+are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What became of a night, from the rows of the ledger alone: every artifact that was expected, with its fate and why.
+"""The account of a night, from the rows of the ledger alone: every artifact that was expected, with its outcome and
+why.
 
 Pure, so that the summary agrees with the ledger: nothing is counted anywhere else.
 """

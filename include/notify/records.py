@@ -1,4 +1,4 @@
-"""What the ledger records of causes: when one was seen, and whether people were notified of it lately."""
+"""Causes in the ledger: when one was seen, and whether people were notified of it lately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The app: every route behind the login that it is given, no content from elsewhere, no script in a page."""
+"""The app: every route behind the login that it is given, no content from elsewhere, no script in a page; rendering."""
 
 from __future__ import annotations
 

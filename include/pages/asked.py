@@ -1,4 +1,4 @@
-"""What a page is asked: the deployment as its settings are now, who asks, when, and the parameters of the URL."""
+"""A request for a page: the deployment as its settings are now, who asks, when, and the parameters of the URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page *Nights* reads from the ledger. Every query has a bound or asks for one night."""
+"""Rows of the ledger for the page *Nights*. Every query has a bound or asks for one night."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""*Provenance*: who published a path of a repository, the newest first, as the ledger has it."""
+"""*Provenance*: who published a path of a repository, the newest first; open leases."""
 
 from __future__ import annotations
 

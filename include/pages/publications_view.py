@@ -1,4 +1,4 @@
-"""What the page *Publications* makes of rows of the ledger: figures of each day, failures by class, plots. Pure."""
+"""The contents of the page *Publications*: figures of each day, failures by class, plots. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page *Repositories* makes of rows of the ledger: revisions, days, figures of Plotly. Pure."""
+"""The contents of the page *Repositories*: revisions, days, figures of Plotly. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""*Transfer*: one file with its whole history, the reason of each move, and its job at FTS."""
+"""*Transfers*, and *Transfer*: one file with its whole history, the reason of each move, and its job at FTS."""
 
 from __future__ import annotations
 

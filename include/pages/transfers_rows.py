@@ -1,4 +1,4 @@
-"""What the pages of transfers read besides `include/stageout/status.py`. A request reads a bounded number of rows.
+"""Rows of the pages of transfers besides `include/stageout/status.py`. A request reads a bounded number of rows.
 
 What has to read an entry of an index for each transfer runs beside the requests, and is kept.
 """

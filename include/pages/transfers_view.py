@@ -1,4 +1,4 @@
-"""What the pages of transfers make of counts and rows: phases of states, tables, plots. Pure."""
+"""The contents of the pages of transfers: phases of states, tables, plots. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every way to publish offers, and what it reports of what it did."""
+"""The interface of every publisher: its calls, its options to prepare, and its report."""
 
 from __future__ import annotations
 

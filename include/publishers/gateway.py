@@ -1,4 +1,5 @@
-"""The kinds of gateway that a native publisher commits through: Nightshift's own, and the stock one.
+"""The kinds of gateway that a native publisher commits through: Nightshift's own, and the stock one with merged
+changes.
 
 Leases are the same through both. What differs is how a commit is made and its outcome found out, and what may be asked
 at all.

@@ -1,4 +1,4 @@
-"""Whether all that a changeset needs is sure to be in the store when it is published (docs/decisions, collections)."""
+"""Objects that a changeset needs, which must be in the store when it is published; directories that stay unused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The four suites: what each compares, and the rules for it. Pure: values from the ledger, index and catalogs."""
+"""Suites of the quality gate, over a build's index, its tree and the nights before it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snapshots and collections of a stratum 1, over SSH."""
+"""Jobs of a stratum 1 over SSH: snapshots, collections, and the configuration of a client."""
 
 from __future__ import annotations
 

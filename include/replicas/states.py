@@ -1,4 +1,4 @@
-"""In which state a replica is, by what it shows and what it showed before. Pure."""
+"""States of a replica, by its answers now and before, and their table in the ledger."""
 
 from __future__ import annotations
 

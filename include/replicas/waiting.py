@@ -1,4 +1,4 @@
-"""Whether a collection may go on in view of the replicas, has to wait for some, or leaves them behind. Pure.
+"""The wait of a collection for replicas: it goes on, waits for some, or leaves them behind. Pure.
 
 A snapshot reads from stratum 0 what its manifest named when the snapshot began. A copy without objects of its own reads
 what its old manifest names, as long as it lags.

@@ -1,4 +1,4 @@
-"""Reads the configuration file into a `Site`, or says everything that is wrong with it at once."""
+"""Reads the configuration file with the line of each key, or reports everything that is wrong with it at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of how an artifact is prepared: what it may hold, what is kept of it, and where it is cut."""
+"""Settings of preparation and of the quality gate: limits of an artifact, its entries, its catalogs, its suites."""
 
 from __future__ import annotations
 

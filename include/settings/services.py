@@ -1,4 +1,4 @@
-"""Settings of the services that Nightshift itself runs, and of where it keeps its files."""
+"""Settings of Nightshift's own services, of its folders, and of notifications."""
 
 from __future__ import annotations
 

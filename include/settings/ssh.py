@@ -1,4 +1,4 @@
-"""How we log in on a machine where `cvmfs_server` runs: a publisher node, or a stratum 1."""
+"""Settings of machines where `cvmfs_server` runs: a publisher node, a stratum 1 with its replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How users' files are staged out: FTS servers, identities, name spaces, limits and times (config/site.yaml)."""
+"""Settings of stage-out: FTS servers, identities, name spaces, limits and times (config/site.yaml)."""
 
 from __future__ import annotations
 

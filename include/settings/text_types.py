@@ -1,4 +1,4 @@
-"""The kinds of text that the configuration holds, each checked where it stands: what is wrong with it, and the cure.
+"""The kinds of text in the configuration, each checked in its place: templates, names, URLs, times.
 
 Relative paths start from the validation's context (``root``), else from the folder that holds `include/`.
 """

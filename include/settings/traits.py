@@ -1,4 +1,4 @@
-"""What each store was seen to keep under racing writers, recorded in the ledger for every machine, and what follows."""
+"""The ledger of a configuration, and the traits of each store that writers were seen to keep in a race."""
 
 from __future__ import annotations
 

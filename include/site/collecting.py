@@ -1,4 +1,4 @@
-"""A garbage collection of a repository of the site: its keys, its rules and its brakes."""
+"""A garbage collection of a repository of the site: its keys, its rules and brakes, and that it writes alone."""
 
 from __future__ import annotations
 

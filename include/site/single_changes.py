@@ -1,4 +1,4 @@
-"""Single changes by hand, outside of any night: publish a tree, take places away, move, link, tag.
+"""Single changes by hand, outside of any night: publish a tree, take places away, move, link, tag; the state of a path.
 
 Each is one short lease on the place concerned; what takes long is done before. ``Plan``s say what would be done.
 """

@@ -1,4 +1,4 @@
-"""From names of the site configuration to open clients; the caller hands in the secrets: Airflow or the environment."""
+"""From names of the site configuration to open stores and clients; the caller hands in the secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where files of data sets are registered: one interface, and the ledger's own tables behind it."""
+"""The catalogue of files of data sets: one interface, and the ledger's own tables behind it."""
 
 from __future__ import annotations
 

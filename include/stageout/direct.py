@@ -1,4 +1,4 @@
-"""Files that a task hands to FTS itself, outside of the ledger: what its tries have submitted, and what is left to do.
+"""Files that a task hands to FTS itself, outside of the ledger: jobs of its tries, and what is left to do.
 
 Each try has at most two jobs, whose ids follow from the task alone: of files whose destinations must not exist, and of
 files that may replace what an earlier try left there. So a try that lost a reply, or died, is continued by the next.

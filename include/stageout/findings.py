@@ -1,4 +1,4 @@
-"""What a census finds: rows that do not move, copies that are not there, files that no transfer names."""
+"""Findings of a census, and the rules for sources that may be removed."""
 
 from __future__ import annotations
 

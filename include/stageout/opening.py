@@ -1,4 +1,4 @@
-"""Opens what the components of stage-out work with, from the settings and a source of secrets."""
+"""The tools of the components of stage-out: ledger, clients of FTS and storages, credentials of users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A pass: components take batch after batch, in turns, until nothing is due or the time is over."""
+"""A pass: components take batch after batch, in turns, until nothing is due or the time is over; reminders of
+credentials."""
 
 from __future__ import annotations
 

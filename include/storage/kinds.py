@@ -1,4 +1,4 @@
-"""What kinds of stores there are, and which schemes of URLs name them: the only place that knows schemes."""
+"""The kinds of stores, and the schemes of URLs that name them: the only place that knows schemes."""
 
 from __future__ import annotations
 

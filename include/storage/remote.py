@@ -1,4 +1,5 @@
-"""What S3 and plain HTTP stores share: a client per process, reading, and going on where a connection broke."""
+"""The common part of S3 and plain HTTP stores: a client per process, reading, and repetition after a broken
+connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The folder of a campaign: its plan, and a file for each step that has ended. A file is whole or does not exist."""
+"""The folder of a campaign: its plan, a file for each ended step, and the noise of this machine. A file is whole or
+does not exist."""
 
 from __future__ import annotations
 

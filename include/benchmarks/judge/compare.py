@@ -1,4 +1,4 @@
-"""One figure compared with its baseline, by a rule that is stated with the answer. Pure.
+"""Figures of a campaign, each compared with its baseline by a rule that is stated with the answer. Pure.
 
 The ratio of the two is estimated by the median of all pairs (Hodges and Lehmann). Its interval is that of the test of
 Mann and Whitney, which assumes no distribution, at 95 %. A campaign that is compared several times while it goes on

@@ -1,4 +1,4 @@
-"""The report of a campaign: one HTML file that needs no other, and a PNG of each chart."""
+"""The report of a campaign: one HTML file that needs no other, a PNG of each chart, and its tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Ceph cluster reports of itself, as far as it decides whether and how much may be measured. Pure."""
+"""Targets on a Ceph cluster, and the answers of its client that decide whether and how much may be measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fio as a runner: one job for each load, one thread for each stream."""
+"""Runners that call programs: fio, dd and `rados bench`; one job for each load, one thread for each stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step asks of a runner: streams that read, write, list or delete at the same time. Pure values."""
+"""The load of a step: streams that read, write, list or delete at the same time. Pure values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fio on several hosts at the same time: each has its share of the streams, and begins at the agreed moment."""
+"""A target on several hosts, and fio on them at the same time: each has its share of the streams."""
 
 from __future__ import annotations
 

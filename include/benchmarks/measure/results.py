@@ -1,4 +1,4 @@
-"""What a runner measured. Pure values; campaigns keep them as JSON."""
+"""Results of a runner and histograms of latencies. Pure values; campaigns keep them as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A target as campaigns see it. A new kind is a class beside this one and a case in `open_target`."""
+"""Targets as campaigns see them: folders and buckets. A new kind is a class and a case in `open_target`."""
 
 from __future__ import annotations
 

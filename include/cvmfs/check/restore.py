@@ -1,4 +1,4 @@
-"""Send lost objects again from a tree that has their content: what fits is known by its hash, no other is sent."""
+"""Send lost objects again from a tree that has their content, and count catalogs again."""
 
 from __future__ import annotations
 

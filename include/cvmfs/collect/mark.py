@@ -1,4 +1,4 @@
-"""Which root catalogs and histories a collection keeps, and why. Pure: times and names in, decisions out."""
+"""The mark of a collection: root catalogs and histories that are kept and why, and everything that they need."""
 
 from __future__ import annotations
 

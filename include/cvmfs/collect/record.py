@@ -1,4 +1,4 @@
-"""What collections of a repository remember of each other: ``.nightshift/collections``, the collector's own."""
+"""Rules of a collection, and its records in ``.nightshift/collections``, which are the collector's own."""
 
 from __future__ import annotations
 

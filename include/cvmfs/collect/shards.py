@@ -1,4 +1,4 @@
-"""Names of very many objects, divided by the first byte of their digests, on disk as soon as they are many.
+"""Names of very many objects, divided by the first byte of their digests, in a working folder as soon as they are many.
 
 A record is 22 bytes, as in the lists of condemned objects: digest, suffix letter, hash algorithm.
 """

@@ -1,4 +1,4 @@
-"""Deleting what is on the list that is out: in requests of many keys, several under way, each under a fresh claim."""
+"""Deletions of a collection: requests of many keys, several under way, each under a fresh claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes, of all that nothing needs: by age, by careful mode, and only if it is not suspiciously much."""
+"""The objects that go, of all that nothing needs: by age, by careful mode, and only if it is not suspiciously much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new repository: whitelist, certificate, meta info, root catalog, tags, reflog and manifest."""
+"""A new repository; its keys taken over from the stock tools; its whitelist and manifest signed again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Metadata objects: stored under their hashes, and looked for before a manifest names them."""
+"""Metadata objects: stored under their hashes, remembered, looked for before a manifest names them; the stock
+checksum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite files in memory: how history and reflog are opened, guarded and written (docs/formats.md, databases)."""
+"""SQLite files in memory, and the reflog as one of them (docs/formats.md, databases and reflog)."""
 
 from __future__ import annotations
 

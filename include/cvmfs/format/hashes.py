@@ -1,4 +1,5 @@
-"""Content hashes, the names of objects in a store, and path hashes (docs/formats.md, object names and catalogs)."""
+"""Content hashes and digests, names of objects in a store, and path hashes (docs/formats.md, object names and
+catalogs)."""
 
 from __future__ import annotations
 

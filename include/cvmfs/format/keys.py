@@ -1,4 +1,5 @@
-"""Keys and certificates of a repository, and their files as the stock tools name them (docs/formats.md, keys)."""
+"""Keys and certificates of a repository, their files, and signatures by them (docs/formats.md, keys and signed
+letters)."""
 
 from __future__ import annotations
 

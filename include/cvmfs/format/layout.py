@@ -1,4 +1,4 @@
-"""The order of the columns in a catalog's table of entries: which one a repository has, and SQL that fits it.
+"""The order of the columns in a catalog's table of entries, and the repository's meta info.
 
 Stock publishers merge a nested catalog into its parent without naming columns, so all catalogs of one repository must
 have one layout (docs/decisions, one layout of catalogs; docs/formats.md, catalogs).

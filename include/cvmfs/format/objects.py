@@ -1,4 +1,5 @@
-"""Content-addressed objects out of a store: nothing comes out that has not the hash it is named by."""
+"""Content-addressed objects out of a store, compressed as the stock tools do it: each has the hash that it is named
+by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQLite schema of a catalog, its older revisions, and what a writer does to bring one of them up to date.
+"""The SQLite schema of a catalog with its counters, and its older revisions.
 
 Format: docs/formats.md, catalogs. The order of columns is a matter of ``layout.py``: address them by name.
 """

@@ -1,4 +1,4 @@
-"""From the entries of a tree in path order to nested catalogs, stored bottom-up with exact counters and link counts.
+"""From the entries of a tree in path order to nested catalogs, stored bottom-up with exact counters, within limits.
 
 Format: docs/formats.md, catalogs and statistics counters. Only the catalogs on the way to the current entry are open.
 Equal trees give equal bytes: rows in path order, revision 1, no predecessor, times of the tree itself.

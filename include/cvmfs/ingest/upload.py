@@ -1,4 +1,4 @@
-"""Uploads from many threads over a queue that is bounded in bytes; the first error stops all of it."""
+"""Uploads from many threads over a queue that is bounded in bytes, and the journal of what was sent."""
 
 from __future__ import annotations
 

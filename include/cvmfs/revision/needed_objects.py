@@ -1,4 +1,4 @@
-"""What a subtree of a revision needs, as identities: read once, catalog by catalog, with little of it in memory."""
+"""Objects that a subtree of a revision needs, and the known roots that it comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open a repository with full verification, and read its revisions, tags and reflog."""
+"""Open a repository with full verification, read its revisions, tags and reflog, and begin to edit it."""
 
 from __future__ import annotations
 

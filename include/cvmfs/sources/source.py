@@ -1,4 +1,4 @@
-"""What a tree to be published is made of, and the guards that every tree passes, wherever it comes from.
+"""Entries of a tree that is published, with owners and extended attributes, and the guards that every tree passes.
 
 A source gives entries in any order, each once; content is read while the entry is current, and never twice.
 """

@@ -1,4 +1,4 @@
-"""The inside of a zip file: its directory and the bytes of its members. What is not as it should be is refused.
+"""A zip file as a source: its directory and the bytes of its members. Whatever is malformed is refused.
 
 Its own reader: the standard library's holds the whole directory in memory, cuts names at a NUL, and believes what the
 members' own headers deny.

@@ -1,4 +1,4 @@
-"""A job as it is submitted to FTS (``POST /jobs``). What FTS would refuse is refused here, by file and field."""
+"""Jobs as they are submitted to FTS (``POST /jobs``), and its replies about them."""
 
 from __future__ import annotations
 

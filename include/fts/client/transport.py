@@ -1,4 +1,4 @@
-"""HTTP as an FTS server speaks it: JSON, limits of time and size, no redirects, and errors that show no secret."""
+"""HTTP as FTS speaks it, with a bearer token, a certificate or a signed proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gateway does for an administrator's key: end leases, open and close a repository, collect garbage."""
+"""Calls with an administrator's key: end leases, open and close a repository, collect garbage, and who did so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP as the gateway speaks it: signed calls, time-outs, harmless repetition, and errors that show no token."""
+"""HTTP as the gateway speaks it: signed calls, time-outs, harmless repetition, and replies as errors of the tree."""
 
 from __future__ import annotations
 

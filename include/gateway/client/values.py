@@ -1,4 +1,4 @@
-"""What a gateway reports to a client: repositories, the leases of all holders, and the lease at hand."""
+"""Values of a gateway's answers: repositories, the leases of all holders, and the lease at hand."""
 
 from __future__ import annotations
 

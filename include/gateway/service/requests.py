@@ -1,4 +1,5 @@
-"""Reading requests: everything that a caller may send is either a value here or a clear refusal, never a traceback."""
+"""Requests and replies: everything that a caller may send is either a value here or a clear refusal, never a
+traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects that a repository needs and its store has not, or not whole: they leave the known set until they are back.
+"""Collections in the ledger, and objects that a repository needs and its store lacks, or has in part.
 
 Written where they are found (by a check, the reading back after a night, a publication), read by every preparation.
 """

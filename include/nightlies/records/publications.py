@@ -1,4 +1,4 @@
-"""What the ledger records of a publication: planned, moved, verified, read back. Times are passed in, of any zone.
+"""Publications in the ledger: planned, moved, verified, read back, alone and in bulk. Times are passed in, of any zone.
 
 Every function takes an engine (and is one transaction) or a connection (and joins the caller's).
 """

@@ -1,4 +1,4 @@
-"""What the ledger records of artifacts that were taken back: a night does not install them again by itself."""
+"""Artifacts that were taken back, which no night installs again by itself; directories that runs created."""
 
 from __future__ import annotations
 

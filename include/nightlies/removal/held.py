@@ -1,4 +1,4 @@
-"""Which builds of a slot a repository holds, read from its catalogs, its tags and the records in its store.
+"""Builds of a slot that a repository holds, read from its catalogs, its tags and the records in its store.
 
 The ledger is asked for one thing, the date of a build id, which never changes; without it a build counts as younger.
 """

@@ -1,4 +1,4 @@
-"""What retention would do to a slot's builds: the plan that a person or a task reads before anything is removed."""
+"""The plan of a retention, which a person or a task reads before anything is removed."""
 
 from __future__ import annotations
 

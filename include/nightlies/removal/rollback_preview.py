@@ -1,4 +1,4 @@
-"""What going back to an earlier revision changes for readers: builds, links, other paths and tags, with figures."""
+"""Changes for readers by going back to an earlier revision: builds, links, other paths and tags, with figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take one build back, or some of it: away, or with what its predecessor has in its place; in one revision.
+"""Take one build back, or some of it, in one revision, with its approval and its provenance.
 
 `plan_undo` reports what would happen; `undo` does it. What others published since is not touched: under the
 lease each destination must still hold what was planned for.

@@ -1,4 +1,4 @@
-"""What is to be undone, as the operator wishes it and as it was planned."""
+"""The plan of an undo: the operator's wish, and the builds that links lead to afterwards."""
 
 from __future__ import annotations
 

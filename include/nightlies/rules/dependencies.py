@@ -1,4 +1,4 @@
-"""Whether what an artifact depends on is there yet: it goes in after them, or not at all. Pure."""
+"""Dependencies and requirements of artifacts: one goes in after what it depends on, or not at all. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of a build: one JSON document in which a build system lists the artifacts it made.
+"""The index of a build, and its signature: one JSON document in which a build system lists the artifacts it made.
 
 Format: docs/formats.md, build index. A fault of the document ends with BadIndex; a fault of one artifact only rejects
 that artifact, by name and with its reason, and the others go on.

@@ -1,4 +1,4 @@
-"""Which artifacts of an index no pass of a night has taken yet, by what the ledger has of them. Pure."""
+"""Artifacts of an index that no pass of a night has taken yet, and what changed since the index before. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which artifacts of a build are taken, and in which order. Pure functions."""
+"""The artifacts of a build that are taken, in their order, and cut into batches. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a night goes on and when it ends: one pass after the other over an index that still grows. Pure.
+"""The passes of a night over an index that still grows: how one begins, goes on over outages, and ends. Pure.
 
 Each pass is a run of the slot's DAG; the reasons are in docs/decisions/0016-a-run-for-each-pass.md.
 """

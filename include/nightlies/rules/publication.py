@@ -1,4 +1,4 @@
-"""One publication as the rules see it: its key, its row and the figures of a move."""
+"""One publication as the rules see it: its key, its row, the figures of a move, and the current content of a place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which builds of a slot stay, and why: rules over what the repository holds. Pure.
+"""The builds of a slot that stay, and why: rules over what the repository holds. Pure.
 
 A build stays if one reason for it is found. More is kept, never less, if a build's date is not known, if more leads to
 it, or if its publication is later. A build of a future date stays, and takes no place of another.

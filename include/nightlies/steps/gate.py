@@ -1,4 +1,4 @@
-"""Whether a run did what it had to: whatever is required and missing in the ledger fails it."""
+"""The gate of a run: whatever is required and missing in the ledger fails it."""
 
 from __future__ import annotations
 

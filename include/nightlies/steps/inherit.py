@@ -1,4 +1,4 @@
-"""What a partial build takes from another one: as trees of its own that share every object, or as links."""
+"""Artifacts that a partial build takes from another one: as trees of its own that share every object, or as links."""
 
 from __future__ import annotations
 

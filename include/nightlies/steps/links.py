@@ -1,4 +1,4 @@
-"""Links and tag of a build that is whole; of one that is not, why they stay as they are."""
+"""Links and tag of a complete build, set by commits; of an incomplete one, why they stay as they are."""
 
 from __future__ import annotations
 

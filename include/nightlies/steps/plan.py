@@ -1,4 +1,4 @@
-"""First step of a run: what there is to publish, where it goes, in which order, and what is there already."""
+"""First step of a run: the artifacts to publish, where they go, in which order, and what a partial build inherits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node can do beside publishing: tags, collections, checks; and how anything there is done again.
+"""Maintenance of a node: tags, collections, checks, its jobs, and how anything there is done again.
 
 Every attempt begins with a check of what is there.
 """

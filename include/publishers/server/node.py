@@ -1,4 +1,4 @@
-"""At work on a node: one of our tasks at a time, and whatever it began is ended, by it or by the next one.
+"""At work on a node: one of our tasks at a time, whatever it began is ended, and trees are compared.
 
 Two locks on the node. `nightshift.lock` is held by a command that lasts as long as our connection: one task of ours is
 at work. `nightshift.work` is held by each command that changes something, until it really ends: after a connection was

@@ -1,4 +1,4 @@
-"""What exit codes and messages of a node's commands mean, as tables (docs/publishers.md, the node)."""
+"""Exit codes and messages of a node's commands, as tables (docs/publishers.md, the node)."""
 
 from __future__ import annotations
 

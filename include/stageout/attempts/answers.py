@@ -1,4 +1,4 @@
-"""What FTS reports of one file of a job, and what becomes of its transfer; pure."""
+"""FTS's report on one file of a job, and the next state of its transfer; copies that may still write. Pure."""
 
 from __future__ import annotations
 

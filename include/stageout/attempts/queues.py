@@ -1,4 +1,4 @@
-"""Which queues are submitted from, in which order, and how much of each: pure, but for what is read from the ledger."""
+"""The queues that are submitted from, in which order and how much of each, and FTS's optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The archivist: what has ended leaves the tables of work, and is counted in the daily sums."""
+"""The archivist: ended transfers leave the tables of work, and are counted in the daily sums and analytics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The retry manager: what waits becomes new when its time has come; and what people do: resubmit and kill."""
+"""The retry manager: a waiting transfer becomes new when its time has come; resubmit, kill, and stray files."""
 
 from __future__ import annotations
 

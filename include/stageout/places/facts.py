@@ -1,4 +1,4 @@
-"""What stage-out asks of a site's storage, and what the storage answers.
+"""Questions of stage-out to a site's storage, with its options, and the answers.
 
 A `SitePlace` takes logical names; below it, a `UrlStorage` speaks one protocol and takes URLs.
 """

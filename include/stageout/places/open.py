@@ -1,4 +1,4 @@
-"""The storage of a site, opened with a credential: each of its URLs is reached by the protocol that it has."""
+"""The storage of a site, opened with a credential: over HTTP, XRootD, S3, a folder or simulated."""
 
 from __future__ import annotations
 

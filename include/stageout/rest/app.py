@@ -1,4 +1,4 @@
-"""The app: every path behind the login that it is given, its OpenAPI document too; every error is a JSON document."""
+"""The app: every path behind the login that it is given, its OpenAPI document too; documents in and out are models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the paths that change nothing answer: lists, one transfer, sums, workflows. Each is seen by its owner only."""
+"""Answers of the paths that change nothing: lists, one transfer, sums, workflows. Each is seen by its owner only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls about repositories, and those of the administrator: enable, end leases, read the configuration again."""
+"""Calls about repositories, of the administrator, about the service itself, and its OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The payload routes (docs/formats.md, object packs): what a stock publisher uploads, verified and stored as it comes.
+"""The payload routes (docs/formats.md, object packs): a request is read within bounds, verified and stored as it comes.
 
 Answers are the stock gateway's, except for damage: that one replies ok to most damaged packs and never answers a body
 that is cut; here nothing counts as stored that was not verified, and every refusal names what is wrong.

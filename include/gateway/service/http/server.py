@@ -1,4 +1,4 @@
-"""Runs the gateway service: one process, bound to loopback unless configured otherwise, until it is stopped."""
+"""The gateway service as an app and as a process, bound to loopback unless configured otherwise."""
 
 from __future__ import annotations
 

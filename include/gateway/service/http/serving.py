@@ -1,4 +1,4 @@
-"""What all calls of the service share: configuration, keys, leases, commits, limits and figures."""
+"""Configuration, keys, leases, commits, limits and figures, which all calls of the service share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases and finished commits as they lie in the gateway's SQLite file, and the queries on them."""
+"""Leases, payloads and finished commits as they lie in the gateway's SQLite file, and the queries on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The one writer of the gateway's state: operations that wait together share a transaction and its flush to disk."""
+"""The one writer of the gateway's state, and its clock: operations that wait together share a transaction and its
+flush."""
 
 from __future__ import annotations
 
