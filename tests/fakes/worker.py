@@ -7,6 +7,7 @@ need, so they start in an instant.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import struct
@@ -30,7 +31,7 @@ from include.gateway.client.client import GatewayClient
 from include.gateway.errors import PathBusy
 from include.gateway.service.clock import SystemClock
 from include.gateway.service.commits import committer
-from include.gateway.service.commits.points import DIE_AT
+from include.gateway.service.commits.points import OnPoint, Point, pass_by
 from include.gateway.service.http.server import serve
 from include.gateway.service.log import log_to
 from include.publishers.native import NativePublisher
@@ -83,10 +84,27 @@ class ShiftedClock(SystemClock):
 
 def gateway(order: Order, say: Say) -> None:
     """Serve until killed, or until a commit comes by the point ``die_at``; says its URL when it listens."""
-    os.environ[DIE_AT] = order.get("die_at", "")
     with Path(order["log"]).open("a") as log:
         log_to(log)
-        serve(gateway_config(order), clock=ShiftedClock(Path(order["clock"])), ready=lambda url: say(url=url))
+        serve(
+            gateway_config(order), clock=ShiftedClock(Path(order["clock"])), on_point=dying(order.get("die_at", "")),
+            ready=lambda url: say(url=url),
+        )  # fmt: skip
+
+
+def dying(text: str) -> OnPoint:
+    """Kills this process when a commit comes by a point, as ``<point>`` or ``<point>:<n>`` for the n-th time."""
+    if not text:
+        return pass_by
+    name, _, times = text.partition(":")
+    point, last = Point(name), int(times or 1)
+    reached = itertools.count(1)
+
+    def die(at: Point) -> None:
+        if at is point and next(reached) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return die
 
 
 def publish(order: Order, say: Say) -> None:

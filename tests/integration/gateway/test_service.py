@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
 import threading
 import time
@@ -24,7 +22,7 @@ from include.gateway import errors
 from include.gateway.client.client import GatewayClient, open_gateway
 from include.gateway.errors import GatewayUnreachable
 from include.gateway.protocol import authorization, body_signature_fits, sign_body
-from include.gateway.service.commits.points import DIE_AT, Point, from_environment
+from include.gateway.service.commits.points import Point
 from include.gateway.service.config import AcceptedKey, ConfigError, RepositoryConfig, ServiceConfig
 from include.gateway.service.http import serving
 from include.gateway.service.http.server import create_app, serve
@@ -305,18 +303,6 @@ def test_keys_and_repositories_are_read_again_and_bad_ones_refused(start_gateway
     with refused(errors.BAD_SIGNATURE):
         gateway.client("subkey").acquire(REPOSITORY, "/arch/x86/y", hostname="h")
     assert client.commit(lease, *roots()) == 1
-
-
-def test_points_are_named_and_a_service_can_be_told_to_die_at_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(Point) >= 12
-    killed: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(number))
-    at = from_environment({DIE_AT: "reflog written:2"})
-    for point in (Point.REFLOG_WRITTEN, Point.SWITCHED, Point.REFLOG_WRITTEN, Point.REFLOG_WRITTEN):
-        at(point)
-    assert killed == [signal.SIGKILL]
-    with pytest.raises(ValueError, match="nowhere"):
-        from_environment({DIE_AT: "nowhere"})
 
 
 def test_every_point_is_passed_in_order(start_gateway: StartGateway, tmp_path: Path) -> None:

@@ -1,20 +1,11 @@
-"""The points of a commit, by name, from the request to the reply: where a test may stop or inspect the service.
-
-With ``NIGHTSHIFT_GATEWAY_DIE_AT=<point>`` in its environment a service kills itself when a commit reaches that point;
-``<point>:<n>`` when it is reached for the n-th time.
-"""
+"""The points of a commit, by name, from the request to the reply: where a test may stop or inspect the service."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 
 from include.cvmfs.commit.commit import SwitchStep
-
-DIE_AT = "NIGHTSHIFT_GATEWAY_DIE_AT"
 
 
 class Point(Enum):
@@ -40,19 +31,3 @@ OnPoint = Callable[[Point], None]
 
 def pass_by(_: Point) -> None:
     """Do nothing at any point."""
-
-
-def from_environment(environment: Mapping[str, str] = os.environ) -> OnPoint:
-    """What the environment wants done at the points. Raises ValueError for a point that there is not."""
-    wanted = environment.get(DIE_AT, "")
-    if not wanted:
-        return pass_by
-    name, _, times = wanted.partition(":")
-    point, last = Point(name), int(times or 1)
-    reached = itertools.count(1)
-
-    def die(at: Point) -> None:
-        if at is point and next(reached) == last:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return die

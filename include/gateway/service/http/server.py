@@ -34,7 +34,7 @@ from include.gateway.protocol import (
 )
 from include.gateway.service import requests
 from include.gateway.service.clock import Clock, SystemClock
-from include.gateway.service.commits.points import OnPoint, from_environment, pass_by
+from include.gateway.service.commits.points import OnPoint, pass_by
 from include.gateway.service.commits.queue import Committer
 from include.gateway.service.config import ConfigError, ServiceConfig
 from include.gateway.service.http.admin_calls import AdminCalls, StatusCalls
@@ -85,7 +85,7 @@ def create_app(
     committer: Committer | None = None,
     clock: Clock | None = None,
     table: LeaseTable | None = None,
-    on_point: OnPoint | None = None,
+    on_point: OnPoint = pass_by,
     read_config: ReadConfig | None = None,
 ) -> Starlette:
     """The ASGI application. Without a ``table`` it opens (and at its end closes) the state of the configuration.
@@ -96,7 +96,6 @@ def create_app(
     own_table = table is None
     if table is None:
         table = LeaseTable(config.state, clock=clock or SystemClock(), max_lease_time_s=config.max_lease_time_s)
-    on_point = on_point or from_environment()
     if committer is None:
         try:
             committer = _started(config, table, looked_at=on_point is not pass_by)
@@ -248,7 +247,7 @@ def serve(
     clock: Clock | None = None,
     ready: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
-    on_point: OnPoint | None = None,
+    on_point: OnPoint = pass_by,
     read_config: ReadConfig | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until ``stop`` is set; ``ready`` gets the URL once connections are accepted.
