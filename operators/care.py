@@ -213,11 +213,11 @@ class CvmfsCollectOperator(WritingOperator, _CareOperator):
                 self._at_work = False
 
     def _collect(self, context: Context, site: Site) -> Collected | NotDue:
-        from include.nightlies.steps.collect import CollectionWish, collect_garbage
+        from include.nightlies.steps.collect import collect_garbage
 
         names = ("grace_days", "audited", "accept", "all_orphans", "dry_run")
-        wish = CollectionWish.parse(**{name: getattr(self, name) for name in names})
-        return collect_garbage(site, attempt_of(context), self.repository, wish)
+        given = {name: getattr(self, name) for name in names}
+        return collect_garbage(site, attempt_of(context), self.repository, given)
 
     def _judged(self, context: Context, done: Collected | NotDue) -> dict[str, Any]:
         from include.cvmfs.collect.record import NotDue

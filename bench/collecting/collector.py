@@ -17,10 +17,10 @@ from publishing.places import Place
 from publishing.production import bench_site
 from publishing.repositories import FQRN
 
-from include.cvmfs.collect.record import CollectionRules
+from include.cvmfs.collect.record import CollectionOptions, CollectionRules
 from include.cvmfs.collect.report import CollectionReport
 from include.settings.traits import record_traits, recorded_traits
-from include.site.collecting import Collecting, collect, rehearse
+from include.site.collecting import collect
 from include.site.site import Site, try_store
 from include.storage.roles import Role
 
@@ -38,13 +38,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         grace=timedelta(hours=job["grace_h"]), careful=False, largest_loss=1.0, all_orphans=job["orphans"]
     )
     began = time.time()
-    if job["dry_run"]:
-        report = rehearse(site, FQRN, rules)
-    else:
-        done = collect(site, FQRN, Collecting("bench", rules, audited=0))
-        if not isinstance(done, CollectionReport):
-            raise RuntimeError(f"nothing to collect: {done.reason}")
-        report = done
+    report = collect(site, FQRN, CollectionOptions("bench", rules, dry_run=job["dry_run"]))
+    if not isinstance(report, CollectionReport):
+        raise RuntimeError(f"nothing to collect: {report.reason}")
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # it may be over before it is sampled
     return {"report": report.as_dict(), "began": began, "ended": time.time(), "rss_mb": peak_mb}
 

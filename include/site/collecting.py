@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 from include.cvmfs.collect.collect import GarbageCollection
-from include.cvmfs.collect.record import CollectionRules, NotDue, read_record
+from include.cvmfs.collect.record import CollectionOptions, CollectionRules, NotDue, read_record
 from include.cvmfs.collect.report import CollectionReport
 from include.cvmfs.collect.switching import SwitchingSide
 from include.cvmfs.commit.manifest_verifier import Voucher
@@ -26,7 +26,7 @@ from include.publishers.capabilities import Operation, Way, require
 from include.settings.model import RepositorySettings
 from include.settings.traits import recorded_traits
 from include.site.site import Site, switching
-from include.site.stock_collecting import PATIENCE_S, StockRules, collect_behind, collect_on_node, rehearse_behind
+from include.site.stock_collecting import collect_behind, collect_on_node, rehearse_behind
 from include.storage.errors import NotFound, StoreError
 from include.storage.probe import may_delete
 from include.storage.store import Store
@@ -122,37 +122,22 @@ def _print(certificate: Certificate) -> ObjectHash:
     return fingerprint(certificate, Algorithm.SHA1).hash
 
 
-def _silent(step: str, done: int, total: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Collecting:
-    """How a collection is run: its rules, who runs it, what sees its progress. ``audited``: preserved objects that
-    are read back; None: as the settings say.
-
-    ``log``: the deletion log. ``force``: also when nothing can be deleted yet. ``orphans``, ``delete_orphans``: look
-    for what a stock collection never deletes, and delete it; our own collections do so by themselves. ``patience_s``:
-    how long leases of others before a stock gateway are waited for.
-    """
-
-    holder: str
-    rules: CollectionRules
-    audited: int | None = None
-    log: TextIO | None = None
-    progress: Callable[[str, int, int], None] = _silent
-    force: bool = False
-    orphans: bool = False
-    delete_orphans: bool = False
-    patience_s: float = PATIENCE_S
-
-
-def rules_of(
-    site: Site, fqrn: str, *, grace_days: float | None = None, accept: str = "", all_orphans: bool = False
-) -> CollectionRules:
-    """The rules of a repository's settings; ``grace_days`` is used in the place of theirs.
+def options_of(
+    site: Site,
+    fqrn: str,
+    holder: str,
+    *,
+    grace_days: float | None = None,
+    audited: int | None = None,
+    accept: str = "",
+    all_orphans: bool = False,
+    **more: Any,
+) -> CollectionOptions:
+    """The options of one run: the settings of the repository, and what is given in their place.
 
     A grace is never shorter than clients may keep a manifest, than a preparation may last, and than the replicas need:
-    their longest lag with the snapshot that follows it. Without any grace (0) none of this counts.
+    their longest lag with the snapshot that follows it. Without any grace (0) none of this counts. To accept what the
+    brakes found, and to look for all orphans, is to collect although nothing is due. ``more``: other fields.
     """
     repository = site.settings.repository(fqrn)
     settings = repository.collection
@@ -160,13 +145,15 @@ def rules_of(
     if grace:
         clients = timedelta(seconds=site.head(fqrn).manifest.ttl)
         grace = max(grace, clients, CHANGESET_LIFE, repository.snapshot_grace)
-    return CollectionRules(
+    rules = CollectionRules(
         grace, careful=settings.careful, largest_loss=settings.largest_loss, accept=accept, all_orphans=all_orphans
     )
+    force = bool(accept) or all_orphans or more.pop("force", False)
+    return CollectionOptions(holder, rules, settings.audited if audited is None else audited, force=force, **more)
 
 
-def collect(site: Site, fqrn: str, how: Collecting) -> CollectionReport | NotDue:
-    """Collect a repository's garbage; the sweep of a collection that died is finished first.
+def collect(site: Site, fqrn: str, options: CollectionOptions) -> CollectionReport | NotDue:
+    """Collect a repository's garbage; the sweep of a collection that died is finished first. A dry run writes nothing.
 
     Behind a stock gateway, and on a node without any, the stock tools are asked to collect.
 
@@ -177,29 +164,31 @@ def collect(site: Site, fqrn: str, how: Collecting) -> CollectionReport | NotDue
     require_collectable(site, fqrn)
     way = site.way_of_switching(fqrn)
     if way is not Way.NATIVE_OURS:
-        return _by_stock_tools(site, fqrn, way, how)
-    if how.orphans or how.delete_orphans:
-        what = "orphans are looked for apart only where stock tools collect"
-        raise CollectionRefused(fqrn, what, hint="use --all-orphans to look in the whole store")
+        require(way, Operation.COLLECT, fqrn=fqrn, path="")
+        if way is Way.SERVER_LOCAL:
+            return collect_on_node(site, fqrn, options)
+        return rehearse_behind(site, fqrn, options) if options.dry_run else collect_behind(site, fqrn, options)
+    return _rehearse(site, fqrn, options) if options.dry_run else _collect(site, fqrn, options)
+
+
+def _collect(site: Site, fqrn: str, options: CollectionOptions) -> CollectionReport | NotDue:
     store = site.collector_store(fqrn)
     may_delete(store)
-    wanted = site.settings.repository(fqrn).collection.audited
-    audited = wanted if how.audited is None else how.audited
-    with switching(site, fqrn, Operation.COLLECT, holder=how.holder, leased=False) as (manifests, signer):
+    with switching(site, fqrn, Operation.COLLECT, holder=options.holder, leased=False) as (manifests, signer):
         public_key = site.settings.repository(fqrn).public_key
         side = SwitchingSide(manifests, fqrn, signer, Voucher(signer, lambda: [public_key.read_bytes()]))
-        notes = require_sole_writer(site, fqrn, side, signer, accept=how.rules.accept)
+        notes = require_sole_writer(site, fqrn, side, signer, accept=options.rules.accept)
         while True:
             with GarbageCollection(
-                store, side, folder=_folder(site, fqrn), rules=how.rules, progress=how.progress
+                store, side, folder=_folder(site, fqrn), rules=options.rules, progress=options.progress
             ) as collection:
-                if not how.force and (skipped := collection.not_due()) is not None:
+                if not options.force and (skipped := collection.not_due()) is not None:
                     return skipped
-                report = _run(collection, how, audited)
+                report = _run(collection, options)
             if not report.resumed or report.failed:
                 break
             notes += [*report.notes, f"{report.deleted} objects deleted by that sweep"]
-            how = replace(how, force=True)  # what it left is collected now
+            options = replace(options, force=True)  # what it left is collected now
     report.notes += notes
     try:
         if store.versioning():
@@ -209,22 +198,13 @@ def collect(site: Site, fqrn: str, how: Collecting) -> CollectionReport | NotDue
     return report
 
 
-def rehearse(
-    site: Site, fqrn: str, rules: CollectionRules, progress: Callable[[str, int, int], None] = _silent,
-    *, orphans: bool = False,
-) -> CollectionReport:  # fmt: skip
-    """What a collection would delete now; nothing is written. Raises as :func:`collect`."""
-    require_collectable(site, fqrn)
-    way = site.way_of_switching(fqrn)
-    if way is not Way.NATIVE_OURS:
-        how = Collecting("", rules, progress=progress, orphans=orphans)
-        return _by_stock_tools(site, fqrn, way, how, dry_run=True)
+def _rehearse(site: Site, fqrn: str, options: CollectionOptions) -> CollectionReport:
     store = site.collector_store(fqrn)
     with switching(site, fqrn, Operation.COLLECT, holder="", leased=False) as (manifests, signer):
         side = SwitchingSide(manifests, fqrn, signer)
-        notes = require_sole_writer(site, fqrn, side, signer, accept=rules.accept)
+        notes = require_sole_writer(site, fqrn, side, signer, accept=options.rules.accept)
         with GarbageCollection(
-            store, side, folder=_folder(site, fqrn), rules=rules, progress=progress, dry_run=True
+            store, side, folder=_folder(site, fqrn), rules=options.rules, progress=options.progress, dry_run=True
         ) as collection:
             collection.mark()
             collection.condemn()
@@ -232,27 +212,16 @@ def rehearse(
             return collection.report
 
 
-def _by_stock_tools(site: Site, fqrn: str, way: Way, how: Collecting, *, dry_run: bool = False) -> CollectionReport:
-    require(way, Operation.COLLECT, fqrn=fqrn, path="")
-    rules = StockRules(
-        how.holder, how.rules.grace, how.orphans or how.delete_orphans, how.delete_orphans, how.patience_s,
-        log=how.log, progress=how.progress,
-    )  # fmt: skip
-    if way is Way.SERVER_LOCAL:
-        return collect_on_node(site, fqrn, rules, dry_run=dry_run)
-    return rehearse_behind(site, fqrn, rules) if dry_run else collect_behind(site, fqrn, rules)
-
-
-def _run(collection: GarbageCollection, how: Collecting, audited: int) -> CollectionReport:
+def _run(collection: GarbageCollection, options: CollectionOptions) -> CollectionReport:
     try:
         if not collection.begin():
-            collection.sweep(how.log)
+            collection.sweep(options.log)
             return collection.end()
         collection.mark()
         if collection.condemn():
             collection.spare()
-            collection.sweep(how.log)
-        collection.audit(audited)
+            collection.sweep(options.log)
+        collection.audit(options.audited)
         return collection.end()
     except CollectionBusy:
         raise

@@ -10,25 +10,25 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
-from include.cvmfs.collect.record import GRACE
+from include.cvmfs.collect.record import GRACE, CollectionOptions
 from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.shards import Shards
-from include.cvmfs.collect.stock import orphans_of, revisions_within, take_output
-from include.cvmfs.collect.switching import note_collection
-from include.cvmfs.coordination.condemned import SHARDS, hashes_in
 from include.cvmfs.coordination.generation import look
-from include.cvmfs.errors import CollectionBusy, CollectionRefused, FormatError, ManifestConflict
+from include.cvmfs.errors import CollectionBusy, CollectionRefused, FormatError, ObjectMissing, ReflogError
+from include.cvmfs.format import database as reflogs
+from include.cvmfs.format.database import Ref, Reflog
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.revision import Revision
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import Lease
 from include.gateway.errors import (
@@ -42,8 +42,7 @@ from include.gateway.errors import (
     ReplyLost,
 )
 from include.site.site import Site
-from include.storage.errors import StoreError
-from include.storage.probe import may_delete
+from include.storage.errors import NotFound, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -52,29 +51,28 @@ _SHORTEST_LIMIT_S = 3600.0
 _MARGIN_S = 60.0
 """What is to be left of a lease when the end of a collection is no longer waited for under it."""
 _ENABLING_S = 120.0
-_GROUP = 10_000
-"""Orphans that are deleted, at least, between two looks at the manifest."""
 
 
-def _silent(step: str, done: int, total: int) -> None: ...
+_DELETED = re.compile(r"Sweep: ([0-9a-f]{40}(?:-[a-z0-9]+)?[A-Z]?)")
+_KEPT, _CONDEMNED = re.compile(r"Preserving Revision \d+"), re.compile(r"Sweeping Revision \d+")
+_SHARE = re.compile(r"\s+- +\d+% +(\d+) / \d+ unreferenced revisions removed")
+_DONE = "  --> done garbage collecting"
+_LOG_TIME = "%a %b %d %H:%M:%S %Y"
 
 
 @dataclass(frozen=True, slots=True)
-class StockRules:
-    """``grace``: how long a revision stays after it was superseded. ``patience_s``: how long leases of others are
-    waited for. ``poll_s``: how often it is checked what is waited for. ``limit_s``: how long a collection may
-    take whose reply was lost; None: twice the last one, as long as a lease, an hour, whichever is longest.
+class StockWaits:
+    """Waits for leases of others, between two checks, and for the end of a collection whose reply was lost.
+
+    ``limit_s``: None: twice the last one, as long as a lease, an hour, whichever is longest.
     """
 
-    holder: str
-    grace: timedelta = GRACE
-    orphans: bool = False
-    delete_orphans: bool = False
     patience_s: float = PATIENCE_S
     poll_s: float = 5.0
     limit_s: float | None = None
-    log: TextIO | None = None
-    progress: Callable[[str, int, int], None] = _silent
+
+
+USUAL = StockWaits()
 
 
 @dataclass(slots=True)
@@ -103,53 +101,44 @@ class Remembered:
         staged.replace(self.file)
 
 
-def collect_behind(site: Site, fqrn: str, rules: StockRules) -> CollectionReport:
-    """Let a stock gateway collect, and report it. Orphans are looked for, and deleted, only if the rules say so.
+def collect_behind(site: Site, fqrn: str, options: CollectionOptions, waits: StockWaits = USUAL) -> CollectionReport:
+    """Let a stock gateway collect, and report it.
 
     Raises CollectionRefused and PathBusy before anything is deleted, CollectionBusy while another collection of this
     machine is at work, CollectionFailed, AdminKeyNeeded, COLLECTION_UNCLEAR, and other GatewayErrors.
     """
     site.require_thawed(fqrn)
     _require_seen(site, fqrn)
-    if rules.delete_orphans:
-        may_delete(site.collector_store(fqrn))
     report = CollectionReport(fqrn, started=datetime.now(UTC))
     with _alone(site, fqrn) as memory, site.gateway(fqrn) as client, site.gateway_admin(fqrn) as admin:
-        _Run(site, fqrn, rules, report, memory, client, admin).collect()
+        _Run(site, fqrn, options, waits, report, memory, client, admin).collect()
     report.ended = datetime.now(UTC)
     return report
 
 
-def rehearse_behind(site: Site, fqrn: str, rules: StockRules) -> CollectionReport:
+def rehearse_behind(site: Site, fqrn: str, options: CollectionOptions, waits: StockWaits = USUAL) -> CollectionReport:
     """What such a collection would delete now; the gateway is asked, and nothing is leased. Raises GatewayError."""
     report = CollectionReport(fqrn, started=datetime.now(UTC), dry_run=True)
     with site.gateway_admin(fqrn) as admin:
-        revisions = _revisions(site, fqrn, rules.grace)
-        timeout_s = rules.limit_s or _SHORTEST_LIMIT_S
+        revisions = _revisions(site, fqrn, options.rules.grace)
+        timeout_s = waits.limit_s or _SHORTEST_LIMIT_S
         take_output(report, admin.collect_garbage(fqrn, timeout_s=timeout_s, revisions=revisions, dry_run=True))
-    if rules.orphans:
-        with _orphans(site, site.head(fqrn), rules, report) as found:
-            _list(report, found)
     return report
 
 
-def collect_on_node(site: Site, fqrn: str, rules: StockRules, *, dry_run: bool = False) -> CollectionReport:
+def collect_on_node(site: Site, fqrn: str, options: CollectionOptions) -> CollectionReport:
     """Let ``cvmfs_server`` collect on the node of a repository without a gateway, in a transaction of its own.
 
     Raises NotSupported, NodeError, and TransactionOpen while another publishes.
     """
     site.require_thawed(fqrn)
-    if rules.delete_orphans:
-        what = "its orphans cannot be deleted: nothing keeps publishers on the node out meanwhile"
-        raise CollectionRefused(fqrn, what, hint="list them without --yes")
-    report = CollectionReport(fqrn, started=datetime.now(UTC), dry_run=dry_run)
+    report = CollectionReport(fqrn, started=datetime.now(UTC), dry_run=options.dry_run)
     begun = time.monotonic()
-    lines = site.server(fqrn).collect(older_than=datetime.now(UTC) - rules.grace, listed=True, dry_run=dry_run)
-    take_output(report, lines, None if dry_run else rules.log)
+    lines = site.server(fqrn).collect(
+        older_than=datetime.now(UTC) - options.rules.grace, listed=True, dry_run=options.dry_run
+    )
+    take_output(report, lines, None if options.dry_run else options.log)
     report.seconds["collect"] = time.monotonic() - begun
-    if rules.orphans:
-        with _orphans(site, site.head(fqrn), rules, report) as found:
-            _list(report, found)
     report.ended = datetime.now(UTC)
     return report
 
@@ -160,7 +149,8 @@ class _Run:
 
     site: Site
     fqrn: str
-    rules: StockRules
+    options: CollectionOptions
+    waits: StockWaits
     report: CollectionReport
     memory: Remembered
     client: GatewayClient
@@ -174,10 +164,6 @@ class _Run:
             self.report.notes.append("an earlier collection had left the repository disabled; it is enabled again")
         try:
             self._guarded()
-        except BaseException:
-            if self.report.deleted:  # orphans: what publishers saw of them before is to be looked for again
-                self._note_orphans()
-            raise
         finally:
             if self.memory.disabled:
                 self._enable()
@@ -212,25 +198,18 @@ class _Run:
                 raise CollectionRefused(
                     self.fqrn, what, hint=f"raise max_lease_time of the gateway to {needed_s:.0f} s or more"
                 )
-            if self.rules.orphans:
-                head = self.site.head(self.fqrn)
-                with _orphans(self.site, head, self.rules, self.report) as found:
-                    if self.rules.delete_orphans:
-                        self._delete(found, head.manifest.root, lease)
-                    else:
-                        _list(self.report, found)
             left_s = self.client.left_s(lease) or 0.0
             self._gc(lease, self._limit_s if renews else max(1.0, left_s - self._margin_s))
 
     def _leased(self, stack: ExitStack) -> Lease:
-        deadline = time.monotonic() + self.rules.patience_s
+        deadline = time.monotonic() + self.waits.patience_s
         while True:
             try:
-                return stack.enter_context(self.client.lease(self.fqrn, "", hostname=self.rules.holder))
+                return stack.enter_context(self.client.lease(self.fqrn, "", hostname=self.options.holder))
             except PathBusy:
                 if time.monotonic() >= deadline:
                     raise
-            self._pause.wait(self.rules.poll_s)
+            self._pause.wait(self.waits.poll_s)
 
     def _renews(self, lease: Lease) -> bool:
         try:
@@ -255,24 +234,24 @@ class _Run:
                 if not error.outage or time.monotonic() >= deadline:
                     what = f"{self.fqrn} is still disabled: {error}"
                     raise NOT_SWITCHED(f"{what}; {NOT_SWITCHED.hint}", repository=self.fqrn) from error
-            self._pause.wait(self.rules.poll_s)
+            self._pause.wait(self.waits.poll_s)
         self.memory.disabled = False
         self.memory.write()
 
     def _drain(self) -> None:
-        deadline = time.monotonic() + self.rules.patience_s
+        deadline = time.monotonic() + self.waits.patience_s
         while held := [lease for lease in self.client.leases() if lease.repository == self.fqrn]:
             if time.monotonic() >= deadline:
                 last = max(held, key=lambda lease: lease.expires)
                 what = f"{self.fqrn} is disabled for its collection, and {last.full_path} is still leased"
                 raise PathBusy(f"{what} by {last.hostname!r}; {PathBusy.hint}", holder=last, repository=self.fqrn)
-            self._pause.wait(self.rules.poll_s)
+            self._pause.wait(self.waits.poll_s)
 
     # -- the collection
 
     @property
     def _limit_s(self) -> float:
-        return self.rules.limit_s or max(2 * (self.memory.seconds or 0), self._lease_s, _SHORTEST_LIMIT_S)
+        return self.waits.limit_s or max(2 * (self.memory.seconds or 0), self._lease_s, _SHORTEST_LIMIT_S)
 
     @property
     def _margin_s(self) -> float:
@@ -281,8 +260,8 @@ class _Run:
     def _gc(self, lease: Lease | None, timeout_s: float) -> None:
         """``lease``: under which it runs; None: the repository is disabled."""
         store = self.site.repository_store(self.fqrn)
-        before, revisions = look(store).last_collection, _revisions(self.site, self.fqrn, self.rules.grace)
-        self.rules.progress("stock collection", 0, 0)
+        before, revisions = look(store).last_collection, _revisions(self.site, self.fqrn, self.options.rules.grace)
+        self.options.progress("stock collection", 0, 0)
         begun = time.monotonic()
         try:
             lines = self._asked(lease, before, begun, timeout_s, revisions)
@@ -295,7 +274,7 @@ class _Run:
         if lines is None:
             self.report.notes.append("the gateway's reply was lost: what was deleted is not known")
         else:
-            take_output(self.report, lines, self.rules.log)
+            take_output(self.report, lines, self.options.log)
         self.memory.seconds = self.report.seconds["collect"] = time.monotonic() - begun
         self.memory.write()
 
@@ -321,7 +300,7 @@ class _Run:
                 with suppress(GatewayUnreachable, ReplyLost):  # one that is down gives out no lease either
                     self._disable()
                     lease = None
-            self._pause.wait(self.rules.poll_s)
+            self._pause.wait(self.waits.poll_s)
 
     def _has_ended(self, before: int) -> bool:
         try:
@@ -329,37 +308,6 @@ class _Run:
         except (StoreError, FormatError) as fault:
             log.warning("%s: cannot see whether the collection has ended: %s", self.fqrn, fault)
             return False
-
-    # -- orphans
-
-    def _delete(self, found: Shards, root: ObjectHash, lease: Lease) -> None:
-        """Delete before the gateway collects: the time of its collection then makes publishers check their objects.
-
-        ``root``: of the revision when they were found.
-        """
-        store = self.site.collector_store(self.fqrn)
-        group: list[str] = []
-        for number in range(SHARDS):
-            group += [hash_.key for hash_ in hashes_in(found.raw(number))]
-            if len(group) < _GROUP and number < SHARDS - 1:
-                continue
-            if self.site.head(self.fqrn).manifest.root != root:
-                what = f"was switched although everything is leased; {self.report.deleted} orphans were deleted before"
-                raise ManifestConflict(self.fqrn, f"{what}; find out who publishes without the gateway")
-            if (self.client.left_s(lease) or 0.0) <= self._margin_s:
-                self.report.notes.append("not all orphans were deleted: the lease is about to end; run it again")
-                return
-            failed = store.delete_each(group)
-            self.report.failed.update({key: str(error) for key, error in failed.items()})
-            self.report.deleted += len(group) - len(failed)
-            self.rules.progress("delete orphans", number + 1, SHARDS)
-            group = []
-
-    def _note_orphans(self) -> None:
-        try:
-            note_collection(self.site.gateway_store(self.fqrn), datetime.now(UTC))
-        except StoreError as error:
-            log.error("%s: publishers cannot be notified that orphans were deleted: %s", self.fqrn, error)
 
 
 def _revisions(site: Site, fqrn: str, grace: timedelta) -> int:
@@ -369,17 +317,72 @@ def _revisions(site: Site, fqrn: str, grace: timedelta) -> int:
     return revisions_within(site.head(fqrn), int((datetime.now(UTC) - grace).timestamp()))
 
 
-@contextmanager
-def _orphans(site: Site, head: Repository, rules: StockRules, report: CollectionReport) -> Iterator[Shards]:
-    with orphans_of(
-        head, site.collector_store(head.fqrn), folder=_folder(site, head.fqrn), report=report,
-        now=datetime.now(UTC), progress=rules.progress,
-    ) as found:  # fmt: skip
-        yield found
+def take_output(report: CollectionReport, lines: Sequence[str], log: TextIO | None = None) -> None:
+    """Put what ``cvmfs_server gc -l`` printed into a report; ``log``: gets the names of what was deleted.
+
+    Lines of an unknown form are passed over: releases differ in what they print beside these.
+    """
+    shares, done = 0, False
+    if log is not None:
+        log.write(f"# Garbage Collection started at {report.started or datetime.now(UTC):{_LOG_TIME}}\n")
+    for line in lines:
+        if found := _DELETED.match(line):
+            report.condemned += 1
+            if log is not None:
+                log.write(f"{found[1]}\n")
+        elif _KEPT.match(line):
+            report.roots_kept += 1
+        elif _CONDEMNED.match(line):
+            report.roots_condemned += 1
+        elif found := _SHARE.match(line):
+            shares = max(shares, int(found[1]))
+        elif line.startswith(_DONE):
+            done = True
+        elif line.startswith("Warning:"):
+            report.notes.append(line)
+    if log is not None:
+        log.write(f"# Garbage Collection finished at {datetime.now(UTC):{_LOG_TIME}}\n\n")
+    report.roots_condemned = max(report.roots_condemned, shares)
+    if not report.dry_run:
+        report.deleted += report.condemned
+    if not done:
+        last = next((line for line in reversed(lines) if line.strip()), "nothing")
+        report.notes.append(f"the stock collection did not report its end; its last line: {last[:200]}")
 
 
-def _list(report: CollectionReport, found: Shards) -> None:
-    report.orphans_listed = [hash_.key for number in range(SHARDS) for hash_ in hashes_in(found.raw(number))]
+def preceding(head: Repository) -> Iterator[tuple[ObjectHash, ObjectHash]]:
+    """Roots with the ones before them, from the current one back, until one was collected."""
+    root = head.manifest.root
+    while True:
+        try:
+            before = Revision(head.catalogs, root).root.previous_revision
+        except ObjectMissing:
+            if root == head.manifest.root:
+                raise
+            return
+        if before is None:
+            return
+        yield root, before
+        root = before
+
+
+def revisions_within(head: Repository, cutoff: int) -> int:
+    """How many revisions before the current one were superseded after ``cutoff`` (Unix s)."""
+    published: Mapping[bytes, int] = {ref.hash.digest: ref.timestamp for ref in _refs(head)}
+    count = 0
+    for root, _ in preceding(head):
+        if published.get(root.digest, cutoff) < cutoff:
+            break
+        count += 1
+    return count
+
+
+def _refs(head: Repository) -> Iterable[Ref]:
+    """Of the reflog as it is: after a stock collection it is not the one that the manifest names."""
+    try:
+        return Reflog.load(head.store.get(reflogs.KEY)).refs()
+    except NotFound:
+        raise ReflogError(head.fqrn, f"no {reflogs.KEY} in {head.store.url}") from None
 
 
 def _require_seen(site: Site, fqrn: str) -> None:

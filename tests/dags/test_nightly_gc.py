@@ -20,7 +20,7 @@ from include.nightlies.attempt import Attempt
 from include.nightlies.records import damage, questions
 from include.nightlies.removal.retention import plan_retention, remove_expired
 from include.nightlies.rules.approval import Answer
-from include.nightlies.steps.collect import CollectionWish, collect_garbage, file_name
+from include.nightlies.steps.collect import collect_garbage, file_name
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.settings.traits import record_traits
@@ -41,7 +41,7 @@ SLOT = f"""slots:
 """
 OURS, BROKEN = "nights__example__org", "broken__example__org"
 DAYS = itertools.count(2)
-WISH = CollectionWish(all_orphans=True)
+WISH = {"grace_days": None, "audited": None, "accept": "", "all_orphans": True, "dry_run": False}
 TASKS = ("replicas", "prune_tags", "plan", "remove", "collect", "check", "report")
 
 

@@ -163,10 +163,6 @@ def gc(
     accept: Annotated[
         str, typer.Option("--accept", metavar="REASON", help="Go on although much fewer objects stay than before.")
     ] = "",
-    orphans: Annotated[
-        bool, typer.Option("--orphans", help="Behind stock tools: list what no revision ever named.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --orphans: delete them under a lease.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Run also when nothing became deletable.")] = False,
     log: Annotated[
         Path | None, typer.Option("--log", metavar="FILE", help="Append the deletion log, in the form of cvmfs_server.")
@@ -176,26 +172,20 @@ def gc(
     """Collect the garbage of a repository while others publish. Exit code 1: something was not deleted, or is lost."""
     from include.cvmfs.collect.record import NotDue
     from include.nightlies.records.damage import note_collection
-    from include.site.collecting import Collecting, collect, rehearse, rules_of
+    from include.site.collecting import collect, options_of
 
-    if yes and (not orphans or dry_run):
-        raise typer.BadParameter("--yes is for --orphans, and not for a dry run")
     with refusing(), bars() as show, contextlib.ExitStack() as opened:
         site = open_site()
-        rules = rules_of(site, fqrn, grace_days=grace_days, accept=accept, all_orphans=all_orphans)
-        if dry_run:
-            report = rehearse(site, fqrn, rules, show, orphans=orphans)
-        else:
-            file = opened.enter_context(log.open("a")) if log is not None else None
-            how = Collecting(
-                holder(), rules, log=file, progress=show, force=force or bool(accept) or all_orphans,
-                orphans=orphans, delete_orphans=yes,
-            )  # fmt: skip
-            found = collect(site, fqrn, how)
-            if isinstance(found, NotDue):
-                typer.echo(_skipped(fqrn, found, as_json=as_json))
-                return
-            report = found
+        options = options_of(
+            site, fqrn, holder(), grace_days=grace_days, accept=accept, all_orphans=all_orphans, force=force,
+            dry_run=dry_run, progress=show,
+            log=opened.enter_context(log.open("a")) if log is not None and not dry_run else None,
+        )  # fmt: skip
+        report = collect(site, fqrn, options)
+        if isinstance(report, NotDue):
+            typer.echo(_skipped(fqrn, report, as_json=as_json))
+            return
+        if not dry_run:
             note_collection(site.ledger, report, now=datetime.now(UTC))
     typer.echo(json.dumps(report.as_dict(), indent=1) if as_json else "\n".join(report.lines()))
     if not report.ok:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TextIO
 
 from pydantic import Field, TypeAdapter
 
@@ -44,6 +44,21 @@ class CollectionRules:
     def is_careful(self, total: int) -> bool:
         """Whether the next collection is; ``total``: how many there were."""
         return total < CAREFUL_COLLECTIONS if self.careful is None else self.careful
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionOptions:
+    """One run of a collection. ``audited``: preserved objects that are read back. ``log``: the deletion log. ``force``:
+    also when nothing can be deleted yet.
+    """
+
+    holder: str
+    rules: CollectionRules
+    audited: int = 0
+    log: TextIO | None = None
+    progress: Callable[[str, int, int], None] = lambda *_: None
+    force: bool = False
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)

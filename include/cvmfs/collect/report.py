@@ -29,8 +29,7 @@ class CollectionReport:
     the free bytes of the store grew in the sweep, with what others wrote meanwhile; None if unknown. ``once``:
     condemned once in careful mode, deleted by a later collection. ``spared``: taken off the list again since a newer
     revision needs it. ``held``: objects that only tags protect; ``bytes_held``: of those that were listed. ``failed``:
-    keys that the store did not delete, with its reason. ``orphans_listed``: keys of orphans that are left to a person,
-    as after a collection by stock tools.
+    keys that the store did not delete, with its reason.
     """
 
     fqrn: str
@@ -62,7 +61,6 @@ class CollectionReport:
     audited: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     lost: list[LostObject] = field(default_factory=list)
-    orphans_listed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     next_due: datetime | None = None
@@ -105,7 +103,6 @@ class CollectionReport:
         if self.unfinished_removed:
             found.append(f"unfinished uploads removed: {self.unfinished_removed}")
         found += [f"not deleted: {key}: {why}" for key, why in list(self.failed.items())[:_SHOWN]]
-        found += [f"orphan: {key}" for key in self.orphans_listed[:_SHOWN]]
         found += [f"lost: {lost.key} {lost.reason}" for lost in self.lost[:_SHOWN]]
         found += [f"note: {note}" for note in self.notes]
         took = ", ".join(f"{name} {value:.1f} s" for name, value in self.seconds.items())
@@ -127,7 +124,6 @@ class CollectionReport:
             "failed_count": len(self.failed),
             "lost": [{"key": lost.key, "reason": lost.reason} for lost in self.lost[:_SHOWN]],
             "lost_count": len(self.lost),
-            "orphans_listed": self.orphans_listed[:_SHOWN],
             "notes": list(self.notes),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }

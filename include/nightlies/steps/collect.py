@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from include.nightlies.attempt import Attempt
 from include.nightlies.errors import COLLECTION_RUN_REFUSED
 from include.nightlies.records.damage import note_collection
 from include.nightlies.steps.errors import NotWell
-from include.site.collecting import Collecting, collect, rehearse, rules_of
+from include.site.collecting import collect, options_of
 from include.site.site import Site
 
 REPORTS = 60
@@ -35,31 +35,21 @@ _NAME_LENGTH = 200
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class CollectionWish:
-    """How a task is to collect. `grace_days`, `audited`: None follows the settings; `accept`: the reason to go on
-    in spite of the brakes."""
+def parse_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a collection as a task has them: values, or what a template left of them: text, "" or "None" for none.
 
-    grace_days: float | None = None
-    audited: int | None = None
-    accept: str = ""
-    all_orphans: bool = False
-    dry_run: bool = False
-
-    @classmethod
-    def parse(cls, *, grace_days: Any, audited: Any, accept: Any, all_orphans: Any, dry_run: Any) -> CollectionWish:
-        """Values as they are, or as a template left them: text, "" or "None" for none.
-
-        Raises COLLECTION_RUN_REFUSED for what is not of its kind.
-        """
-        days, sample = _number("grace_days", grace_days), _number("audited", audited)
-        if sample is not None and sample != int(sample):
-            raise COLLECTION_RUN_REFUSED(f"audited is {audited!r}, and not a whole number; nothing was deleted")
-        reason = "" if accept is None or str(accept) == "None" else str(accept).strip()
-        return cls(
-            days, None if sample is None else int(sample), reason, _flag("all_orphans", all_orphans),
-            _flag("dry_run", dry_run),
-        )  # fmt: skip
+    Raises COLLECTION_RUN_REFUSED for what is not of its kind.
+    """
+    accept, sample = given["accept"], _number("audited", given["audited"])
+    if sample is not None and sample != int(sample):
+        raise COLLECTION_RUN_REFUSED(f"audited is {given['audited']!r}, and not a whole number; nothing was deleted")
+    return {
+        "grace_days": _number("grace_days", given["grace_days"]),
+        "audited": None if sample is None else int(sample),
+        "accept": "" if accept is None or str(accept) == "None" else str(accept).strip(),
+        "all_orphans": _flag("all_orphans", given["all_orphans"]),
+        "dry_run": _flag("dry_run", given["dry_run"]),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +81,27 @@ class Collected:
             raise NotWell(report.fqrn, [*problems, f"the report: {self.path.with_suffix('.txt')}"], len(problems))
 
 
-def collect_garbage(site: Site, attempt: Attempt, fqrn: str, wish: CollectionWish) -> Collected | NotDue:
+def collect_garbage(site: Site, attempt: Attempt, fqrn: str, given: Mapping[str, Any]) -> Collected | NotDue:
     """Collect, or rehearse it in a dry run; writes report and deletion log, and notes in the ledger what is lost.
 
-    Raises as `include.site.collecting.collect`; CollectionBusy while another collection is at work.
+    ``given``: see ``parse_options``. Raises as `include.site.collecting.collect`; CollectionBusy while another
+    collection is at work.
     """
-    rules = rules_of(site, fqrn, grace_days=wish.grace_days, accept=wish.accept, all_orphans=wish.all_orphans)
+    options = options_of(site, fqrn, attempt.holder, progress=show_progress(fqrn), **parse_options(given))
     place = reports_of(site, fqrn) / file_name(attempt.run)
     place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    if wish.dry_run:
-        return _written(rehearse(site, fqrn, rules, show_progress(fqrn)), place)
     deletions = place.with_name(f"{place.name}.deleted")
     try:
         with deletions.open("a", encoding="utf-8") as file:
-            how = Collecting(
-                attempt.holder, replace(rules, pause=GiveWay(lambda: busy_at(site, fqrn))), wish.audited, file,
-                show_progress(fqrn), force=bool(wish.accept) or wish.all_orphans,
-            )  # fmt: skip
-            found = collect(site, fqrn, how)
+            rules = replace(options.rules, pause=GiveWay(lambda: busy_at(site, fqrn)))
+            found = collect(site, fqrn, replace(options, rules=rules, log=file))
     finally:
         if not deletions.stat().st_size:
             deletions.unlink()
     if isinstance(found, NotDue):
         return found
-    note_collection(site.ledger, found, now=attempt.clock())
+    if not options.dry_run:
+        note_collection(site.ledger, found, now=attempt.clock())
     return _written(found, place)
 
 

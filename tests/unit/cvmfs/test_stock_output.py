@@ -7,7 +7,7 @@ import io
 import pytest
 
 from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.stock import take_output
+from include.site.stock_collecting import take_output
 
 ONE, TWO = "5798f7f4ca7585d850eea64610a1f73d8f8de7a3", "e8ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78"
 OUTPUT = f"""\

@@ -11,26 +11,29 @@ from include.cvmfs.collect.report import CollectionReport, LostObject
 from include.gateway.errors import GatewayError
 from include.nightlies.errors import COLLECTION_RUN_REFUSED
 from include.nightlies.steps import collect as step
-from include.nightlies.steps.collect import ALL_PAUSES_S, GROUP_PAUSE_S, Collected, CollectionWish, GiveWay, file_name
+from include.nightlies.steps.collect import ALL_PAUSES_S, GROUP_PAUSE_S, Collected, GiveWay, file_name, parse_options
 from include.nightlies.steps.errors import NotWell
 from tests.fakes.refused import refused
 
 NONE = {"grace_days": None, "audited": None, "accept": None, "all_orphans": False, "dry_run": False}
 
 
+USUAL = {"grace_days": None, "audited": None, "accept": "", "all_orphans": False, "dry_run": False}
+
+
 @pytest.mark.parametrize(
-    ("given", "wish"),
+    ("given", "taken"),
     [
-        ({}, CollectionWish()),
-        ({"grace_days": "None", "audited": "", "accept": "None", "dry_run": "None"}, CollectionWish()),
-        ({"grace_days": "1.5", "audited": "20"}, CollectionWish(1.5, 20)),
-        ({"grace_days": 0, "audited": 0}, CollectionWish(0.0, 0)),
-        ({"accept": " a slot went ", "all_orphans": "True"}, CollectionWish(accept="a slot went", all_orphans=True)),
-        ({"dry_run": True, "all_orphans": "False"}, CollectionWish(dry_run=True)),
+        ({}, {}),
+        ({"grace_days": "None", "audited": "", "accept": "None", "dry_run": "None"}, {}),
+        ({"grace_days": "1.5", "audited": "20"}, {"grace_days": 1.5, "audited": 20}),
+        ({"grace_days": 0, "audited": 0}, {"grace_days": 0.0, "audited": 0}),
+        ({"accept": " a slot went ", "all_orphans": "True"}, {"accept": "a slot went", "all_orphans": True}),
+        ({"dry_run": True, "all_orphans": "False"}, {"dry_run": True}),
     ],
 )
-def test_values_are_taken_as_they_are_or_from_a_template(given: dict[str, object], wish: CollectionWish) -> None:
-    assert CollectionWish.parse(**NONE | given) == wish
+def test_values_are_taken_as_they_are_or_from_a_template(given: dict[str, object], taken: dict[str, object]) -> None:
+    assert parse_options(NONE | given) == USUAL | taken
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,7 @@ def test_values_are_taken_as_they_are_or_from_a_template(given: dict[str, object
 def test_a_value_of_another_kind_is_refused_by_name(given: dict[str, object]) -> None:
     (name,) = given
     with refused(COLLECTION_RUN_REFUSED) as caught:
-        CollectionWish.parse(**NONE | given)
+        parse_options(NONE | given)
     assert str(caught.value).startswith(name)
 
 

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.errors import CollectionRefused
 from include.publishers.server.errors import TransactionOpen
-from include.site.collecting import Collecting, collect, rehearse, rules_of
+from include.site.collecting import collect, options_of
 from tests.fakes.node import PublisherNode
-from tests.fakes.refused import refused
 from tests.fakes.site import FQRN
 
 pytestmark = [pytest.mark.server("sshd"), pytest.mark.parametrize("node", ["none"], indirect=True)]
@@ -29,7 +27,7 @@ Sweep: e8ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78C
 
 def run(node: PublisherNode, **more: Any) -> CollectionReport:
     site = node.site()
-    report = collect(site, FQRN, Collecting("collector", rules_of(site, FQRN), **more))
+    report = collect(site, FQRN, options_of(site, FQRN, "collector", **more))
     assert isinstance(report, CollectionReport)
     return report
 
@@ -47,8 +45,7 @@ def test_what_the_node_collected_is_reported(node: PublisherNode) -> None:
 
 def test_a_dry_run_is_one_on_the_node(node: PublisherNode) -> None:
     (node.root / "garbage").write_text(GARBAGE)
-    site = node.site()
-    report = rehearse(site, FQRN, rules_of(site, FQRN))
+    report = run(node, dry_run=True)
     assert (report.condemned, report.deleted) == (2, 0)
     assert node.calls("gc")[0][4:] == ["-l", "-d", FQRN]
 
@@ -57,11 +54,3 @@ def test_nothing_is_collected_while_somebody_has_a_transaction_open(node: Publis
     assert node.somebody("transaction", FQRN).returncode == 0
     with pytest.raises(TransactionOpen):
         run(node)
-
-
-def test_orphans_are_listed_and_never_deleted_since_nothing_keeps_publishers_out(node: PublisherNode) -> None:
-    assert run(node, orphans=True).orphans == 0
-    with refused(CollectionRefused) as unguarded:
-        run(node, orphans=True, delete_orphans=True)
-    assert "--yes" in str(unguarded.value)
-    assert len(node.calls("gc")) == 1

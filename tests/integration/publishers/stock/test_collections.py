@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from include.cvmfs.collect.stock import preceding
+from include.cvmfs.collect.record import CollectionOptions, CollectionRules
 from include.cvmfs.coordination import generation
 from include.cvmfs.coordination.generation import CollectionPhase, look
 from include.cvmfs.errors import CollectionBusy, CollectionRefused
@@ -24,9 +24,9 @@ from include.gateway.errors import (
     PathBusy,
     RepositoryDisabled,
 )
-from include.site.collecting import Collecting, collect, rules_of
+from include.site.collecting import collect, options_of
 from include.site.site import Site
-from include.site.stock_collecting import Remembered, StockRules, collect_behind, rehearse_behind
+from include.site.stock_collecting import Remembered, StockWaits, collect_behind, preceding, rehearse_behind
 from include.storage.errors import Unavailable
 from include.storage.store import Store
 from tests.fakes.refused import refused
@@ -35,9 +35,14 @@ from tests.fakes.stocksite import StockSite, ours
 
 NOW = datetime.now(UTC)
 HERE = DESTINATIONS[0]
-QUICK = StockRules("collector", patience_s=0.2, poll_s=0.02)
+QUICK = StockWaits(patience_s=0.2, poll_s=0.02)
+USUAL = CollectionOptions("collector", CollectionRules())
 LONG_S = 120.0
 """Longer than anything takes on a busy machine; a test that passes never waits so long."""
+
+
+def kept(grace: timedelta) -> CollectionOptions:
+    return replace(USUAL, rules=CollectionRules(grace))
 
 
 def remembered(site: StockSite) -> Remembered:
@@ -51,7 +56,7 @@ def test_the_gateway_collects_under_our_lease_on_everything_and_says_what_it_did
     site: StockSite, on_site: Site
 ) -> None:
     before, log = site.objects(), io.StringIO()
-    how = Collecting("collector", rules_of(on_site, FQRN), log=log)
+    how = options_of(on_site, FQRN, "collector", log=log)
     report = ours(collect(on_site, FQRN, how))
     gone = before - site.objects()
     assert (report.deleted, report.condemned, report.ok) == (len(gone), len(gone), True)
@@ -79,7 +84,7 @@ def test_a_publisher_is_kept_out_as_long_as_the_gateway_collects(site: StockSite
         seen.append(True)
 
     site.gateway.during_collection = publish
-    collect_behind(on_site, FQRN, QUICK)
+    collect_behind(on_site, FQRN, USUAL, QUICK)
     assert seen == [True]
     site.assert_open()
 
@@ -87,11 +92,11 @@ def test_a_publisher_is_kept_out_as_long_as_the_gateway_collects(site: StockSite
 def test_a_lease_of_another_is_waited_for_and_nothing_is_begun_before_it_ends(site: StockSite, on_site: Site) -> None:
     lease = site.client().acquire(FQRN, "/other", hostname="publisher")
     with pytest.raises(PathBusy):
-        collect_behind(on_site, FQRN, QUICK)
+        collect_behind(on_site, FQRN, USUAL, QUICK)
     assert site.gateway.collections == []
     ending = threading.Timer(0.2, lambda: site.client().drop(lease))
     ending.start()
-    assert collect_behind(on_site, FQRN, replace(QUICK, patience_s=LONG_S)).deleted
+    assert collect_behind(on_site, FQRN, USUAL, replace(QUICK, patience_s=LONG_S)).deleted
     ending.join()
     site.assert_open()
 
@@ -100,16 +105,16 @@ def test_only_a_grace_that_is_longer_than_the_gateways_own_is_told_as_a_number_o
     site: StockSite, on_site: Site
 ) -> None:
     for days in (3, 8):  # by then all but the current revision have left it
-        rehearse_behind(on_site, FQRN, replace(QUICK, grace=timedelta(days=days)))
+        rehearse_behind(on_site, FQRN, kept(timedelta(days=days)), QUICK)
     assert [one["num_revisions"] for one in site.gateway.collections] == [0, 0]
     site.worker().publish(site.prepared(HERE, {"f": b"today"}), holder="test", now=NOW)
-    rehearse_behind(on_site, FQRN, replace(QUICK, grace=timedelta(days=8)))
+    rehearse_behind(on_site, FQRN, kept(timedelta(days=8)), QUICK)
     assert site.gateway.collections[-1]["num_revisions"] == 1, "readers were on it until today"
 
 
 def test_within_its_grace_every_revision_stays(site: StockSite, on_site: Site) -> None:
     roots = [root for _, root in preceding(site.head())]
-    collect_behind(on_site, FQRN, replace(QUICK, grace=timedelta(days=10)))
+    collect_behind(on_site, FQRN, kept(timedelta(days=10)), QUICK)
     (asked,) = site.gateway.collections
     assert asked["num_revisions"] == len(roots) == site.head().manifest.revision
     head = site.head()
@@ -124,11 +129,11 @@ def test_a_lease_that_is_too_short_for_the_last_collection_is_refused(site: Stoc
     memory.seconds = 3601.0  # of leases of two hours
     memory.write()
     with refused(CollectionRefused) as short:
-        collect_behind(on_site, FQRN, QUICK)
+        collect_behind(on_site, FQRN, USUAL, QUICK)
     assert "max_lease_time" in str(short.value)
     assert site.gateway.collections == []
     site.gateway.renews = True
-    assert collect_behind(on_site, FQRN, QUICK).deleted
+    assert collect_behind(on_site, FQRN, USUAL, QUICK).deleted
     site.assert_open()
 
 
@@ -136,7 +141,7 @@ def test_what_is_not_a_key_of_an_administrator_collects_nothing(site: StockSite)
     made = site.configured(admin="gateway-key")
     site.gateway.keys["gateway-key"] = site.gateway.keys["adminkey"]
     with pytest.raises(AdminKeyNeeded):
-        collect_behind(made, FQRN, QUICK)
+        collect_behind(made, FQRN, USUAL, QUICK)
     assert site.gateway.collections == []
     made.ledger.dispose()
     site.assert_open()
@@ -146,7 +151,7 @@ def test_where_nightshift_collected_before_publishers_would_not_see_it(site: Sto
     site.store.put(generation.KEY, generation.Generation(3, CollectionPhase.IDLE, NOW).format())
     site.gateway.calls.clear()
     with refused(CollectionRefused) as unseen:
-        collect_behind(on_site, FQRN, QUICK)
+        collect_behind(on_site, FQRN, USUAL, QUICK)
     assert generation.KEY in str(unseen.value)
     assert site.gateway.calls == []
 
@@ -154,10 +159,10 @@ def test_where_nightshift_collected_before_publishers_would_not_see_it(site: Sto
 def test_two_collections_of_one_machine_exclude_each_other(site: StockSite, on_site: Site) -> None:
     def second() -> None:
         with pytest.raises(CollectionBusy):
-            collect_behind(on_site, FQRN, QUICK)
+            collect_behind(on_site, FQRN, USUAL, QUICK)
 
     site.gateway.during_collection = second
-    collect_behind(on_site, FQRN, QUICK)
+    collect_behind(on_site, FQRN, USUAL, QUICK)
     assert len(site.gateway.collections) == 1
 
 
@@ -174,7 +179,7 @@ def test_a_gateway_that_refuses_under_a_lease_is_closed_instead(site: StockSite,
         refusals.append(True)
 
     site.gateway.during_collection = publish
-    report = collect_behind(on_site, FQRN, QUICK)
+    report = collect_behind(on_site, FQRN, USUAL, QUICK)
     assert report.deleted
     assert [(one["leased"], one["enabled"]) for one in site.gateway.collections] == [(["/"], True), ([], False)]
     assert refusals == [True]
@@ -195,7 +200,7 @@ def test_leases_that_came_in_between_are_waited_for_before_it_collects(
 
     monkeypatch.setattr(site.gateway, "_enable", late)
     with pytest.raises(PathBusy):
-        collect_behind(on_site, FQRN, QUICK)
+        collect_behind(on_site, FQRN, USUAL, QUICK)
     assert len(site.gateway.collections) == 1, "the one that was refused"
     site.gateway.expire_all()
     site.assert_open()
@@ -204,7 +209,7 @@ def test_leases_that_came_in_between_are_waited_for_before_it_collects(
 def test_the_repository_is_enabled_again_after_a_collection_that_failed(site: StockSite, on_site: Site) -> None:
     site.gateway.collection_fails = ["exit status 6", "exit status 6"]
     with refused(CollectionFailed, reason="exit status 6"):
-        collect_behind(on_site, FQRN, QUICK)
+        collect_behind(on_site, FQRN, USUAL, QUICK)
     assert [one["enabled"] for one in site.gateway.collections] == [True, False]
     assert not remembered(site).disabled
     site.assert_open()
@@ -215,11 +220,11 @@ def test_a_repository_that_stays_disabled_is_said_and_the_next_collection_enable
 ) -> None:
     site.gateway.scripts = site.gateway.keeps_disabled = True
     with refused(NOT_SWITCHED):
-        collect_behind(on_site, FQRN, QUICK)
+        collect_behind(on_site, FQRN, USUAL, QUICK)
     assert remembered(site).disabled
     assert not site.gateway.enabled
     site.gateway.keeps_disabled = site.gateway.scripts = False
-    report = collect_behind(on_site, FQRN, QUICK)
+    report = collect_behind(on_site, FQRN, USUAL, QUICK)
     assert any("left the repository disabled" in note for note in report.notes)
     site.assert_open()
 
@@ -243,7 +248,7 @@ def test_after_a_lost_reply_the_lease_is_kept_until_the_collection_has_ended(
         return last(store)
 
     monkeypatch.setattr("include.site.stock_collecting.look", looked)
-    report = collect_behind(on_site, FQRN, QUICK)
+    report = collect_behind(on_site, FQRN, USUAL, QUICK)
     assert held == [["/"]] * 4, "from before the collection until its end"
     assert report.deleted == 0
     assert any("reply was lost" in note for note in report.notes)
@@ -265,7 +270,7 @@ def test_before_the_lease_ends_the_repository_is_disabled_for_a_collection_that_
         site.gateway.expire_all()
 
     site.gateway.during_collection = until_disabled
-    collect_behind(on_site, FQRN, replace(QUICK, limit_s=2 * LONG_S))
+    collect_behind(on_site, FQRN, USUAL, replace(QUICK, limit_s=2 * LONG_S))
     site.assert_open()
 
 
@@ -276,7 +281,7 @@ def test_a_collection_whose_end_is_never_seen_is_unclear_and_publishers_get_in_a
     over = threading.Event()
     site.gateway.during_collection = lambda: over.wait(LONG_S)
     with refused(COLLECTION_UNCLEAR):
-        collect_behind(on_site, FQRN, replace(QUICK, limit_s=0.3))
+        collect_behind(on_site, FQRN, USUAL, replace(QUICK, limit_s=0.3))
     assert site.gateway.held() == []
     assert site.gateway.enabled
     over.set()
@@ -292,7 +297,7 @@ def test_a_collection_that_we_are_stopped_in_keeps_its_lease_until_that_ends(
 
     monkeypatch.setattr("include.gateway.client.client.GatewayClient.collect_garbage", stopped)
     with pytest.raises(KeyboardInterrupt):
-        collect_behind(on_site, FQRN, QUICK)
+        collect_behind(on_site, FQRN, USUAL, QUICK)
     assert site.gateway.held() == ["/"]
 
 
@@ -309,7 +314,7 @@ def test_a_store_that_is_away_meanwhile_does_not_end_the_wait(
         return last(store)
 
     monkeypatch.setattr("include.site.stock_collecting.look", looked)
-    collect_behind(on_site, FQRN, QUICK)
+    collect_behind(on_site, FQRN, USUAL, QUICK)
     assert len(looks) > 5
     site.assert_open()
 
@@ -318,7 +323,7 @@ def test_a_gateway_that_was_restarted_by_the_collection_is_waited_for(site: Stoc
     """The old scripts stop the gateway meanwhile; after it, everything is enabled."""
     site.gateway.lose_collections = 1
     site.gateway.during_collection = site.gateway.restart
-    report = collect_behind(on_site, FQRN, QUICK)
+    report = collect_behind(on_site, FQRN, USUAL, QUICK)
     assert any("reply was lost" in note for note in report.notes)
     site.assert_open()
 
@@ -326,7 +331,7 @@ def test_a_gateway_that_was_restarted_by_the_collection_is_waited_for(site: Stoc
 def test_a_gateway_without_the_stock_tools_says_so_once(site: StockSite, on_site: Site) -> None:
     site.gateway.collection_fails = ['exec: "cvmfs_server": executable file not found in $PATH']
     with pytest.raises(GatewayError, match="executable file not found"):
-        collect_behind(on_site, FQRN, QUICK)
+        collect_behind(on_site, FQRN, USUAL, QUICK)
     site.assert_open()
 
 
@@ -338,6 +343,6 @@ def test_a_store_that_fails_before_the_gateway_is_asked_leaves_no_lease(
 
     monkeypatch.setattr("include.site.stock_collecting.revisions_within", away)
     with refused(Unavailable, key="k"):
-        collect_behind(on_site, FQRN, replace(QUICK, grace=timedelta(days=10)))
+        collect_behind(on_site, FQRN, kept(timedelta(days=10)), QUICK)
     assert site.gateway.collections == []
     site.assert_open()
