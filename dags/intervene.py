@@ -9,7 +9,7 @@ from airflow.sdk import DAG, Param
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from operators.alerts import alert_failed_run
+from operators.base import alert_failed_run
 from operators.lease import InterveneOperator
 from operators.publishing import default_args
 

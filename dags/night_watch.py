@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import DAG, CronTriggerTimetable
 
 from include.settings.load import load
-from operators.alerts import alert_failed_run
+from operators.base import alert_failed_run
 from operators.publishing import default_args
 from operators.watch import WatchNightsOperator
 

@@ -10,8 +10,8 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from operators.alerts import alert_failed_run, alert_late_run
 from operators.approve import approve_each
+from operators.base import alert_failed_run, alert_late_run
 from operators.care import (
     BeginCollectionsOperator,
     CheckRepositoryOperator,

@@ -14,7 +14,8 @@ from hooks.cause import CHECK_INDEX
 from include.nightlies.rules.passes import starts
 from include.settings.load import load
 from include.settings.model import SiteSettings, Slot
-from operators.alerts import alert_failed_run
+from operators.base import alert_failed_run
+from operators.begin import StartNextPassOperator
 from operators.night import (
     INHERITED,
     AnnounceBuildOperator,
@@ -25,7 +26,6 @@ from operators.night import (
     SetLinksOperator,
     slot_asset,
 )
-from operators.passes import StartNextPassOperator
 from operators.publishing import choice, default_args, publishing_tasks
 from sensors.build import BuildSensor
 

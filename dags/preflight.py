@@ -11,7 +11,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param
 
 from include.monitoring.schedules import hour_before_first
 from include.settings.load import load
-from operators.alerts import alert_failed_run
+from operators.base import alert_failed_run
 from operators.publishing import default_args
 from operators.watch import RunPreflightOperator
 

@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Param, TriggerRule
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from operators.alerts import alert_failed_run
+from operators.base import alert_failed_run
 from operators.night import CheckCompletenessOperator, PlanPublicationOperator
 from operators.publishing import choice, default_args, publishing_tasks
 

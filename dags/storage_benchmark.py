@@ -11,8 +11,7 @@ from include.benchmarks.campaign.presets import PRESETS
 from include.settings.benchmarks import BenchmarkSettings
 from include.settings.load import load
 from include.settings.pools import CAMPAIGN
-from operators.alerts import alert_failed_run
-from operators.base import NightshiftOperator
+from operators.base import NightshiftOperator, alert_failed_run
 from operators.benchmark import (
     APPROVE_TASK,
     ApproveBenchmarkOperator,

@@ -9,8 +9,8 @@ from airflow.sdk import DAG, Param
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from operators.alerts import alert_failed_run
 from operators.approve import approve_each
+from operators.base import alert_failed_run
 from operators.publishing import choice, confirmed_by_hand, default_args
 from operators.undo import PlanUndoOperator, UndoBuildOperator
 

@@ -35,7 +35,7 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [
             {
                 "integration-name": _CVMFS,
-                "python-modules": ["sensors.cvmfs", "sensors.lease", "sensors.place"],
+                "python-modules": ["sensors.cvmfs", "sensors.cvmfs", "sensors.cvmfs"],
             },
             {"integration-name": _OBJECTS, "python-modules": ["sensors.objects"]},
             {"integration-name": _TRANSFERS, "python-modules": ["sensors.fts"]},

@@ -1,7 +1,7 @@
 """A run without a note gets one when it begins: its slot and build date, or what it changes.
 
 A listener of Airflow's, called in the scheduler, which stores the note with the run. A task cannot: Airflow's interface
-for tasks takes a note only with a run that a task starts, as `operators/passes.py` does. A partition key is no
+for tasks takes a note only with a run that a task starts, as `operators/begin.py` does. A partition key is no
 substitute: Airflow does not tell consumers of an asset without partitions of the events of a run that has one.
 """
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from include.gateway.protocol import API
-from include.monitoring.worker_checks import consumers
+from include.monitoring.airflow_checks import consumers
 from lab import components
 from lab.cluster import Machine, find
 from lab.components import Component

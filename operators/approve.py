@@ -17,9 +17,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 from hooks.cause import PLAN, why_no_plan
 from hooks.retry import RetryByKind
 from hooks.site import run_name
-from operators.base import NightshiftOperator, attempt_of, batches_of, clock
+from operators.base import NightshiftOperator, attempt_of, batches_of, clock, log_of
 from operators.night import INHERITED
-from operators.watch import log_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -42,7 +42,7 @@ class NightLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """The page of slot and date; "" leaves the link out."""
-        from operators.watch import airflow_url
+        from operators.base import airflow_url
 
         night = operator.night
         if not isinstance(night, dict) or not {"slot", "date"} <= night.keys():
@@ -57,7 +57,7 @@ class CollectionLogLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """The task's page, its log first."""
-        from operators.watch import log_of
+        from operators.base import log_of
 
         task = f"{log_of(f'{ti_key.dag_id}/{ti_key.run_id}')}/tasks/{quote(ti_key.task_id, safe='')}"
         return task if ti_key.map_index < 0 else f"{task}/mapped/{ti_key.map_index}"
@@ -72,7 +72,7 @@ class BenchmarkReportLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """The page of the campaign; "" leaves the link out."""
         from include.pages.registry import PREFIX
-        from operators.watch import airflow_url
+        from operators.base import airflow_url
 
         campaign = operator.campaign
         return f"{airflow_url()}{PREFIX}/benchmarks/{quote(campaign, safe='')}/{self.page}" if campaign else ""
@@ -94,7 +94,7 @@ class QualityLink(BaseOperatorLink):
         """The first page of the run; "" leaves the link out."""
         from airflow.sdk import conf
 
-        from include.quality.pages import folder_of_run
+        from include.quality.validate import folder_of_run
 
         if not isinstance(operator.night, dict) or "slot" not in operator.night:
             return ""

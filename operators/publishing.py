@@ -14,9 +14,8 @@ from hooks.cause import PLAN
 from hooks.priority import NightFirst
 from hooks.retry import RetryByKind
 from include.dag_runs import OWNER
-from operators.alerts import note_failure
 from operators.approve import AskApprovalOperator, approve_each
-from operators.base import NightshiftOperator, attempt_of, batches_of
+from operators.base import NightshiftOperator, attempt_of, batches_of, note_failure
 from operators.lease import Done, LeaseTaskOperator, Waiting, WritingOperator
 from operators.links import RepositoryLink
 from operators.prepare import PrepareArtifactsOperator

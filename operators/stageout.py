@@ -13,8 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.retry import RetryByKind
 from include.settings.pools import STAGEOUT
-from operators.alerts import alert_failed_run
-from operators.base import NightshiftOperator, clock, holder_name, log_folder
+from operators.base import NightshiftOperator, alert_failed_run, clock, holder_name, log_folder
 from operators.lease import Killed
 from operators.prepare import yielding
 from operators.publishing import default_args

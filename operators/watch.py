@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
 
-from operators.base import NightshiftOperator, clock, log_folder
+from operators.base import NightshiftOperator, clock, log_folder, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,24 +63,6 @@ class WatchNightsOperator(NightshiftOperator):
             "summaries": done.summaries,
             "faults": done.faults,
         }
-
-
-def airflow_url() -> str:
-    """Where people reach Airflow's pages, without a slash at the end."""
-    from airflow.sdk import conf
-
-    return str(conf.get("api", "base_url", fallback="http://localhost:8080")).rstrip("/")
-
-
-def log_of(run: str) -> str:
-    """The address of a run of the ledger in Airflow's pages."""
-    dag_id, _, run_id = run.partition("/")
-    return f"{airflow_url()}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
-
-
-def night_page_of(run: str) -> str:
-    """The address of the page of a run's night."""
-    return f"{airflow_url()}/nightshift/nights?{urlencode({'run': run})}"
 
 
 class AskAirflow:

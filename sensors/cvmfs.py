@@ -7,6 +7,96 @@ from typing import Any
 
 from sensors.base import WaitSensor
 
+
+class LeaseFreeSensor(WaitSensor):
+    """Succeeds when no lease overlaps a path of a repository. It takes none: the next task to ask may.
+
+    Args:
+        fqrn: The repository's name. It need not be configured if `gateway_conn_id` is given.
+        path: An absolute path within the repository; empty: all of it.
+        gateway_conn_id: A connection of type `cvmfs_gateway`, whose address is asked; None: the one that the site
+            configuration names for the repository.
+        timeout: Seconds to wait before the task fails.
+        **kwargs: `poke_interval`, `deferrable`, and those of every sensor.
+
+    Raises:
+        BadLeasePath: The path is malformed.
+    """
+
+    template_fields: Sequence[str] = ("fqrn", "path", "gateway_conn_id")
+    check = "lease-free"
+
+    def __init__(
+        self,
+        *,
+        fqrn: str,
+        path: str = "",
+        gateway_conn_id: str | None = None,
+        timeout: float = 7200.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(timeout=timeout, **kwargs)
+        self.fqrn = fqrn
+        self.path = path
+        self.gateway_conn_id = gateway_conn_id
+
+    def arguments(self) -> dict[str, Any]:
+        """The path as leases have it. Raises BadLeasePath, which is not retried."""
+        from include.gateway.errors import BadLeasePath
+        from include.gateway.protocol import checked_path
+
+        try:
+            found = {"repository": self.fqrn, "path": checked_path(self.path)}
+        except BadLeasePath as bad:
+            message = f"{self.task_id}: path {self.path!r} of {self.fqrn}: {bad}; {BadLeasePath.hint}"
+            raise BadLeasePath(message, repository=self.fqrn, path=self.path) from None
+        return found | ({"gateway_conn_id": self.gateway_conn_id} if self.gateway_conn_id else {})
+
+
+class PlaceSensor(WaitSensor):
+    """Succeeds when `path` of a configured repository is reserved, or free, and no lease is held on it.
+
+    It takes nothing: publishing there takes a lease and looks again. A tree that is there already, or a file in the
+    way, ends the wait at once, before anything is built in vain. Returns repository, path, revision and reason.
+
+    Args:
+        fqrn: The repository's name in the site configuration.
+        path: The destination that is going to be published to.
+        until: `reserved` waits for a reservation (an empty nested catalog, made by `ReserveDestinationsOperator`);
+            `free` also takes a path that does not exist.
+        replaces: What is there is going to be replaced, and is no obstacle.
+        timeout: Seconds to wait before the task fails.
+        **kwargs: `poke_interval`, `deferrable`, and those of every sensor.
+
+    Raises:
+        DestinationError: Nothing can be published there, however long one waits.
+    """
+
+    template_fields: Sequence[str] = ("fqrn", "path")
+    check = "place"
+
+    def __init__(
+        self,
+        *,
+        fqrn: str,
+        path: str,
+        until: str = "reserved",
+        replaces: bool = False,
+        timeout: float = 7200.0,
+        **kwargs: Any,
+    ) -> None:
+        if until not in ("reserved", "free"):
+            raise ValueError(f"until is {until!r}: write 'reserved' or 'free'")
+        super().__init__(timeout=timeout, **kwargs)
+        self.fqrn = fqrn
+        self.path = path
+        self.until = until
+        self.replaces = replaces
+
+    def arguments(self) -> dict[str, Any]:
+        return {"repository": self.fqrn, "path": self.path, "wanted": self.until, "replaces": self.replaces}
+
+
 __all__ = ["CvmfsPathSensor", "CvmfsRevisionSensor"]
 
 

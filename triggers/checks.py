@@ -121,7 +121,7 @@ def replicas_in_sync(connect: Connect, repository: str, replicas: list[str], rev
 def replicas_quiet(connect: Connect, repository: str) -> Observation:
     """A collection need not wait for a replica; the result is what it does about them, and their looks."""
     from include.replicas.look import look_at_replicas, rules_of
-    from include.replicas.waiting import CollectionTurn, wait_for_replicas
+    from include.replicas.states import CollectionTurn, wait_for_replicas
 
     site, now = connect(), datetime.now(UTC)
     looks = look_at_replicas(site, repository, now)

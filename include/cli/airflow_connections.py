@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import Any
 
 from include.airflow_api import INSTALL_REFUSED, AirflowApi, AirflowError, site_api
-from include.cli.lab import lab_part
+from include.cli.terminal import lab_part
 from include.dag_runs import DagState, why_not_startable
 from include.monitoring.checks import Asked
 from include.monitoring.findings import Finding

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from include.cli.lab import lab_part
-from include.cli.terminal import typed
+from include.cli.terminal import lab_part, typed
 from include.errors import NightshiftError
 
 HAS_LAB = importlib.util.find_spec("lab") is not None

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
 import shutil
 import sys
 from collections.abc import Collection
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+def lab_part(module: str) -> ModuleType | None:
+    """A module of the lab, or None where the lab is not installed."""
+    return importlib.import_module(f"lab.{module}") if importlib.util.find_spec("lab") else None
+
 
 NOT_A_TERMINAL = 100  # columns of a log, a pipe or a mail
 

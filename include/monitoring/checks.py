@@ -18,10 +18,9 @@ from include.gateway.protocol import API, TaskName
 from include.ledger.engine import shown
 from include.ledger.migrate import version
 from include.monitoring import store_checks
-from include.monitoring.airflow_checks import look_at_bounds, look_at_paused, look_at_pools
+from include.monitoring.airflow_checks import look_at_bounds, look_at_paused, look_at_pools, look_at_workers
 from include.monitoring.findings import Check, Finding, Severity
 from include.monitoring.store_checks import TIMEOUT_S, opened, skew
-from include.monitoring.worker_checks import look_at_workers
 from include.notify.notifier import service_of
 from include.settings.errors import MissingConnection, SettingsError
 from include.settings.model import SiteSettings

@@ -23,7 +23,7 @@ from include.pages.asked import AskDag, Asked, BadPageQuery
 from include.pages.benchmarks import docs_of_campaign, report_file
 from include.pages.registry import PAGES, Page
 from include.pages.services import Services
-from include.quality.pages import docs_file
+from include.quality.validate import docs_file
 from include.site.site import Site
 from include.stageout.rest.questions import StageoutUser
 from include.stageout.rest.remembered import RememberedCounts

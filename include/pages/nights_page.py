@@ -18,12 +18,12 @@ from include.nightlies.rules.links import all_links_of
 from include.nightlies.rules.states import State
 from include.nightlies.steps.sources import absolute
 from include.pages import nights_rows as rows
-from include.pages.addresses import night, run_of, start
 from include.pages.asked import Asked
 from include.pages.nights_view import cell_of, matrices, progress_of
 from include.pages.provenance import open_leases
+from include.pages.registry import night, run_of, start
 from include.provenance.interventions import standing
-from include.quality.pages import docs_file, folder_of_run
+from include.quality.validate import docs_file, folder_of_run
 from include.settings.model import Slot
 from include.settings.urls import browser_url
 from include.site.site import Site

@@ -9,7 +9,7 @@ from datetime import datetime
 from include.monitoring.summary import Fate, Line, Summary
 from include.nightlies.records.progress import NotedProgress
 from include.nightlies.rules.states import Skip, State
-from include.pages.addresses import provenance, start, task_of
+from include.pages.registry import provenance, start, task_of
 
 Pair = tuple[str, str]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from include.gateway.client.values import LeaseInfo
 from include.gateway.protocol import TaskName
-from include.pages.addresses import task_of
 from include.pages.asked import Asked, BadPageQuery
+from include.pages.registry import task_of
 from include.provenance.records import nearest
 
 

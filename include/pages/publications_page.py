@@ -14,8 +14,8 @@ from include.nightlies.records.tables import artifacts, builds, publications
 from include.nightlies.rules.states import State
 from include.nightlies.steps.sources import absolute
 from include.pages import publications_view as view
-from include.pages.addresses import night, provenance, run_of, task_of
 from include.pages.asked import Asked
+from include.pages.registry import night, provenance, run_of, task_of
 from include.settings.urls import browser_url
 
 PAGE = 50

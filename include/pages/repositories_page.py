@@ -22,9 +22,9 @@ from include.nightlies.records.links import TAG, LinkRecord
 from include.nightlies.records.tables import collections, damaged, links, publications
 from include.nightlies.rules.states import State
 from include.pages import repositories_view as view
-from include.pages.addresses import night, repository, run_of
 from include.pages.asked import Asked
 from include.pages.provenance import open_leases
+from include.pages.registry import night, repository, run_of
 from include.pages.repositories_view import CollectionRow
 from include.provenance.records import provenance
 from include.replicas.look import looks_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from include.pages.addresses import provenance, run_of, task_of
 from include.pages.charts import bars, figure, line
+from include.pages.registry import provenance, run_of, task_of
 from include.provenance.document import ChangeKind
 from include.replicas.states import ReplicaLook, ReplicaState
 

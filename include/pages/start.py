@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from include.dag_runs import why_not_startable
-from include.pages.addresses import AIRFLOW
 from include.pages.asked import Asked, BadPageQuery
+from include.pages.registry import AIRFLOW
 
 LONGEST = 30_000
 """Characters of a field: a night's whole list of artifacts may be in one."""

@@ -45,16 +45,18 @@ from include.gateway.client.values import Lease
 from include.gateway.errors import CollectionMoved, GatewayError
 from include.publishers.base import PhaseTimes, Published, Released, Reserved
 from include.publishers.capabilities import Operation, require
-from include.publishers.destinations import (
+from include.publishers.errors import NotSupported
+from include.publishers.gateway import RepositoryGateway, WriterSide, a_new_lease_may_help
+from include.publishers.required_objects import (
+    Clearance,
     is_derived_from,
     is_free,
     is_tree,
     missing_directories,
     occupied,
+    require_spared,
+    unused,
 )
-from include.publishers.errors import NotSupported
-from include.publishers.gateway import RepositoryGateway, WriterSide, a_new_lease_may_help
-from include.publishers.required_objects import Clearance, require_spared, unused
 
 P = ParamSpec("P")
 T = TypeVar("T")

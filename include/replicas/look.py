@@ -16,13 +16,21 @@ from include.cvmfs.errors import FormatError, RepositoryError
 from include.cvmfs.revision.trust import OpenFailure, failure_of, fetch_trusted
 from include.errors import NightshiftError
 from include.ledger.engine import Bind, reading, writing
-from include.replicas.states import ReplicaLook, ReplicaState, SeenReplica, judge, replicas
-from include.replicas.waiting import CollectionDecision, ReplicaRule, wait_for_replicas
+from include.replicas.states import (
+    CollectionDecision,
+    ReplicaLook,
+    ReplicaRule,
+    ReplicaState,
+    SeenReplica,
+    judge,
+    replicas,
+    wait_for_replicas,
+)
 from include.settings.ssh import chosen
 from include.site.site import Site
 from include.storage.errors import StoreError, Unavailable
-from include.storage.http import HttpStore
 from include.storage.options import StoreOptions
+from include.storage.remote import HttpStore
 
 MARKER_KEY = ".cvmfs_is_snapshotting"
 DOCUMENT_BYTES = 256 << 10

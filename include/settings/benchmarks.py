@@ -12,10 +12,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, field_validator, model_validator
 
 from include.settings.errors import SettingsError
-from include.settings.names import name_fault
 from include.settings.prepare import Block
 from include.settings.ssh import SshLogin
-from include.settings.text_types import Name, NodeFolder, Schedule, SitePath, fault
+from include.settings.text_types import Name, NodeFolder, Schedule, SitePath, fault, name_fault
 
 OSD = "{osd}"
 """In a command: the number of the OSD."""

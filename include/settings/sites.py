@@ -11,9 +11,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import AfterValidator, ValidationInfo, model_validator
 
-from include.settings.names import is_below, logical_name_fault
 from include.settings.prepare import Block
-from include.settings.text_types import fault, no_userinfo, store_url
+from include.settings.text_types import fault, is_below, logical_name_fault, no_userinfo, store_url
 from include.storage.kinds import FILE, SCHEMES
 
 PROTOCOLS: Mapping[str, str] = {

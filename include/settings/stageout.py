@@ -9,9 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from include.settings.names import is_below, logical_name_fault
 from include.settings.prepare import Block
-from include.settings.text_types import ConnectionId, Name, fault
+from include.settings.text_types import ConnectionId, Name, fault, is_below, logical_name_fault
 
 _USER = "{user}"
 

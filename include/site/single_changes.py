@@ -30,7 +30,7 @@ from include.cvmfs.sources.dirtab import NAME, Dirtab
 from include.cvmfs.sources.source import checked_destination
 from include.errors import NightshiftError, is_retryable
 from include.publishers.base import Published
-from include.publishers.destinations import is_free, is_reserved, is_tree, missing_directories, occupied
+from include.publishers.required_objects import is_free, is_reserved, is_tree, missing_directories, occupied
 from include.site.preparing import TreeToPrepare, journal_of, prepare_for
 from include.site.site import Site
 

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 
 from include.fts.client.jobs import activity_fault
-from include.settings.names import is_below, logical_name_fault
 from include.settings.sites import RemoteSite
 from include.settings.stageout import StageoutSettings
+from include.settings.text_types import is_below, logical_name_fault
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, OUTSIDE_NAME_SPACE, StageoutError
 from include.stageout.places.facts import checksum_of
 from include.stageout.urls import third_party_urls

@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, insert, select
 
 from include.ledger.engine import Bind, reading, writing
-from include.settings.names import is_below
 from include.settings.sites import RemoteSite
 from include.settings.stageout import StageoutSettings
+from include.settings.text_types import is_below
 from include.stageout.errors import StageoutError
 from include.stageout.places.verify import verified_on_proof
 from include.stageout.requests import pieces

@@ -10,8 +10,8 @@ import re
 from enum import Enum
 from urllib.parse import quote, urlsplit
 
-from include.settings.names import is_below, logical_name_fault
 from include.settings.sites import PrefixRule, RemoteSite
+from include.settings.text_types import is_below, logical_name_fault
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL
 from include.storage.kinds import FILE, SCHEMES
 

@@ -87,7 +87,7 @@ def allow_roles(
     repositories: Iterable[str],
     principals: Mapping[Role, str],
 ) -> None:
-    """Give each role its rights in repositories; rules that are not ours stay (`include.storage.roles`).
+    """Give each role its rights in repositories; rules that are not ours stay (`include.storage.probe`).
 
     Args:
         url: ``s3://bucket/prefix``, below which the repositories are.

@@ -53,7 +53,7 @@ def _open_s3(url: str, credentials: Credentials | None, options: StoreOptions) -
 
 
 def _open_http(url: str, credentials: Credentials | None, options: StoreOptions) -> Store:  # noqa: ARG001
-    from include.storage.http import HttpStore
+    from include.storage.remote import HttpStore
 
     _check_http(url)
     return HttpStore.open(url.rstrip("/"), options)

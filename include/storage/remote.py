@@ -7,11 +7,12 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from include.storage.errors import NotFound, StoreError, Unavailable, Unsupported
+from include.storage.kinds import HTTP
 from include.storage.options import StoreOptions
 from include.storage.refusals import NO_RANGE, RANGES_IGNORED, read_failure
 from include.storage.store import Counters, ObjectMeta, Store, Version, check_key, check_prefix
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, HTTPStore, RetryConfig, S3Store
 
     Client = S3Store | HTTPStore
+    from obstore.store import HTTPStore
+
 
 T = TypeVar("T")
 
@@ -254,3 +257,49 @@ _library_process: dict[str, int] = {}  # which process started the library's thr
 
 def _version(meta: obstore.ObjectMeta) -> Version:
     return Version((meta["e_tag"] or "").strip('"'))
+
+
+class HttpStore(RemoteStore):
+    """Read-only objects below an ``http://`` or ``https://`` URL."""
+
+    kind = HTTP
+
+    @classmethod
+    def open(cls, url: str, options: StoreOptions) -> Self:
+        """No request is sent yet."""
+
+        def make() -> HTTPStore:
+            from obstore.store import HTTPStore as Client
+
+            return Client(url, client_options=client_options(options), retry_config=NO_RETRIES)
+
+        return cls(url, ServerConnection(url, options, make))
+
+    def child(self, prefix: str) -> HttpStore:
+        below = self._child_prefix(prefix)
+        if below == self._prefix:
+            return self
+        return HttpStore(f"{self.url.rstrip('/')}/{prefix.rstrip('/')}", self._connection, below)
+
+    def put(self, key: str, data: bytes) -> None:  # noqa: ARG002
+        self._refuse("put", key)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:  # noqa: ARG002
+        self._refuse("put_if_absent", key)
+
+    def replace(self, key: str, data: bytes, *, expected: Version | None) -> Version:  # noqa: ARG002
+        self._refuse("replace", key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        self._refuse("list", prefix)
+
+    def delete(self, keys: Iterable[str]) -> int:
+        self._refuse("delete", next(iter(keys), ""))
+
+    def delete_each(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
+        self._refuse("delete", next(iter(keys), ""))
+
+    def _refuse(self, verb: str, key: str) -> NoReturn:
+        raise Unsupported(
+            f"{verb} {key!r}: {self.url} is read-only over HTTP; use the store's s3:// or file:// URL", key=key
+        )

@@ -1,4 +1,4 @@
-"""Who may do what in a repository's bucket: S3 policies by role, such that none can do another's work.
+"""Roles in a repository's bucket: S3 policies by role, such that none can do another's work.
 
 One bucket policy grants all rights: its users have none of their own. Why so: docs/decisions, 13.
 """

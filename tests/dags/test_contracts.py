@@ -19,7 +19,7 @@ from hooks.retry import RetryByKind
 from include.dag_runs import RunRefused
 from include.settings.load import load
 from include.settings.pools import consumer_timeout, pools
-from operators.alerts import alert_failed_run, note_failure
+from operators.base import alert_failed_run, note_failure
 from operators.night import CheckCompletenessOperator
 from tests.fakes import airflowhome
 from tests.fakes.refused import refused

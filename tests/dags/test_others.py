@@ -35,8 +35,7 @@ from operators.cvmfs import (
     cvmfs_lease,
 )
 from operators.lease import Killed
-from sensors.cvmfs import CvmfsPathSensor, CvmfsRevisionSensor
-from sensors.lease import LeaseFreeSensor
+from sensors.cvmfs import CvmfsPathSensor, CvmfsRevisionSensor, LeaseFreeSensor
 from tests.dags.conftest import FQRN, KEY, MiniSite
 from tests.fakes.builds import tree
 from tests.fakes.refused import refused

@@ -12,9 +12,8 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 
 from sensors.base import NightshiftSensor
-from sensors.lease import LeaseFreeSensor
+from sensors.cvmfs import LeaseFreeSensor, PlaceSensor
 from sensors.objects import ObjectSensor
-from sensors.place import PlaceSensor
 from tests.dags.conftest import FQRN, MiniSite, as_recorded, record
 
 pytestmark = pytest.mark.server("weed")

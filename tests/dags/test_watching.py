@@ -8,8 +8,7 @@ import pytest
 
 from include.monitoring.alerts import ticks
 from include.notify.records import alerts_since
-from operators.base import clock
-from operators.watch import log_of
+from operators.base import clock, log_of
 from tests.dags.conftest import FQRN, MiniSite
 
 pytestmark = pytest.mark.server("weed")

@@ -186,7 +186,7 @@ def replicas(
     Exit code 0: all can be trusted and lag no longer than they may; 1: some do not; 2: stratum 0 cannot be read.
     """
     from include.replicas.look import look_at_replicas, record, rules_of
-    from include.replicas.waiting import complaint
+    from include.replicas.states import complaint
 
     now = datetime.now(UTC)
     with refusing():

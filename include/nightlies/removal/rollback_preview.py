@@ -25,7 +25,7 @@ from include.nightlies.rules import approval
 from include.nightlies.rules.build import ArtifactRecord, BuildKey, BuildRecord
 from include.nightlies.rules.destinations import build_directory, destination_of
 from include.nightlies.rules.links import all_links_of
-from include.publishers.destinations import is_reserved
+from include.publishers.required_objects import is_reserved
 from include.settings.model import Slot
 from include.site.site import Site
 

@@ -51,8 +51,7 @@ from include.nightlies.steps.links import Completeness
 from include.provenance.document import ChangeKind, ProvenanceRecord
 from include.provenance.records import begun, newest, note
 from include.publishers.base import Published
-from include.publishers.destinations import is_reserved
-from include.publishers.required_objects import topmost
+from include.publishers.required_objects import is_reserved, topmost
 from include.settings.model import Slot
 from include.site.single_changes import contents_of
 from include.site.site import Site

@@ -12,8 +12,7 @@ from include.nightlies.errors import NightlyError
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.settings.model import Slot
-from include.settings.names import NAME, name_fault
-from include.settings.text_types import MAX_DESTINATION_LENGTH, fields, fill
+from include.settings.text_types import MAX_DESTINATION_LENGTH, NAME, fields, fill, name_fault
 
 
 def destination(slot: Slot, build_id: str, project: str, platform: str, *, build_date: date | None = None) -> str:

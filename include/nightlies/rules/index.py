@@ -29,7 +29,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, Validat
 from pydantic.types import StrictBool, StrictInt
 
 from include.nightlies.errors import BadIndex, BadIndexKey
-from include.settings.names import name_fault
+from include.settings.text_types import name_fault
 from include.storage.kinds import SCHEMES
 from include.validation import first_fault, kind_of, text_as
 

@@ -14,8 +14,7 @@ from include.nightlies.records import damage
 from include.nightlies.steps.errors import NotWell
 from include.publishers.capabilities import Operation
 from include.replicas.look import look_at_replicas, record, rules_of
-from include.replicas.states import ReplicaLook
-from include.replicas.waiting import complaint
+from include.replicas.states import ReplicaLook, complaint
 from include.settings.model import Care
 from include.site.site import Site, switching
 from include.storage.file import remove_abandoned

@@ -30,8 +30,8 @@ from include.nightlies.steps.errors import FailedBefore
 from include.nightlies.steps.sources import opened, source_limits
 from include.nightlies.steps.values import Batch, BatchOutcome, Item
 from include.publishers.capabilities import Operation
-from include.publishers.destinations import is_free, is_tree, missing_directories, occupied
 from include.publishers.errors import NotSupported
+from include.publishers.required_objects import is_free, is_tree, missing_directories, occupied
 from include.settings.model import PublisherKind
 from include.site.preparing import TreeToPrepare, journal_of, prepare_for
 from include.site.site import Site

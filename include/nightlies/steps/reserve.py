@@ -15,7 +15,7 @@ from include.nightlies.rules.states import Phase
 from include.nightlies.steps.errors import ReserveFailed
 from include.nightlies.steps.values import Batch, Item, all_items
 from include.publishers.base import Reserved
-from include.publishers.destinations import missing_directories
+from include.publishers.required_objects import missing_directories
 from include.site.site import Site
 
 log = logging.getLogger(__name__)

@@ -27,9 +27,15 @@ from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import Entry, EntryKind, checked_destination
 from include.publishers.base import PhaseTimes, Published, Released, Reserved
 from include.publishers.capabilities import Operation
-from include.publishers.destinations import is_derived_from, is_reserved, is_tree, missing_directories, occupied
 from include.publishers.errors import NotSupported
-from include.publishers.required_objects import unused
+from include.publishers.required_objects import (
+    is_derived_from,
+    is_reserved,
+    is_tree,
+    missing_directories,
+    occupied,
+    unused,
+)
 from include.publishers.server.errors import NOT_SEEN, SYNC_FAILED, NodeError, NodeLost, NodeUnreachable
 from include.publishers.server.maintenance import NodeUpkeep
 from include.publishers.server.node import OWNER, SLIGHT, FirstDifference, OnLease, Session, TreeComparison

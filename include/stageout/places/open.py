@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from include.fts.client.transport import Credential, FtsCall, FtsTransport
 from include.fts.errors import CredentialNeeded, FtsError, FtsForbidden
 from include.fts.states import FailureReason
-from include.settings.names import is_below, logical_name_fault
 from include.settings.sites import ChecksumMode, RemoteSite
+from include.settings.text_types import is_below, logical_name_fault
 from include.stageout.errors import PLACE_UNLISTED, PLACE_UNSUPPORTED, StageoutError
 from include.stageout.places.dav import DavStorage
 from include.stageout.places.facts import (

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from celery import Celery
 
+from include.monitoring.airflow_checks import clocks, consumers, judged_clocks
 from include.monitoring.findings import Severity
-from include.monitoring.worker_checks import clocks, consumers, judged_clocks
 from lab.servers.process import LOOPBACK, ServerProcess, free_port
 from lab.servers.rabbitmq import RabbitServer
 from tests.fakes.refused import refused

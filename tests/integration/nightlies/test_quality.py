@@ -25,8 +25,8 @@ from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import verify_run
 from include.quality.check import check_build, check_index
-from include.quality.pages import folder_of_run
 from include.quality.suites import TreeFacts, tree_facts
+from include.quality.validate import folder_of_run
 from include.settings.prepare import Suite
 from tests.fakes.airflowhome import ROOT
 from tests.fakes.archives import Member, file, folder

@@ -20,8 +20,7 @@ from include.nightlies.steps.care import check_replicas
 from include.nightlies.steps.errors import NotWell
 from include.replicas import look
 from include.replicas.look import before_collection, look_at_replicas, looks_of, record
-from include.replicas.states import ReplicaLook, ReplicaState
-from include.replicas.waiting import CollectionTurn
+from include.replicas.states import CollectionTurn, ReplicaLook, ReplicaState
 from include.storage.file import FileStore
 from tests.fakes.attempts import attempt
 from tests.fakes.replica import Answer

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from include.monitoring.airflow_checks import judged_timeout
 from include.monitoring.findings import Severity
-from include.monitoring.worker_checks import judged_timeout
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.pools import consumer_timeout

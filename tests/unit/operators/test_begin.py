@@ -13,9 +13,8 @@ from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 from include.nightlies.rules.passes import Pass
 from include.site.site import Site
 from operators import begin
-from operators.begin import BeginNightOperator, ReadIndexEventsOperator, index_asset
+from operators.begin import BeginNightOperator, ReadIndexEventsOperator, StartNextPassOperator, index_asset
 from operators.night import CheckCompletenessOperator
-from operators.passes import StartNextPassOperator
 from sensors.build import BuildSensor
 from tests.fakes.plainsite import plain_site
 from tests.fakes.taskcontext import task_context

@@ -12,8 +12,8 @@ from hooks.cause import FIND_BUILD, PLAN, REASON, first_cause, reason_kept, why_
 from include.nightlies.errors import BuildMissing
 from include.nightlies.steps.errors import GateClosed
 from operators.approve import AskApprovalOperator
+from operators.begin import StartNextPassOperator
 from operators.night import AnnounceBuildOperator, CheckCompletenessOperator, SetLinksOperator
-from operators.passes import StartNextPassOperator
 from sensors.build import BuildSensor
 from tests.fakes.plainsite import plain_site
 from tests.fakes.refused import refused

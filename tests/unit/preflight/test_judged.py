@@ -13,12 +13,19 @@ import pytest
 
 from include.gateway.client.values import LeaseInfo
 from include.monitoring import store_checks
-from include.monitoring.airflow_checks import judged_paused, judged_pools, needed, started_by_hand
+from include.monitoring.airflow_checks import (
+    judged_paused,
+    judged_pools,
+    judged_queues,
+    judged_timeout,
+    look_at_workers,
+    needed,
+    started_by_hand,
+)
 from include.monitoring.checks import judged_lease
 from include.monitoring.findings import Severity
 from include.monitoring.schedules import FALLBACK, hour_before_first, left_out
 from include.monitoring.store_checks import judged_skew, judged_space, room, written
-from include.monitoring.worker_checks import judged_queues, judged_timeout, look_at_workers
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.pools import PoolSettings

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from include.replicas.states import ReplicaState
-from include.replicas.waiting import CollectionTurn, ReplicaRule, complaint, wait_for_replicas
+from include.replicas.states import CollectionTurn, ReplicaRule, ReplicaState, complaint, wait_for_replicas
 from include.settings.ssh import ReplicaSettings
 from tests.unit.replicas.test_states import HOUR, NOW, look
 

@@ -14,7 +14,7 @@ from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import BadLeasePath, GatewayError, GatewayUnreachable
 from include.settings.model import SiteSettings
 from include.settings.secrets import ConnectionSecrets
-from sensors.lease import LeaseFreeSensor
+from sensors.cvmfs import LeaseFreeSensor
 from sensors.objects import NotThere
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context

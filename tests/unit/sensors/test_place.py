@@ -12,8 +12,8 @@ from airflow.sdk.exceptions import TaskDeferred
 from include.cvmfs.errors import DestinationError
 from include.site import single_changes
 from include.site.single_changes import SeenPlace, WantedPlace
+from sensors.cvmfs import PlaceSensor
 from sensors.objects import NotThere
-from sensors.place import PlaceSensor
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
 from triggers import poll

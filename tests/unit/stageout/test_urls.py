@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.settings.names import logical_name_fault
 from include.settings.sites import RemoteSite
+from include.settings.text_types import logical_name_fault
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, StageoutError
 from include.stageout.urls import SiteOperation, site_urls, third_party_urls
 from tests.fakes.refused import refused
