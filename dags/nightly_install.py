@@ -152,7 +152,7 @@ def night_params(settings: SiteSettings, slot: Slot | None) -> dict[str, Param]:
 
 
 def is_judged(settings: SiteSettings, slot: Slot | None) -> bool:
-    """Whether the DAG has the tasks of the quality gate: if its slot has one; without a slot, if any has."""
+    """Tell whether the DAG has the tasks of the quality gate: if its slot has one; without a slot, if any has."""
     return any(configured.quality is not None for configured in ([slot] if slot else settings.slots.values()))
 
 

@@ -70,7 +70,7 @@ if _site.repositories:
 
         @task_group(group_id="care", group_display_name="Care of each repository")
         def care(repository: str) -> None:
-            """One repository: five tasks that do not wait for each other."""
+            """Care for one repository: five tasks that do not wait for each other."""
             CheckWhitelistOperator(
                 task_id="whitelist",
                 task_display_name="Check the whitelist",

@@ -1,4 +1,4 @@
-"""Why a run failed: its first tasks leave the reason of their failure for the tasks that run in any case."""
+"""Reasons of failed runs: the first tasks leave the reason of their failure for the tasks that run in any case."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reason_kept(context: Context) -> Iterator[None]:
 
 
 def first_cause(context: Context) -> str | None:
-    """Which of the run's first tasks failed, and why; None if none left a reason."""
+    """Return the first task of the run that failed, and why; None if none left a reason."""
     for task in (FIND_BUILD, CHECK_INDEX, PLAN):
         reason = context["ti"].xcom_pull(task_ids=task, key=REASON)
         if reason:
@@ -42,10 +42,10 @@ def first_cause(context: Context) -> str | None:
 
 
 def why_no_build(context: Context) -> str:
-    """Why there is no night to work on."""
+    """Return the reason why there is no night to work on."""
     return first_cause(context) or f"task {FIND_BUILD} found no build; see its log"
 
 
 def why_no_plan(context: Context) -> str:
-    """Why there is nothing to work on."""
+    """Return the reason why there is nothing to work on."""
     return first_cause(context) or f"task {PLAN} planned nothing; see its log"

@@ -52,7 +52,7 @@ class FtsHook(BaseHook):
         return open_client(connection, connected_credential(connection))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Who the server takes us for (`GET /whoami`); for the form's button, in the lab."""
+        """Ask the server for our identity (`GET /whoami`); for the form's button, in the lab."""
         from include.fts.errors import FtsError
         from include.settings.errors import SettingsError
 

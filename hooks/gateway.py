@@ -52,7 +52,7 @@ class CvmfsGatewayHook(BaseHook):
         return open_gateway(AirflowSecrets().get(self.gateway_conn_id))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the gateway takes the key, and which repositories it serves; for the form's button, in the lab."""
+        """Ask the gateway whether it takes the key, and for its repositories; for the form's button, in the lab."""
         from include.gateway.errors import GatewayError
         from include.settings.errors import SettingsError
 

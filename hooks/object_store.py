@@ -50,13 +50,13 @@ class ObjectStoreHook(BaseHook):
         return connected_store(AirflowSecrets(), self.store_conn_id, url)
 
     def options(self) -> StoreOptions:
-        """How the store is spoken to, by its connection."""
+        """Return the options of the store, by its connection."""
         from include.site.site import connected_options
 
         return connected_options(AirflowSecrets().get(self.store_conn_id))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the bucket named in the extra can be listed; for the form's button, in the lab."""
+        """Try to list the bucket named in the extra; for the form's button, in the lab."""
         from include.settings.errors import SettingsError
         from include.storage.errors import StoreError
 

@@ -1,4 +1,4 @@
-"""Which runs go first where a pool or the executor has no slot left: this night's before those of backfills."""
+"""The order of runs where a pool or the executor has no slot left: this night's before those of backfills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Nightshift declares to Airflow about itself as a provider: operators, sensors, connection types and their forms.
+"""The declaration of Nightshift as a provider: operators, sensors, connection types and their forms.
 
 The entry point `apache_airflow_provider` of pyproject.toml leads here. Every component imports it, so it
 imports nothing.

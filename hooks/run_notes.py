@@ -24,7 +24,7 @@ BY_HAND = {
     "undo_build": "Undo of build {build_id}, slot {slot}: {reason}",
     "rollback": "Rollback of {repository} to {goal}: {reason}",
 }
-"""What the runs of other DAGs are, by their parameters."""
+"""Notes on runs of other DAGs, by their parameters."""
 MOST = 1000
 
 
@@ -40,7 +40,7 @@ def on_dag_run_running(dag_run: DagRun) -> None:
 
 
 def note_of(settings: SiteSettings, dag_id: str, conf: Mapping[str, Any], logical_date: datetime | None) -> str | None:
-    """What a run is, or None for a DAG whose runs need no words.
+    """Return a note about a run, or None for a DAG whose runs need no words.
 
     Args:
         settings: The deployment, for the slots' time zones.

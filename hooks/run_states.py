@@ -107,5 +107,5 @@ def _never_begun(dag_run: DagRun) -> list[TaskInstance]:
 
 
 def _made(ti: TaskInstance) -> datetime:
-    """When the id was made: a UUID of version 7 begins with the milliseconds."""
+    """Return the time at which the id was made: a UUID of version 7 begins with the milliseconds."""
     return datetime.fromtimestamp(int(ti.id.hex[:12], 16) / 1000, UTC)

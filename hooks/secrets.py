@@ -75,7 +75,7 @@ async def _ask(connection_id: str) -> ConnectionSecrets:
 
 
 def in_form(error: SettingsError) -> str:
-    """What is wrong with the connection in a form. Airflow tries it under an id of its own, which is not known."""
+    """Return the fault of a connection in a form. Airflow tries it under an id of its own, which is not known."""
     return f"this connection {error.what}" if isinstance(error, BadConnection) else str(error)
 
 

@@ -1,4 +1,4 @@
-"""What tasks share: the queue of each, and what backfills leave to others. Imports no Airflow.
+"""Shares of tasks: the queue of each, and the room that backfills leave to others. Imports no Airflow.
 
 Tasks of backfills have a pool of their own, and step back: docs/decisions/0019-backfills-have-a-share-of-their-own.md.
 """
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from airflow.models.taskinstance import TaskInstance
 
 BACKFILLED = "backfill__"
-"""How Airflow begins the ids of the runs that a backfill makes."""
+"""Beginning of the ids of a backfill's runs."""
 NICENESS = 15
-"""How far tasks of backfills step back for those of nights; preparing for a night does so by 10, stage-out by 19."""
+"""Niceness of tasks of backfills; preparing for a night does so by 10, stage-out by 19."""
 
 
 def is_backfill(run_id: str | None) -> bool:
-    """Whether Airflow made the run for a backfill."""
+    """Tell whether Airflow made the run for a backfill."""
     return (run_id or "").startswith(BACKFILLED)
 
 

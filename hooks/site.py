@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class OnSite:
-    """What operators and sensors share. Heavy imports are made when a task runs, never when a DAG is parsed."""
+    """The base of operators and sensors. Heavy imports are made when a task runs, never when a DAG is parsed."""
 
     def pre_execute(self, context: Context) -> None:
         """Airflow calls this in the process of the task, before anything of it is done."""
@@ -43,7 +43,7 @@ def open_site(secrets: Secrets) -> Site:
 
 
 def default_deferrable() -> bool:
-    """Whether tasks wait in the triggerer where they do not say: `default_deferrable` of `[operators]`."""
+    """Tell whether tasks wait in the triggerer by default: `default_deferrable` of `[operators]`."""
     from airflow.sdk import conf
 
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
@@ -64,7 +64,7 @@ def require_known_params(context: Context) -> None:
 
 
 def run_name(context: Context) -> str:
-    """What the ledger calls this run: unique among the DAGs that share it."""
+    """Return the name of this run in the ledger: unique among the DAGs that share it."""
     return f"{context['dag'].dag_id}/{context['run_id']}"
 
 

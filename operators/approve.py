@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 APPROVE, REJECT = "Approve", "Reject"
 LONGEST = timedelta(hours=12)
-"""What `approval.deadline_minutes` may be at most."""
+"""Limit of `approval.deadline_minutes`."""
 
 
 class AskApprovalOperator(NightshiftOperator):
@@ -156,7 +156,7 @@ def approve_each(questions: Any) -> Any:
 def questions_to_map(
     site: Site, run: str, asked: ApprovalRequest, *, repository: str | None = None
 ) -> list[dict[str, Any]]:
-    """One element for each question of the run so far; only the one that was asked just now is open.
+    """Return an element for each question of the run so far; only the one that was asked just now is open.
 
     Args:
         site: The site, for its ledger.

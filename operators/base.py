@@ -1,4 +1,4 @@
-"""What every operator of Nightshift has: the site's connections, and its try as the steps know it."""
+"""The base of every operator: the site's connections, and its try as the steps know it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def airflow_url() -> str:
-    """Where people reach Airflow's pages, without a slash at the end."""
+    """Return the address of Airflow's pages, without a slash at the end."""
     from airflow.sdk import conf
 
     return str(conf.get("api", "base_url", fallback="http://localhost:8080")).rstrip("/")
@@ -110,7 +110,7 @@ def clock() -> datetime:
 
 
 def holder_name(context: Context, task_id: str | None = None) -> str:
-    """What others see as the holder of a lease: DAG, run, task, map index and try (docs/formats.md, holders of leases).
+    """Return the name of a lease's holder: DAG, run, task, map index and try (docs/formats.md, holders of leases).
 
     Args:
         context: The context of the task.
@@ -144,14 +144,14 @@ def attempt_of(context: Context, *, outlast: bool = False, on_lease: OnLease | N
 
 
 def log_folder() -> Path:
-    """Where Airflow keeps the logs of tasks."""
+    """Return the folder of the logs of tasks."""
     from airflow.sdk import conf
 
     return Path(conf.get("logging", "base_log_folder"))
 
 
 def tries_left(context: Context) -> bool:
-    """Whether a failure of this try would be followed by another one."""
+    """Tell whether a failure of this try would be followed by another one."""
     ti = context["ti"]
     return bool(ti.try_number <= (ti.max_tries or 0))
 

@@ -1,4 +1,4 @@
-"""What an event of a slot's index begins: a night, where its slot begins with the first artifact."""
+"""Nights that begin with an event of a slot's index, and the next pass of a night."""
 
 from __future__ import annotations
 

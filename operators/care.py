@@ -395,7 +395,7 @@ class _ReplicaJobOperator(NightshiftOperator):
         return 720.0 if self.limit_minutes is None else self.limit_minutes
 
     def _note(self, site: Site) -> None:
-        """What the ledger is to know after it."""
+        """Note the job in the ledger."""
 
 
 class SnapshotReplicaOperator(_ReplicaJobOperator):
@@ -432,6 +432,6 @@ class CollectReplicaOperator(_ReplicaJobOperator):
 
 
 def _task_token(context: Context) -> str:
-    """Who starts a job: the task of this run, in any of its tries."""
+    """Return the name of a job's owner: the task of this run, in any of its tries."""
     name = holder_name(context).rpartition(" try ")[0]
     return hashlib.sha256(name.encode()).hexdigest()[:16]

@@ -136,7 +136,7 @@ def _required(params: Mapping[str, Any], name: str) -> str:
 
 
 def _user(context: Context) -> str:
-    """Who started the run, as Airflow names them."""
+    """Return the user who started the run, as Airflow names them."""
     return str(getattr(context["dag_run"], "triggering_user_name", None) or "unknown")
 
 
@@ -181,7 +181,7 @@ class Waiting:
     give_up: Callable[[str, str], object] = lambda name, why: None  # noqa: ARG005
 
     def first(self) -> tuple[str, Busy]:
-        """What is watched and named; what else is busy is tried again with it."""
+        """The path that is watched and named; other busy ones are tried again with it."""
         return next(iter(self.busy.items()))
 
     def trigger(self, since: datetime, deadline: datetime) -> PollTrigger:

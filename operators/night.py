@@ -272,15 +272,15 @@ class AnnounceBuildOperator(NightshiftOperator):
 
 
 def reason_given(context: Context) -> str:
-    """Why a person accepts what suites find in this run; "" if none is given."""
+    """Return a person's reason to accept the findings of suites in this run; "" if none is given."""
     return str(context["params"].get("accept_quality") or "").strip()
 
 
 def verdicts(found: Iterable[QualityRecord]) -> dict[str, str]:
-    """What a task returns: each suite, its verdict and its reason."""
+    """Return the result of a task: each suite, its verdict and its reason."""
     return {record.suite.value: f"{record.verdict.value}: {record.reason}" for record in found}
 
 
 def slot_asset(slot: str) -> Asset:
-    """What a published build of a slot is called among Airflow's assets."""
+    """Return the asset of a slot's published builds."""
     return Asset(name=f"nightlies_{slot}", uri=f"nightshift://slots/{slot}", group="nightlies")

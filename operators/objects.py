@@ -56,7 +56,7 @@ class ObjectOperator(NightshiftOperator):
         return self.outlasting(site, lambda: self.work(site))
 
     def work(self, site: Site) -> Any:
-        """What the task does and returns."""
+        """Do the work of the task; return its result."""
         raise NotImplementedError
 
     def opened(self, site: Site, keys: Sequence[str]) -> Store:

@@ -57,7 +57,7 @@ class BatchTaskOperator(LeaseTaskOperator):
         self._failures: dict[str, Exception] = {}
 
     def settled(self, ledger: Bind, attempt: Attempt, batch: Batch, outcome: PublishOutcome) -> Done | Waiting:
-        """What an attempt with this outcome comes to.
+        """Return the result of an attempt with this outcome.
 
         Args:
             ledger: Where artifacts that are given up are recorded.
@@ -107,7 +107,7 @@ class PublishArtifactsOperator(BatchTaskOperator):
 
 
 def ended_tasks(context: Context, artifacts: Collection[str]) -> dict[str, str]:
-    """Which of these artifacts have no task any more that will publish them.
+    """Return those of these artifacts that no task will publish any more.
 
     Args:
         context: The context of a task that publishes one batch of the run's plan.
@@ -131,7 +131,7 @@ def ended_tasks(context: Context, artifacts: Collection[str]) -> dict[str, str]:
 
 
 class PrepareInheritedOperator(NightshiftOperator):
-    """What is done of a partial build's inheritance before a person is asked: catalogs for the new places are stored.
+    """Stores catalogs for the new places of a partial build's inheritance, before a person is asked.
 
     Skipped for builds that list all they have. One that fails is recorded with its reason and stops no other.
 
@@ -399,7 +399,7 @@ def _with_approval(
 
 
 def default_args(*, retries: int = 2, priority: int = 10) -> dict[str, Any]:
-    """What tasks of every DAG share: owner, retries with growing pauses, pool, time limit."""
+    """Return the arguments of tasks of every DAG: owner, retries with growing pauses, pool, time limit."""
     return {
         "owner": OWNER,
         "retries": retries,
@@ -416,7 +416,7 @@ def default_args(*, retries: int = 2, priority: int = 10) -> dict[str, Any]:
 
 
 def choice(names: Iterable[str], **schema: Any) -> Param:
-    """One of these names: the only one by default; where there are several, the field is required and empty."""
+    """A parameter that is one of these names: the only one by default; of several, one has to be chosen."""
     known = sorted(names)
     return Param(*known[:1] if len(known) == 1 else (), type="string", enum=known, **schema)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST = 2000
 """Runs of one DAG that are deleted at a time: more than a day has."""
 FAILED_STAY = 7
-"""How much longer failed runs stay."""
+"""Factor by which failed runs stay longer."""
 
 
 class DeleteOldRunsOperator(NightshiftOperator):
@@ -90,7 +90,7 @@ NICENESS = 19
 """After all that works for a night, preparing included: what a pass does not reach, the next one does."""
 _MOST_NAME = 128
 _GRACE = timedelta(minutes=5)
-"""What a batch that has begun may take beyond the time of its pass."""
+"""Time that a batch may take beyond the end of its pass."""
 
 
 class StageoutPassOperator(NightshiftOperator):
@@ -226,7 +226,7 @@ class RemindUsersOperator(NightshiftOperator):
 
 
 def claimer(context: Context) -> str:
-    """How the task is called in claims; the end of a long name tells tasks and tries apart."""
+    """Return the task's name in claims; the end of a long name tells tasks and tries apart."""
     return holder_name(context)[-_MOST_NAME:]
 
 
@@ -242,7 +242,7 @@ def require_no_backfill(context: Context) -> None:
 
 
 def pass_params() -> dict[str, Param]:
-    """What a person may choose for a run by hand."""
+    """Return the parameters of a run by hand."""
     return {
         "seconds": Param(
             None,
@@ -266,7 +266,7 @@ def pass_params() -> dict[str, Param]:
 def dag_settings(
     settings: SiteSettings, *, params: Mapping[str, Param] | None = None, longest: timedelta | None = None
 ) -> dict[str, Any]:
-    """What the DAGs of stage-out share: one run at a time, none for the past, after tasks of nights.
+    """Return the arguments of the DAGs of stage-out: one run at a time, none for the past, after tasks of nights.
 
     Args:
         settings: The configuration.

@@ -284,7 +284,7 @@ class ReportRollbackOperator(NightshiftOperator):
 
 
 def rollback_wish_of(context: Context) -> RollbackWish:
-    """What the run's parameters ask for.
+    """Return the wish in the run's parameters.
 
     Args:
         context: The context of the task.
@@ -306,7 +306,7 @@ def rollback_wish_of(context: Context) -> RollbackWish:
 
 
 def wish_of(context: Context) -> Wish:
-    """What the run's parameters ask for."""
+    """Return the wish in the run's parameters."""
     from include.nightlies.removal.undo_plan import Instead, Wish
 
     params = context["params"]

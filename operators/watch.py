@@ -42,7 +42,7 @@ AT_ONCE = 40
 
 
 class WatchNightsOperator(NightshiftOperator):
-    """One look over all slots and repositories. Returns which messages were sent, and which summaries were made.
+    """Watches all slots and repositories once. Returns which messages were sent, and which summaries were made.
 
     What should have begun comes from the schedule; what did, from the ledger and Airflow's interface for tasks.
     """
@@ -72,7 +72,7 @@ class AskAirflow:
         self._ti = ti
 
     def runs_of(self, night: Tick) -> Runs:
-        """Of whatever began the night, and of all its passes after that."""
+        """Return the runs that began the night, and those of all its passes after that."""
         from include.monitoring.alerts import Runs
 
         by_schedule: dict[str, Any] = {"logical_dates": [night.at]}
@@ -102,7 +102,7 @@ class AskAirflow:
                 return found
 
     def _failed(self, night: Tick, runs: list[str]) -> list[str]:
-        """Which of these failed: all are asked about at once, and one by one only where some did."""
+        """Return those that failed: all are asked about at once, and one by one only where some did."""
         if not self._count(night, {"run_ids": runs}, "failed"):
             return []
         if len(runs) == 1:

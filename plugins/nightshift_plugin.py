@@ -1,4 +1,4 @@
-"""What Nightshift adds to Airflow's pages, imported by every component. Links of tasks are in `operators/links.py`."""
+"""Additions to Airflow's pages, imported by every component. Links of tasks are in `operators/links.py`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def site() -> Any:
 
 
 class NightshiftPlugin(AirflowPlugin):
-    """One plugin for all of Nightshift."""
+    """The plugin of Nightshift."""
 
     name = "nightshift"
     priority_weight_strategies: list[Any] = [NightFirst]  # noqa: RUF012 (Airflow declares it so)

@@ -1,4 +1,4 @@
-"""What every sensor of Nightshift has: the site's connections, retries by what went wrong, and waiting by a check."""
+"""The base of every sensor: the site's connections, retries by what went wrong, and waiting by a check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class NotThere(NightshiftError):
-    """What was waited for did not come; a further try waits again."""
+    """The awaited thing did not come; a further try waits again."""
 
     code = "awaited-object-missing"
     retryable = True

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from include.site.site import Site
 
 SLACK = timedelta(minutes=5)
-"""How much later than the night's end the triggerer may come back."""
+"""Time after the night's end until which the triggerer may come back."""
 
 
 class IndexLink(BaseOperatorLink):
@@ -166,7 +166,7 @@ class BuildSensor(NightshiftSensor):
 
 
 def _handed_on(night: Night, turn: Pass) -> dict[str, Any]:
-    """What the other tasks of the run are given: the night, and for `StartNextPassOperator` the pass that this is."""
+    """Return the values for other tasks: the night, and for `StartNextPassOperator` the pass that this is."""
     return {**night.to_json(), "pass": turn.to_json()}
 
 
@@ -226,7 +226,7 @@ def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
 
 
 def wait_until(context: Context, slot: Slot, now: datetime) -> datetime | None:
-    """When the night ends that a run begins, whatever the state of its index.
+    """Return the end of the night that a run begins, whatever the state of its index.
 
     Args:
         context: The context of the task.

@@ -1,4 +1,4 @@
-"""What a task can wait for. A kind of wait is one function here and one row of `CHECKS`.
+"""The waits of tasks. A kind of wait is one function here and one row of `CHECKS`.
 
 A check looks once, takes nothing and changes nothing. The triggerer runs it in a thread; a sensor runs it itself first.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Whether what is waited for is there, why, and what a sensor returns then."""
+    """The result of a check: ready or not, the reason, and the value that a sensor returns."""
 
     ready: bool
     reason: str

@@ -39,7 +39,7 @@ def configured(slot: str) -> Callable[[], Site]:
 
 
 class FirstArtifactTrigger(BaseEventTrigger):
-    """One event with the `date` for each build date whose index lists something; it never ends.
+    """Fires an event with the `date` for each build date whose index lists something; it never ends.
 
     After a restart of the triggerer it reports again what it sees: a night that has begun is begun once.
 
@@ -79,7 +79,7 @@ class FirstArtifactTrigger(BaseEventTrigger):
 
 FIRST_PAUSE_S = 1.0
 EVENT_S = 2.0
-"""How often it is asked whether there was an event of the index."""
+"""Time between two questions for an event of the index."""
 
 
 class NightTrigger(BaseTrigger):
@@ -109,7 +109,7 @@ class NightTrigger(BaseTrigger):
         return ("triggers.night.NightTrigger", arguments)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """One event: the `turn` (go or last) and the `reason`; or the `error` that ended the waiting."""
+        """Fires one event: the `turn` (go or last) and the `reason`; or the `error` that ended the waiting."""
         from include.nightlies.rules.passes import Pass, Turn
 
         turn = Pass.from_json(self.turn)
@@ -154,7 +154,7 @@ class NightTrigger(BaseTrigger):
                 return False
 
     async def _events(self) -> int | None:
-        """How many events there have been; None where they cannot be asked for, and then the pauses are whole."""
+        """Return the number of events so far; None where they cannot be asked for, and then the pauses are whole."""
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
         if self.listen is None:

@@ -22,17 +22,17 @@ CURE = "See that it runs and that workers reach it (nightshift preflight names w
 
 
 class OutlastsOutages:
-    """What operators and sensors do about an outage: look again with growing pauses, within the same try.
+    """Operators and sensors that outlast an outage: they try again with growing pauses, within the same try.
 
     `outage_minutes` of the site is how long they wait. After it the error counts like any other, and further tries of
     the task wait as long again.
     """
 
     _pauses = 0
-    """How often this try has waited so far."""
+    """Number of pauses of this try so far."""
 
     def outlasts(self, site: Site) -> bool:
-        """Whether an outage would be waited out now: then a step is to record nothing of it."""
+        """Tell whether an outage would be waited out now: then a step is to record nothing of it."""
         return getattr(self, "deferrable", True) and self._pauses < len(_planned(site))
 
     def outlasting(self, site: Site, work: Callable[[], T]) -> T:

@@ -51,11 +51,11 @@ class PollTrigger(BaseTrigger):
         return ("triggers.poll.PollTrigger", {name: getattr(self, name) for name in names})
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """One event: `found`, the `reason` in words, and `since`."""
+        """Fires one event: `found`, the `reason` in words, and `since`."""
         yield TriggerEvent(self.event(await self._last_look()))
 
     def event(self, seen: Observation) -> dict[str, Any]:
-        """What the task is given that comes back."""
+        """Return the values for the task that comes back."""
         return {"found": seen.ready, "reason": seen.reason, "since": self.since}
 
     async def _last_look(self) -> Observation:

@@ -82,7 +82,7 @@ def leases(
 
 
 def gateway_url(settings: SiteSettings) -> str:
-    """Where the embedded gateway of the configuration listens."""
+    """Return the address of the embedded gateway."""
     host = settings.gateway.host
     if host in ("0.0.0.0", "::"):  # noqa: S104 - compared with, not bound to
         host = "127.0.0.1"
@@ -165,7 +165,7 @@ def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secre
 
 
 def _without_key(settings: SiteSettings, repository: RepositorySettings, secrets: Secrets) -> str:
-    """Why ``_keys`` found none."""
+    """Return the reason why ``_keys`` found none."""
     from include.gateway.client.client import PORT
 
     name, file = repository.gateway, settings.gateway.keys / f"{repository.fqrn}.gw"
@@ -180,7 +180,7 @@ def _without_key(settings: SiteSettings, repository: RepositorySettings, secrets
 
 
 def _admin_keys(settings: SiteSettings, served: list[str], secrets: Secrets) -> tuple[AcceptedKey, ...]:
-    """Of the file, and of the connections that served repositories name for their administrator; they take no lease."""
+    """Return the keys of the file and of administrators' connections; they take no lease."""
     from include.gateway.service.config import AcceptedKey
 
     file = settings.gateway.keys / ADMIN_KEY

@@ -119,7 +119,7 @@ def _reflog_is_wrong(report: CheckReport) -> bool:
 
 
 def _note_damage(target: str, report: CheckReport, *, everything: bool) -> None:
-    """What a repository of the configuration has lost, the preparations of its nights have to know."""
+    """Note lost objects of a configured repository in the ledger, for the preparations of its nights."""
     from include.ledger.errors import LedgerError
     from include.nightlies.records import damage
     from include.settings.load import load

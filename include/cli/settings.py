@@ -65,7 +65,7 @@ def roles(
 def policies(
     settings: SiteSettings, store: str, server: PolicyServer, *, account: str = "", user_prefix: str = ""
 ) -> dict[str, Any]:
-    """What a store's owner has to set, for all repositories in it. Raises StoreError for one that is not on S3."""
+    """Return the policies that a store's owner has to set, for all its repositories. Raises StoreError without S3."""
     url = settings.store(store).url
     repositories = sorted(repository.fqrn for repository in settings.repositories.values() if repository.store == store)
     users: dict[Role, str] = {role: f"{user_prefix}{role.value}" for role in Role if role is not Role.READER}
@@ -83,7 +83,7 @@ def policies(
 
 
 def notes(server: PolicyServer) -> tuple[str, ...]:
-    """What a server cannot enforce, or does in its own way."""
+    """Return notes on a server that cannot enforce something, or does it in its own way."""
     match server:
         case PolicyServer.RADOSGW:
             return (
@@ -104,7 +104,7 @@ _UNFOLDED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class CheckedSetting:
-    """One thing that was checked; `problem`: None when it is right; `notes`: what follows from what was seen."""
+    """A checked thing; `problem`: None when it is right; `notes`: what follows from what was seen."""
 
     kind: str
     name: str
@@ -323,7 +323,7 @@ def _try_store(
 
 
 def try_collector(settings: SiteSettings, store: StoreSettings, secrets: Secrets) -> Iterable[CheckedSetting]:
-    """Whether the collector's own key may delete; where it has none, the publishers' was tried."""
+    """Try whether the collector's own key may delete; where it has none, the publishers' was tried."""
     from include.site.site import plain_store
     from include.storage.probe import may_delete
 
@@ -349,7 +349,7 @@ def try_collector(settings: SiteSettings, store: StoreSettings, secrets: Secrets
 
 
 def _unfinished(settings: SiteSettings, store: StoreSettings, secrets: Secrets) -> Iterable[str]:
-    """What killed writers left; who may not list uploads is not bothered."""
+    """Return leftovers of killed writers; none where uploads may not be listed."""
     from include.site.site import plain_store
     from include.storage.file import abandoned, described
 

@@ -25,7 +25,7 @@ NOT_A_TERMINAL = 100  # columns of a log, a pipe or a mail
 
 
 def console() -> Console:
-    """Where tables are printed: as wide as the terminal, elsewhere 100 columns."""
+    """Return the console for tables: as wide as the terminal, elsewhere 100 columns."""
     from rich.console import Console
 
     made = Console(highlight=False)

@@ -43,7 +43,7 @@ def live_part(page: Page, values: dict[str, Any]) -> str:
 
 
 def refusal_html(reason: str) -> str:
-    """What is shown in place of a page."""
+    """Return the page of a refusal."""
     return _environment().get_template("refusal.html").render(page=None, reason=reason, every=0)
 
 
@@ -108,7 +108,7 @@ def number(value: int | None) -> str:
 STATIC = Path(__file__).parent / "static"
 TYPES = {".css": "text/css", ".js": "text/javascript"}
 EVERY_S = 15
-"""How often a page asks for news, if it does not say itself."""
+"""Seconds between two updates of a page without its own."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",

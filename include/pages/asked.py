@@ -35,7 +35,7 @@ AskDag = Callable[[str], DagState]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request. Parameters come from people and from links: each is checked when it is read."""
+    """A request. Parameters come from people and from links: each is checked when it is read."""
 
     site: Site
     services: Services
@@ -70,7 +70,7 @@ class Asked:
         return int(value)
 
     def choice(self, name: str, known: Mapping[str, object]) -> str | None:
-        """One of these names; None if it is absent. Raises BadPageQuery."""
+        """Return the parameter as one of these names; None if it is absent. Raises BadPageQuery."""
         value = self.text(name)
         if value is not None and value not in known:
             raise BadPageQuery(name, f"{value!r} is not configured; known: {', '.join(sorted(known)) or 'none'}")

@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import Any
 
 COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#a855f7", "#ef4444", "#64748b", "#06b6d4", "#d946ef")
-"""Of traces in their order; each is seen on a light and on a dark ground."""
+"""Colours of traces in their order; each is seen on a light and on a dark ground."""
 STEPS = 8
 """An axis of whole numbers that is no higher has a mark at each."""
 
@@ -54,7 +54,7 @@ def figure(
 
 
 def _height(traces: Sequence[dict[str, Any]], from_zero: bool) -> float:
-    """How high the vertical axis is at most."""
+    """Return the highest value of the vertical axis."""
     values = [[value or 0 for value in trace["y"]] for trace in traces if trace["y"]]
     if not from_zero:
         return max(map(max, values), default=0) - min(map(min, values), default=0)

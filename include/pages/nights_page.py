@@ -29,7 +29,7 @@ from include.settings.urls import browser_url
 from include.site.site import Site
 
 BUSY_S, QUIET_S = 3, 20
-"""How often the page asks for news while something runs, and otherwise."""
+"""Seconds between two updates while something runs, and otherwise."""
 
 
 def read(asked: Asked) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _docs(asked: Asked, record: QualityRecord) -> str | None:
 
 
 def _actions(slot: Slot, day: date, summary: Summary) -> Sequence[tuple[str, str]]:
-    """What a person may do about the night, each a link to a filled-in form."""
+    """Return the actions of a night, each a link to a filled-in form."""
     which = {"slot": slot.name, "build_date": day.isoformat()}
     found = [("Accept quality", start("accept", **which))] if summary.blocked else []
     found.append(("Install again", start("install", **which)))

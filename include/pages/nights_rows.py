@@ -29,7 +29,7 @@ PAGE = 20
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where the list of nights goes on: after the build of that date and row."""
+    """The place where the list of nights goes on: after the build of that date and row."""
 
     date: date
     id: int
@@ -37,7 +37,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class BuildRow:
-    """One build in the list of nights. `states`: how many of its artifacts are in which state, by their last run.
+    """A build in the list of nights. `states`: how many of its artifacts are in which state, by their last run.
 
     `complete`: whether its index is; None: no run has taken the build. `fates`: the last state of each artifact, by
     project and platform, None where no run has taken it; `rejected`: what its index made unusable.
@@ -57,7 +57,7 @@ class BuildRow:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """What one run did for a night."""
+    """The work of a run for a night."""
 
     run: str
     began_at: datetime
@@ -66,13 +66,13 @@ class RunRow:
 
     @property
     def busy(self) -> bool:
-        """Whether something that it planned has not ended."""
+        """Tell whether a part of its plan has not ended."""
         return any(not state.ended for state in self.states)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """Where one link leads, and what was decided of it last. `leads_to`: the build's id; None: it does not exist."""
+    """A link, where it leads, and the last decision about it. `leads_to`: the build's id; None: it does not exist."""
 
     path: str
     leads_to: str | None
@@ -274,7 +274,7 @@ def bytes_before(bind: Bind, build: int) -> dict[tuple[str, str], int]:
 
 
 def links_of_slot(bind: Bind, slot: str, paths: Sequence[str], repository: str) -> tuple[LinkRow, ...]:
-    """Where these links of a slot lead, in this order; those that nothing was decided of are left out."""
+    """Return these links of a slot, in this order; those that nothing was decided of are left out."""
     changed = (LinkState.MOVED.value, LinkState.UNCHANGED.value, LinkState.REMOVED.value)
     of_slot = (
         links.c.slot == slot, links.c.repository == repository, links.c.kind == LINK, links.c.path.in_(paths)

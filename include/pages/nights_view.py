@@ -23,12 +23,12 @@ _KINDS = {
 }
 _BUSY = {State.PREPARING, State.PUBLISHING}
 NEARLY = 0.99
-"""What a running preparation shows at most: a build may be larger than the one before."""
+"""Highest share that a running preparation shows: a build may be larger than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """How far a preparation is. `share`: 0 to 1 of the bytes of the build before; None: there was none."""
+    """The progress of a preparation. `share`: 0 to 1 of the bytes of the build before; None: there was none."""
 
     files: int
     bytes: int
@@ -38,7 +38,7 @@ class Going:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactCell:
-    """One artifact. `kind`: the style of its state; links are None where there is nothing to lead to."""
+    """An artifact. `kind`: the style of its state; links are None where there is nothing to lead to."""
 
     id: str
     name: str
@@ -67,7 +67,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class NightProgress:
-    """Of a whole night: how many artifacts have ended, and an estimate of when the rest has. `share`: by bytes."""
+    """The progress of a night: artifacts that have ended, and an estimate for the rest. `share`: by bytes."""
 
     ended: int
     listed: int
@@ -76,7 +76,7 @@ class NightProgress:
 
 
 def going(noted: NotedProgress, before: int | None) -> Going:
-    """How far a preparation is; `before`: bytes of the same artifact in the build before."""
+    """Return the progress of a preparation; `before`: bytes of the same artifact in the build before."""
     if not before:
         return Going(noted.files, noted.bytes, None, None)
     share = min(noted.bytes / before, NEARLY)
@@ -93,7 +93,7 @@ def cell_of(
     noted: Mapping[int, NotedProgress],
     before: Mapping[Pair, int],
 ) -> ArtifactCell:
-    """What the matrix shows of one artifact.
+    """Return the cell of an artifact.
 
     Args:
         line: The artifact in the night's summary.
@@ -128,7 +128,7 @@ def cell_of(
 
 
 def matrices(summary: Summary, cells: Sequence[tuple[Line, ArtifactCell]]) -> tuple[Matrix, ...]:
-    """One for each build of the night, the newest first; what was expected of a night without a build is in one too."""
+    """Return a matrix for each build of the night, the newest first, and one for what a night without a build lacks."""
     found = []
     for build_id in summary.builds or (None,):
         own = {(line.project, line.platform): cell for line, cell in cells if line.build_id == build_id}
@@ -140,7 +140,7 @@ def matrices(summary: Summary, cells: Sequence[tuple[Line, ArtifactCell]]) -> tu
 
 
 def progress_of(summary: Summary, now: datetime) -> NightProgress | None:
-    """How far a night is, by the sizes of its artifacts; None where none is listed or all have ended."""
+    """Return the progress of a night, by the sizes of its artifacts; None where none is listed or all have ended."""
     listed = [line for line in summary.lines if line.artifact is not None]
     ended = [line for line in listed if line.fate is not Fate.OPEN]
     if not listed or len(ended) == len(listed):
@@ -154,7 +154,7 @@ def progress_of(summary: Summary, now: datetime) -> NightProgress | None:
 
 
 def _actions(line: Line, slot: str) -> tuple[tuple[str, str], ...]:
-    """What a person may do about one artifact, each a link to a filled-in form."""
+    """Return the actions of an artifact, each a link to a filled-in form."""
     publication = line.publication
     if line.build_id is None or publication is None:
         return ()

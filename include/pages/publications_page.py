@@ -34,7 +34,7 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which publications are asked for; None: any. A `code` is that of an error, and so only failed ones have it."""
+    """The choice of publications; None: any. A `code` is that of an error, and so only failed ones have it."""
 
     repository: str | None = None
     state: State | None = None
@@ -105,7 +105,7 @@ def newest_figures(bind: Bind, repository: str | None, *, limit: int = NEWEST) -
 
 
 EVERY_S, OLD_S = 15, 0
-"""How often the page asks for news where it shows the newest, and elsewhere: never."""
+"""Seconds between two updates where it shows the newest, and elsewhere: never."""
 
 
 def read(asked: Asked) -> dict[str, Any]:

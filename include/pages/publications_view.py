@@ -29,7 +29,7 @@ _LOOKS = {
 
 @dataclass(slots=True)
 class DayFigures:
-    """What happened on one day, in UTC. `seconds`: of published artifacts, by phase; `held`: seconds under leases."""
+    """Figures of a day, in UTC. `seconds`: of published artifacts, by phase; `held`: seconds under leases."""
 
     states: Counter[State] = field(default_factory=Counter)
     published: PublishedSum = field(default_factory=PublishedSum)
@@ -39,7 +39,7 @@ class DayFigures:
     ended_at: datetime | None = None
 
     def add(self, row: Any) -> None:
-        """One more publication, a row of the ledger."""
+        """Add a publication, a row of the ledger."""
         state = State(row.state)
         self.states[state] += 1
         self.began_at = min(self.began_at or row.created_at, row.created_at)
@@ -54,7 +54,7 @@ class DayFigures:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """How fast one preparation reads; None where none took time."""
+        """Return the speed of one preparation; None where none took time."""
         return self.published.bytes / self.seconds["prepare"] if self.seconds["prepare"] else None
 
     @property
@@ -69,7 +69,7 @@ class DayFigures:
         return self.seconds[phase] / self.published.artifacts if phase in self.seconds else None
 
     def held_at(self, share: float) -> float | None:
-        """How long a lease was held at most, in that share of publications; None where none was."""
+        """Return the longest time of a lease, in that share of publications; None where none was."""
         ordered = sorted(self.held)
         return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
@@ -140,7 +140,7 @@ def phase_figure(days: Sequence[tuple[date, DayFigures]], phases: Sequence[str])
 
 
 def lease_figure(days: Sequence[tuple[date, DayFigures]]) -> dict[str, Any]:
-    """How long leases were held, by day."""
+    """Return the plot of the times for which leases were held, by day."""
     dates = [day for day, _ in days]
     shares = (("half of them at most", 0.5), ("95 % of them at most", 0.95), ("longest", 1.0))
     traces = [line(name, dates, [figures.held_at(share) for _, figures in days]) for name, share in shares]

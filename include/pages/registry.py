@@ -1,4 +1,4 @@
-"""Which pages there are. Light: the plugin imports it in every component of Airflow."""
+"""The list of pages and their addresses. Light: the plugin imports it in every component of Airflow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def repository(fqrn: str) -> str:
 
 
 def provenance(repository: str, path: str) -> str:
-    """Who published a path."""
+    """Return the address of the page of a path's publishers."""
     return f"provenance?{urlencode({'repository': repository, 'path': path})}"
 
 
@@ -54,15 +54,15 @@ def start(action: str, **values: str) -> str:
 
 
 PREFIX = "/nightshift"
-"""Where the app is mounted, below the base path of Airflow."""
+"""Mountpoint of the app, below the base path of Airflow."""
 
 STAGEOUT_API = f"{PREFIX}/stageout/v1"
-"""Where the REST API of stage-out is mounted."""
+"""Mountpoint of the REST API of stage-out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page; a module reads what it shows, `templates/<name>.html` draws it.
+    """A page; a module reads what it shows, `templates/<name>.html` draws it.
 
     Args:
         name: The last part of its URL.

@@ -99,7 +99,7 @@ def newest_published(bind: Bind, fqrn: str, *, limit: int = PUBLISHED) -> Sequen
 
 
 def newest_tags(bind: Bind, fqrn: str) -> list[LinkRecord]:
-    """What was decided last of each tag, the newest first."""
+    """Return the last decision about each tag, the newest first."""
     with reading(bind) as connection:
         newest = connection.scalar(select(func.max(links.c.id))) or 0
         query = (
@@ -128,7 +128,7 @@ def newest_collections(bind: Bind, fqrn: str, *, limit: int = COLLECTIONS) -> li
 
 
 def damaged_objects(bind: Bind, fqrn: str) -> int:
-    """How many objects the repository needs and its store lost."""
+    """Return the number of objects that the repository needs and its store lost."""
     with reading(bind) as connection:
         return connection.scalar(select(func.count()).where(damaged.c.repository == fqrn)) or 0
 
@@ -140,7 +140,7 @@ ROOT_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoredHead:
-    """What the store has now. `invalid`: why its manifest cannot be trusted; `whitelist_ends`: None without keys.
+    """The head in the store. `invalid`: why its manifest cannot be trusted; `whitelist_ends`: None without keys.
 
     `sums`: over the whole repository; None where the root catalog is too large, or cannot be read.
     """
@@ -170,7 +170,7 @@ def read(asked: Asked) -> dict[str, Any]:
 
 
 def _short(asked: Asked, fqrn: str) -> dict[str, Any]:
-    """One repository in the list of all, from the ledger alone."""
+    """Return a repository for the list of all, from the ledger alone."""
     ledger = asked.site.ledger
     lagging = view.worst(looks_of(ledger, fqrn))
     return {

@@ -16,7 +16,7 @@ from include.replicas.states import ReplicaLook, ReplicaState
 
 @dataclass(frozen=True, slots=True)
 class CollectionRow:
-    """One collection that ended. `garbage`: objects that it condemned and left."""
+    """A collection that ended. `garbage`: objects that it condemned and left."""
 
     ended_at: datetime
     kept: int
@@ -48,7 +48,7 @@ class PublishedSum:
     objects_reused: int = 0
 
     def add(self, row: Any) -> None:
-        """One more publication, a row of the ledger."""
+        """Add a publication, a row of the ledger."""
         self.artifacts += 1
         self.files += row.files or 0
         self.bytes += row.bytes or 0
@@ -65,7 +65,7 @@ class PublishedSum:
 
 @dataclass(frozen=True, slots=True)
 class RevisionRow:
-    """What one revision changed, and who made it. `published`: None where no artifact was published by it."""
+    """The changes of a revision, and who made it. `published`: None where no artifact was published by it."""
 
     revision: int
     at: datetime

@@ -1,4 +1,4 @@
-"""What gateways and stores say at the moment, asked beside the pages: no page waits for a service that is down."""
+"""Answers of gateways and stores, asked for beside the pages: no page waits for a service that is down."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from include.errors import NightshiftError
 T = TypeVar("T")
 
 FRESH_S = 4.0
-"""How old an answer may be before the service is asked again."""
+"""Seconds after which the service is asked again."""
 PATIENCE_S = 0.1
-"""How long a page waits for a service."""
+"""Seconds that a page waits for a service."""
 OLD_S = 60.0
-"""How old an answer may be at all: what a service that hangs said before is not shown as what holds."""
+"""Seconds after which an answer is not shown any more, if its service hangs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAnswer(Generic[T]):
-    """What a service said, and when; or why it said nothing."""
+    """The answer of a service and its time; or the reason of its absence."""
 
     at: datetime | None = None
     value: T | None = None

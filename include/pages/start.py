@@ -20,7 +20,7 @@ LONGEST = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a form. `kind`: text, boolean, whole (a number), or names (a list, by commas)."""
+    """A field of a form. `kind`: text, boolean, whole (a number), or names (a list, by commas)."""
 
     name: str
     label: str
@@ -31,7 +31,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a button of a page does: which DAG it starts, with which parameters. `fixed`: those not editable."""
+    """The action of a button: the DAG that it starts, with its parameters. `fixed`: those not editable."""
 
     dag_id: str
     title: str

@@ -47,7 +47,7 @@ class TransferChange:
 
     @property
     def url(self) -> str:
-        """What is called."""
+        """Return the address of the call."""
         return f"{API}/transfers/{self.verb}"
 
     def listed(self, given: Mapping[str, str]) -> str | None:
@@ -86,7 +86,7 @@ def changes_of_list(given: Mapping[str, str]) -> list[tuple[TransferChange, str]
 
 
 OVERVIEW_EVERY_S, OLD_S = 15, 0
-"""How often the page asks for news where it shows the newest, and elsewhere: never."""
+"""Seconds between two updates where it shows the newest, and elsewhere: never."""
 SOON_S = 2
 """The same while a part of it has no answer yet."""
 PAGE = 50
@@ -134,7 +134,7 @@ def read_overview(asked: Asked) -> dict[str, Any]:
 
 
 def chosen(asked: Asked, given: Mapping[str, str]) -> TransferFilter:
-    """What the parameters choose, of what the user may see. Raises BadPageQuery."""
+    """Return the choice by the parameters, of transfers that the user may see. Raises BadPageQuery."""
     owner = given.get("user")
     if not asked.user.operator:
         if owner not in (None, asked.user.name):
@@ -210,7 +210,7 @@ def _figures(asked: Asked, wanted: TransferFilter, finding: str | None) -> dict[
 
 
 def _limits(asked: Asked, counts: Mapping[str, Any]) -> dict[str, Any]:
-    """What FTS's optimizers decided of the links that are shown, and which servers did not say."""
+    """Return decisions of FTS's optimizers about the shown links, and the servers without an answer."""
     answer = asked.services.ask("decisions of FTS", lambda: ask_optimizers(asked.site))
     if answer.value is None:
         return {"links": {}, "faults": [answer.fault] if answer.fault else []}

@@ -28,7 +28,7 @@ from include.stageout.tables import (
 )
 
 FAILURES = 2000
-"""Of each state, so many transfers are read for the failure classes."""
+"""Transfers of each state that are read for the failure classes."""
 FINDINGS = 200
 SHOWN_REASONS = 5
 DAYS = 30
@@ -51,7 +51,7 @@ class FailureCount:
 
 @dataclass(frozen=True, slots=True)
 class EndedFiles:
-    """How many transfers ended in an hour or on a day. `bytes`: unknown of hours."""
+    """Numbers of transfers that ended in an hour or on a day. `bytes`: unknown of hours."""
 
     at: datetime
     complete: int
@@ -72,7 +72,7 @@ def complete_counts(ledger: Engine, remembered: RememberedCounts, owner: str | N
 
 
 def oldest_due(bind: Bind, owner: str | None) -> dict[TransferState, datetime]:
-    """Of each state in which something happens by itself: the time from which one transfer is due."""
+    """Return, for each state that moves on by itself, the time from which a transfer is due."""
     if owner is None:
         return waiting_since(bind)
     columns = stageout_transfers.c
@@ -115,7 +115,7 @@ def _newest(connection: Connection, state: TransferState, owner: str | None, lim
 
 
 def held(bind: Bind, owner: str | None, *, limit: int = FINDINGS) -> list[tuple[str, int]]:
-    """Why transfers wait for a ban or a right, with how many of those that are due for the longest."""
+    """Return the reasons of transfers that wait for a ban or a right, with their numbers, the longest due first."""
     columns = stageout_transfers.c
     counts = Counter[str]()
     with reading(bind) as connection:
@@ -130,7 +130,7 @@ def held(bind: Bind, owner: str | None, *, limit: int = FINDINGS) -> list[tuple[
 def findings(
     bind: Bind, owner: str | None, kind: str | None = None, *, limit: int = FINDINGS
 ) -> tuple[dict[str, int], Sequence[Row[Any]]]:
-    """What the last census found: numbers by kind, and findings of that kind, those of transfers first.
+    """Return the findings of the last census: numbers by kind, and findings of that kind, those of transfers first.
 
     For a user only what is about own transfers.
     """
@@ -210,7 +210,7 @@ def server_of(bind: Bind, fts_id: str) -> str | None:
 
 
 def _of_owner(connection: Connection, owner: str | None) -> list[ColumnElement[bool]]:
-    """What holds for the transfers of a user, in pieces that one statement takes each."""
+    """Yield conditions for the transfers of a user, in pieces that one statement takes each."""
     if owner is None:
         return [true()]
     queues = connection.scalars(select(stageout_queues.c.id).where(stageout_queues.c.owner == owner)).all()

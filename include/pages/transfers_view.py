@@ -60,7 +60,7 @@ class CountedGroup:
 
     @property
     def open(self) -> int:
-        """Those that are not complete."""
+        """Return the number of incomplete ones."""
         return self.files.total() - self.files["complete"]
 
 
@@ -104,7 +104,7 @@ def groups(
 
 
 def retries_of(failure: str | None) -> str:
-    """What is done about a class of failures."""
+    """Return the treatment of a class of failures."""
     known = {kind.value: kind for kind in TransferFailureClass}
     if failure not in known:
         return ""

@@ -46,7 +46,7 @@ class CephServer(Block):
     unset: OsdCommand = ("ceph", "osd", "unset-group", "noout", "osd.{osd}")
     """The command that takes back the `noout` of an OSD, which the campaign set before it stopped it."""
     folder: NodeFolder = "/var/tmp"  # noqa: S108 - files that are found there are not used
-    """Where the timer has its files."""
+    """The folder of the timer's files."""
 
 
 class ProductionProbe(Block):
@@ -57,7 +57,7 @@ class ProductionProbe(Block):
     object: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^-]")]
     """The name of the object."""
     limit_ms: Annotated[float, Field(gt=0)] = 1000.0
-    """How long a read may take, with the start of the program that reads, a tenth of a second."""
+    """Time that a read may take, with the start of the program that reads, a tenth of a second."""
 
 
 class ErasureCode(Block):
@@ -100,14 +100,14 @@ class ClusterBlock(Block):
 
 
 class Mark(Enum):
-    """Whether runs may do something to a target."""
+    """Permission of a target for a kind of run."""
 
     ALLOWED = "allowed"
     REFUSED = "refused"
 
 
 class TargetKind(Enum):
-    """What is measured. Each is a block of settings here and a class in `include/benchmarks/targets`."""
+    """The kind of a target. Each is a block of settings here and a class in `include/benchmarks/measure`."""
 
     PATH = "path"
     BUCKET = "bucket"
@@ -132,18 +132,18 @@ Size = Annotated[ByteSize, BeforeValidator(_whole), Field(gt=0)]
 
 
 class BenchmarkLimits(Block):
-    """What one campaign may take of its target. A plan that exceeds one is refused before anything is written."""
+    """Limits of one campaign on its target. A plan that exceeds one is refused before anything is written."""
 
     minutes: Annotated[int, Field(ge=1, le=1440)] = 60
     """All steps and rounds together."""
     bytes: Size = ByteSize(20 << 30)
     """Written by all steps and rounds together."""
     fill_percent: Annotated[int, Field(ge=1, le=95)] = 70
-    """How full the target may become. On a cluster: the fullest OSD, with room for the data of one lost host."""
+    """Fill level that the target may reach. On a cluster: the fullest OSD, with room for the data of one lost host."""
 
 
 class CephAccess(Block):
-    """How a Ceph cluster is asked. The key is in `conf` or in a keyring there."""
+    """Access to a Ceph cluster. The key is in `conf` or in a keyring there."""
 
     conf: SitePath | None = None
     """None: /etc/ceph/ceph.conf."""
@@ -152,7 +152,7 @@ class CephAccess(Block):
 
 
 class ServerView(Block):
-    """What a target's servers are asked of themselves while it is measured. Nothing is changed there."""
+    """Questions to a target's servers while it is measured. Nothing is changed there."""
 
     every_s: Annotated[int, Field(ge=1, le=300)] = 10
     """Seconds from one look to the next."""
@@ -163,31 +163,31 @@ class ServerView(Block):
 
 
 class TargetSettings(Block):
-    """What all targets have in common: marks, limits, and figures that only people know."""
+    """The common keys of all targets: marks, limits, and figures that only people know."""
 
     name: str
     benchmark: Mark = Mark.REFUSED
-    """Whether campaigns may run on it."""
+    """Allows campaigns."""
     fill: Mark = Mark.REFUSED
-    """Whether presets may that fill the target."""
+    """Allows presets that fill the target."""
     pools: Mark = Mark.REFUSED
-    """Whether presets may that create pools on its cluster."""
+    """Allows presets that create pools on its cluster."""
     degrade: Mark = Mark.REFUSED
-    """Whether presets may that stop its servers."""
+    """Allows presets that stop its servers."""
     limits: BenchmarkLimits = BenchmarkLimits()
     servers: ServerView = ServerView()
     raw_bytes: Size | None = None
     """The size of all disks together. None: it is not reported."""
     usable_bytes: Size | None = None
-    """What remains of it for data, after replicas or erasure coding; None: what the target itself reports."""
+    """Capacity that remains for data, after replicas or erasure coding; None: what the target itself reports."""
     price: Annotated[float, Field(gt=0)] | None = None
-    """Of the whole target, in `currency`; None: no cost is computed."""
+    """Cost of the whole target, in `currency`; None: no cost is computed."""
     cluster: ClusterBlock | None = None
     """The Ceph cluster that has the data; None: it is on none, or only its clients are watched."""
 
     @property
     def ceph(self) -> ClusterBlock | None:
-        """How the cluster is reached."""
+        """The access to the cluster."""
         return self.cluster
 
 
@@ -208,7 +208,7 @@ class BucketTarget(TargetSettings):
     store: str
     """The store, of `stores:`."""
     prefix: Annotated[str, AfterValidator(_prefix)] = "benchmarks"
-    """What the keys of all objects of campaigns begin with."""
+    """Prefix of the keys of all objects of campaigns."""
 
 
 class PoolTarget(TargetSettings, CephAccess):
@@ -248,7 +248,7 @@ AnyTarget = Annotated[PathTarget | BucketTarget | PoolTarget | RemoteTarget, Fie
 
 
 class RequirementLine(Block):
-    """What a target has to reach in a step of a preset, whatever its baseline is."""
+    """A figure that a target has to reach in a step of a preset, whatever its baseline is."""
 
     target: str
     """The target, of `targets:`."""
@@ -274,7 +274,7 @@ class NightlyBenchmark(Block):
     target: str
     """The target, of `targets:`."""
     preset: Annotated[str, Field(min_length=1)] = "hlt2-uncontrolled"
-    """What is run; `nightshift storage-benchmark presets` lists them."""
+    """Name of a preset; `nightshift storage-benchmark presets` lists them."""
     scale: Annotated[float, Field(gt=0, le=1)] = 0.01
     """A factor for streams and sizes of the preset; 1: those of the source."""
     minutes: Annotated[int, Field(ge=1, le=1440)] = 15
@@ -285,7 +285,7 @@ class BenchmarkSettings(Block):
     """Targets of storage benchmarks, their requirements, and how campaigns are compared."""
 
     targets: Mapping[Name, AnyTarget] = Field(default_factory=dict)
-    """What may be measured, by name: a path, a bucket, a pool or a folder of remote hosts."""
+    """Targets by name: a path, a bucket, a pool or a folder of remote hosts."""
     requirements: tuple[RequirementLine, ...] = ()
     nightly: NightlyBenchmark | None = None
     """None: campaigns are begun by hand only."""
@@ -294,7 +294,7 @@ class BenchmarkSettings(Block):
     margin: Annotated[float, Field(ge=0.01, le=0.5)] = 0.1
     """The share by which a figure may be worse than its baseline and still pass."""
     rounds: Annotated[int, Field(ge=1, le=50)] = 5
-    """How often each step is repeated; fewer than five make most comparisons inconclusive."""
+    """Number of rounds of each step; fewer than five make most comparisons inconclusive."""
     most_rounds: Annotated[int, Field(ge=1, le=50)] = 20
     """Up to so many rounds are run while the verdict is open, within the limits; fewer than `rounds` count as those."""
 
@@ -306,7 +306,7 @@ class BenchmarkSettings(Block):
         return {key: {**block, "name": key} if isinstance(block, Mapping) else block for key, block in value.items()}
 
     def rounds_of(self, rounds: int | None, most: int | None) -> tuple[int, int]:
-        """How often steps are repeated, at least and at most; with `rounds` alone there are no further ones."""
+        """The number of rounds, at least and at most; with `rounds` alone there are no further ones."""
         least = self.rounds if rounds is None else rounds
         usual = self.most_rounds if rounds is None else rounds
         return least, max(least, usual if most is None else most)

@@ -1,4 +1,4 @@
-"""What can be wrong with the configuration or with the connections that it names.
+"""Errors of the configuration and of the connections that it names.
 
 SettingsError
 ├── SettingsFileMissing    there is no file where one was looked for
@@ -27,7 +27,7 @@ class SettingsError(NightshiftError):
 
 @dataclass(frozen=True, slots=True)
 class SettingsProblem:
-    """One fault of the configuration file, at the place where it can be cured."""
+    """A fault of the configuration file, with its place and its hint."""
 
     file: str
     line: int

@@ -384,7 +384,7 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 
 def _without_consequences(problems: list[SettingsProblem]) -> list[SettingsProblem]:
-    """One problem a place: an unset variable, say, is not also an invalid value."""
+    """Keep one problem for each place: an unset variable, say, is not also an invalid value."""
     first: dict[tuple[int, str], SettingsProblem] = {}
     for problem in problems:
         first.setdefault((problem.line, problem.key), problem)

@@ -45,14 +45,14 @@ from include.settings.text_types import (
 
 
 class PublisherKind(Enum):
-    """How a repository is published to: by Nightshift itself, or by `cvmfs_server` on a publisher node."""
+    """The publisher of a repository: by Nightshift itself, or by `cvmfs_server` on a publisher node."""
 
     NATIVE = "native"
     CVMFS_SERVER = "cvmfs-server"
 
 
 class GatewayKind(Enum):
-    """What a repository's gateway is; `auto` finds out by asking it."""
+    """The kind of a repository's gateway; `auto` finds out by asking it."""
 
     AUTO = "auto"
     EMBEDDED = "embedded"
@@ -60,7 +60,7 @@ class GatewayKind(Enum):
 
 
 class Begins(Enum):
-    """What a slot's night begins with: its schedule, its first artifact, or whichever of the two comes first."""
+    """The beginning of a slot's night: its schedule, its first artifact, or whichever of the two comes first."""
 
     SCHEDULE = "schedule"
     ARTIFACT = "artifact"
@@ -79,12 +79,12 @@ BlockT = TypeVar("BlockT", bound=_Block)
 
 
 class Care(_Block):
-    """What the DAG `repository_care` does for a repository."""
+    """Settings of the DAG `repository_care` for a repository."""
 
     whitelist_days: Annotated[int, Field(ge=0, le=365)] = 7
-    """How many days before the whitelist ends the run fails, so that it is signed again in time."""
+    """The run fails so many days before the whitelist ends, so that it is signed again in time."""
     tags: TagRule | None = None
-    """Which tags stay. None: no tag is removed."""
+    """Rule for tags that stay. None: no tag is removed."""
     protect_tags: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Patterns of tags that no rule takes away."""
 
@@ -112,7 +112,7 @@ class StoreSettings(_Block):
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     """Seconds until an answer begins, and between two pieces of its body."""
     retries: Annotated[int, Field(ge=0, le=50)] = 5
-    """How often a request is repeated after a time-out, a dropped connection, HTTP 429 or 5xx."""
+    """Number of repetitions of a request after a time-out, a dropped connection, HTTP 429 or 5xx."""
     acl: str | None = None
     """S3: the canned ACL that each PUT sends. None: none; the bucket's policy decides who may read."""
     fsync: Literal["always", "switch", "never"] = "switch"
@@ -126,7 +126,7 @@ class Approval(_Block):
     """
 
     deadline_minutes: Annotated[int, Field(ge=1, le=720)] = 240
-    """How long an answer is waited for; without one nothing is published, and a message is sent."""
+    """Time to wait for an answer; without one nothing is published, and a message is sent."""
     approvers: tuple[Annotated[str, Field(pattern=r"^\S(.{0,254}\S)?$")], ...] = ()
     """Ids of Airflow's users who may answer; empty: everyone who may act on the DAG."""
 
@@ -138,7 +138,7 @@ class RepositorySettings(_Block):
     store: str
     """The store, of `stores:`, that has its objects, below the repository's name."""
     public_url: PublicUrl
-    """Where readers find it: the folder of `.cvmfspublished`."""
+    """Public address: the folder of `.cvmfspublished`."""
     public_key: SitePath
     """The file of its public key, by which what readers see is verified."""
     gateway: ConnectionId
@@ -151,16 +151,16 @@ class RepositorySettings(_Block):
     server: NodeSettings | None = None
     """The node, for `publisher: cvmfs-server`."""
     allow_lossy: tuple[Literal["hard-links", "specials", "owners", "xattrs"], ...] = ()
-    """What may get lost on the way where a stock receiver drops it; otherwise such trees are refused."""
+    """Properties that may get lost where a stock receiver drops them; otherwise such trees are refused."""
     hash: HashAlgorithm = HashAlgorithm.SHA1
-    """Of a repository that is created; one that is there keeps its own."""
+    """Hash algorithm of a new repository; an existing one keeps its own."""
     garbage_collectable: bool = True
-    """Whether it may be collected; a repository that is created says so in its manifest."""
+    """Allows garbage collection; a new repository says so in its manifest."""
     collection: CollectionSettings = CollectionSettings()
     reflog_checksum: SitePath | None = None
     """`/var/spool/cvmfs/<fqrn>/reflog.chksum` where `cvmfs_server` works on it on the gateway's machine, too."""
     manifest_writers: Annotated[int, Field(ge=1)] = 1
-    """How many gateways may switch this repository's manifest at once; more than one needs conditional replace."""
+    """Gateways that may switch this repository's manifest at once; more than one needs conditional replace."""
     limits: ArtifactLimits = ArtifactLimits()
     prepare: Prepare = Prepare()
     care: Care = Care()
@@ -171,7 +171,7 @@ class RepositorySettings(_Block):
 
     @property
     def snapshot_grace(self) -> timedelta:
-        """How long replicas may still need a revision that was superseded."""
+        """Time for which replicas may still need a superseded revision."""
         return max((one.needs for one in self.replicas), default=timedelta())
 
     @model_validator(mode="after")
@@ -211,9 +211,9 @@ class Links(_Block):
     folder: FolderTemplate = "/nightlies/{slot}"
     """The directory of the links; `{slot}` is filled in."""
     latest: bool = True
-    """Whether `latest` leads to the newest build."""
+    """Lets `latest` lead to the newest build."""
     weekdays: bool = True
-    """Whether `Mon` to `Sun` lead to the newest build of that day."""
+    """Lets `Mon` to `Sun` lead to the newest build of that day."""
 
     @model_validator(mode="after")
     def _some(self) -> Links:
@@ -232,12 +232,12 @@ class Choice(_Block):
 
 
 class IndexSignature(_Block):
-    """Whose indices a slot believes; docs/formats.md, build index."""
+    """Signatures that a slot requires of its indices; docs/formats.md, build index."""
 
     public_key: SitePath
     """Ed25519 or RSA, in PEM."""
     suffix: Annotated[str, Field(pattern=r"^\.[A-Za-z0-9._-]{1,32}$")] = ".sig"
-    """Where the signature is: the index's key with this behind it."""
+    """Suffix of the signature's key, after the index's."""
 
 
 class Slot(_Block):
@@ -255,7 +255,7 @@ class Slot(_Block):
     index: IndexTemplate = "{slot}/{date}/index.json"
     """The key of a build's index in that store (docs/formats.md, build index); `{slot}` and `{date}` are filled in."""
     schedule: Schedule | None = None
-    """When its night begins, in `timezone`. None: a person or the first artifact begins it."""
+    """Schedule of its night, in `timezone`. None: a person or the first artifact begins it."""
     begins: Begins = Begins.SCHEDULE
     timezone: Zone = "UTC"
     """The time zone of its times and dates."""
@@ -270,36 +270,36 @@ class Slot(_Block):
     destination: DestinationTemplate = "/nightlies/{slot}/{build_id}/{project}/{platform}"
     """The directory of an artifact; `{slot}`, `{build_id}`, `{date}`, `{project}` and `{platform}` are filled in."""
     priority: Annotated[int, Field(ge=1, le=1000)] = 10
-    """Of its tasks in Airflow: those of the slot with the higher number go first."""
+    """Priority of its tasks in Airflow; the higher number goes first."""
     retries: Annotated[int, Field(ge=0, le=20)] = 2
-    """How often Airflow repeats a task that failed."""
+    """Number of retries of a task by Airflow."""
     cutoff: Cutoff = "6h"
-    """When a scheduled night ends whose index is not complete: the next such time of day in the slot's time zone after
+    """End of a scheduled night whose index is not complete: the next such time of day in the slot's time zone after
     its schedule, or so long after it."""
     gather_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
-    """How long what is new in the index waits for more that goes in with it."""
+    """Time that new artifacts of the index wait for more."""
     poll_s: Annotated[float, Field(ge=0.1, le=3600)] = 30.0
-    """How often at least the index is checked while the night is open."""
+    """Longest time between two checks of the index while the night is open."""
     index_signature: IndexSignature | None = None
     """None: everyone who may write to the slot's store may write indices."""
     summary_at: TimeOfDay | None = None
     """Time of day, in the slot's time zone, at which the night's summary is made and sent; none without."""
     required: Choice = Choice()
-    """What a build must have; empty: all that is not optional."""
+    """Artifacts that a build must have; empty: all that is not optional."""
     optional: Choice = Choice()
-    """What a build may lack."""
+    """Artifacts that a build may lack."""
     links: Links | None = None
     """Symbolic links to the slot's builds that are whole. None: none are set."""
     tag: TagTemplate | None = None
     """The name of the revision in which a build is whole, of `{slot}`, `{build_id}` and `{date}`. None: no tag."""
     partial: Literal["copy", "link"] = "copy"
-    """What a partial build makes of what it takes from another: trees of its own that share all objects, or links."""
+    """Form of the artifacts that a partial build inherits: trees of its own that share all objects, or links."""
     retention: Retention | None = None
     """None: builds stay until a person removes them."""
     quality: QualitySettings | None = None
     """None: no suite judges the slot's builds."""
     demonstration: bool = False
-    """Whether `nightshift nightly run` packs its builds; no build system writes to its store then."""
+    """Lets `nightshift nightly run` pack its builds; no build system may write to its store then."""
     _without: frozenset[str] = PrivateAttr(default=frozenset())
 
     def without(self, artifacts: Iterable[str]) -> Slot:
@@ -309,7 +309,7 @@ class Slot(_Block):
         return copy
 
     def does_without(self, project: str, platform: str) -> bool:
-        """Whether a run does without it."""
+        """Tell whether a run goes on without it."""
         return f"{project}/{platform}" in self._without
 
     @model_validator(mode="after")
@@ -364,11 +364,11 @@ class SiteSettings(_Block):
     metrics_connection: ConnectionId | None = None
     """Its password is the token with which Prometheus reads `/nightshift/metrics`; empty: no one can read it."""
     outage_minutes: Annotated[int, Field(ge=0, le=720)] = 45
-    """How long a task waits for a store, gateway or publisher node that cannot be reached; 0: only its retries wait."""
+    """Time to wait for a store, gateway or publisher node that cannot be reached; 0: only its retries wait."""
     collection_schedule: Schedule | None = "0 12 * * *"
-    """When the DAG `nightly_gc` begins, in UTC; None: by hand only."""
+    """Schedule of the DAG `nightly_gc`, in UTC; None: by hand only."""
     consumer_timeout_hours: Annotated[float, Field(gt=0)] | None = None
-    """What RabbitMQ's `consumer_timeout` is, for `nightshift preflight`; RabbitMQ does not tell its clients."""
+    """RabbitMQ's `consumer_timeout`, for `nightshift preflight`; RabbitMQ does not tell its clients."""
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
     notify: Notify = Notify()

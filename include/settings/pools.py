@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 NIGHTLY = frozenset({"prepare", "publish", "control", "collect"})
 """The pools that the DAGs name."""
 BACKFILL = "backfill"
-"""What a backfill's tasks take their slots from instead, whichever of those their DAG names; see hooks/shares.py."""
+"""The pool of a backfill's tasks, whichever pool their DAG names; see hooks/shares.py."""
 STAGEOUT = "stageout"
 DATA_SETS = 16
 """Tasks with transfers of their own that one FTS server has at the same time."""
 CAMPAIGN = timedelta(hours=25)
-"""What the steps of one storage benchmark may take: the longest task whose limit is not in the configuration."""
+"""Time limit of the steps of a storage benchmark: the longest task whose limit is not in the configuration."""
 BROKER_URL = "AIRFLOW__CELERY__BROKER_URL"
 _MARGIN = timedelta(hours=1)  # to start the task, to end it after its time-out, and to acknowledge it
 
@@ -131,6 +131,6 @@ def _transfers(settings: SiteSettings) -> tuple[PoolSettings, ...]:
 
 
 def to_import(pools: Iterable[PoolSettings]) -> dict[str, dict[str, str | int | bool]]:
-    """What `airflow pools import` reads: each pool by its name."""
+    """The document for `airflow pools import`: each pool by its name."""
     documents = (pool.to_json() for pool in pools)
     return {str(document.pop("name")): document for document in documents}

@@ -17,7 +17,7 @@ class Block(BaseModel):
 
 
 class Suite(Enum):
-    """What is judged together. Each is a field of `QualitySettings`."""
+    """A suite of the quality gate. Each is a field of `QualitySettings`."""
 
     INDEX = "index"
     PUBLISHED = "published"
@@ -26,7 +26,7 @@ class Suite(Enum):
 
 
 class QualityMode(Enum):
-    """What follows from what a suite finds: the run stops, it is only reported, or the suite is left out."""
+    """The consequence of a suite's findings: the run stops, it is only reported, or the suite is left out."""
 
     BLOCK = "block"
     WARN = "warn"
@@ -38,12 +38,12 @@ Mode = Annotated[QualityMode, BeforeValidator(lambda value: "off" if value is Fa
 
 
 class QualitySettings(Block):
-    """What each suite may do, and how far a build may differ from the nights before it."""
+    """Modes of the suites, and limits for the difference of a build from the nights before it."""
 
     index: Mode = QualityMode.BLOCK
     """The build index, before anything is published: digests, sizes, artifacts that the build before had."""
     published: Mode = QualityMode.BLOCK
-    """What the repository holds of the build: files, sizes, empty libraries, executables, links."""
+    """Contents of the build in the repository: files, sizes, empty libraries, executables, links."""
     night: Mode = QualityMode.WARN
     """Files, bytes and working time, compared with the last seven nights."""
     growth: Mode = QualityMode.WARN
@@ -51,7 +51,7 @@ class QualitySettings(Block):
     band: Annotated[float, Field(gt=0, lt=1)] = 0.3
     """The share by which files and bytes may differ from their median over seven nights, and files be fewer."""
     factor: Annotated[float, Field(ge=1, le=1000)] = 3.0
-    """How many times their median the working time, and what a night adds, may be."""
+    """Limit for the working time and for the growth of a night, as a multiple of their median."""
     keep_runs: Annotated[int, Field(ge=1, le=10_000)] = 30
     """Runs of the slot whose Data Docs are kept."""
 
@@ -67,7 +67,7 @@ class QualitySettings(Block):
 
 
 class ArtifactLimits(Block):
-    """What one artifact may hold before it is refused; sizes in bytes, or written as `20GiB`."""
+    """Limits of one artifact; sizes in bytes, or written as `20GiB`."""
 
     members: Annotated[int, Field(gt=0)] = 2_000_000
     """Entries: files, folders and links."""
@@ -78,7 +78,7 @@ class ArtifactLimits(Block):
 
 
 class OwnerSettings(Block):
-    """Whose everything is."""
+    """Owner of all entries."""
 
     uid: Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
     """The user id of all entries."""
@@ -87,12 +87,12 @@ class OwnerSettings(Block):
 
 
 class Prepare(Block):
-    """What is kept of a tree, and where it is cut into catalogs. All of it follows the stock tools' options."""
+    """Preparation of a tree: entries that are kept, cuts into catalogs. All of it follows the stock tools' options."""
 
     specials: Literal["refuse", "keep", "skip"] = "refuse"
     """Devices, sockets and FIFOs."""
     special_bits: Literal["strip", "keep"] = "strip"
-    """What becomes of set-uid, set-gid and sticky bits."""
+    """Treatment of set-uid, set-gid and sticky bits."""
     xattrs: tuple[str, ...] = ()
     """Namespaces of the extended attributes to be kept, such as `user.`."""
     mtime_ns: bool = False
@@ -106,7 +106,7 @@ class Prepare(Block):
     dirtab: bool = False
     """Obey the rules of the repository's own /.cvmfsdirtab; put it there with `nightshift repo dirtab`."""
     autocatalogs: bool = False
-    """Whether large folders become catalogs of their own."""
+    """Makes catalogs of large folders."""
     autocatalogs_max: Annotated[int, Field(ge=2)] = 100_000
     """A catalog with more entries is cut."""
     autocatalogs_min: Annotated[int, Field(ge=1)] = 1_000

@@ -1,4 +1,4 @@
-"""What stays in a repository, and for how long: builds of a slot, tags and objects (docs/operations.md)."""
+"""Settings of lifetimes in a repository: builds of a slot, tags and objects (docs/operations.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WeekdayRule(Block):
     days: Annotated[tuple[Weekday, ...], Field(min_length=1)]
     """The days of the week."""
     weeks: Annotated[int, Field(ge=1, le=1000)]
-    """How long such a build stays, from its build date."""
+    """Lifetime of such a build, from its build date."""
 
 
 class Retention(Block):
@@ -49,7 +49,7 @@ class Retention(Block):
 
 
 class TagRule(Block):
-    """Which tags stay: of those whose names match, the newest, and whatever is not older. The others may go."""
+    """Rule for tags: of those whose names match, the newest and those that are not older stay. The others may go."""
 
     keep: Count = 0
     """So many of the newest tags stay."""
@@ -58,7 +58,7 @@ class TagRule(Block):
     match: Annotated[str, Field(min_length=1)] = "*"
     """A pattern of names, as `nightly-*`; tags of other names stay."""
     apply: bool = False
-    """Whether scheduled runs take tags away; otherwise they only say which would go."""
+    """Lets scheduled runs remove tags; otherwise they only report them."""
 
     @model_validator(mode="after")
     def _something_stays(self) -> TagRule:
@@ -68,10 +68,10 @@ class TagRule(Block):
 
 
 class CollectionSettings(Block):
-    """What a collection keeps, and when it stops by itself."""
+    """Settings of collections: what is kept, and when one stops by itself."""
 
     grace_days: Annotated[float, Field(ge=0, le=3650)] = 3.0
-    """How long a revision stays after it was superseded. 0: only what the current revision and tags need stays, which
+    """Lifetime of a revision after it was superseded. 0: only what the current revision and tags need stays, which
     is for repositories without readers."""
     careful: bool | None = None
     """Delete only what two collections condemned, a day apart. Unset: for the first 14 collections."""

@@ -1,4 +1,4 @@
-"""Where secrets come from: connections, by id, out of Airflow or out of the environment. Never out of the file."""
+"""Secrets: connections, by id, out of Airflow or out of the environment. Never out of the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEDGER_URL_VARIABLE = "NIGHTSHIFT_LEDGER_URL"
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSecrets:
-    """What one connection says; `repr` shows neither the password nor the values of `extra`."""
+    """The contents of a connection; `repr` shows neither the password nor the values of `extra`."""
 
     id: str
     host: str | None = None
@@ -71,7 +71,7 @@ def connection_variable(connection_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LedgerAddress:
-    """Where the ledger is; the password, if there is one, is not in `url` and not in `repr`."""
+    """The address of the ledger; the password, if there is one, is not in `url` and not in `repr`."""
 
     url: str = field(repr=False)
     login: str | None = None

@@ -17,22 +17,22 @@ class Services(Block):
     """Mail, chat and web services by Apprise."""
 
     connections: Annotated[tuple[ConnectionId, ...], Field(min_length=1)]
-    """One connection a service; its password is an Apprise URL, such as `mailtos://…` or `slack://…`."""
+    """Connections, one for each service; its password is an Apprise URL, such as `mailtos://…` or `slack://…`."""
     timeout_s: Annotated[float, Field(gt=0, le=120)] = 20.0
-    """How long one service may take."""
+    """Time-out of one service."""
 
 
 class Notify(Block):
-    """Who gets messages of what goes wrong. Nothing of it is secret: URLs are in the connections."""
+    """Notifications of people about problems. Nothing of it is secret: URLs are in the connections."""
 
     window_hours: Annotated[float, Field(gt=0, le=168)] = 12.0
     """A cause that was sent is not sent again so long."""
     whitelist_days: Annotated[int, Field(ge=0, le=365)] = 14
-    """How many days before a whitelist ends a message says so."""
+    """Days before the end of a whitelist from which a message warns of it."""
     late_minutes: Annotated[int, Field(ge=1, le=720)] = 30
-    """How long after its schedule a night may begin; then a message says that it did not."""
+    """Time after its schedule until which a night may begin; then a message says that it did not."""
     stuck_lease_minutes: Annotated[int, Field(ge=1, le=1440)] = 15
-    """How long one lease may be held; then a message says so."""
+    """Time that one lease may be held; then a message says so."""
     apprise: Services | None = None
     """None: no one is notified."""
 
@@ -49,15 +49,15 @@ class Gateway(_Block):
     private_key: SitePath | None = None
     """PEM file of the certificate's key."""
     insecure: bool = False
-    """Whether it may listen on other addresses than loopback without a certificate, on a network that is trusted."""
+    """Allows it to listen on other addresses than loopback without a certificate, on a trusted network."""
     max_lease_time_s: Annotated[int, Field(ge=1, le=86_400)] = 120
-    """How long a lease lasts; publishers renew it."""
+    """Lifetime of a lease; publishers renew it."""
     state: SitePath = Path("var/gateway/state.db")
     """Its database of leases and commits; it survives a restart."""
     keys: SitePath = Path("var/keys")
     """Folder of the keys of repositories and gateways; by default `keys` below `paths.var`."""
     max_payload_mib: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
-    """What a stock publisher may send at once. It puts 200 MiB into a pack, and a larger object into one of its own."""
+    """Limit of a stock publisher's request. It puts 200 MiB into a pack, and a larger object into one of its own."""
     payloads_at_once: Annotated[int, Field(ge=1, le=256)] = 8
     """Payloads of one repository that are read; its others wait. Each may take 36 MiB of memory."""
 
@@ -69,7 +69,7 @@ class Gateway(_Block):
 
 
 class Paths(_Block):
-    """Where Nightshift keeps its own files on this machine."""
+    """Folders of Nightshift's own files on this machine."""
 
     root: SitePath = Path()
     """The folder that relative paths start from."""

@@ -33,7 +33,7 @@ _PORTS: Mapping[str, int] = {"davs": 443, "https": 443, "dav": 80, "http": 80, "
 
 
 class ChecksumMode(Enum):
-    """How a site's files are verified after a transfer."""
+    """Verification of a site's files after a transfer."""
 
     ADLER32 = "adler32"
     CRC32C = "crc32c"
@@ -44,7 +44,7 @@ class ChecksumMode(Enum):
 
 
 class CredentialSource(Enum):
-    """Whose credential is used for a site, by FTS and by the cleaner."""
+    """The credential that is used for a site, by FTS and by the cleaner."""
 
     SERVICE = "service"
     """That of the FTS server's connection: one identity for all users."""
@@ -94,7 +94,7 @@ class PrefixRule(Block):
     prefix: LogicalPrefix
     """The beginning of logical names, as `/store`."""
     url: SiteUrl
-    """What takes the place of the prefix, as `davs://se.example.org/cms/store`."""
+    """Replacement of the prefix, as `davs://se.example.org/cms/store`."""
 
     @property
     def protocol(self) -> str:
@@ -118,36 +118,36 @@ class RemoteSite(Block):
     third_party: tuple[PrefixRule, ...] = ()
     """URLs of copies that its server makes from or to another site."""
     allowed: tuple[SiteUrl, ...] = ()
-    """What a URL of the site begins with; empty: the URLs of its rules."""
+    """Prefixes of URLs of the site; empty: the URLs of its rules."""
     checksum: ChecksumMode = ChecksumMode.ADLER32
     credential: CredentialSource = CredentialSource.SERVICE
     temporary: TemporaryArea | None = None
     """Below it jobs leave their files; nothing is ever removed elsewhere."""
     clean: bool = False
-    """Whether a source in the temporary area is removed after its transfer was verified."""
+    """Removes a source in the temporary area after its transfer was verified."""
     clean_on_size: bool = False
     """With `checksum: none`: whether the same size is enough for removing a source."""
     clean_unknown: bool = False
-    """Whether the census deletes old files in the temporary area that the ledger does not know."""
+    """Lets the census delete old files in the temporary area that the ledger does not know."""
 
     @property
     def rules(self) -> tuple[PrefixRule, ...]:
-        """Those of all operations."""
+        """The rules of all operations."""
         return (*self.read, *self.write, *self.third_party)
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """What the URLs of the site begin with."""
+        """Prefixes of the URLs of the site."""
         return self.allowed or tuple(rule.url for rule in self.rules)
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Those of its prefixes that are folders of this machine."""
+        """Prefixes that are folders of this machine."""
         urls = map(urlsplit, self.prefixes)
         return tuple(Path(url.path) for url in urls if SCHEMES.get(url.scheme) is FILE)
 
     def allows(self, url: str) -> bool:
-        """Whether the URL is one of the site: below an allowed prefix, without login, query or hidden path parts."""
+        """Tell whether a URL is the site's: below an allowed prefix, without login, query or hidden path parts."""
         parts = _split(url)
         if parts is None or "@" in parts.netloc or parts.query or parts.fragment or _path_fault(parts):
             return False
@@ -209,5 +209,5 @@ def _place(parts: SplitResult) -> tuple[str, str | None, int | None, str]:
 
 @lru_cache(4096)
 def _place_of(prefix: str) -> tuple[str, str | None, int | None, str]:
-    """As `_place`: every URL of a site is compared with the same few."""
+    """Remember `_place`: every URL of a site is compared with the same few."""
     return _place(urlsplit(prefix))

@@ -15,14 +15,14 @@ from include.settings.text_types import ConnectionId, HostName, HttpUrl, Name, N
 
 
 class SshLogin(Block):
-    """Where it is, who we are there, by which key it is known."""
+    """Address, user and keys of a login over SSH."""
 
     host: HostName
     """Its name or address."""
     port: Annotated[int, Field(ge=1, le=65535)] = 22
-    """Of its SSH server."""
+    """Port of its SSH server."""
     user: Annotated[str, Field(min_length=1)]
-    """Who we are there."""
+    """User name there."""
     known_hosts: SitePath
     """A file as OpenSSH has it; a machine whose key is not in it is refused."""
     key: SitePath | None = None
@@ -30,15 +30,15 @@ class SshLogin(Block):
     connection: ConnectionId | None = None
     """The connection whose password opens the key file; none for a key without."""
     agent: bool = False
-    """Whether an SSH agent has our key."""
+    """Takes our key from an SSH agent."""
     command: Annotated[tuple[str, ...], Field(min_length=1)] = ("cvmfs_server",)
     """The program with its prefix, as `[sudo, -n, cvmfs_server]`."""
     spool: NodeFolder = "/var/spool/cvmfs/{fqrn}"
     """A folder for what is sent and locked; `{fqrn}` is the repository's name."""
     connect_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
-    """How long a connection may take to be made."""
+    """Time-out of a new connection."""
     keepalive_s: Annotated[int, Field(ge=1, le=600)] = 15
-    """How often a quiet connection is checked."""
+    """Time between two checks of a quiet connection."""
 
     @model_validator(mode="after")
     def _one_way_to_log_in(self) -> SshLogin:
@@ -54,36 +54,36 @@ class NodeSettings(SshLogin):
     """The publisher node of a repository (docs/publishers.md)."""
 
     behind: Literal["stock", "nightshift", "none"]
-    """What the node publishes through: a stock gateway, Nightshift's, or none, into the store itself."""
+    """Gateway of the node: a stock gateway, Nightshift's, or none, into the store itself."""
     install: Literal["transaction", "ingest"] = "transaction"
-    """How a tree goes in: unpacked into an open transaction, or by `cvmfs_server ingest` if it is new."""
+    """Way of a tree in: unpacked into an open transaction, or by `cvmfs_server ingest` if it is new."""
     keep_owners: bool = False
     """Keep the owners that the tree has; otherwise everything is the node's user's. Needs root on the node."""
     mount: NodeFolder = "/cvmfs/{fqrn}"
-    """Where the node mounts the repository; `{fqrn}` is its name."""
+    """Mountpoint of the repository on the node; `{fqrn}` is its name."""
     busy_wait_s: Annotated[int, Field(ge=1, le=86_400)] = 30
-    """How long a busy path, or another task of ours on the node, is waited for within a task."""
+    """Time to wait, within a task, for a busy path or another task of ours on the node."""
     time_limit_s: Annotated[int, Field(ge=1, le=604_800)] = 7_200
-    """How long one command may take on the node."""
+    """Time limit of one command on the node."""
 
 
 class ReplicaSettings(Block):
     """A copy of a repository that readers use."""
 
     name: Name
-    """What commands and pages call it."""
+    """Name for commands and pages."""
     url: HttpUrl
     """The folder of its `.cvmfspublished`, as clients have it with the repository's name filled in."""
     node: SshLogin | None = None
     """The stratum 1's machine, for starting its snapshots and collections; none for a copy that is only checked."""
     longest_snapshot_minutes: Annotated[int, Field(ge=1, le=10_080)] = 240
-    """How long one snapshot takes at most. A collection waits so long for it, or for a replica that does not answer."""
+    """Longest time of one snapshot. A collection waits so long for it, or for a replica that does not answer."""
     max_lag_hours: Annotated[float, Field(gt=0, le=720)] = 24.0
-    """How long a revision that was superseded may still be this replica's newest."""
+    """Time for which a superseded revision may still be this replica's newest."""
 
     @property
     def needs(self) -> timedelta:
-        """How long it may need a revision that was superseded: its longest lag, and the snapshot that follows it."""
+        """Time for which it may need a superseded revision: its longest lag, and the snapshot that follows it."""
         return timedelta(hours=self.max_lag_hours, minutes=self.longest_snapshot_minutes)
 
 

@@ -27,7 +27,7 @@ NameSpace = Annotated[str, AfterValidator(_name_space)]
 
 
 class GridIdentity(Block):
-    """What an Airflow user is to the sites, where that differs from the user's name."""
+    """Identity of an Airflow user at the sites, where that differs from the user's name."""
 
     name: str
     user: Name | None = None
@@ -37,7 +37,7 @@ class GridIdentity(Block):
 
 
 class RetryAlgorithmName(Enum):
-    """How failed transfers are retried; `include/stageout/retry.py` has the algorithms."""
+    """The algorithm by which failed transfers are retried; `include/stageout/retry.py` has the algorithms."""
 
     EXPONENTIAL = "exponential"
     """The wait doubles, by a rule for each class of failures."""
@@ -57,7 +57,7 @@ class LinkLimit(Block):
 
 
 class StageoutSettings(Block):
-    """How users' files are staged out."""
+    """Stage-out of users' files."""
 
     enabled: bool = True
     """False: `sites:` counts as empty, so there are no DAGs, pools and checks of stage-out."""
@@ -68,7 +68,7 @@ class StageoutSettings(Block):
     tokens: ConnectionId | None = None
     """The token issuer of sites with `credential: token`."""
     name_space: NameSpace = "/store/user/{user}"
-    """Where a user's files may go."""
+    """Folder for a user's files."""
     temporary_name_space: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._{}-]+)+$")] = "/user/{user}"
     """A user's folder below the temporary area of a site: sources are removed only there."""
     identities: Mapping[Name, GridIdentity] = Field(default_factory=dict)
@@ -80,7 +80,7 @@ class StageoutSettings(Block):
     links: tuple[LinkLimit, ...] = ()
     """Limits of single links, in place of `most_queued`."""
     retry: RetryAlgorithmName = RetryAlgorithmName.EXPONENTIAL
-    """How failed transfers are retried."""
+    """Retry algorithm of failed transfers."""
     queue_hours: Annotated[int, Field(ge=1, le=168)] = 5
     """FTS cancels a file that waits longer; it is retried."""
     copy_margin_minutes: Annotated[int, Field(ge=1, le=10_000)] = 10
@@ -91,7 +91,7 @@ class StageoutSettings(Block):
     shards: Annotated[int, Field(ge=1, le=16)] = 2
     """Tasks that do the same in each run; they share what is due by their claims."""
     read_back_hours: Annotated[int, Field(ge=1, le=168)] = 12
-    """What a task may take that reads large copies, of sites that report no checksum."""
+    """Time of a task that reads large copies, of sites that report no checksum."""
     runs_connection: ConnectionId | None = None
     """A user of Airflow's API who may delete runs; None: the runs of every minute stay."""
     keep_run_hours: Annotated[int, Field(ge=1, le=8760)] = 24
@@ -123,7 +123,7 @@ class StageoutSettings(Block):
         return None if owner in self.identities else next(others, None)
 
     def name_space_of(self, owner: str) -> str:
-        """Where the files of an Airflow user may go."""
+        """The folder in which the files of an Airflow user may go."""
         return self.name_space.replace(_USER, self.user_of(owner))
 
     def temporary_of(self, owner: str, area: str) -> str:

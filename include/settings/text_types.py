@@ -27,7 +27,7 @@ MAX_LOGICAL_NAME_BYTES = 1000
 
 
 def name_fault(text: str) -> str | None:
-    """What is wrong with `text` as a name, or None; the answer reads on after the name."""
+    """Return the fault of `text` as a name, or None; it reads on after the name."""
     if not text:
         return "is empty"
     if len(text) > MAX_NAME_LENGTH:
@@ -38,7 +38,7 @@ def name_fault(text: str) -> str | None:
 
 
 def logical_name_fault(text: str) -> str | None:
-    """What is wrong with `text` as the logical name of a file, or None; the answer reads on after the name."""
+    """Return the fault of `text` as the logical name of a file, or None; it reads on after the name."""
     if not text.isprintable():
         return "has control characters, line breaks, invisible characters or bytes that are not UTF-8"
     if len(text.encode()) > MAX_LOGICAL_NAME_BYTES:
@@ -56,7 +56,7 @@ def logical_name_fault(text: str) -> str | None:
 
 
 def is_below(name: str, prefix: str) -> bool:
-    """Whether the path is the prefix, or in the folder that the prefix names."""
+    """Tell whether the path is the prefix, or in the folder that the prefix names."""
     return prefix == "/" or name == prefix or name.startswith(f"{prefix}/")
 
 
@@ -89,7 +89,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 
 def destination_fault(template: str) -> str | None:
-    """What is wrong with a destination template, or None."""
+    """Return the fault of a destination template, or None."""
     fault = _field_fault(template, DESTINATION_FIELDS)
     if fault:
         return fault
@@ -103,7 +103,7 @@ def destination_fault(template: str) -> str | None:
 
 
 def index_fault(template: str) -> str | None:
-    """What is wrong with the template of an index's key, or None."""
+    """Return the fault of the template of an index's key, or None."""
     fault = _field_fault(template, INDEX_FIELDS)
     if fault:
         return fault
@@ -113,7 +113,7 @@ def index_fault(template: str) -> str | None:
 
 
 def folder_fault(template: str) -> str | None:
-    """What is wrong with the template of a folder of links, or None."""
+    """Return the fault of the template of a folder of links, or None."""
     fault = _field_fault(template, FOLDER_FIELDS)
     if fault:
         return fault
@@ -121,7 +121,7 @@ def folder_fault(template: str) -> str | None:
 
 
 def tag_fault(template: str) -> str | None:
-    """What is wrong with the template of a tag's name, or None."""
+    """Return the fault of the template of a tag's name, or None."""
     fault = _field_fault(template, TAG_FIELDS)
     if fault:
         return fault

@@ -73,14 +73,14 @@ store_traits = Table(
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """Whether something may be done, and why."""
+    """A permission with its reason."""
 
     allowed: bool
     reason: str
 
 
 def require_single_writer(traits: Traits | None, *, store: str, fqrn: str, writers: Sequence[str]) -> Permission:
-    """Whether these gateways may all switch the manifest of `fqrn` in `store`."""
+    """Tell whether these gateways may all switch the manifest of `fqrn` in `store`."""
     if len(writers) <= 1:
         return Permission(True, f"{fqrn} has one manifest writer")
     named = ", ".join(writers)
@@ -116,7 +116,7 @@ def record_traits(bind: Bind, store: StoreSettings, traits: Traits, *, now: date
 
 
 def recorded_traits(bind: Bind, store: StoreSettings) -> Traits | None:
-    """What `store` was last seen to keep; None if it was never tried at this URL and endpoint."""
+    """Return the traits that `store` was last seen to keep; None if it was never tried at this URL and endpoint."""
     with reading(bind) as connection:
         query = select(store_traits).where(store_traits.c.store == _identity(store))
         row = connection.execute(query).mappings().first()

@@ -31,7 +31,7 @@ def base_url(connection: ConnectionSecrets, *, port: int | None = None, scheme: 
 
 
 def browser_url(settings: SiteSettings, url: str) -> str | None:
-    """Where a browser reaches what a store has: an http(s) URL as it is, `s3://` at its endpoint; else None."""
+    """Return a browser's address of a store's object: an http(s) URL as it is, `s3://` at its endpoint; else None."""
     scheme, _, place = url.partition("://")
     kind = SCHEMES.get(scheme.lower())
     if kind is HTTP:

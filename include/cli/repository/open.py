@@ -1,4 +1,4 @@
-"""What the commands of `nightshift repo` share: which repository is meant, how it is opened, how things are shown."""
+"""The common part of the commands of `nightshift repo`: options, opening a repository, output."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def switching(site: Site, fqrn: str, operation: Operation) -> contextlib.Abstrac
 
 
 def holder() -> str:
-    """What others are shown as the holder of a lease."""
+    """Return the name of the holder of a lease."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
@@ -105,7 +105,7 @@ def span(text: str) -> timedelta:
 
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
-    """What cannot be opened, trusted, read or changed ends the command with the reason on one line."""
+    """End the command with the reason on one line if something cannot be opened, trusted, read or changed."""
     try:
         yield
     except NightshiftError as fault:

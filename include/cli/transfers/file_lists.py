@@ -14,7 +14,7 @@ from include.stageout.files import FileKind, FileToTransfer
 MAX_LINES = 1_000_000
 _REQUIRED = {field.name: field.default is MISSING for field in fields(FileToTransfer)}
 _Document = Mapping[Any, Any] | str
-"""What a line has, or what is wrong with it."""
+"""A line of the list, or its fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class ListFault:
-    """What is wrong with a line."""
+    """The fault of a line."""
 
     line: int
     what: str

@@ -302,7 +302,7 @@ def _requests(owner: str, key: str | None, workflow: str, files: Sequence[Listed
 
 
 def _check(site: Site, requests: Sequence[StageoutRequest], files: Sequence[ListedFile]) -> list[ListFault]:
-    """What is wrong with the files, by line. Raises StageoutError for what is wrong with all of them."""
+    """Return the faults of the files, by line. Raises StageoutError for a fault of all of them."""
     from dataclasses import replace
 
     from include.stageout.errors import StageoutError

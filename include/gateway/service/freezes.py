@@ -14,8 +14,8 @@ from include.cvmfs.errors import RepositoryFrozen
 from include.gateway.duration import SECOND
 from include.gateway.service.clock import Clock
 from include.gateway.service.config import ServiceConfig
-from include.gateway.service.http.serving import Looks
 from include.gateway.service.requests import Refused
+from include.gateway.service.store_checks import Looks
 
 log = logging.getLogger(__name__)
 

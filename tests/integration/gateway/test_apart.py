@@ -16,9 +16,9 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.client.client import GatewayClient
 from include.gateway.errors import GatewayError
 from include.gateway.protocol import authorization
+from include.gateway.service import store_checks
 from include.gateway.service.commits import process as apart
 from include.gateway.service.commits.points import Point
-from include.gateway.service.http import serving
 from tests.fakes.apart import ADMIN, KEY, change, committers, create, served, served_with_keys_here
 from tests.integration.gateway.conftest import RunningGateway
 
@@ -112,7 +112,7 @@ def test_a_silent_store_delays_no_other_repository(
     tmp_path: Path, start: Start, beside: ThreadPoolExecutor, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apart, "OPENING_S", 0.05)
-    monkeypatch.setattr(serving, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(store_checks, "PATIENCE_S", 0.05)
     stores = {name: create(tmp_path, name) for name in ("sick.example.org", STAYS)}
     stores["sick.example.org"] = url_of(silent)
     gateway = start(stores)

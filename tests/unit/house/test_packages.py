@@ -22,6 +22,7 @@ ALONE = {
     "include.benchmarks.measure.publisher": KIND,
     "include.cli.transfers.file_lists": PURE,
     "include.cvmfs.collect.sweep": TOGETHER,
+    "include.cvmfs.collect.weigh": TOGETHER,
     "include.cvmfs.commit.catalog_changes": TOGETHER,
     "include.cvmfs.commit.rowcopy": TOGETHER,
     "include.cvmfs.ingest.chunker": PURE,
