@@ -47,7 +47,7 @@ class AirflowApi:
         return self._call("GET", f"/api/v2/dags/{dag_id}", accept=(404,)).status_code == 200
 
     def has_connection(self, name: str) -> bool:
-        """Whether Airflow has a connection of this id; the user needs the right to read connections."""
+        """Tell whether Airflow has a connection of this id; the user needs the right to read connections."""
         path = f"/api/v2/connections/{quote(name, safe='')}"
         return self._call("GET", path, accept=(404,)).status_code == 200
 

@@ -56,7 +56,7 @@ class DagState:
 
 
 def why_not_startable(dag: DagState) -> str | None:
-    """Why a run of a DAG that is started now would not begin; None if nothing keeps it."""
+    """Return why a run of a DAG that is started now would not begin; None if nothing keeps it."""
     if not dag.allowed:
         return f"Your role may not start the DAG {dag.dag_id}."
     if dag.paused is None:
@@ -72,7 +72,7 @@ def why_not_startable(dag: DagState) -> str | None:
 def why_no_such_date(
     dag_id: str, logical_date: datetime | None, *, now: datetime, start: datetime | None
 ) -> str | None:
-    """Why no task of a run with this logical date would ever begin, or only much later; None if all is well.
+    """Return why no task of a run with this logical date would ever begin, or only much later; None if all is well.
 
     Args:
         dag_id: The DAG of the run.

@@ -101,5 +101,5 @@ def code_of(error: BaseException) -> str:
 
 
 def is_retryable(error: BaseException, *, otherwise: bool) -> bool:
-    """Whether the same call may succeed later; `otherwise`: the answer for an error that is not ours."""
+    """Tell whether the same call may succeed later; `otherwise`: the answer for an error that is not ours."""
     return error.retryable if isinstance(error, NightshiftError) else otherwise

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what is sent there stays on this machine."""
+    """Tell whether what is sent there stays on this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

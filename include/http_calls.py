@@ -46,7 +46,7 @@ def pooled_session(connections: int) -> requests.Session:
 
 
 def may_carry_token(url: str) -> bool:
-    """Whether a token that is sent to this URL can be read by no other machine."""
+    """Tell whether a token that is sent to this URL can be read by no other machine."""
     parts = urlsplit(url)
     return parts.scheme.lower() == "https" or is_loopback(parts.hostname or "")
 
@@ -54,7 +54,7 @@ def may_carry_token(url: str) -> bool:
 def repeated(
     once: Callable[[], T | CallFailure], *, repeatable: bool, retries: int, pause: Callable[[float], object]
 ) -> T | CallFailure:
-    """What ``once`` returns, called again after a failure that was not sent, or if the call is ``repeatable``.
+    """Return what ``once`` returns, called again after a failure that was not sent, or if the call is ``repeatable``.
 
     The failure in the end counts as sent if one of its attempts does.
     """

@@ -66,7 +66,7 @@ def first_fault(error: ValidationError) -> Fault:
 
 
 def kind_of(value: object) -> str:
-    """What a value of a JSON document is."""
+    """Return what a value of a JSON document is."""
     return _KINDS.get(type(value), type(value).__name__)
 
 

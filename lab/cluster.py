@@ -46,7 +46,7 @@ class Cluster:
 
     @classmethod
     def choose(cls, workers: int) -> Self:
-        """One on a network that this machine does not use yet.
+        """Return one on a network that this machine does not use yet.
 
         Raises:
             LabError: this user or this machine cannot have namespaces, or a program is missing.
@@ -65,7 +65,7 @@ class Cluster:
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
-        """What `save` wrote; None if it did not."""
+        """Return what `save` wrote; None if it did not."""
         try:
             return cls(**json.loads(path.read_text()))
         except FileNotFoundError:
@@ -80,7 +80,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Where the services listen."""
+        """Return where the services listen."""
         return f"10.213.{self.number}.1"
 
     @property
@@ -156,7 +156,7 @@ def _asked(*words: str) -> list[Mapping[str, Any]]:
 
 
 def _ip(*words: str, gone: bool = False) -> str:
-    """What `ip` prints. `gone`: it is good if the thing has gone meanwhile."""
+    """Return what `ip` prints. `gone`: it is good if the thing has gone meanwhile."""
     done = subprocess.run([str(find("ip")), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode and not (gone and "Cannot find device" in done.stderr):
         raise LabError(f"ip {' '.join(words)}: {done.stderr.strip()}; run as root where namespaces are allowed")

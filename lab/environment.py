@@ -92,7 +92,7 @@ class LabFolders:
 
     @property
     def cluster(self) -> Path:
-        """Which workers there are; absent while tasks run on this machine alone."""
+        """Return which workers there are; absent while tasks run on this machine alone."""
         return self.run / "cluster.json"
 
     def of(self, machine: Machine) -> "LabFolders":
@@ -105,7 +105,7 @@ class LabFolders:
 
     @property
     def sites(self) -> Path:
-        """Whose folders are sites of stage-out."""
+        """Return whose folders are sites of stage-out."""
         return self.var / "sites"
 
     @property
@@ -154,7 +154,7 @@ class Lab:
 
     @property
     def address(self) -> str:
-        """Where the services listen."""
+        """Return where the services listen."""
         return self.cluster.address if self.cluster else LOOPBACK
 
     @property
@@ -213,7 +213,7 @@ class Lab:
         return {key: value for key, value in named.items() if key not in environment}
 
     def places(self) -> dict[str, str]:
-        """Where the state is, and where its services listen: on loopback, or on the bridge to the workers."""
+        """Return where the state is, and where its services listen: on loopback, or on the bridge to the workers."""
         return {
             "NIGHTSHIFT_VAR": str(self.place.var),
             "NIGHTSHIFT_GATEWAY_HOST": self.address,
@@ -225,7 +225,7 @@ class Lab:
         }
 
     def settings(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """What a command outside of the lab needs to work with its services: places, ports, connections."""
+        """Return what a command outside of the lab needs to work with its services: places, ports, connections."""
         ledger = f"{DATABASE_USER}:{self.secrets.ledger_password}@{self.address}:{self.ports.ledger}/{LEDGER}"
         found = {**self.places(), **self.connections(environment)}
         if self.cluster:
@@ -239,11 +239,11 @@ class Lab:
         return found
 
     def consumer_timeout(self, environment: Mapping[str, str]) -> timedelta:
-        """How long RabbitMQ waits for a task."""
+        """Return how long RabbitMQ waits for a task."""
         return consumer_timeout(load(environ={**environment, **self.places()}))
 
     def airflow_settings(self) -> dict[str, str]:
-        """What differs between installations in Airflow's configuration; the rest is in airflow.cfg."""
+        """Return what differs between installations in Airflow's configuration; the rest is in airflow.cfg."""
         place, ports, secrets = self.place, self.ports, self.secrets
         address = f"{DATABASE_USER}:{secrets.postgres_password}@{self.address}:{ports.postgres}/{DATABASE}"
         settings = {
@@ -279,7 +279,7 @@ class Lab:
         }
 
     def of_worker(self, machine: Machine) -> dict[str, str]:
-        """What differs in the environment of a worker: the folders of its machine, and its queues."""
+        """Return what differs in the environment of a worker: the folders of its machine, and its queues."""
         place = self.place.of(machine)
         return {
             "NIGHTSHIFT_VAR": str(place.var),
@@ -310,8 +310,8 @@ class Lab:
         }
 
     def shell(self) -> dict[str, str]:
-        """What a shell needs for Airflow's commands: places, ports, and of the secrets the database's password and the
-        key of what is encrypted there. Keys of stores, gateways and of Airflow's API are not among them.
+        """Return what a shell needs for Airflow's commands: places, ports, and of the secrets the database's password
+        and the key of what is encrypted there. Keys of stores, gateways and of Airflow's API are not among them.
         """
         settings = {name: value for name, value in self.airflow_settings().items() if name not in OF_THE_API}
         return {**self.places(), **settings, **own_dags(os.environ)}

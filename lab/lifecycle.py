@@ -216,7 +216,7 @@ def _down(lab: Lab, say: Say) -> int:
 
 
 def status(lab: Lab) -> tuple[ServiceStatus, ...]:
-    """How every service is."""
+    """Return how every service is."""
     supervisor = Supervisor(lab.place)
     infos = supervisor.processes() if supervisor.running() else {}
     result = []
@@ -286,7 +286,7 @@ def _start_airflow(
 
 
 def _dead(supervisor: Supervisor, group: list[Service], pids: dict[str, set[int]]) -> str | None:
-    """Why a group cannot become ready any more; `pids` remembers what was seen of it."""
+    """Return why a group cannot become ready any more; `pids` remembers what was seen of it."""
     infos = supervisor.processes()
     for service in group:
         info = infos[service.name]
@@ -387,7 +387,7 @@ def _recover(lab: Lab, supervisor: Supervisor, say: Say) -> None:
 
 
 def _end_leftovers(lab: Lab) -> int:
-    """How many processes beside the services it ended."""
+    """Return how many processes beside the services it ended."""
     left = marked_processes(lab.place)
     # PostgreSQL first: SIGTERM, which the others get, would make it wait for its clients.
     server = postgres_server(lab)

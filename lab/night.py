@@ -75,7 +75,7 @@ def _shared(slot: Slot, kind: str, name: str, other: Slot) -> str:
 
 
 def _overlap(store: StoreSettings, other: StoreSettings) -> bool:
-    """Whether one of two stores is the other, or lies in it."""
+    """Tell whether one of two stores is the other, or lies in it."""
     outer, inner = sorted(settings.url.rstrip("/") + "/" for settings in (store, other))
     return store.endpoint == other.endpoint and inner.startswith(outer)
 

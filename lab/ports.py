@@ -122,7 +122,7 @@ def check_free(ports: Ports, names: Iterable[str]) -> None:
 
 
 def holder(port: int) -> str | None:
-    """Who listens on a port, as "name (pid 12)", if this user may see it."""
+    """Return who listens on a port, as "name (pid 12)", if this user may see it."""
     for connection in psutil.net_connections("tcp"):
         if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid is not None:
             with contextlib.suppress(psutil.Error):  # ended meanwhile

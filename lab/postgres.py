@@ -191,5 +191,5 @@ def unprivileged_user() -> pwd.struct_passwd | None:
 
 
 def reachable(path: Path) -> bool:
-    """Whether all accounts may walk through every folder above a path; missing folders count as open."""
+    """Tell whether all accounts may walk through every folder above a path; missing folders count as open."""
     return all(folder.stat().st_mode & 0o001 for folder in path.parents if folder.exists())

@@ -98,7 +98,7 @@ def gateway_answers(url: str) -> str | None:
 
 
 def fts_answers(url: str) -> str | None:
-    """Why the embedded FTS does not answer; None if it does."""
+    """Return why the embedded FTS does not answer; None if it does."""
     answer = _get(f"{url}/")
     if isinstance(answer, str):
         return answer

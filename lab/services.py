@@ -71,7 +71,7 @@ def weed(lab: Lab) -> Service:
 
 
 def weed_ports(ports: Ports) -> WeedPorts:
-    """Those ports of a lab that SeaweedFS listens on."""
+    """Return those ports of a lab that SeaweedFS listens on."""
     return WeedPorts(**{name.removeprefix("weed_"): getattr(ports, name) for name in WEED_PORTS})
 
 
@@ -165,7 +165,7 @@ def worker(lab: Lab, machine: Machine) -> Service:
 
 
 def _served(lab: Lab, queues: tuple[str, ...]) -> str | None:
-    """Whether the broker answers, and something takes from these queues."""
+    """Tell whether the broker answers, and something takes from these queues."""
     try:
         found = consumers(lab.broker_url, queues)
     except OSError as error:

@@ -75,7 +75,7 @@ class Supervisor:
         self.pid_file = place.run / "supervisord.pid"
 
     def running(self) -> bool:
-        """Whether it answers; a socket or pid file that was left behind does not count."""
+        """Tell whether it answers; a socket or pid file that was left behind does not count."""
         try:
             self._call("getState")
         except (OSError, xmlrpc.client.Error, xmlrpc.client.ProtocolError):
@@ -83,7 +83,7 @@ class Supervisor:
         return True
 
     def runs(self, programs: Iterable[Program]) -> bool:
-        """Whether it was started with these programs."""
+        """Tell whether it was started with these programs."""
         return self.configuration.exists() and self.configuration.read_text() == configuration(self, programs)
 
     def environment(self) -> dict[str, str]:

@@ -335,7 +335,7 @@ class CollectionRunning(CommitError):
         self.repository = repository
 
     def why_given_up(self, waited_s: float) -> str:
-        """What is recorded and shown once it was waited for in vain."""
+        """Return what is recorded and shown once it was waited for in vain."""
         return f"{self}; waited for {waited_s:.0f} s. See whether the collection goes on, then clear this task."
 
 

@@ -113,7 +113,7 @@ class PathBusy(GatewayError):
         self.own = own
 
     def why_given_up(self, waited_s: float) -> str:
-        """What is recorded and shown once it was waited for in vain."""
+        """Return what is recorded and shown once it was waited for in vain."""
         holder = f"{self.holder.hostname!r} with key {self.holder.key_id}" if self.holder else "an unknown holder"
         return (
             f"{self.repository}{self.path or '/'} stayed busy for {waited_s:.0f} s, held by {holder}. "

@@ -208,7 +208,7 @@ class Pack:
         return hashlib.sha1(self.header.format(), usedforsecurity=False).hexdigest()
 
     def blocks(self) -> Iterator[bytes]:
-        """What is sent after the message."""
+        """Yield what is sent after the message."""
         yield self.header.format()
         yield from self.objects
 

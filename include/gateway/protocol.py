@@ -104,7 +104,7 @@ def checked_path(path: str) -> str:
 
 
 def overlap(path: str, other: str) -> bool:
-    """Whether one contains the other: two leases on them exclude each other."""
+    """Tell whether one contains the other: two leases on them exclude each other."""
     return is_below(path, other) or is_below(other, path)
 
 
@@ -123,7 +123,7 @@ class TaskName:
 
     @classmethod
     def parse(cls, text: str) -> TaskName | None:
-        """What ``format`` wrote; None for the name of anybody else."""
+        """Return what ``format`` wrote; None for the name of anybody else."""
         match = _TASK.fullmatch(text)
         if match is None:
             return None

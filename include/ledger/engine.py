@@ -86,7 +86,8 @@ def reading(bind: Bind) -> Iterator[Connection]:
 
 
 def writing(bind: Bind, work: Callable[[Connection], T]) -> T:
-    """What `work` returns, done in one transaction that may be run again after a deadlock; raises LedgerUnavailable.
+    """Return what `work` returns, done in one transaction that may be run again after a deadlock; raises
+    LedgerUnavailable.
 
     On a connection it joins the caller's transaction, which then is the one to be repeated.
     """

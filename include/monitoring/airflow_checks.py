@@ -56,7 +56,7 @@ def judged_queues(served: Mapping[str, int]) -> Iterator[Finding]:
 
 
 def judged_clocks(ahead_s: Mapping[str, float]) -> Iterator[Finding]:
-    """How far the clocks of workers are off ours: leases and schedules compare times of several machines."""
+    """Yield how far the clocks of workers are off ours: leases and schedules compare times of several machines."""
     for name, seconds in sorted(ahead_s.items()):
         yield judged_skew(f"worker {name}", seconds)
 
@@ -80,7 +80,8 @@ def judged_timeout(settings: SiteSettings) -> Finding:
 
 
 def consumers(url: str, queues: Iterable[str]) -> dict[str, int]:
-    """How many workers take from each queue; none from one that is not there. Raises OSError: no broker answers."""
+    """Return how many workers take from each queue; none from one that is not there. Raises OSError: no broker
+    answers."""
     found = {}
     with _connected(url) as (_, connection):
         for name in queues:
@@ -93,7 +94,7 @@ def consumers(url: str, queues: Iterable[str]) -> dict[str, int]:
 
 
 def clocks(url: str) -> dict[str, float]:
-    """How many seconds the clock of each worker is ahead of ours, by a heartbeat that it is asked for.
+    """Return how many seconds the clock of each worker is ahead of ours, by a heartbeat that it is asked for.
 
     A worker that does not answer within seconds is left out: its queues are judged apart. Raises OSError: no broker
     answers.
@@ -186,7 +187,7 @@ def look_at_paused(settings: SiteSettings, secrets: Secrets, slots: Iterable[str
 
 
 def judged_paused(wanted: Mapping[str, str], paused: Mapping[str, bool]) -> Iterator[Finding]:
-    """What is paused. A DAG that Airflow has not read yet is paused once it has."""
+    """Yield what is paused. A DAG that Airflow has not read yet is paused once it has."""
     for dag_id, what in wanted.items():
         if paused.get(dag_id, True):
             yield Finding("dag", dag_id, Severity.WARNING, f"is paused: {what}", f"Run: {UNPAUSE} {dag_id}")
@@ -212,7 +213,7 @@ def look_at_pools(settings: SiteSettings, secrets: Secrets) -> Iterator[Finding]
 
 
 def judged_pools(wanted: Iterable[PoolSettings], there: Mapping[str, int]) -> Iterator[Finding]:
-    """What is missing, and what is smaller than it should be; larger is the operator's affair."""
+    """Yield what is missing, and what is smaller than it should be; larger is the operator's affair."""
     for pool in wanted:
         slots = there.get(pool.name)
         if slots is None:
@@ -246,7 +247,7 @@ def look_at_bounds(site: Site, slot: str) -> Iterator[Finding]:
 
 
 def night_bounds(work: Sequence[Mapping[str, float]], slots: Mapping[str, int]) -> list[tuple[str, float]]:
-    """What bounds a night, and for how many seconds it takes at least by each bound; the longest first.
+    """Return what bounds a night, and for how many seconds it takes at least by each bound; the longest first.
 
     Args:
         work: Seconds by phase of each artifact.

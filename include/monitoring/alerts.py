@@ -88,7 +88,7 @@ class Airflow(Protocol):
     def runs_of(self, night: Tick) -> Runs: ...
 
     def has_ended(self, run: str) -> bool | None:
-        """Whether a run, by its name in the ledger, is over; None if that is not known."""
+        """Tell whether a run, by its name in the ledger, is over; None if that is not known."""
 
 
 class Unasked:
@@ -128,12 +128,13 @@ def begun_by_artifact(slot: Slot, begun: Mapping[date, datetime], known: Iterabl
 
 
 def summary_due(slot: Slot, tick: Tick, now: datetime) -> bool:
-    """Whether it is past the slot's hour for the summary of a night; that hour follows the night's beginning."""
+    """Tell whether it is past the slot's hour for the summary of a night; that hour follows the night's beginning."""
     return slot.summary_at is not None and now >= cutoff(slot.summary_at, tick.at, timezone=slot.timezone)
 
 
 def has_left(line: Line, ended: bool | None, now: datetime) -> bool:
-    """Whether the pass that failed with an artifact is done with it: its run is over, or no try came for so long."""
+    """Tell whether the pass that failed with an artifact is done with it: its run is over, or no try came for so
+    long."""
     if ended or line.run is None:
         return True
     return line.ended_at is None or now - line.ended_at >= RETRIED_WITHIN

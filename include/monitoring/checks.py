@@ -34,7 +34,7 @@ FATAL = timedelta(days=1)
 
 
 def look_at_repository(site: Site, fqrn: str) -> Iterator[Finding]:
-    """What readers see by the public URL and what is in the store, both verified with the public key alone."""
+    """Yield what readers see by the public URL and what is in the store, both verified with the public key alone."""
     settings, now = site.settings.repository(fqrn), datetime.now(UTC)
     if not settings.public_key.is_file():
         cure = f"Create the repository (nightshift repo create {fqrn}), or copy its .pub file there."
@@ -69,7 +69,7 @@ def look_at_repository(site: Site, fqrn: str) -> Iterator[Finding]:
 
 
 def freeze(site: Site, fqrn: str) -> Iterator[Finding]:
-    """Whether the repository is frozen: then a night waits."""
+    """Tell whether the repository is frozen: then a night waits."""
     found = look(opened(site, site.settings.repository(fqrn).store).child(fqrn), datetime.now(UTC))
     if found is None:
         yield Finding("freeze", fqrn, Severity.OK, "not frozen")
@@ -115,7 +115,7 @@ def look_at_gateway(site: Site, fqrn: str) -> Iterator[Finding]:
 
 
 def leases(site: Site, fqrn: str) -> Iterator[Finding]:
-    """Who holds a lease now, and since about when: a lease is held for moments."""
+    """Yield who holds a lease now, and since about when: a lease is held for moments."""
     found = site.secrets.get(site.settings.repository(fqrn).gateway)
     port, now = site.settings.gateway.port, datetime.now(UTC)
     longest_s = float(found.extra.get("max_lease_time_s", site.settings.gateway.max_lease_time_s))
@@ -128,7 +128,8 @@ def leases(site: Site, fqrn: str) -> Iterator[Finding]:
 
 
 def judged_lease(lease: LeaseInfo, now: datetime, longest_s: float) -> Finding:
-    """Who holds a lease, and what that means. The gateway does not report when it was granted, only until when."""
+    """Return who holds a lease, and what that means. The gateway does not report when it was granted, only until
+    when."""
     whose = "a task of ours" if TaskName.parse(lease.hostname) else "another user"
     left_s = (lease.expires - now).total_seconds()
     renewed_s = max(0.0, longest_s - left_s)
@@ -138,7 +139,7 @@ def judged_lease(lease: LeaseInfo, now: datetime, longest_s: float) -> Finding:
 
 
 def node(site: Site, fqrn: str) -> Iterator[Finding]:
-    """Whether we can log in to the repository's publisher node."""
+    """Tell whether we can log in to the repository's publisher node."""
     from include.publishers.server.connection import SshConnection
 
     address = site.server(fqrn).node.address
@@ -203,7 +204,7 @@ def named(settings: SiteSettings, fqrns: Iterable[str], store_checks: Iterable[s
 def look_at_connections(
     settings: SiteSettings, secrets: Secrets, names: Mapping[str, str], asked: Asked = airflow_has_all
 ) -> Iterator[Finding]:
-    """Whether each is defined. `asked`: whether Airflow has one that is not defined in this environment."""
+    """Tell whether each is defined. `asked`: whether Airflow has one that is not defined in this environment."""
     notifying = _notifying(settings)
     for name, what in names.items():
         try:
@@ -229,7 +230,7 @@ def _missing(name: str, what: str, error: MissingConnection, there: bool | None,
 
 
 def _notifying(settings: SiteSettings) -> Mapping[str, str]:
-    """What only Airflow's tasks use."""
+    """Return what only Airflow's tasks use."""
     services = settings.notify.apprise
     return dict.fromkeys(services.connections if services else (), "apprise")
 

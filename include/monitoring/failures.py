@@ -121,7 +121,7 @@ def site_cure(code: str) -> str | None:
 
 
 def _blocked_by(failed: Iterable[Line], lines: Sequence[Line]) -> Iterator[Line]:
-    """What was skipped because of these, or because of what was skipped because of them."""
+    """Yield what was skipped because of these, or because of what was skipped because of them."""
     names = {line.name for line in failed}
     waiting = [line for line in lines if line.fate is Fate.BLOCKED and line.blocked_by is not None]
     while found := [line for line in waiting if line.blocked_by in names]:

@@ -28,7 +28,8 @@ class Check:
 
 
 def run(checks: Sequence[Check], *, limit_s: float = LIMIT_S, at_once: int = AT_ONCE) -> PreflightReport:
-    """What all checks found. A check that does not end within ``limit_s`` seconds is left behind and reported."""
+    """Return what all checks found. A check that does not end within ``limit_s`` seconds is left behind and
+    reported."""
     slots, done = threading.Semaphore(at_once), queue.SimpleQueue[tuple[int, list[Finding]]]()
     begun: dict[int, float] = {}
 
@@ -107,7 +108,7 @@ class PreflightReport:
 
     @property
     def ready(self) -> bool:
-        """Whether a night can run."""
+        """Tell whether a night can run."""
         return not self.of_severity(Severity.ERROR)
 
     def to_json(self) -> dict[str, Any]:
@@ -115,7 +116,7 @@ class PreflightReport:
         return {"ready": self.ready, "counts": counts, "findings": [finding.to_json() for finding in self.findings]}
 
     def lines(self, *, all_of_them: bool = False) -> list[str]:
-        """What is wrong, a line each with its hint; with `all_of_them` what is right, too."""
+        """Return what is wrong, a line each with its hint; with `all_of_them` what is right, too."""
         shown = (
             self.findings
             if all_of_them

@@ -135,7 +135,7 @@ _LAST = (
 
 
 def of_health(health: Health) -> Iterator[Metric]:
-    """Which parts can be reached."""
+    """Yield which parts can be reached."""
     up = _gauge("part_up", "Whether a part of the deployment answers", "part", "name")
     for finding in health.report.findings:
         up.add_metric([finding.check, finding.subject], float(finding.severity is not Severity.ERROR))
@@ -143,7 +143,7 @@ def of_health(health: Health) -> Iterator[Metric]:
 
 
 def of_leases(connection: Connection, health: Health, now: datetime) -> Iterator[Metric]:
-    """How many leases are held, and for how long; the DAG `night_watch` notes when it saw each first."""
+    """Yield how many leases are held, and for how long; the DAG `night_watch` notes when it saw each first."""
     held = _gauge("leases", "Leases that the gateway lists", "repository")
     oldest = _gauge("lease_oldest_seconds", "Seconds since night_watch first saw the oldest lease", "repository")
     for fqrn, leases in sorted(health.leases.items()):
@@ -226,7 +226,7 @@ def of_collections(connection: Connection) -> Iterator[Metric]:
 
 
 def of_replicas(connection: Connection, now: datetime) -> Iterator[Metric]:
-    """How far replicas are, by the last look at each."""
+    """Yield how far replicas are, by the last look at each."""
     labels = ("repository", "replica")
     lag = _gauge("replica_lag_seconds", "Seconds since the revision of the replica was superseded", *labels)
     trusted = _gauge("replica_trusted", "Whether readers of the replica get a revision of the repository", *labels)
@@ -241,7 +241,7 @@ def of_replicas(connection: Connection, now: datetime) -> Iterator[Metric]:
 
 
 def of_trouble(connection: Connection, now: datetime) -> Iterator[Metric]:
-    """What the ledger knows to be damaged, and messages that could not be sent."""
+    """Yield what the ledger knows to be damaged, and messages that could not be sent."""
     lost = _gauge("damaged_objects", "Objects that a repository needs and its store lost", "repository")
     for fqrn, number in connection.execute(select(damaged.c.repository, func.count()).group_by(damaged.c.repository)):
         lost.add_metric([fqrn], number)
@@ -363,7 +363,7 @@ class _Calls:
         self._scrape = Scrape(site)
 
     async def health(self, request: Request) -> Response:
-        """Whether every part answers: HTTP 200, or 503, with a finding for each."""
+        """Tell whether every part answers: HTTP 200, or 503, with a finding for each."""
         if not await self._has_token(request) and not await self._logged_in(request):
             return _refused()
         try:

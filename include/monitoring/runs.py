@@ -61,7 +61,7 @@ class TaskFault:
         return cls(note["task"], note["code"], note["text"], note["subject"])
 
     def to_json(self) -> dict[str, Any]:
-        """What the ledger keeps of it until its run has ended."""
+        """Return what the ledger keeps of it until its run has ended."""
         return {"task": self.task, "code": self.code, "text": self.text, "subject": self.subject}
 
 
@@ -80,7 +80,7 @@ class FailedRun:
 
     @property
     def name(self) -> str:
-        """What the ledger calls it."""
+        """Return what the ledger calls it."""
         return f"{self.dag_id}/{self.run_id}"
 
 
@@ -192,7 +192,7 @@ def _night_is_told(
 
 
 def _of_faults(site: Site, run: FailedRun, faults: Sequence[TaskFault], now: datetime) -> Iterator[Message]:
-    """One message for each fault of the site or of a DAG that runs by itself; one for all others of the run."""
+    """Yield one message for each fault of the site or of a DAG that runs by itself; one for all others of the run."""
     others = list[TaskFault]()
     for code, same in groupby(sorted(faults, key=lambda fault: fault.code), lambda fault: fault.code):
         found = list(same)
@@ -232,7 +232,8 @@ def _message(
 
 
 def _was_refused(site: Site, run: FailedRun) -> bool:
-    """Whether people rejected the question, or did not answer in time; the message about the answer covers both."""
+    """Tell whether people rejected the question, or did not answer in time; the message about the answer covers
+    both."""
     asked = questions.of_run(site.ledger, run.name)
     return bool(asked) and asked[-1].answer in {Answer.REJECTED, Answer.EXPIRED}
 

@@ -54,7 +54,7 @@ def room(folders: Mapping[str, Path]) -> Iterator[Finding]:
 
 
 def judged_space(folders: Mapping[str, Path], free: int, total: int) -> Finding:
-    """What so many bytes mean for the folders of one file system."""
+    """Return what so many bytes mean for the folders of one file system."""
     limits = f"limits: {LEAST_BYTES / 2**30:.0f} GiB for an error, {LOW_SHARE:.0%} for a warning"
     where = ", ".join(str(folder) for folder in dict.fromkeys(folders.values()))
     seen = f"{free / 2**30:.1f} GiB of {total / 2**30:.1f} GiB are free for {where}; {limits}"
@@ -92,7 +92,7 @@ def opened(site: Site, name: str, role: Role = Role.PUBLISHER) -> Store:
 
 
 def look_at_store(site: Site, name: str, *, source: bool) -> Iterator[Finding]:
-    """Whether it answers. `source`: builds are read from here."""
+    """Tell whether it answers. `source`: builds are read from here."""
     settings = site.settings.store(name)
     opened(site, name).head("nightshift-preflight")
     what = "answers; builds are read from here" if source else "answers"
@@ -131,7 +131,7 @@ def roles(site: Site, fqrn: str) -> Iterator[Finding]:
 
 
 def clock(settings: StoreSettings) -> Iterator[Finding]:
-    """How far our clock and the store's are apart, by the `Date` of its reply; nothing for a folder."""
+    """Yield how far our clock and the store's are apart, by the `Date` of its reply; nothing for a folder."""
     url = settings.endpoint or settings.url
     if kind_of(url) is HTTP:
         yield from skew("store", settings.name, url)
@@ -167,7 +167,7 @@ def judged_skew(name: str, seconds: float) -> Finding:
 
 
 def conditions(site: Site, name: str) -> Iterator[Finding]:
-    """What `settings check` saw the store keep when writers raced, and what that means for its repositories."""
+    """Yield what `settings check` saw the store keep when writers raced, and what that means for its repositories."""
     settings, store = site.settings, site.settings.store(name)
     fqrns = [repository for repository in settings.repositories.values() if repository.store == name]
     kind = kind_of(store.url)

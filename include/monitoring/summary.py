@@ -49,7 +49,7 @@ class NightVerdict:
 
     @property
     def good(self) -> bool:
-        """Whether all that is required is there, and nothing keeps it back."""
+        """Tell whether all that is required is there, and nothing keeps it back."""
         return self.state is NightState.WHOLE
 
 
@@ -206,7 +206,7 @@ class Summary:
     blocked: tuple[QualityRecord, ...] = ()
 
     def count(self, fate: Fate, platform: str | None = None) -> int:
-        """How many have that fate, of one platform or of all."""
+        """Return how many have that fate, of one platform or of all."""
         return sum(line.fate is fate and platform in (None, line.platform) for line in self.lines)
 
     def total(self, platform: str | None = None) -> Total:
@@ -225,7 +225,7 @@ class Summary:
 
     @property
     def lacking(self) -> tuple[Line, ...]:
-        """What is required and not there."""
+        """Return what is required and not there."""
         return tuple(line for line in self.lines if line.required and not line.fate.good)
 
     @property
@@ -242,7 +242,7 @@ class Summary:
 
     @property
     def good(self) -> bool:
-        """Whether all that is required is there, and nothing keeps it back."""
+        """Tell whether all that is required is there, and nothing keeps it back."""
         return self.verdict.good
 
     @property
@@ -407,7 +407,7 @@ def _line(
 
 
 def _failed_before(found: Sequence[Publication], of: Publication) -> str | None:
-    """How an earlier pass failed with what is there now; of other bytes, too: a rebuild is how it is mended."""
+    """Return how an earlier pass failed with what is there now; of other bytes, too: a rebuild is how it is mended."""
     before = next(
         (publication for publication in found if publication.state is State.FAILED and publication.run_id != of.run_id),
         None,
@@ -442,7 +442,7 @@ def _rejected(slot: Slot, build: BuildRecord) -> list[Line]:
 
 
 def expected(slot: Slot, before: Iterable[Pair], had: str, there: set[Pair]) -> dict[Pair, str]:
-    """What a night should have, and why.
+    """Return what a night should have, and why.
 
     Args:
         slot: Slot of the night.
@@ -462,7 +462,7 @@ def expected(slot: Slot, before: Iterable[Pair], had: str, there: set[Pair]) -> 
 
 
 def _missing(slot: Slot, builds: Sequence[BuildRecord], before: BuildRecord | None, there: set[Pair]) -> list[Line]:
-    """What was expected, by the slot or because the build before had it, and is in no index of the night."""
+    """Return what was expected, by the slot or because the build before had it, and is in no index of the night."""
     pairs = [(record.artifact.project, record.artifact.platform) for record in before.artifacts] if before else []
     had = f"in no index; build {before.build_id} of {before.date} had it" if before else ""
     wanted = expected(slot, pairs, had, there)

@@ -32,7 +32,7 @@ class Attempt:
     on_lease: OnLease | None = None
 
     def outlasts(self, error: Exception) -> bool:
-        """Whether the caller waits this error out: a step raises it then, and records nothing of it."""
+        """Tell whether the caller waits this error out: a step raises it then, and records nothing of it."""
         return self.outlast and is_outage(error)
 
     def move(self, bind: Bind, key: PublicationKey, move: Move) -> Publication:

@@ -155,7 +155,7 @@ def take_notes(bind: Bind, key: str) -> list[dict[str, Any]]:
 
 
 def seen_of(bind: Bind, keys: Iterable[str], since: datetime) -> frozenset[str]:
-    """Which of these were seen since then."""
+    """Return which of these were seen since then."""
     of_cause = {cause_of(key): key for key in keys}
     causes, found = list(of_cause), set[str]()
     with reading(bind) as connection:

@@ -75,7 +75,7 @@ class ProvenanceRecord:
 
     @property
     def key(self) -> str:
-        """Where its document is in the repository's store: one that no other record has."""
+        """Return where its document is in the repository's store: one that no other record has."""
         run = hashlib.sha256(self.run_id.encode()).hexdigest()[:16]
         return f"{folder_of(self.path)}/{self.revision}-{run}.json"
 
@@ -137,13 +137,13 @@ class Sealed:
         return read_document(_SEALED, data, what=_WHAT, version=FORMAT)
 
     def is_by_gateway_key(self, secret: str) -> bool:
-        """Whether a holder of that gateway key wrote it."""
+        """Tell whether a holder of that gateway key wrote it."""
         given = self.signatures.get(BY_GATEWAY_KEY, "")
         # an empty key belongs to no publisher
         return bool(secret) and hmac.compare_digest(given.encode(), _mac(secret, self.document).encode())
 
     def is_by_repository_key(self, public_key: rsa.RSAPublicKey) -> bool | None:
-        """Whether the repository's own key signed it; None if it carries no such signature."""
+        """Tell whether the repository's own key signed it; None if it carries no such signature."""
         given = self.signatures.get(BY_REPOSITORY_KEY)
         if given is None:
             return None
@@ -158,7 +158,7 @@ _RECORD, _SEALED = TypeAdapter(ProvenanceRecord), TypeAdapter(Sealed)
 
 
 def folder_of(path: str) -> str:
-    """Where the documents of a path are in the repository's store."""
+    """Return where the documents of a path are in the repository's store."""
     place = hashlib.sha256(path.encode()).hexdigest()
     return f"{FOLDER}/{place[:2]}/{place}"
 

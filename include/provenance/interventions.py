@@ -116,7 +116,7 @@ def standings(site: Site, now: datetime) -> tuple[FreezeState, ...]:
 
 
 def open_leases(site: Site, fqrn: str) -> list[str] | None:
-    """Who is still at work under leases that were granted before; None if the gateway does not answer."""
+    """Return who is still at work under leases that were granted before; None if the gateway does not answer."""
     try:
         with site.gateway(fqrn) as client:
             held = [lease for lease in client.leases() if lease.repository == fqrn]
@@ -126,7 +126,7 @@ def open_leases(site: Site, fqrn: str) -> list[str] | None:
 
 
 def interventions_of(bind: Bind, fqrn: str | None = None, *, limit: int = 100) -> Sequence[Intervention]:
-    """What was done to a repository, or to all, the newest first."""
+    """Return what was done to a repository, or to all, the newest first."""
     query = select(interventions).order_by(interventions.c.id.desc()).limit(limit)
     if fqrn is not None:
         query = query.where(interventions.c.repository == fqrn)

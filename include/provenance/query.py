@@ -56,7 +56,8 @@ class PathProvenance:
 
 
 def ask(site: Site, fqrn: str, path: str, *, limit: int = 1) -> PathProvenance:
-    """Who published a path or the nearest tree above it, and what links on the way lead to; the newest first for each.
+    """Return who published a path or the nearest tree above it, and what links on the way lead to; the newest first
+    for each.
 
     Documents that the ledger does not have come last. If the repository cannot be read, the records are returned all
     the same, and `now` has the reason. Raises SettingsError and LedgerError.
@@ -103,7 +104,7 @@ def _ways(head: Repository, path: str) -> tuple[list[str], bool]:
 
 
 def _origin(site: Site, record: ProvenanceRecord, asked: str) -> ProvenanceRecord | None:
-    """Who published what a record took from elsewhere, through as many hands as it went."""
+    """Return who published what a record took from elsewhere, through as many hands as it went."""
     origin, here = None, record
     rest = asked[len(record.path) :]
     for _ in range(_HANDS):
@@ -120,7 +121,7 @@ def _origin(site: Site, record: ProvenanceRecord, asked: str) -> ProvenanceRecor
 
 
 def _now(head: Repository, record: ProvenanceRecord) -> str:
-    """What the path of a record has now."""
+    """Return what the path of a record has now."""
     try:
         entry, there = head.revision.lookup(record.path), head.revision.nested_at(record.path)
     except (CvmfsError, StoreError) as error:

@@ -100,7 +100,7 @@ def key_of(site: Site, fqrn: str) -> str:
 
 
 def begun(site: Site, fqrn: str, *, revision: int, run_id: str, holder: str, at: datetime) -> ProvenanceRecord:
-    """What all records of one change have in common; each needs its path yet."""
+    """Return what all records of one change have in common; each needs its path yet."""
     return ProvenanceRecord(
         repository=fqrn,
         path="",
@@ -213,7 +213,8 @@ def check(site: Site, record: ProvenanceRecord, key: str | None) -> CheckedRecor
 
 
 def _worth(site: Site, fqrn: str, sealed: Sealed) -> CheckedRecord:
-    """What its signatures are worth. That of the repository's own key anybody can check; else the gateway's decides."""
+    """Return what its signatures are worth. That of the repository's own key anybody can check; else the gateway's
+    decides."""
     if not sealed.signatures:
         return CheckedRecord(False, "NOT signed at all")
     try:

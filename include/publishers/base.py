@@ -53,7 +53,7 @@ def tree_options(settings: Prepare, repository: Repository) -> PrepareOptions:
 
 
 def holds_nanoseconds(layout: Layout) -> bool:
-    """Whether a repository whose root catalog has this layout was created for nanoseconds, not upgraded."""
+    """Tell whether a repository whose root catalog has this layout was created for nanoseconds, not upgraded."""
     return layout is Layout.MTIME_NS
 
 
@@ -122,7 +122,7 @@ class Published:
     phases: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """What commands and tasks report."""
+        """Return what commands and tasks report."""
         return {
             "revision": self.revision,
             "root_hash": str(self.root_hash),

@@ -50,7 +50,8 @@ class LossyEntry:
 
 
 def concerns(old: Revision, new: Revision, lease: str) -> Iterator[LossyEntry]:
-    """What gets lost of the change ``old`` -> ``new`` inside the lease. Catalogs that are swapped are not walked."""
+    """Yield what gets lost of the change ``old`` -> ``new`` inside the lease. Catalogs that are swapped are not
+    walked."""
     for path, before, after in _differing(old, new, lease):
         if before is not None and before.is_regular and before.linkcount > 1:
             yield LossyEntry(path, Operation.ENTRY_HARD_LINKS, breaks=True)
@@ -66,7 +67,7 @@ def concerns(old: Revision, new: Revision, lease: str) -> Iterator[LossyEntry]:
 
 
 def stands(new: Revision, after: Revision, lease: str) -> bool:
-    """Whether a revision holds at the leased path what a change wanted there.
+    """Tell whether a revision holds at the leased path what a change wanted there.
 
     What the receiver rebuilt has other hashes and the same entries, so nested catalogs are compared by hash first,
     then by their counters and entries.
@@ -81,7 +82,7 @@ def stands(new: Revision, after: Revision, lease: str) -> bool:
 def reverted(
     *, base: Revision, new: Revision, before: Revision, after: Revision, lease: str, exact: bool = True
 ) -> list[str]:
-    """What a commit did outside of its lease, in words; nothing if it kept to it.
+    """Return what a commit did outside of its lease, in words; nothing if it kept to it.
 
     ``base`` -> ``new`` is the change, ``before`` -> ``after`` the revision that the gateway made of it. Compared are
     the entries and nested catalogs of every directory on the way to the lease, and the counters of every catalog on it:
@@ -202,7 +203,7 @@ def _lookup(view: Revision, path: str) -> Dirent | None:
 
 
 def _compared(entry: Dirent) -> tuple[object, ...]:
-    """What the receiver compares of an entry: neither its owner nor the values of its extended attributes."""
+    """Return what the receiver compares of an entry: neither its owner nor the values of its extended attributes."""
     return (
         entry.linkcount, entry.size, entry.mode, entry.mtime, entry.mtime_ns, entry.symlink, entry.hash,
         bool(entry.xattr), entry.mountpoint, entry.chunked, entry.external, entry.bind, entry.hidden, entry.direct_io,
@@ -281,7 +282,8 @@ class RepositoryGateway(ABC):
 
 
 def a_new_lease_may_help(error: GatewayError) -> bool:
-    """Whether to drop the lease, to look, and to derive the change again: it may be published, or be taken then."""
+    """Tell whether to drop the lease, to look, and to derive the change again: it may be published, or be taken
+    then."""
     return isinstance(error, LeaseLost | CommitUnclear | CommitFailed) and error.code not in _LASTING
 
 
@@ -301,7 +303,7 @@ class NightshiftGateway(RepositoryGateway):
             raise
 
     def _holds(self, after: Manifest, base: ObjectHash, new: ObjectHash, lease_path: str) -> bool:
-        """Whether nothing of a change is left to be done to a revision."""
+        """Tell whether nothing of a change is left to be done to a revision."""
         try:
             merged = merge(self.repository.catalogs, base=base, new=new, current=after.root, lease_path=lease_path)
         except (BaseChanged, MergeError):

@@ -327,7 +327,7 @@ class NativePublisher:
     # -- private
 
     def _parts(self, paths: Collection[str]) -> list[list[str]]:
-        """What may be changed under one lease each: all of the paths, or those below one first directory."""
+        """Return what may be changed under one lease each: all of the paths, or those below one first directory."""
         tops: dict[str, list[str]] = {}
         for path in paths:
             tops.setdefault(path.split("/")[1], []).append(path)
@@ -382,7 +382,7 @@ class NativePublisher:
         return catalog
 
     def _tagged(self, manifest: Manifest, tag: NewTag, changeset: Changeset) -> bool:
-        """Whether the tag names a revision that holds the changeset: an earlier try came as far as that."""
+        """Tell whether the tag names a revision that holds the changeset: an earlier try came as far as that."""
         found = load_history(self._store, manifest).tag(tag.name)
         return found is not None and is_tree(self._view(found.hash).nested_at(changeset.destination), changeset.root)
 

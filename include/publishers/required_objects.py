@@ -55,23 +55,23 @@ def missing_directories(view: Revision, destinations: Sequence[str]) -> list[str
 
 
 def is_reserved(view: Revision, path: str) -> bool:
-    """Whether an empty nested catalog is at the path."""
+    """Tell whether an empty nested catalog is at the path."""
     return view.nested_at(path) is not None and view.inside(path).statistics.total == _RESERVED
 
 
 def is_tree(there: NestedRef | None, root: ObjectHash) -> bool:
-    """Whether a nested catalog is that of the tree ``root``."""
+    """Tell whether a nested catalog is that of the tree ``root``."""
     return there is not None and there.hash.digest == root.digest
 
 
 def is_free(view: Revision, path: str, root: ObjectHash) -> bool:
-    """Whether the tree ``root`` may be put there without replacing anything."""
+    """Tell whether the tree ``root`` may be put there without replacing anything."""
     there = view.nested_at(path)
     return there is None or is_tree(there, root) or is_reserved(view, path)
 
 
 def is_derived_from(catalogs: CatalogCache, changeset: Changeset, there: NestedRef) -> bool:
-    """Whether a changeset was derived from this very tree. Raises BaseChanged if its base was collected."""
+    """Tell whether a changeset was derived from this very tree. Raises BaseChanged if its base was collected."""
     path, base = changeset.destination, changeset.base_root
     try:
         return base is not None and is_tree(Revision(catalogs, base, sizes=True).nested_at(path), there.hash)
@@ -80,7 +80,7 @@ def is_derived_from(catalogs: CatalogCache, changeset: Changeset, there: NestedR
 
 
 def occupied(path: str) -> DestinationError:
-    """What is said of a destination that is not free when replacing was not asked for."""
+    """Return what is said of a destination that is not free when replacing was not asked for."""
     return DestinationError(
         path, "holds something already, and replacing was not asked for; ask for it, or choose another destination"
     )
@@ -140,7 +140,7 @@ class Clearance:
         self._hashes: DigestSet | None = None
 
     def fault(self, look: Look, now: datetime) -> CommitError | None:
-        """Why the changeset must not be published at the generation that was read; None if it may be.
+        """Return why the changeset must not be published at the generation that was read; None if it may be.
 
         Its age and, only if a collection ran or runs since it was begun, its objects: those on the list of a collection
         that has ended were deleted, those on the list of one that runs were or will be, shard by shard. Where an

@@ -82,7 +82,8 @@ def tree_facts(
 
 
 def resolves(revision: Revision, fqrn: str, path: str) -> bool:
-    """Whether a path leads to something in a revision, symbolic links followed; one that leaves the repository does."""
+    """Tell whether a path leads to something in a revision, symbolic links followed; one that leaves the repository
+    does."""
     for _ in range(MOST_LINKS):
         entry = None
         for place in reversed(path_and_above(path)[:-1]):
@@ -161,7 +162,7 @@ def index_suite(index: BuildIndex, slot: Slot, settings: QualitySettings, nights
 
 
 def published_suite(artifacts: Collection[PublishedArtifact], band: float = 0.3) -> SuiteInput:
-    """What the repository holds of each artifact, against the index, what was prepared, and its build before.
+    """Return what the repository holds of each artifact, against the index, what was prepared, and its build before.
 
     `band`: the share by which its files may be fewer than in the build before.
     """
@@ -208,7 +209,7 @@ def night_suite(tonight: NightFigures, nights: Sequence[NightFigures], settings:
 
 
 def growth_suite(tonight: NightFigures, nights: Sequence[NightFigures], settings: QualitySettings) -> SuiteInput:
-    """What a build added to the repository, against the nights before it."""
+    """Return what a build added to the repository, against the nights before it."""
     row: dict[str, Cell] = {"name": ALL}
     now, earlier = _sum(tonight.artifacts.values()), [_sum(night.artifacts.values()) for night in nights]
     rules = []
@@ -282,7 +283,7 @@ def _night_row(
 
 
 def _band(column: str, earlier: Sequence[float], share: float, floor: float) -> Mapping[str, Cell]:
-    """What is expected of a figure that may differ from its median by a share, and by `floor` in any case."""
+    """Return what is expected of a figure that may differ from its median by a share, and by `floor` in any case."""
     if len(earlier) < NIGHTS:
         return {}
     usual = median(earlier[:NIGHTS])

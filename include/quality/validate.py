@@ -59,7 +59,7 @@ _RUN = re.compile("[0-9a-f]{32}")
 
 
 def folder_of_run(var: Path, slot: str, run: str) -> Path:
-    """Where the Data Docs of a run are; the first page is `index.html`.
+    """Return where the Data Docs of a run are; the first page is `index.html`.
 
     Args:
         var: Folder of Nightshift's own files, `paths.var` of the configuration.
@@ -196,7 +196,7 @@ RULE = "rule"
 
 
 def validate(given: SuiteInput) -> tuple[SuiteResult, str]:
-    """What the rules find in the table, and the page that Great Expectations makes of it, as HTML.
+    """Return what the rules find in the table, and the page that Great Expectations makes of it, as HTML.
 
     Raises QUALITY_UNCHECKED if an expectation could not be applied.
     """

@@ -106,7 +106,7 @@ AT_ONCE = 8
 
 
 def look_at_replicas(site: Site, fqrn: str, now: datetime, names: Sequence[str] = ()) -> list[ReplicaLook]:
-    """How these replicas compare with stratum 0, or all; changes nothing. One that is away hides no other.
+    """Return how these replicas compare with stratum 0, or all; changes nothing. One that is away hides no other.
 
     Raises SettingsError for an unknown name, and what reading stratum 0's manifest raises.
     """

@@ -78,7 +78,7 @@ def wait_for_replicas(
 
 
 def complaint(look: ReplicaLook, rule: ReplicaRule, now: datetime) -> str | None:
-    """What a person has to see to; a snapshot within its limit is nothing."""
+    """Return what a person has to see to; a snapshot within its limit is nothing."""
     trouble = _trouble(look, rule, now)
     if trouble is None or (look.snapshot_since is not None and now - look.snapshot_since <= rule.longest_snapshot):
         return None
@@ -132,7 +132,7 @@ class ReplicaState(Enum):
 
     @property
     def trusted(self) -> bool:
-        """Whether readers of the replica get a revision of the repository, and no older one than before."""
+        """Tell whether readers of the replica get a revision of the repository, and no older one than before."""
         return self in {ReplicaState.IN_SYNC, ReplicaState.BEHIND, ReplicaState.SNAPSHOT}
 
 
@@ -178,7 +178,7 @@ class ReplicaLook:
 
     @property
     def behind_revisions(self) -> int | None:
-        """How many revisions it lacks; None where its revision is not known."""
+        """Return how many revisions it lacks; None where its revision is not known."""
         return None if self.revision is None else max(self.head_revision - self.revision, 0)
 
     @property
@@ -187,7 +187,7 @@ class ReplicaLook:
         return timedelta() if self.behind_since is None else self.looked_at - self.behind_since
 
     def has(self, revision: int) -> bool:
-        """Whether readers of it get this revision, or a later one."""
+        """Tell whether readers of it get this revision, or a later one."""
         return self.state.trusted and self.revision is not None and self.revision >= revision
 
     def __str__(self) -> str:

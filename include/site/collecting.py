@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 def require_sole_writer(
     site: Site, fqrn: str, side: SwitchingSide, signer: Signer, *, accept: str = "", config: Path = STOCK_CONFIG
 ) -> list[str]:
-    """What a report is to say of it. ``accept``: the reason to go on although others may write.
+    """Return what a report is to say of it. ``accept``: the reason to go on although others may write.
 
     ``config``: where the stock tools of this machine have their repositories. Raises CollectionRefused naming every
     sign of another writer, and StoreError.

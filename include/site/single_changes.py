@@ -88,7 +88,7 @@ class HandMade:
     published: Published | None
 
     def to_json(self) -> dict[str, Any]:
-        """What commands and tasks report: figures, and what was published unless in a dry run."""
+        """Return what commands and tasks report: figures, and what was published unless in a dry run."""
         changeset = self.changeset
         facts: dict[str, Any] = {
             "dry_run": self.published is None, "path": changeset.destination, "catalog": str(changeset.root),
@@ -144,7 +144,8 @@ def prepared_tree(site: Site, fqrn: str, tree: TreeToPrepare) -> Iterator[Change
 
 
 def would_publish(site: Site, changeset: Changeset, *, replaces: bool) -> HandMade:
-    """What publishing a changeset of a dry run would create. Raises DestinationError where it would be refused."""
+    """Return what publishing a changeset of a dry run would create. Raises DestinationError where it would be
+    refused."""
     head, path = site.head(changeset.repository), changeset.destination
     missing = _missing(head, path)
     if not (replaces or missing or is_free(head.revision, path, changeset.root)):

@@ -67,7 +67,7 @@ def connection_of(store: StoreSettings, role: Role) -> str | None:
 
 
 def options_of(store: StoreSettings, *, traits: Traits | None = None, single_writer: bool = False) -> StoreOptions:
-    """How the settings say that a store is spoken to. `traits`: what it was seen to keep."""
+    """Return how the settings say that a store is spoken to. `traits`: what it was seen to keep."""
     return StoreOptions(
         endpoint=store.endpoint,
         region=store.region,
@@ -97,7 +97,7 @@ def connected_store(secrets: Secrets, connection_id: str, url: str = "") -> stor
 
 
 def connected_options(connection: ConnectionSecrets) -> StoreOptions:
-    """How a store is spoken to, by its connection. Raises BadConnection."""
+    """Return how a store is spoken to, by its connection. Raises BadConnection."""
     return StoreOptions(
         endpoint=base_url(connection) if connection.host else None,
         region=str(connection.extra.get("region") or "us-east-1"),
@@ -126,7 +126,7 @@ def plain_store(settings: SiteSettings, secrets: Secrets, name: str, role: Role 
 
 
 def try_store(settings: SiteSettings, secrets: Secrets, name: str) -> Traits | None:
-    """What a store keeps under racing writers; None for one that can only be read, which is not tried.
+    """Return what a store keeps under racing writers; None for one that can only be read, which is not tried.
 
     It is opened without what an earlier trial saw, or a store could never be seen to have improved. Raises StoreError,
     MissingConnection or BadConnection.
@@ -238,7 +238,7 @@ class Site:
         return Site(self.settings.model_copy(update={"repositories": repositories}), self.secrets)
 
     def repository_store(self, fqrn: str, *, quick: bool = False) -> Store:
-        """Where a repository's objects lie: its store, below its name.
+        """Return where a repository's objects lie: its store, below its name.
 
         ``quick``: with short time-outs and no repetitions, for a look.
         """
@@ -325,7 +325,7 @@ class Site:
         return open_server(settings, settings.server, self.secrets, self.settings.paths.var, lambda: self.head(fqrn))
 
     def packing(self, fqrn: str, repository: Repository) -> Packing | None:
-        """What prepares trees for a repository with a node; None where they are prepared into the store."""
+        """Return what prepares trees for a repository with a node; None where they are prepared into the store."""
         settings = self.settings.repository(fqrn)
         if settings.server is None:
             return None

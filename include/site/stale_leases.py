@@ -64,7 +64,7 @@ class LeaseFinding:
         return cls(**{**value, "whose": Whose[value["whose"]]})
 
     def is_of(self, lease: LeaseInfo) -> bool:
-        """Whether it is the very lease that was judged."""
+        """Tell whether it is the very lease that was judged."""
         return (self.repository, self.path, self.key_id, self.hostname, self.expires) == _identity(lease)
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ def look(site: Site, state_of: StateOf) -> LeaseFindings:
 
 
 def judge(lease: LeaseInfo, key_id: str, state_of: StateOf) -> LeaseFinding:
-    """Whose a lease is; ``key_id``: that of our connection to its gateway."""
+    """Return whose a lease is; ``key_id``: that of our connection to its gateway."""
     whose, reason = _whose(lease, key_id, state_of)
     return LeaseFinding(*_identity(lease), whose, reason)
 

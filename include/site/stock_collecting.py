@@ -117,7 +117,8 @@ def collect_behind(site: Site, fqrn: str, options: CollectionOptions, waits: Sto
 
 
 def rehearse_behind(site: Site, fqrn: str, options: CollectionOptions, waits: StockWaits = USUAL) -> CollectionReport:
-    """What such a collection would delete now; the gateway is asked, and nothing is leased. Raises GatewayError."""
+    """Return what such a collection would delete now; the gateway is asked, and nothing is leased. Raises
+    GatewayError."""
     report = CollectionReport(fqrn, started=datetime.now(UTC), dry_run=True)
     with site.gateway_admin(fqrn) as admin:
         revisions = _revisions(site, fqrn, options.rules.grace)
@@ -311,7 +312,8 @@ class _Run:
 
 
 def _revisions(site: Site, fqrn: str, grace: timedelta) -> int:
-    """How many revisions before the current one a gateway is to keep; 0: those of 3 days, as it does by itself."""
+    """Return how many revisions before the current one a gateway is to keep; 0: those of 3 days, as it does by
+    itself."""
     if grace <= GRACE:
         return 0
     return revisions_within(site.head(fqrn), int((datetime.now(UTC) - grace).timestamp()))
@@ -367,7 +369,7 @@ def preceding(head: Repository) -> Iterator[tuple[ObjectHash, ObjectHash]]:
 
 
 def revisions_within(head: Repository, cutoff: int) -> int:
-    """How many revisions before the current one were superseded after ``cutoff`` (Unix s)."""
+    """Return how many revisions before the current one were superseded after ``cutoff`` (Unix s)."""
     published: Mapping[bytes, int] = {ref.hash.digest: ref.timestamp for ref in _refs(head)}
     count = 0
     for root, _ in preceding(head):

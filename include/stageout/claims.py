@@ -254,7 +254,7 @@ def release_dead(bind: Bind, *, limit: int, now: datetime) -> frozenset[int]:
 
 
 def due(table: Table, state: Enum, now: datetime) -> list[ColumnElement[bool]]:
-    """What holds for the rows of a state that are due."""
+    """Return what holds for the rows of a state that are due."""
     return [table.c.state == state.value, table.c.due_at <= now]
 
 

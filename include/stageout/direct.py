@@ -61,7 +61,7 @@ class DirectTransfer:
     params: JobParams
 
     def sid(self, number: int, part: DirectPart) -> str:
-        """What FTS makes the id of a job from. A task with other files has other jobs."""
+        """Return what FTS makes the id of a job from. A task with other files has other jobs."""
         files = [(file.source, file.destination) for file in self.files]
         text = json.dumps([self.task, number, part.value, files])
         return f"nightshift-{hashlib.sha256(text.encode()).hexdigest()}"
@@ -121,7 +121,7 @@ def parse_files(given: Any, sites: Mapping[str, RemoteSite]) -> tuple[FtsFile, .
 
 
 def look(client: FtsClient, transfer: DirectTransfer, *, margin: timedelta, now: datetime) -> DirectProgress:
-    """What FTS reports of all tries of the task. Changes nothing.
+    """Return what FTS reports of all tries of the task. Changes nothing.
 
     Args:
         client: Of the server.
@@ -157,7 +157,7 @@ def look(client: FtsClient, transfer: DirectTransfer, *, margin: timedelta, now:
 
 
 def job_writes(job: JobStatus, *, margin: timedelta, now: datetime) -> bool:
-    """Whether a copy of a job that has ended may still write to its destination.
+    """Tell whether a copy of a job that has ended may still write to its destination.
 
     Args:
         job: With its files.
@@ -201,7 +201,7 @@ def _submit(client: FtsClient, name: JobName, job: FtsJob) -> None:
 
 
 def _jobs(client: FtsClient, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-    """Those of the jobs that FTS knows, or has in its archive."""
+    """Return those of the jobs that FTS knows, or has in its archive."""
     answers = client.status(job_ids)
     found = dict(answers.jobs)
     for job_id, error in answers.errors.items():
@@ -243,7 +243,7 @@ def _judged(transfer: DirectTransfer, jobs: Sequence[JobStatus]) -> tuple[Direct
 
 
 def _is_there_already(file: FtsFile, status: FileStatus) -> bool:
-    """Whether the destination existed, and FTS reports the size and checksum that were declared."""
+    """Tell whether the destination existed, and FTS reports the size and checksum that were declared."""
     failure = status.failure
     if failure is None or failure_class(failure) is not TransferFailureClass.DESTINATION_EXISTS:
         return False
@@ -256,7 +256,7 @@ def _is_there_already(file: FtsFile, status: FileStatus) -> bool:
 
 
 def _difference(file: FtsFile, size: int | None, checksum: str | None) -> FailureReason | None:
-    """What differs of a file that FTS copied; None if it is what was declared."""
+    """Return what differs of a file that FTS copied; None if it is what was declared."""
     if file.size is not None and size is not None and size != file.size:
         return FailureReason(FailureScope.DESTINATION, None, f"{size} bytes, declared: {file.size}")
     if checksum and ":" in checksum and ":" in (file.checksum or ""):

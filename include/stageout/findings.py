@@ -44,7 +44,7 @@ class SourceToClean:
 
 
 def kept_because(settings: StageoutSettings, sites: Mapping[str, RemoteSite], file: SourceToClean) -> str | None:
-    """Why the source of a verified copy is never removed; None: it may be."""
+    """Return why the source of a verified copy is never removed; None: it may be."""
     site, destination = sites.get(file.source), sites.get(file.destination)
     if site is None or destination is None:
         return f"site {file.source if site is None else file.destination} is not in the configuration"
@@ -63,14 +63,14 @@ def kept_because(settings: StageoutSettings, sites: Mapping[str, RemoteSite], fi
 
 
 def is_in_folder_of(settings: StageoutSettings, area: str, owner: str, name: str) -> bool:
-    """Whether a logical name is in a user's folder below a temporary area."""
+    """Tell whether a logical name is in a user's folder below a temporary area."""
     folder = settings.temporary_of(owner, area)
     # a name with a slash would be a folder of another user
     return "/" not in settings.user_of(owner) and is_below(name, folder) and name != folder
 
 
 def is_same_file(sites: Mapping[str, RemoteSite], name: str, site: str, other: str) -> bool:
-    """Whether a name may be one file at two sites: they are names of one storage, or one is not known any more."""
+    """Tell whether a name may be one file at two sites: they are names of one storage, or one is not known any more."""
     if site == other or site not in sites or other not in sites:
         return True
     return _have_same_url((sites[site], name), (sites[other], name))
@@ -85,14 +85,14 @@ def removal_wait(tried_for: timedelta) -> timedelta | None:
 
 
 def _have_same_url(file: tuple[RemoteSite, str], other: tuple[RemoteSite, str]) -> bool:
-    """Whether two names, each at its site, have a URL in common."""
+    """Tell whether two names, each at its site, have a URL in common."""
     here, there = (tuple(rule.url for rule in site.rules) for site, _ in (file, other))
     return _may_meet(here, there) and bool(_urls(*file) & _urls(*other))
 
 
 @lru_cache(4096)
 def _may_meet(here: tuple[str, ...], there: tuple[str, ...]) -> bool:
-    """Whether URLs with these beginnings may be the same: two sites are compared once, and not for each file."""
+    """Tell whether URLs with these beginnings may be the same: two sites are compared once, and not for each file."""
     return any(url.startswith(other) or other.startswith(url) for url in here for other in there)
 
 
@@ -186,7 +186,7 @@ def record_findings(bind: Bind, findings: Sequence[CensusFinding], *, now: datet
 
 
 def last_findings(bind: Bind) -> tuple[CensusFinding, ...]:
-    """What the last census found."""
+    """Return what the last census found."""
     with reading(bind) as connection:
         rows = connection.execute(select(stageout_findings).order_by(stageout_findings.c.id)).all()
     return tuple(map(CensusFinding.from_row, rows))

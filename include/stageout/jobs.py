@@ -138,7 +138,7 @@ def note_unclear(
 
 
 def took_others(bind: Bind, server: str, since: datetime) -> bool:
-    """Whether an FTS server took a job that was recorded at that time or later."""
+    """Tell whether an FTS server took a job that was recorded at that time or later."""
     columns = stageout_jobs.c
     newest = select(columns.created_at).where(columns.server == server, columns.state.in_(_TAKEN))
     with reading(bind) as connection:

@@ -62,7 +62,7 @@ class TransferMove:
     checksum: str | None = None
 
     def changes(self, now: datetime) -> dict[str, Any]:
-        """What the move writes into the row, but for the end of the claim."""
+        """Return what the move writes into the row, but for the end of the claim."""
         found = {
             "failure": self.failure and self.failure.value,
             "may_overwrite": self.may_overwrite,
@@ -265,7 +265,7 @@ def _changes(move: TransferMove | TransferJobMove, now: datetime) -> dict[str, A
 
 
 def _counted(current: _State, to: _State, *, spends: bool) -> dict[str, Any]:
-    """What a move does to the retries and the job of a transfer."""
+    """Return what a move does to the retries and the job of a transfer."""
     changes: dict[str, Any] = {}
     if to is TransferState.RETRY_WAIT and spends:
         changes["retries"] = stageout_transfers.c.retries + 1

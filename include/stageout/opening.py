@@ -49,7 +49,7 @@ _PROXY_EXTENSION = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.14")
 
 
 def credential_source(sites: Iterable[RemoteSite]) -> CredentialSource:
-    """Whose credential a job between these sites has: the user's own if one of them asks for it.
+    """Return whose credential a job between these sites has: the user's own if one of them asks for it.
 
     Raises:
         CredentialNeeded: CREDENTIAL_MISSING where one asks for a proxy and the other for a token: a job has only one.
@@ -165,7 +165,7 @@ class TokenIssuer:
             return known[0]
 
     def _refused(self, user: str, version: tuple[int, int], now: datetime) -> _NoToken | None:
-        """What the issuer said a moment ago."""
+        """Return what the issuer said a moment ago."""
         for key in (None, user):
             why, until, of = self._refusals.get(key, ("", now, version))
             if now < until and (key is None or of == version):

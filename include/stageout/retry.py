@@ -79,12 +79,12 @@ _F, _SOURCE, _DESTINATION = TransferFailureClass, FailureScope.SOURCE, FailureSc
 
 
 def _http(codes: str) -> str:
-    """Where davix, XRootD and dCache write a status: "HTTP 507", "status code 507", "rejected PUT: 507"."""
+    """Return where davix, XRootD and dCache write a status: "HTTP 507", "status code 507", "rejected PUT: 507"."""
     return rf"\b(HTTP(/\d\.\d)?|status( code)?|rejected [A-Z]+|response)[ :]{{1,2}}({codes})\b"
 
 
 def _curl(codes: str) -> str:
-    """Where gfal2 and XRootD write a number of libcurl: "curl error (56)"."""
+    """Return where gfal2 and XRootD write a number of libcurl: "curl error (56)"."""
     return rf"\bcurl( error| code| status)?[ :=(]{{1,3}}({codes})\b(?!\.)"
 
 

@@ -266,7 +266,7 @@ def waiting_since(bind: Bind) -> dict[TransferState, datetime]:
 
 
 def _of_link(table: Table, wanted: TransferFilter) -> list[ColumnElement[bool]]:
-    """What holds for source and destination of the rows of a table that has both."""
+    """Return what holds for source and destination of the rows of a table that has both."""
     where = [table.c[name] == getattr(wanted, name) for name in ("source", "destination") if getattr(wanted, name)]
     if wanted.site is not None:
         where.append(or_(table.c.source == wanted.site, table.c.destination == wanted.site))
@@ -274,7 +274,7 @@ def _of_link(table: Table, wanted: TransferFilter) -> list[ColumnElement[bool]]:
 
 
 def _of_file(table: Table, wanted: TransferFilter) -> list[ColumnElement[bool]]:
-    """What holds for the file; these columns are in no index."""
+    """Return what holds for the file; these columns are in no index."""
     where = [table.c[name] == getattr(wanted, name) for name in ("user_job", "failure") if getattr(wanted, name)]
     if wanted.name is not None:
         where.append(or_(table.c.source_name == wanted.name, table.c.destination_name == wanted.name))

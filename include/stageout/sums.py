@@ -82,7 +82,7 @@ class TransferSums:
 def sums_of(
     transfer: Mapping[str, Any], submitted_at: datetime | None, verified_at: datetime | None
 ) -> tuple[SumKey, TransferSums]:
-    """What a transfer that has ended adds to which sum; pure.
+    """Return what a transfer that has ended adds to which sum; pure.
 
     Args:
         transfer: A row of the archive.

@@ -129,7 +129,7 @@ def abort_multipart_uploads(
 
 
 def keeps_versions(bucket: str, credentials: Credentials, options: StoreOptions) -> bool:
-    """Whether a bucket keeps old versions of its objects, or those of the time before that was suspended."""
+    """Tell whether a bucket keeps old versions of its objects, or those of the time before that was suspended."""
     with _in_our_words(bucket):
         return "Status" in admin_client(credentials, options).get_bucket_versioning(Bucket=bucket)
 

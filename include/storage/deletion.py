@@ -23,7 +23,7 @@ Refused = dict[str, StoreError]
 
 
 def in_batches(keys: Iterable[str], job: Callable[[Sequence[str]], T], *, size: int, at_once: int) -> Iterator[T]:
-    """What ``job`` returns for each batch of at most ``size`` keys, in order; ``at_once`` batches run in threads.
+    """Yield what ``job`` returns for each batch of at most ``size`` keys, in order; ``at_once`` batches run in threads.
 
     Keys are taken from ``keys`` only as batches end, so that the memory that it needs does not grow with their number.
     What a job raises is raised here, after those under way have ended.

@@ -324,7 +324,8 @@ class FileStore(Store):
         self.counters.add(puts=1, bytes_put=len(data))
 
     def _lasting(self, path: str) -> bool:
-        """Whether a write is acknowledged only when it would survive a power failure; else :meth:`flush` sees to it."""
+        """Tell whether a write is acknowledged only when it would survive a power failure; else :meth:`flush` sees to
+        it."""
         if self._fsync == "switch":
             return not is_content_addressed(path.removeprefix(self._base))
         return self._fsync == "always"

@@ -108,7 +108,7 @@ class ParsedFailure:
 
 
 def read_failure(error: Exception) -> ParsedFailure:
-    """What an error of obstore means, from its text: it carries status and S3 code nowhere else."""
+    """Return what an error of obstore means, from its text: it carries status and S3 code nowhere else."""
     text = str(error)
     line, _, debug = text.partition("\n\nDebug source:")
     status = int(found[1]) if (found := _STATUS.search(line)) else None
@@ -139,7 +139,7 @@ def read_failure(error: Exception) -> ParsedFailure:
 
 
 def os_failure(error: OSError, key: str, url: str, *, reading: bool = False) -> StoreError:
-    """What the operating system's refusal of a request to a file store means."""
+    """Return what the operating system's refusal of a request to a file store means."""
     where = f"{key or 'the store'} in {url}"
     number = error.errno
     if number == errno.ENOENT or (reading and number in (errno.EISDIR, errno.ENOTDIR)):

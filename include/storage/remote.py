@@ -37,7 +37,7 @@ def pause_s(attempt: int, draw: float) -> float:
 
 
 def library_errors() -> tuple[type[Exception], ...]:
-    """What obstore raises. A function, so that the library is imported only when something is wrong or used."""
+    """Return what obstore raises. A function, so that the library is imported only when something is wrong or used."""
     from obstore.exceptions import BaseError
 
     return (BaseError, OSError, NotImplementedError, ValueError)
@@ -62,7 +62,7 @@ class Retrier:
         self._sleep = sleep
 
     def once(self, key: str, request: Callable[[], T]) -> T:
-        """One attempt; its failure as a leaf of our tree."""
+        """Return one attempt; its failure as a leaf of our tree."""
         try:
             with self._slots:
                 return request()

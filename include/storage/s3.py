@@ -24,7 +24,7 @@ MULTIPART_FROM_BYTES = 2 * PART_BYTES
 
 
 def endpoint_of(bucket: str, options: StoreOptions) -> str:
-    """Where requests go: with virtual-host addressing the bucket is part of the host name."""
+    """Return where requests go: with virtual-host addressing the bucket is part of the host name."""
     endpoint = (options.endpoint or f"https://s3.{options.region}.amazonaws.com").rstrip("/")
     if options.addressing == "virtual":
         scheme, _, host = endpoint.partition("://")
@@ -122,7 +122,7 @@ class S3Store(RemoteStore):
 
     @property
     def etag_quotes(self) -> bool | None:
-        """Whether the server wants ETags quoted in If-Match; None as long as no conditional replace succeeded."""
+        """Tell whether the server wants ETags quoted in If-Match; None as long as no conditional replace succeeded."""
         return self._connection.etag_quotes
 
     def with_traits(self, traits: Traits) -> S3Store:
@@ -298,7 +298,7 @@ class S3Store(RemoteStore):
             return None
 
     def _send(self, path: str, data: bytes, mode: Literal["create", "overwrite"] | str) -> Version:
-        """One PUT; any other ``mode`` is the ETag, spelled as it is to be sent."""
+        """Return one PUT; any other ``mode`` is the ETag, spelled as it is to be sent."""
         import obstore
 
         result = obstore.put(

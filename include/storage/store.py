@@ -105,7 +105,7 @@ class Store(ABC):
 
     @property
     def is_local(self) -> bool:
-        """Whether it is files of this machine, where the stock tools trust what they find."""
+        """Tell whether it is files of this machine, where the stock tools trust what they find."""
         return self.kind.is_local
 
     @property
@@ -114,7 +114,7 @@ class Store(ABC):
         return self.kind.writable
 
     def free_bytes(self) -> int | None:
-        """How many more bytes it can hold; None if the store does not report that."""
+        """Return how many more bytes it can hold; None if the store does not report that."""
         return None
 
     @abstractmethod
@@ -189,7 +189,7 @@ class Store(ABC):
         """
 
     def exists(self, key: str) -> bool:
-        """Whether there is an object.
+        """Tell whether there is an object.
 
         Args:
             key: Its key.
@@ -307,7 +307,7 @@ class Store(ABC):
         return []
 
     def versioning(self) -> bool:
-        """Whether it keeps the old versions of objects, so that deleted objects still take up space."""
+        """Tell whether it keeps the old versions of objects, so that deleted objects still take up space."""
         return False
 
     @abstractmethod
@@ -326,7 +326,7 @@ class Store(ABC):
 
     @property
     def traits(self) -> Traits | None:
-        """What this store is known to keep; None if that was never probed."""
+        """Return what this store is known to keep; None if that was never probed."""
         return None
 
     def with_traits(self, traits: Traits) -> Store:  # noqa: ARG002 - stores of fixed traits ignore it
@@ -409,7 +409,7 @@ def headers_for(key: str) -> dict[str, str]:
 
 
 def is_content_addressed(key: str) -> bool:
-    """Whether a key is that of an object named by its hash."""
+    """Tell whether a key is that of an object named by its hash."""
     return _CONTENT_ADDRESSED.search(key) is not None
 
 

@@ -43,7 +43,7 @@ class Caller:
 
     @property
     def delegates(self) -> bool:
-        """Whether a proxy must be delegated before jobs are submitted."""
+        """Tell whether a proxy must be delegated before jobs are submitted."""
         return self.method == "certificate"
 
     def document(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Callers:
         return cls(config.open_to_all, config.admins, _tokens(config))
 
     def caller(self, authorization: str | None, subject: str | None) -> Caller:
-        """Who sent a request with this header and certificate. Raises UnknownToken."""
+        """Return who sent a request with this header and certificate. Raises UnknownToken."""
         if self.open_to_all:
             return Caller(LAB, "lab", admin=True)
         if authorization is not None:

@@ -90,11 +90,11 @@ class CephCluster:
             shutil.rmtree(self._sockets, ignore_errors=True)
 
     def ceph(self, *arguments: str) -> str:
-        """What `ceph …` prints; it takes a third of a second."""
+        """Return what `ceph …` prints; it takes a third of a second."""
         return self.run("ceph", "--connect-timeout", "30", *arguments)
 
     def run(self, program: str, *arguments: str) -> str:
-        """What a program of Ceph prints on this cluster; ServerStartError with what it said if it fails."""
+        """Return what a program of Ceph prints on this cluster; ServerStartError with what it said if it fails."""
         command = [_program(program), *arguments]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=self.environment(), timeout=120
@@ -139,7 +139,7 @@ class CephCluster:
         return self._sockets / f"{name}.asok"
 
     def environment(self) -> dict[str, str]:
-        """What programs of Ceph need, and nothing that points them to another cluster."""
+        """Return what programs of Ceph need, and nothing that points them to another cluster."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("CEPH_")}
         return {**kept, "CEPH_CONF": str(self.conf)}
 
@@ -203,7 +203,7 @@ class CephCluster:
         self.start_daemon("mds.a", "ceph-mds", "-i", "a")
 
     def active(self, name: str) -> bool:
-        """Whether a daemon reports that it does its work."""
+        """Tell whether a daemon reports that it does its work."""
         if name.startswith("mgr."):
             return bool(json.loads(self.ceph("mgr", "stat", "-f", "json")).get("available"))
         if name.startswith("mon."):

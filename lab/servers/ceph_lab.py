@@ -71,7 +71,7 @@ class CephLab:
 
     @property
     def conf(self) -> Path:
-        """What `ceph --conf` takes."""
+        """Return what `ceph --conf` takes."""
         return self._cluster().conf
 
     @property
@@ -82,7 +82,7 @@ class CephLab:
 
     @property
     def mountpoint(self) -> Path:
-        """Where CephFS is mounted."""
+        """Return where CephFS is mounted."""
         return self.place.var / "mnt"
 
     def up(self, *, osd_gib: int = 8, say: Say) -> None:
@@ -137,7 +137,8 @@ class CephLab:
             say(f"removed {self.place.var}")
 
     def cluster_block(self) -> dict[str, Any]:
-        """What `cluster:` of a benchmark target has: each OSD is a server of its own, stopped by the lab's command."""
+        """Return what `cluster:` of a benchmark target has: each OSD is a server of its own, stopped by the lab's
+        command."""
         lab = ["env", f"NIGHTSHIFT_VAR={self.place.var.parent}", _NIGHTSHIFT, "lab", "ceph"]
         unset = ["ceph", "--conf", str(self.conf), "osd", "unset-group", "noout", "osd.{osd}"]
         commands = {"stop": [*lab, "stop-osd", "{osd}"], "start": [*lab, "start-osd", "{osd}"], "unset": unset}
@@ -159,7 +160,7 @@ class CephLab:
         self._await(supervisor, name)
 
     def status(self) -> CephLabStatus:
-        """How the cluster is; it is asked."""
+        """Return how the cluster is; it is asked."""
         mount = self.mountpoint if self.mountpoint.is_mount() else None
         endpoint = self._server().endpoint
         if not Supervisor(self.place).running():

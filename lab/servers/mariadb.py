@@ -97,7 +97,7 @@ class MariaDbServer:
         self._write_script(f"CREATE DATABASE IF NOT EXISTS `{database}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;\n")
 
     def ready(self) -> bool:
-        """Whether the server answers that has the user and the password made here."""
+        """Tell whether the server answers that has the user and the password made here."""
         import pymysql
 
         try:

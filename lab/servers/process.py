@@ -72,7 +72,7 @@ class ServerProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the program itself is alive."""
+        """Tell whether the program itself is alive."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
@@ -180,7 +180,7 @@ def _is_free(port: int) -> bool:
 
 
 def _reserve(port: int) -> bool:
-    """Whether this process is the first; servers that start at the same time would see the same ports free."""
+    """Tell whether this process is the first; servers that start at the same time would see the same ports free."""
     mark = socket.socket(socket.AF_UNIX)
     try:
         mark.bind(f"\0nightshift-port-{port}")  # abstract: of this network namespace, and gone with the process

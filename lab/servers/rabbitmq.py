@@ -40,7 +40,7 @@ class RabbitServer:
         return (str(PROGRAM),)
 
     def environment(self) -> Mapping[str, str]:
-        """Where the node finds its files, and which ports are its own."""
+        """Return where the node finds its files, and which ports are its own."""
         return {
             "HOME": str(self.directory),  # of the cookie by which its tools log in
             "RABBITMQ_CONF_ENV_FILE": os.devnull,

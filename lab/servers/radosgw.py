@@ -88,7 +88,7 @@ class RadosgwServer(S3Server):
         self.cluster.stop()
 
     def command(self) -> list[str]:
-        """What runs the gateway of a cluster that is made."""
+        """Return what runs the gateway of a cluster that is made."""
         program = find_ceph("radosgw")
         if program is None:
             raise ServerStartError(
@@ -97,7 +97,7 @@ class RadosgwServer(S3Server):
         return [program, "-n", NAME, "-f", "--conf", str(self.cluster.conf)]
 
     def answers(self) -> bool:
-        """Whether it replies that there is no such bucket: it has read its own pools by then."""
+        """Tell whether it replies that there is no such bucket: it has read its own pools by then."""
         store = open_store("s3://nightshift-ready", options=self.options(retries=0, timeout_s=10))
         try:
             store.head("anything")

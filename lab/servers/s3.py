@@ -39,7 +39,8 @@ class S3Server(ABC):
         return open_store(f"s3://{bucket}/{prefix}", credentials=self.credentials, options=self.options())
 
     def public_url(self, bucket: str, prefix: str = "") -> str:
-        """Where a bucket, or what is below a prefix of it, can be read without credentials if a policy allows it."""
+        """Return where a bucket, or what is below a prefix of it, can be read without credentials if a policy allows
+        it."""
         return f"{self.endpoint}/{bucket}/{prefix}".rstrip("/")
 
     def __enter__(self) -> Self:

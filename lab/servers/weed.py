@@ -75,14 +75,14 @@ class WeedServer(S3Server):
         return list(weed_command(program, self.directory, self.ports, bind=self.host, users=users))
 
     def environment(self) -> Mapping[str, str]:
-        """What the program needs in its environment: the user's key pair."""
+        """Return what the program needs in its environment: the user's key pair."""
         return {
             "AWS_ACCESS_KEY_ID": self.credentials.access_key,
             "AWS_SECRET_ACCESS_KEY": self.credentials.secret_key,
         }
 
     def ready(self) -> bool:
-        """Whether a server answers that knows our key pair and can say that a bucket is missing."""
+        """Tell whether a server answers that knows our key pair and can say that a bucket is missing."""
         store = open_store(
             "s3://nightshift-ready", credentials=self.credentials, options=self.options(retries=0, timeout_s=5)
         )

@@ -75,7 +75,7 @@ def planned(settings: SiteSettings, workflow: str, files: int, *, seed: int) -> 
 
 
 def requests_of(workflow: str, files: Sequence[LabFile]) -> Iterator[StageoutRequest]:
-    """One request for each user."""
+    """Yield one request for each user."""
     for owner in dict.fromkeys(file.owner for file in files):
         theirs = tuple(file.file for file in files if file.owner == owner)
         yield StageoutRequest(owner, f"{workflow}-{owner}", workflow, theirs)

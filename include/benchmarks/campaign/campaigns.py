@@ -79,7 +79,7 @@ def find_campaign(site: Site, campaign: str) -> CampaignFolder:
 
 
 def plan_campaign(site: Site, wish: CampaignWish) -> CampaignPlan:
-    """What a campaign would do; nothing is kept. Raises SettingsError, BenchmarkError."""
+    """Return what a campaign would do; nothing is kept. Raises SettingsError, BenchmarkError."""
     target = open_target(site, wish.target)
     check_target(target)
     return make_plan(wish, target.settings, target.kind, space_of(target))
@@ -105,7 +105,7 @@ def measure(site: Site, folder: CampaignFolder, *, each: Callable[[StepRecord], 
 
 
 def watched_servers(site: Site, target: BenchmarkTarget) -> WatchedServers:
-    """What is asked while a target is measured."""
+    """Return what is asked while a target is measured."""
     settings, view = target.settings, target.settings.servers
     clients = settings.hosts if isinstance(settings, RemoteTarget) else {}
     return WatchedServers(

@@ -232,7 +232,7 @@ def _goes_on(
     spent: float,
     target: BenchmarkTarget,
 ) -> bool:
-    """Whether a step is to be run. Only at the beginning of a round that was not asked for it may not be."""
+    """Tell whether a step is to be run. Only at the beginning of a round that was not asked for it may not be."""
     own = [other for other in plan.steps if (other.phase, other.round) == (step.phase, step.round)]
     if step.round <= plan.wish.rounds or step != own[0]:
         return True
@@ -353,7 +353,7 @@ def _noted(step: PlannedStep, result: RunnerResult | None, samples: Sequence[Clu
 
 
 def _room_for(step: PlannedStep, target: BenchmarkTarget) -> TargetSpace | None:
-    """How full the target is before a step. CephFS frees what was removed some time later: that is waited for.
+    """Return how full the target is before a step. CephFS frees what was removed some time later: that is waited for.
 
     Raises:
         BenchmarkError: LIMIT_REACHED.

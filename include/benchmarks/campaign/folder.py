@@ -97,7 +97,7 @@ class CampaignFolder:
         return self._read(self._record, _RECORD)
 
     def has(self, step: PlannedStep) -> bool:
-        """Whether the step has ended."""
+        """Tell whether the step has ended."""
         return self._step(step.number).exists()
 
     def store(self, record: StepRecord) -> None:
@@ -126,7 +126,7 @@ class CampaignFolder:
         _write(self._outage, _OUTAGE.dump_json(outage))
 
     def outage(self) -> KeptOutage | None:
-        """What was noted and may still be stopped."""
+        """Return what was noted and may still be stopped."""
         return self._read(self._outage, _OUTAGE) if self._outage.exists() else None
 
     def forget_outage(self) -> None:
@@ -135,7 +135,7 @@ class CampaignFolder:
 
     @property
     def closed(self) -> bool:
-        """Whether its data on the target were removed."""
+        """Tell whether its data on the target were removed."""
         return self._closed.exists()
 
     def close(self) -> None:

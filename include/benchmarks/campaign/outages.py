@@ -34,7 +34,7 @@ class CampaignOutage:
 
     @property
     def stopped(self) -> int:
-        """How many OSDs are stopped now."""
+        """Return how many OSDs are stopped now."""
         return len(self.running.osds) if self.running else 0
 
     def reach(self, state: ServerState) -> None:
@@ -119,7 +119,7 @@ class CampaignOutage:
 
 
 def chosen_osds(state: ServerState, servers: Mapping[str, CephServer]) -> dict[str, tuple[int, ...]]:
-    """What is stopped for a state: of the first server by name, all OSDs or the first."""
+    """Return what is stopped for a state: of the first server by name, all OSDs or the first."""
     if not servers:
         raise TARGET_UNUSABLE("cluster", "no servers are configured that can be stopped")
     name = min(servers)

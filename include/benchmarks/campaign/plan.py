@@ -72,17 +72,17 @@ class PlannedStep:
 
     @property
     def counted(self) -> bool:
-        """Whether its figures are compared."""
+        """Tell whether its figures are compared."""
         return self.round > 0
 
     @property
     def bytes(self) -> int:
-        """What it writes at most."""
+        """Return what it writes at most."""
         return sum(load.bytes for load in self.load.loads if load.writes)
 
     @property
     def seconds(self) -> int:
-        """What it takes at most."""
+        """Return what it takes at most."""
         return self.load.seconds + self.load.ramp_s
 
 
@@ -105,7 +105,7 @@ class CampaignPlan:
 
     @property
     def datasets(self) -> Mapping[str, StreamLoad]:
-        """What the run creates, by name: each written load at its largest."""
+        """Return what the run creates, by name: each written load at its largest."""
         found: dict[str, StreamLoad] = {}
         for step in self.steps:
             for load in step.load.loads:
@@ -120,17 +120,18 @@ class CampaignPlan:
 
     @property
     def bytes(self) -> int:
-        """What all steps write together, at most."""
+        """Return what all steps write together, at most."""
         return sum(step.bytes for step in self.steps)
 
     @property
     def peak_bytes(self) -> int:
-        """What the run has on the target at the same time, at most."""
+        """Return what the run has on the target at the same time, at most."""
         return sum(load.bytes for load in self.datasets.values())
 
     @property
     def seconds(self) -> int:
-        """What the rounds that were asked for take together, at most; further ones have what is left of the minutes."""
+        """Return what the rounds that were asked for take together, at most; further ones have what is left of the
+        minutes."""
         return sum(step.seconds for step in self.steps if step.round <= self.wish.rounds)
 
 
@@ -146,7 +147,7 @@ def find_preset(name: str) -> Preset:
 def make_plan(
     wish: CampaignWish, settings: TargetSettings, kind: TargetKind, space: TargetSpace | None
 ) -> CampaignPlan:
-    """What the campaign will do.
+    """Return what the campaign will do.
 
     Args:
         wish: What is asked for.
@@ -167,7 +168,8 @@ def make_plan(
 def plan_preset(
     preset: Preset, wish: CampaignWish, settings: TargetSettings, kind: TargetKind, space: TargetSpace | None
 ) -> CampaignPlan:
-    """What a campaign of a preset will do; of the rounds that are not asked for, only those within the limits of bytes.
+    """Return what a campaign of a preset will do; of the rounds that are not asked for, only those within the limits
+    of bytes.
 
     How many of them there is time for, the campaign finds out.
 
@@ -349,7 +351,7 @@ def _wrong_steps(plan: CampaignPlan) -> Iterator[str]:
 
 
 def shown_time(plan: CampaignPlan) -> str:
-    """How long a campaign takes at most, for people."""
+    """Return how long a campaign takes at most, for people."""
     further = "; further rounds have what is left of its time" if len(plan.looks) > 1 else ""
     return f"{plan.seconds / 60:.1f} minutes{further}"
 

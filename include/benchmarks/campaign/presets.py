@@ -105,7 +105,7 @@ class Preset:
 
     @property
     def stops_servers(self) -> bool:
-        """Whether OSDs are stopped for it."""
+        """Tell whether OSDs are stopped for it."""
         return any(step.servers is not None for phase in self.phases for step in phase.steps)
 
 

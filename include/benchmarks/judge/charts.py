@@ -86,7 +86,7 @@ def charts_of(
 
 
 def _is_line(chart: BenchmarkChart) -> bool:
-    """Whether there is more than one place on the horizontal axis: a single one is better read in the table."""
+    """Tell whether there is more than one place on the horizontal axis: a single one is better read in the table."""
     return len({x for line in chart.lines for x, y in line.points if not math.isnan(y)}) > 1
 
 
@@ -140,7 +140,7 @@ def _outage(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
 
 
 def _recovery(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
-    """What the cluster reported meanwhile, where something was missing."""
+    """Return what the cluster reported meanwhile, where something was missing."""
     lines: defaultdict[str, list[tuple[Point, str]]] = defaultdict(list)
     for begin, ended in _last_round(steps):
         looks = ended.cluster

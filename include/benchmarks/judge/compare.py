@@ -124,7 +124,7 @@ def direction_title(step: str, access: LoadAccess) -> str:
 
 
 def missing_parts(record: CampaignRecord, steps: Sequence[StepRecord]) -> tuple[str, ...]:
-    """What the campaign should have measured and has not, with the reason."""
+    """Return what the campaign should have measured and has not, with the reason."""
     ended = {step_record.step.number: step_record for step_record in steps}
     return tuple(_missing(record, ended))
 
@@ -256,7 +256,8 @@ def overall(verdicts: Sequence[BenchmarkVerdict]) -> BenchmarkVerdict:
 
 @cache
 def _rank(first: int, second: int, looks: int) -> int | None:
-    """How many of the sorted pairs lie outside of the interval at each end; None if there are too few for one."""
+    """Return how many of the sorted pairs lie outside of the interval at each end; None if there are too few for
+    one."""
     total, outside, rank = math.comb(first + second, first), 0, None
     for wins, orders in enumerate(_orders(first, second)):
         outside += orders

@@ -49,7 +49,7 @@ class RequirementCheck:
 
     @property
     def shown(self) -> str:
-        """What was measured, with its unit."""
+        """Return what was measured, with its unit."""
         if self.measured is None:
             return "nothing"
         return f"{self.measured:.3g} ms" if self.latency else f"{shown_bytes(self.measured)}/s"
@@ -86,7 +86,7 @@ class JudgedCampaign:
 
     @property
     def requirements_met(self) -> bool:
-        """Whether every requirement is met; True where there are none."""
+        """Tell whether every requirement is met; True where there are none."""
         return all(check.met for check in self.requirements)
 
 
@@ -126,7 +126,7 @@ def judge(
 def may_change(
     record: CampaignRecord, steps: Sequence[StepRecord], baseline: JudgedCampaign | None, settings: BenchmarkSettings
 ) -> bool:
-    """Whether further rounds of steps may change the verdict on them; arguments as of `judge`.
+    """Tell whether further rounds of steps may change the verdict on them; arguments as of `judge`.
 
     They do while a figure is not decided. Without a baseline every round helps: the campaign may become one. Rounds do
     not bring back what is missing, nor operations that failed.

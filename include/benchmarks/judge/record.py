@@ -167,5 +167,5 @@ def accepted_campaigns(bind: Bind, target: str) -> frozenset[str]:
 
 
 def fails(judged: JudgedCampaign) -> bool:
-    """Whether people have to see to it: it regressed, or misses a requirement."""
+    """Tell whether people have to see to it: it regressed, or misses a requirement."""
     return judged.verdict is BenchmarkVerdict.REGRESSED or not judged.requirements_met

@@ -247,7 +247,7 @@ _INCHES, _DPI = (8.0, 4.5), 110
 
 
 def plotly_figure(chart: BenchmarkChart) -> dict[str, Any]:
-    """What `Plotly.newPlot` takes."""
+    """Return what `Plotly.newPlot` takes."""
     traces = []
     for number, line in enumerate(chart.lines):
         trace: dict[str, Any] = {

@@ -26,7 +26,7 @@ MS_PER_S = 1000
 
 
 def cluster_arguments(settings: ClusterBlock | CephAccess) -> tuple[str, ...]:
-    """What each call of `ceph` and `rados` begins with."""
+    """Return what each call of `ceph` and `rados` begins with."""
     conf = ("--conf", str(settings.conf)) if settings.conf else ()
     return (*conf, "--name", f"client.{settings.user}")
 
@@ -60,7 +60,7 @@ class ClusterClient:
         self._done(words, CEPH, LIMIT_S)
 
     def health(self, *, limit_s: float = LIMIT_S) -> CephHealth:
-        """How it is."""
+        """Return how it is."""
         return CephHealth.parse(self.ask("status", limit_s=limit_s), self.subject)
 
     def space(self) -> TargetSpace:
@@ -77,7 +77,7 @@ class ClusterClient:
             raise TARGET_UNUSABLE(self.subject, what) from None
 
     def why_not_stop(self, osds: Sequence[int]) -> str | None:
-        """Why these OSDs cannot all be stopped without losing access to data; None if they can."""
+        """Return why these OSDs cannot all be stopped without losing access to data; None if they can."""
         done = self.run("osd", "ok-to-stop", *map(str, osds))
         return (done.stderr or done.stdout).strip()[-200:] or "no reason is given" if done.code else None
 
@@ -106,7 +106,7 @@ class ClusterClient:
             time.sleep(LOOK_S)
 
     def production_ms(self) -> float | None:
-        """How long a read of the production object takes; None if there is none to read."""
+        """Return how long a read of the production object takes; None if there is none to read."""
         probe = self.settings.production
         if probe is None:
             return None
@@ -132,7 +132,8 @@ def check_target(target: BenchmarkTarget) -> None:
 
 
 def space_of(target: BenchmarkTarget) -> TargetSpace | None:
-    """How full a target is: by the fullest OSD, where its cluster is known. Raises BenchmarkError (TARGET_UNUSABLE)."""
+    """Return how full a target is: by the fullest OSD, where its cluster is known. Raises BenchmarkError
+    (TARGET_UNUSABLE)."""
     cluster = ClusterClient.of(target.settings)
     return cluster.space() if cluster else target.space()
 
@@ -143,7 +144,7 @@ _ALLOWED = "mon_allow_pool_delete"
 
 
 def rados_arguments(settings: PoolTarget) -> tuple[str, ...]:
-    """What a call begins with that works on the pool."""
+    """Return what a call begins with that works on the pool."""
     return (*cluster_arguments(settings), "--pool", settings.pool)
 
 
@@ -156,7 +157,7 @@ class NamespaceArea(RunArea):
         self.where = f"{settings.pool}/{self._prefix}*"
 
     def arguments(self, dataset: str) -> tuple[str, ...]:
-        """What a call of `rados` begins with that works on a dataset."""
+        """Return what a call of `rados` begins with that works on a dataset."""
         return (*rados_arguments(self._settings), "--namespace", f"{self._prefix}{dataset}")
 
     def create(self) -> None:
@@ -282,7 +283,7 @@ class CephHealth:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is left to recover."""
+        """Tell whether nothing is left to recover."""
         return not self.unclean and not self.osds_down
 
     @classmethod
@@ -310,7 +311,7 @@ def _messages(checks: dict[str, Any], names: frozenset[str]) -> tuple[str, ...]:
 
 
 def pool_space(tree: str, usage: str, pool: str, subject: str) -> TargetSpace:
-    """How full a pool is by its fullest OSD, as if its largest host were lost and its data were on the others.
+    """Return how full a pool is by its fullest OSD, as if its largest host were lost and its data were on the others.
 
     Level and total are both those of the hosts that remain: what is written raises the level by its share of the total.
 

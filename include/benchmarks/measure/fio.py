@@ -173,7 +173,7 @@ class DdRunner(Runner[FolderArea]):
 
 
 def measured_streams(load: StreamLoad, ended: Sequence[EndedStream], step: LoadStep) -> MeasuredLoad:
-    """What streams did together, from the start of the first to the end of the last: they do not start at once.
+    """Return what streams did together, from the start of the first to the end of the last: they do not start at once.
 
     Raises:
         BenchmarkError: RUNNER_FAILED if all failed; RESULT_UNREADABLE.

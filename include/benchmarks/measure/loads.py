@@ -63,7 +63,7 @@ class ServerState(Enum):
 
     @property
     def is_outage(self) -> bool:
-        """Whether something is stopped for it."""
+        """Tell whether something is stopped for it."""
         return self in {ServerState.OSD_DOWN, ServerState.HOST_DOWN}
 
 
@@ -88,12 +88,12 @@ class StreamLoad:
 
     @property
     def creates(self) -> bool:
-        """Whether the dataset is made by it, and replaces one that is there."""
+        """Tell whether the dataset is made by it, and replaces one that is there."""
         return self.access in {LoadAccess.WRITE, LoadAccess.PUBLISH}
 
     @property
     def writes(self) -> bool:
-        """Whether the dataset is created or changed."""
+        """Tell whether the dataset is created or changed."""
         return self.creates or self.access is LoadAccess.MIXED
 
     @property
@@ -103,7 +103,7 @@ class StreamLoad:
 
     @property
     def needs_data(self) -> bool:
-        """Whether the dataset exists before."""
+        """Tell whether the dataset exists before."""
         return not self.creates
 
     @property

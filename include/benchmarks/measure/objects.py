@@ -108,7 +108,8 @@ class OperationLog:
 
 
 def measured_objects(access: LoadAccess, logs: Sequence[OperationLog], begin: int, ramp_s: int) -> MeasuredLoad:
-    """What streams did after the ramp, in one direction. `begin`: when they began, in nanoseconds of their clock."""
+    """Return what streams did after the ramp, in one direction. `begin`: when they began, in nanoseconds of their
+    clock."""
     start = begin + ramp_s * NS
     sizes: Counter[int] = Counter()
     by_second: defaultdict[int, list[int]] = defaultdict(list)
@@ -176,7 +177,7 @@ class ObjectStream:
             self.logs[access].done = now
 
     def accesses(self) -> tuple[LoadAccess, ...]:
-        """What it does, each with a log."""
+        """Return what it does, each with a log."""
         mixed = self._load.access is LoadAccess.MIXED
         return (LoadAccess.READ, LoadAccess.WRITE) if mixed else (self._load.access,)
 
@@ -302,7 +303,8 @@ class ObjectRunner(Runner[ObjectArea]):
 
 
 def _body(load: StreamLoad) -> bytes:
-    """What objects have after their stamp: the same for all, so that making it costs nothing while it is measured."""
+    """Return what objects have after their stamp: the same for all, so that making it costs nothing while it is
+    measured."""
     size = max(0, load.file_bytes - STAMP_BYTES)
     return os.urandom(size) if load.writes and load.pattern is DataPattern.RANDOM else bytes(size)
 

@@ -49,7 +49,7 @@ class OsdLatency:
 
     @property
     def operations(self) -> int:
-        """How many there were."""
+        """Return how many there were."""
         return sum(count for *_, count in self.buckets)
 
     def mean_ms(self) -> float | None:
@@ -104,7 +104,7 @@ def latencies_between(before: OsdCounts, after: OsdCounts) -> tuple[OsdLatency, 
 
 
 def merged_latencies(latencies: Iterable[OsdLatency]) -> tuple[OsdLatency, ...]:
-    """Those of several rounds together, by OSD and direction."""
+    """Return those of several rounds together, by OSD and direction."""
     totals: dict[tuple[int, LoadAccess], Counter[Bucket]] = {}
     for latency in latencies:
         total = totals.setdefault((latency.osd, latency.access), Counter())
@@ -214,7 +214,7 @@ class ClusterWatch:
         self._thread.join()
 
     def look(self) -> tuple[str, ...]:
-        """One look, which is kept; the reasons to end the step."""
+        """Return one look, which is kept; the reasons to end the step."""
         try:
             if self._renew is not None:
                 self._renew()

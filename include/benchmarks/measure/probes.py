@@ -73,7 +73,7 @@ class MachineNoise:
 
     @classmethod
     def between(cls, before: CpuTicks, after: CpuTicks, load_before: float) -> MachineNoise:
-        """What happened between two readings of the counters."""
+        """Return what happened between two readings of the counters."""
         total = after.total - before.total
         if total <= 0:
             return cls(0.0, 0.0, load_before)
@@ -121,7 +121,7 @@ class MachineLook:
 
     @classmethod
     def parse(cls, lines: Iterable[str]) -> MachineLook | None:
-        """What `LOOK` wrote; None where it is not as expected."""
+        """Return what `LOOK` wrote; None where it is not as expected."""
         files: defaultdict[str, list[str]] = defaultdict(list)
         name = ""
         for line in lines:
@@ -168,7 +168,7 @@ class MachineUse:
 
     @classmethod
     def between(cls, before: MachineLook, after: MachineLook, at_s: float) -> MachineUse | None:
-        """What happened between two looks; None where no time passed, or the machine was started again."""
+        """Return what happened between two looks; None where no time passed, or the machine was started again."""
         seconds, ticks = after.uptime_s - before.uptime_s, after.ticks.total - before.ticks.total
         if seconds <= 0 or ticks <= 0:
             return None
@@ -218,7 +218,7 @@ class MachineUse:
         )
 
     def limit(self) -> str | None:
-        """What limits the machine, by `LIMIT_RULE`; None: nothing of it."""
+        """Return what limits the machine, by `LIMIT_RULE`; None: nothing of it."""
         shares = {"processors": self.busy_percent, f"disk {self.disk}": self.disk_percent}
         shares[f"network {self.network}"] = self.network_percent or 0.0
         highest = max(shares, key=lambda name: shares[name])

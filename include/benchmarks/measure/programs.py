@@ -29,7 +29,7 @@ class BenchmarkProgram:
     package: str
 
     def path(self) -> str:
-        """Where it is. Raises BenchmarkError (RUNNER_MISSING)."""
+        """Return where it is. Raises BenchmarkError (RUNNER_MISSING)."""
         found = shutil.which(self.name) or shutil.which(self.name, path=_PLACES)
         if found is None:
             what = f"the program is not installed; apt-get install {self.package}"
@@ -143,6 +143,6 @@ def run_program(
 
 
 def _environment() -> dict[str, str]:
-    """What programs need of ours, and no secret: their messages are in English."""
+    """Return what programs need of ours, and no secret: their messages are in English."""
     kept = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
     return {name: os.environ[name] for name in kept if name in os.environ} | {"LC_ALL": "C"}

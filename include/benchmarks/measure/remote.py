@@ -70,7 +70,7 @@ class RemoteArea(RunArea):
         self.where = f"{parent}/{AREA}{run} on {', '.join(host.name for host in self.hosts)}"
 
     def folder(self, host: BenchmarkHost) -> str:
-        """Where the run has its files on a host."""
+        """Return where the run has its files on a host."""
         return f"{self._parent}/{AREA}{self._run}-{host.name}"
 
     def create(self) -> None:
@@ -150,7 +150,7 @@ class RemoteBenchmarkTarget(BenchmarkTarget):
 
 
 def each(hosts: Iterable[BenchmarkHost], call: Callable[[BenchmarkHost], T]) -> dict[BenchmarkHost, T | BenchmarkError]:
-    """What a call gave for each host, all at the same time; the error of a host that failed is in its place."""
+    """Return what a call gave for each host, all at the same time; the error of a host that failed is in its place."""
 
     def called(host: BenchmarkHost) -> T | BenchmarkError:
         try:

@@ -53,7 +53,7 @@ class LatencyHistogram:
 
     @property
     def operations(self) -> int:
-        """How many were counted."""
+        """Return how many were counted."""
         return sum(self.counts.values())
 
     def percentile_ms(self, percent: float) -> float | None:

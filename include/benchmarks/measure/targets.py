@@ -38,7 +38,7 @@ class TargetSpace:
 
     @property
     def used_percent(self) -> float:
-        """How full it is."""
+        """Return how full it is."""
         return 100 * (1 - self.free / self.total) if self.total else 100.0
 
 
@@ -88,7 +88,7 @@ class BenchmarkTarget(ABC):
 
     @abstractmethod
     def space(self) -> TargetSpace | None:
-        """How large and how full it is; None where it does not say. Raises BenchmarkError (TARGET_UNUSABLE)."""
+        """Return how large and how full it is; None where it does not say. Raises BenchmarkError (TARGET_UNUSABLE)."""
 
     @abstractmethod
     def area(self, run: str) -> RunArea:
@@ -161,7 +161,7 @@ class FolderArea(RunArea):
         return AreaRemoval(1)
 
     def takes_direct_io(self) -> bool:
-        """Whether files here can be read and written without the page cache."""
+        """Tell whether files here can be read and written without the page cache."""
         with _usable(self.where):
             path = self.folder / _PROBE
             try:
@@ -296,7 +296,7 @@ class ObjectArea(RunArea):
 
 
 def _keys_of(store: Store, name: str) -> list[str]:
-    """What a name of a plan means: an object, or all objects of a repository, whose names no plan knows."""
+    """Return what a name of a plan means: an object, or all objects of a repository, whose names no plan knows."""
     if not name.endswith("/"):
         return [name]
     return [f"{name}{found.key}" for found in store.child(name[:-1]).list()]

@@ -210,7 +210,7 @@ def _reflog(repository: Repository, findings: Findings) -> None:
 
 
 def _judged_reflog(store: Store, manifest: Manifest) -> tuple[list[str], str | None]:
-    """What is wrong with the reflog; and, if nothing is, that it is not the one that the manifest names."""
+    """Return what is wrong with the reflog; and, if nothing is, that it is not the one that the manifest names."""
     named = manifest.reflog
     try:
         data = store.get(reflogs.KEY)

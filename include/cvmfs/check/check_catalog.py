@@ -31,7 +31,7 @@ _TYPE_FLAGS = 0x1 | 0x4 | 0x8 | 0x10
 
 
 def entry_faults(entry: Dirent) -> Iterator[tuple[Subject, str]]:
-    """What is wrong with the fields of one entry."""
+    """Yield what is wrong with the fields of one entry."""
     if entry.linkcount <= 0:
         yield Subject.ENTRY, "link count 0"
     if entry.is_regular:
@@ -56,7 +56,7 @@ def entry_faults(entry: Dirent) -> Iterator[tuple[Subject, str]]:
 
 
 def type_fault(entry: Dirent, flags: int) -> str | None:
-    """What is wrong unless flags and mode state the same type."""
+    """Return what is wrong unless flags and mode state the same type."""
     typed = 0x1 if entry.is_directory else 0x4 | (0x8 if entry.is_symlink else 0x10 if entry.is_special else 0)
     if flags & _TYPE_FLAGS == typed:
         return None
@@ -74,7 +74,7 @@ def transition_faults(above: Dirent, root: Dirent) -> tuple[list[str], list[str]
 
 
 def hardlink_faults(group: int, members: Sequence[tuple[str, Dirent]]) -> Iterator[tuple[str, str]]:
-    """What is wrong with the members of one group in one directory: path and words."""
+    """Yield what is wrong with the members of one group in one directory: path and words."""
     first_path, first = members[0]
     if first.linkcount != len(members):
         names = ", ".join(entry.name for _, entry in members[:_NAMED_AT_MOST])

@@ -77,7 +77,7 @@ class NeededObjects:
         return (needed for needed, _ in self._select("stored IS NULL"))
 
     def doubtful(self) -> Iterator[tuple[Needed, int]]:
-        """What was seen in a size that may not be right, and that size."""
+        """Return what was seen in a size that may not be right, and that size."""
         return self._select("stored = 0 OR (compression = 1 AND stored <> size)")
 
     def close(self) -> None:

@@ -121,7 +121,7 @@ def restore_objects(
 
 
 def is_whole(store: Store, lost: Lost) -> bool:
-    """Whether the object is there now, with the content that its name and its catalog state. Raises StoreError."""
+    """Tell whether the object is there now, with the content that its name and its catalog state. Raises StoreError."""
     try:
         if lost.hash.suffix == CATALOG or lost.size is None:
             CatalogCache(store, budget=0).database(lost.hash)

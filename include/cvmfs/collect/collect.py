@@ -96,7 +96,8 @@ class GarbageCollection:
     # -- the steps
 
     def not_due(self) -> NotDue | None:
-        """Why there is nothing to do; None if a root, an orphan or what was condemned once can be deleted by now.
+        """Return why there is nothing to do; None if a root, an orphan or what was condemned once can be deleted by
+        now.
 
         Raises ReflogError, StoreError.
         """

@@ -40,7 +40,8 @@ class RootPlan:
 
     @property
     def revisions(self) -> tuple[ObjectHash, ...]:
-        """Those of :attr:`kept` that readers were given; a stopped commit takes others out of the reflog again."""
+        """Return those of :attr:`kept` that readers were given; a stopped commit takes others out of the reflog
+        again."""
         return tuple(decision.root for decision in self.decisions if decision.keep and decision.published)
 
     @property
@@ -124,7 +125,7 @@ def decide_roots(
 
 
 def _superseded(written: Sequence[int], times: Sequence[int], timestamp: int, cutoff: int) -> bool:
-    """Whether by ``cutoff`` a later history was written, and then a revision published."""
+    """Tell whether by ``cutoff`` a later history was written, and then a revision published."""
     place = bisect_right(written, timestamp)
     if place == len(written):
         return False

@@ -42,7 +42,7 @@ class CollectionRules:
     wait: Callable[[float], None] = time.sleep
 
     def is_careful(self, total: int) -> bool:
-        """Whether the next collection is; ``total``: how many there were."""
+        """Tell whether the next collection is; ``total``: how many there were."""
         return total < CAREFUL_COLLECTIONS if self.careful is None else self.careful
 
 

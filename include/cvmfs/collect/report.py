@@ -67,7 +67,7 @@ class CollectionReport:
 
     @property
     def ok(self) -> bool:
-        """Whether everything was deleted that was to be, and nothing that has to stay is lost."""
+        """Tell whether everything was deleted that was to be, and nothing that has to stay is lost."""
         return not self.failed and not self.lost
 
     def lines(self) -> list[str]:

@@ -52,7 +52,7 @@ class Claim:
 
     @property
     def held(self) -> bool:
-        """Whether this collector has written the document."""
+        """Tell whether this collector has written the document."""
         return self._written is not None
 
     def take(self) -> Look:
@@ -97,7 +97,7 @@ class Claim:
 
     @property
     def fresh(self) -> bool:
-        """Whether no other collector can have taken over."""
+        """Tell whether no other collector can have taken over."""
         return self.held and timedelta() <= self.age < STALE
 
     def keep(self) -> None:
@@ -120,7 +120,7 @@ def process_name(process: int) -> str | None:
 
 
 def is_dead(name: str | None) -> bool:
-    """Whether it is proven that a process has ended: it was one of this machine and of this container."""
+    """Tell whether it is proven that a process has ended: it was one of this machine and of this container."""
     mine = process_name(os.getpid())
     if name is None or mine is None:
         return False
@@ -138,7 +138,7 @@ def is_dead(name: str | None) -> bool:
 
 
 def _state(process: int) -> list[str]:
-    """What /proc tells of a process after its name: state, parent, and so on. Raises OSError."""
+    """Return what /proc tells of a process after its name: state, parent, and so on. Raises OSError."""
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -241,10 +241,10 @@ def _delete(
     store: Store, objects: Sequence[ObjectHash], claim: Claim, keys_of: KeysOf,
     pool: ThreadPoolExecutor,
 ) -> tuple[Sequence[ObjectHash], Mapping[str, StoreError], bool]:  # fmt: skip
-    """What was deleted, the keys that were refused, and whether a request was given up without an answer."""
+    """Return what was deleted, the keys that were refused, and whether a request was given up without an answer."""
 
     def request(keys: Sequence[str]) -> Mapping[str, StoreError] | None:
-        """What was refused; None if the claim has to be renewed before anything is sent."""
+        """Return what was refused; None if the claim has to be renewed before anything is sent."""
         if not claim.fresh:
             return None
         return store.delete_each(keys)

@@ -30,7 +30,7 @@ from include.storage.store import ObjectMeta, Store
 
 
 def plan_roots(cache: ScanCache, named: Named, cutoff: int, on_step: Callable[[], None] = lambda: None) -> RootPlan:
-    """What becomes of each root; ``cutoff``: Unix s. Raises StoreError."""
+    """Return what becomes of each root; ``cutoff``: Unix s. Raises StoreError."""
     tags: dict[ObjectHash, list[str]] = {}
     for tag in named.tags:
         tags.setdefault(tag.hash.with_suffix(CATALOG), []).append(tag.name)
@@ -71,7 +71,7 @@ class Marking:
         self._report.entries = self.kept.added + self.held.added + self.gone.added
 
     def newer(self, named: Named, plan: RootPlan) -> Shards:
-        """What roots name that came after :meth:`mark`. Raises CollectionRefused."""
+        """Return what roots name that came after :meth:`mark`. Raises CollectionRefused."""
         extra = Shards(self._folder, "newer")
         self._keep(named, plan, plan.decisions, extra)
         for number in range(SHARDS):
@@ -195,7 +195,8 @@ class Weighing:
         self._require_preserved()
 
     def _once(self) -> Index | None:
-        """What was condemned once. A list that is lost only delays what is on it: its waiting time begins again."""
+        """Return what was condemned once. A list that is lost only delays what is on it: its waiting time begins
+        again."""
         if self._record.once is None:
             return None
         try:

@@ -33,7 +33,7 @@ class CatalogComparison:
         self._both.close()
 
     def names(self, after: bytes) -> Names | None:
-        """Which names differ, the catalog's own root entry apart.
+        """Return which names differ, the catalog's own root entry apart.
 
         None where the files have different columns, and must be listed to be compared. Raises CatalogError for a row
         that is not where its parent and name put it, MergeError for one with a slash in its name.
@@ -114,7 +114,7 @@ class _Changes:
                 self._names.setdefault(above, set()).add(name)
 
     def _any(self, table: str) -> bool:
-        """Whether either side has a row in a table; most catalogs have none in the rarer ones."""
+        """Tell whether either side has a row in a table; most catalogs have none in the rarer ones."""
         there = (f"EXISTS (SELECT 1 FROM {side}.{table})" for side in (_BEFORE, _AFTER))  # noqa: S608
         return bool(self._both.execute(f"SELECT {' OR '.join(there)}").fetchone()[0])
 

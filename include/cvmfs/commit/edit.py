@@ -53,7 +53,7 @@ class Savepoint:
 
     @property
     def changed(self) -> bool:
-        """Whether anything was done."""
+        """Tell whether anything was done."""
         return bool(self.marked)
 
     def mark(self, node: OpenCatalog) -> None:
@@ -392,7 +392,8 @@ class Edit(EditableRevision):
         self._link(parent_of(path), 1)
 
     def _totals(self, path: str) -> Counts:
-        """What the parent's counters hold for the catalog mounted at ``path``; one that is not open stays closed."""
+        """Return what the parent's counters hold for the catalog mounted at ``path``; one that is not open stays
+        closed."""
         if (opened := self._nodes.get(path)) is not None:
             return opened.known
         reference = self.holder(path).nested_at(path)

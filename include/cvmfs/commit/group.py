@@ -254,7 +254,8 @@ class _Merging:
             raise _Stands
 
     def _derived_from(self, change: Change) -> ObjectHash:
-        """What the change was really derived from: nearly always what the publisher reports, and then at no cost."""
+        """Return what the change was really derived from: nearly always what the publisher reports, and then at no
+        cost."""
         told, new = change.old_root, change.new_root
         named = self.bases.revision(new).root.previous_revision
         if named is None or told.digest in (new.digest, named.digest):

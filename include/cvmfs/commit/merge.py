@@ -75,7 +75,7 @@ def require_sound(base: Revision, path: str, name: ObjectHash, *, bind: bool = F
 
 
 def _has(base: Revision, mounted: _Mounted) -> bool:
-    """Whether the base has it in this place; what cannot be found out there is read."""
+    """Tell whether the base has it in this place; what cannot be found out there is read."""
     with suppress(CvmfsError):
         holder = base.holder(mounted.path)
         there = holder.bind_at(mounted.path) if mounted.made_for is None else holder.nested_at(mounted.path)
@@ -93,7 +93,7 @@ def _database(catalogs: CatalogCache, mounted: _Mounted) -> bytes:
 
 
 def _checked(mounted: _Mounted, database: bytes) -> list[_Mounted]:
-    """What it shows in turn. Raises MergeError."""
+    """Return what it shows in turn. Raises MergeError."""
     try:
         with closing(Catalog.load(database, mounted.hash)) as catalog:
             if (fault := _fault(catalog, mounted)) is not None:
@@ -107,7 +107,7 @@ def _checked(mounted: _Mounted, database: bytes) -> list[_Mounted]:
 
 
 def _fault(catalog: Catalog, mounted: _Mounted) -> str | None:
-    """Why it cannot be part of a revision. Raises CatalogError, FormatError."""
+    """Return why it cannot be part of a revision. Raises CatalogError, FormatError."""
     if mounted.made_for is not None and catalog.path != mounted.made_for:
         return f"was made for {catalog.path or '/'}"
     if not catalog.root_entry.is_directory:
@@ -158,7 +158,7 @@ class Bases:
         return self._revisions[root.digest]
 
     def names(self, catalog: Catalog, other: Catalog) -> Names | None:
-        """What differs between two catalogs of one mountpoint; None where they must be listed."""
+        """Return what differs between two catalogs of one mountpoint; None where they must be listed."""
         old, new = catalog.name, other.name
         if old is None or new is None:
             return None
@@ -186,7 +186,7 @@ def merge_into(edit: Edit, bases: Bases, *, base: ObjectHash, new: ObjectHash, l
 
 
 def is_touched(bases: Bases, *, since: ObjectHash, current: ObjectHash, path: str) -> bool:
-    """Whether anything at or below ``path`` differs between two revisions."""
+    """Tell whether anything at or below ``path`` differs between two revisions."""
     if since.digest == current.digest:
         return False
     if not path:
@@ -259,7 +259,7 @@ class _Found:
         return entry is not None and entry.is_directory and not (entry.mountpoint or entry.bind)
 
     def is_as(self, other: _Found) -> bool:
-        """Whether both are the same thing; of plain directories only the attributes count, not what they hold."""
+        """Tell whether both are the same thing; of plain directories only the attributes count, not what they hold."""
         entry, theirs = self.entry, other.entry
         if entry is None or theirs is None:
             return entry is theirs
@@ -460,7 +460,7 @@ def _rows(side: Revision, path: str) -> dict[str, tuple[Any, ...]]:
 
 
 def _is_whole(row: tuple[Any, ...] | None) -> bool:
-    """Whether a row, as ``Catalog.rows_in`` gives it, holds all of its entry; so does None, for no entry."""
+    """Tell whether a row, as ``Catalog.rows_in`` gives it, holds all of its entry; so does None, for no entry."""
     if row is None:
         return True
     links, mode, flags = row[2], row[5], row[8]

@@ -90,7 +90,7 @@ class StoredReflog:
     hash: ObjectHash
 
     def is_of(self, manifest: Manifest) -> bool:
-        """Whether the manifest names it; one that is ahead was left by a commit that died before its switch."""
+        """Tell whether the manifest names it; one that is ahead was left by a commit that died before its switch."""
         return manifest.reflog is None or self.hash.digest == manifest.reflog.digest
 
 
@@ -203,7 +203,7 @@ def require_stored(store: Store, objects: Iterable[Stored]) -> None:
 
 
 def alternative_key(name: ObjectHash) -> str:
-    """Where the object is found in a repository whose manifest has ``A yes``: beside the manifest."""
+    """Return where the object is found in a repository whose manifest has ``A yes``: beside the manifest."""
     return f".cvmfsalt-{name.text}"
 
 

@@ -78,7 +78,7 @@ class RowCopy:
         return self._groups[key]
 
     def _subdirectories(self, catalog: Catalog, above: str, rows: list[tuple[Any, ...]]) -> int:
-        """How many plain directories are among the rows; others count their link when they are put there."""
+        """Return how many plain directories are among the rows; others count their link when they are put there."""
         typed = (row for row in rows if type(row[5]) is not int or row[5] >> 12 == _DIRECTORY)
         entries = [catalog.entry(above, row[2:]) for row in typed]
         return sum(1 for entry in entries if entry.is_directory and not (entry.mountpoint or entry.bind))
@@ -131,12 +131,12 @@ class RowCopy:
 
     @staticmethod
     def _clean_flags(entry: Dirent) -> int:
-        """What the flags of a regular file's row become; some are better handled one by one."""
+        """Return what the flags of a regular file's row become; some are better handled one by one."""
         return entry.flags if not (entry.chunked or entry.external) else _SLOW
 
 
 def size_fault(size: object) -> str | None:
-    """Why no entry can have this size, in words that follow its path; None if one can."""
+    """Return why no entry can have this size, in words that follow its path; None if one can."""
     if isinstance(size, int) and not 0 <= size <= LARGEST:
         return f"has a size of {size} bytes"
     return None

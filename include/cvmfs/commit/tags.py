@@ -47,7 +47,7 @@ class TagDecision:
 
 
 def decide(tags: Sequence[Tag], rule: PruneRule, now: datetime) -> list[TagDecision]:
-    """What the rule makes of these tags, latest revision first."""
+    """Return what the rule makes of these tags, latest revision first."""
     ordered = sorted(tags, key=lambda tag: (-tag.revision, -tag.timestamp, tag.name))
     decisions, place = [], 0
     for tag in ordered:

@@ -47,7 +47,7 @@ _WHAT = "list of condemned objects"
 
 
 def key_of(name: str) -> str:
-    """Where the list, or the shard, of that name is stored."""
+    """Return where the list, or the shard, of that name is stored."""
     return f"{PREFIX}/{name}"
 
 
@@ -175,7 +175,7 @@ def read_list(store: Store, name: str) -> Iterator[ObjectHash]:
 def condemned_among(
     store: Store, name: str, identities: DigestSet | Collection[bytes], shards: Container[int] | None = None
 ) -> frozenset[bytes]:
-    """Those of the identities (``digests.identity``) that are on a list, or in these shards of it.
+    """Return those of the identities (``digests.identity``) that are on a list, or in these shards of it.
 
     Only shards are read that one of the identities could be in. Raises as :func:`read_shard`.
     """

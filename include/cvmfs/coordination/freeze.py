@@ -76,7 +76,7 @@ def read_document(
 
 
 def _described(error: ValidationError) -> tuple[str, str]:
-    """What is wrong, and with which field, if it is one."""
+    """Return what is wrong, and with which field, if it is one."""
     fault = first_fault(error)
     if fault.kind == "missing":
         return f"lacks the field {fault.where}", fault.where
@@ -113,7 +113,7 @@ class Freeze:
             raise ValueError(f"the freeze would end at {_time_text(self.until)}, before it begins; give a later time")
 
     def holds(self, now: datetime) -> bool:
-        """Whether the repository is frozen at that time."""
+        """Tell whether the repository is frozen at that time."""
         return self.thawed is None and (self.until is None or now < self.until)
 
     def __str__(self) -> str:

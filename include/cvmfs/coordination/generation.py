@@ -50,7 +50,7 @@ class CollectionPhase(Enum):
 
     @property
     def has_list(self) -> bool:
-        """Whether a list of what is going to be deleted is out."""
+        """Tell whether a list of what is going to be deleted is out."""
         return self in {CollectionPhase.CONDEMNED, CollectionPhase.SWEEPING}
 
 
@@ -163,7 +163,7 @@ class Generation:
         return f"{self.number}:{self.phase.value}"
 
     def upholds(self, token: str) -> bool:
-        """Whether what was found free of condemned objects at ``token`` is so now: no list was published since.
+        """Tell whether what was found free of condemned objects at ``token`` is so now: no list was published since.
 
         The list of a sweep holds nothing that the one before it did not, so only CONDEMN publishes. What was judged
         later than this document was written, or at another one, is not upheld.
@@ -173,8 +173,8 @@ class Generation:
         return token in tokens[: tokens.index(self.token) + 1]
 
     def has_swept(self, number: int, shards: Sequence[int] = ()) -> bool:
-        """Whether the collection of that number has swept these shards of its list, or has ended; without shards it has
-        to end."""
+        """Tell whether the collection of that number has swept these shards of its list, or has ended; without shards
+        it has to end."""
         if self.number != number or self.phase is CollectionPhase.IDLE:
             return True
         return bool(shards) and max(shards) < self.swept
@@ -245,12 +245,12 @@ class Look:
 
     @property
     def swept(self) -> int:
-        """How many shards of the list that is out are swept."""
+        """Return how many shards of the list that is out are swept."""
         return 0 if self.generation is None else self.generation.swept
 
     @property
     def moment(self) -> Moment:
-        """What a changeset that begins now takes down."""
+        """Return what a changeset that begins now takes down."""
         return Moment(self.completed, self.swept)
 
     @property

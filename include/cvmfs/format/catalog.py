@@ -171,7 +171,7 @@ class Catalog(CatalogFile):
 
     @property
     def lacks_counters_below(self) -> bool:
-        """Whether the file, of an older revision, does not have all counters of what is nested below it."""
+        """Tell whether the file, of an older revision, does not have all counters of what is nested below it."""
         return bool(self._uncounted)
 
     def complete_counters(self, below: Counts) -> None:
@@ -213,7 +213,7 @@ class Catalog(CatalogFile):
         return self._guarded(lambda: tuple(Chunk(int(o), int(s), entry.chunk_hash(digest_of(h))) for o, s, h in rows))
 
     def nested(self) -> list[NestedRef]:
-        """What is mounted in it, by path; each strictly below, so that following them ends."""
+        """Return what is mounted in it, by path; each strictly below, so that following them ends."""
         found = self._references(f"SELECT path, sha1, {self._shape.nested_size} FROM nested_catalogs ORDER BY path")
         for reference in found:
             if not reference.path.startswith(f"{self.path}/"):

@@ -61,7 +61,7 @@ class CatalogFile:
         return CatalogError(path, f"damaged catalog{named}: {what}")
 
     def row_fault(self) -> str | None:
-        """Why rows of it can be in no revision. Raises CatalogError."""
+        """Return why rows of it can be in no revision. Raises CatalogError."""
         return self._guarded(lambda: row_fault(self._db))
 
     def symlinks(self) -> dict[str, str]:
@@ -105,7 +105,7 @@ class CatalogFile:
         return self._guarded(lambda: self._executed(sql, values).rowcount)
 
     def _many(self, sql: str, rows: Iterable[tuple[Any, ...]]) -> int:
-        """One statement for many rows; how many rows of the file it changed."""
+        """Return one statement for many rows; how many rows of the file it changed."""
         return self._guarded(lambda: self._executed_many(sql, list(rows)))
 
     def _executed(self, sql: str, values: Sequence[object]) -> sqlite3.Cursor:

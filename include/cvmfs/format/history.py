@@ -169,7 +169,7 @@ class History(Database):
         return Tag.from_row(rows[0]) if rows else None
 
     def __len__(self) -> int:
-        """How many tags there are."""
+        """Return how many tags there are."""
         return int(self._all("SELECT count(*) FROM tags")[0][0])
 
     def branches(self) -> list[Branch]:
@@ -219,7 +219,7 @@ class History(Database):
                 self.set_previous(previous)
 
     def problems(self) -> list[str]:
-        """What the stock check would complain about; empty when nothing."""
+        """Return what the stock check would complain about; empty when nothing."""
         branches = {branch.name: branch for branch in self.branches()}
         tags = self.tags()
         found = [] if tags else ["holds no tag"]

@@ -41,7 +41,8 @@ class Scheme(Enum):
     NO_DIGEST_INFO = "whitelist"  # PKCS#1 v1.5 padding of the text itself
 
     def payload(self, text: bytes) -> bytes:
-        """What goes into the padding. SHA-1 is done here, so that no policy of the machine's OpenSSL can forbid it."""
+        """Return what goes into the padding. SHA-1 is done here, so that no policy of the machine's OpenSSL can forbid
+        it."""
         if self is Scheme.NO_DIGEST_INFO:
             return text
         return _SHA1_DIGEST_INFO + hashlib.sha1(text, usedforsecurity=False).digest()
@@ -72,7 +73,7 @@ class SignedLetter:
 
     @property
     def is_intact(self) -> bool:
-        """Whether the letter has the hash that its file states."""
+        """Tell whether the letter has the hash that its file states."""
         return hash_bytes(self.letter, self.hash.algorithm).digest == self.hash.digest
 
     def is_signed_by(self, keys: Iterable[RSAPublicKey], scheme: Scheme) -> bool:

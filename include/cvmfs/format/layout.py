@@ -102,7 +102,7 @@ class Layout(Enum):
 
     @property
     def has_mtime_ns(self) -> bool:
-        """Whether there is a column for nanoseconds."""
+        """Tell whether there is a column for nanoseconds."""
         return self is not Layout.PLAIN
 
     @classmethod

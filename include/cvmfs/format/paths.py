@@ -48,7 +48,7 @@ def path_and_above(path: str) -> list[str]:
 
 
 def is_below(path: str, top: str) -> bool:
-    """Whether ``path`` is ``top`` or below it."""
+    """Tell whether ``path`` is ``top`` or below it."""
     return path == top or path.startswith(f"{top}/")
 
 
@@ -61,7 +61,7 @@ def common_top(paths: Sequence[str]) -> str:
 
 
 def link_target(path: str, text: str) -> str:
-    """Where the symbolic link at ``path`` leads; one that leaves the repository by ``..`` ends at its root."""
+    """Return where the symbolic link at ``path`` leads; one that leaves the repository by ``..`` ends at its root."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), text))
 
 
@@ -86,7 +86,7 @@ def bytes_of_name(name: str) -> bytes:
 
 
 def name_fault(name: str | bytes) -> str | None:
-    """Why an entry cannot have this name, in words that follow the entry's path; None if it can."""
+    """Return why an entry cannot have this name, in words that follow the entry's path; None if it can."""
     if isinstance(name, str):
         if _SHORT.fullmatch(name):
             return None

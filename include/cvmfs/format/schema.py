@@ -58,7 +58,7 @@ class Counts:
 
     @classmethod
     def of(cls, entry: Dirent, chunks: int = 0) -> Counts:
-        """What one row of a catalog, with ``chunks`` rows of chunks, adds to its own counters.
+        """Return what one row of a catalog, with ``chunks`` rows of chunks, adds to its own counters.
 
         A mountpoint counts as a directory here and, as the root entry, in the nested catalog; the row of
         ``nested_catalogs`` that makes it count as nested is counted by the writer of that row.
@@ -211,7 +211,7 @@ def empty_image(layout: Layout = Layout.PLAIN) -> bytes:
 
 
 def row_fault(connection: sqlite3.Connection) -> str | None:
-    """Why rows of a catalog can be in no revision; None if they can. Raises sqlite3.Error."""
+    """Return why rows of a catalog can be in no revision; None if they can. Raises sqlite3.Error."""
     for what, rows in _ROW_FAULTS.items():
         (number,) = connection.execute(f"SELECT count(*) FROM {rows}").fetchone()  # noqa: S608 - statements of ours
         if number:
@@ -220,7 +220,7 @@ def row_fault(connection: sqlite3.Connection) -> str | None:
 
 
 def schema_fault(properties: Mapping[str, object]) -> str | None:
-    """Why a catalog with these properties cannot be read; None if it can. Raises ValueError, TypeError."""
+    """Return why a catalog with these properties cannot be read; None if it can. Raises ValueError, TypeError."""
     schema = float(str(properties.get("schema") or 1.0))
     if abs(schema - SCHEMA) <= _EPSILON:
         return None
@@ -230,7 +230,7 @@ def schema_fault(properties: Mapping[str, object]) -> str | None:
 
 
 def revision_fault(properties: Mapping[str, object]) -> str | None:
-    """Why a catalog that can be read cannot be written. Raises ValueError, OverflowError."""
+    """Return why a catalog that can be read cannot be written. Raises ValueError, OverflowError."""
     revision = int(float(str(properties.get("schema_revision") or 0)))
     if revision <= SCHEMA_REVISION:
         return None

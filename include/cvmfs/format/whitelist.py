@@ -117,7 +117,7 @@ def verify(
 
 
 def lists(whitelist: Whitelist, certificate: Certificate | bytes) -> bool:
-    """Whether the certificate is among the listed ones, whatever algorithm its fingerprint was made with."""
+    """Tell whether the certificate is among the listed ones, whatever algorithm its fingerprint was made with."""
     algorithms = {listed.hash.algorithm for listed in whitelist.fingerprints}
     own = {fingerprint(certificate, algorithm).hash for algorithm in algorithms}
     return any(listed.hash in own for listed in whitelist.fingerprints)

@@ -124,7 +124,7 @@ class Heavy:
 
 
 def balance(outline: Outline, markers: AbstractSet[bytes], automatic: AbstractSet[bytes], weights: Weights) -> Balance:
-    """How to cut a tree whose catalogs are at ``markers`` (the root's among them).
+    """Return how to cut a tree whose catalogs are at ``markers`` (the root's among them).
 
     ``automatic``: directories with the other marker, whose catalogs may go. Going through the directories from below,
     while one is heavier than half of what a catalog may hold, its heaviest directory becomes a catalog (of equal ones

@@ -60,7 +60,7 @@ class Changeset:
 
     @property
     def moment(self) -> Moment:
-        """How far collections were when it was begun."""
+        """Return how far collections were when it was begun."""
         return Moment(self.generation, self.swept)
 
     @property
@@ -75,7 +75,7 @@ class Changeset:
 
     @property
     def reference(self) -> NestedRef:
-        """What a parent catalog must state about it."""
+        """Return what a parent catalog must state about it."""
         return NestedRef(self.destination, self.root, self.root_size)
 
     @property

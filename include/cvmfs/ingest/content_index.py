@@ -61,7 +61,7 @@ class ContentIndex:
             self._give_up(fault)
 
     def key(self, content: bytes) -> bytes:
-        """What a content is remembered by."""
+        """Return what a content is remembered by."""
         return self._way + hashlib.sha256(content).digest()
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -232,7 +232,7 @@ class Packer(Generic[T]):
         return hash_.digest
 
     def _claim(self, object_id: bytes, size: int) -> bool:
-        """Whether the object of this identity is ours to send; counts it either way."""
+        """Tell whether the object of this identity is ours to send; counts it either way."""
         # One step: two threads with the same content must not both find it absent, and send it twice.
         with self._lock:
             if object_id in self._known or not self._sent.add(object_id):

@@ -60,7 +60,7 @@ Deliver = Callable[[Any, bytes, int], bool]
 
 
 def useful() -> int:
-    """How many processes are worth starting here."""
+    """Return how many processes are worth starting here."""
     processors = len(os.sched_getaffinity(0))
     return min(processors, MOST) if processors > 1 else 0
 

@@ -287,7 +287,7 @@ class Spool:
         return iter(self._db.execute(_LINK_GROUPS))
 
     def split_links(self) -> int:
-        """How many files have names in several directories."""
+        """Return how many files have names in several directories."""
         return int(self._db.execute(_SPLIT_LINKS).fetchone()[0])
 
     def pieces(self, file: int) -> list[tuple[int, int, bytes]]:
@@ -395,7 +395,7 @@ class Spool:
 
 
 def is_marker(path: str) -> bool:
-    """Whether a path is that of a file that marks its directory as a nested catalog."""
+    """Tell whether a path is that of a file that marks its directory as a nested catalog."""
     return path.rpartition("/")[2] in (MARKER, AUTO_MARKER)
 
 

@@ -290,7 +290,7 @@ class _Getting:
             raise
 
     def _is_there(self, path: str, place: bytes, entry: Dirent) -> bool:
-        """Whether the file is in place already; by its content, unless its times are to be trusted."""
+        """Tell whether the file is in place already; by its content, unless its times are to be trusted."""
         there = _lstat(place)
         if there is None or not stat.S_ISREG(there.st_mode) or there.st_size != entry.size:
             return False
@@ -344,7 +344,8 @@ def _lstat(place: bytes) -> os.stat_result | None:
 
 
 def _only(place: bytes, kind: int) -> os.stat_result | None:
-    """What is there of this kind; anything else is taken away, but a directory never. Raises CvmfsError, OSError."""
+    """Return what is there of this kind; anything else is taken away, but a directory never. Raises CvmfsError,
+    OSError."""
     there = _lstat(place)
     if there is None or stat.S_IFMT(there.st_mode) == kind:
         return there
@@ -355,7 +356,7 @@ def _only(place: bytes, kind: int) -> os.stat_result | None:
 
 
 def _holds(handle: int, size: int, name: ObjectHash, how: Compression) -> bool:
-    """Whether the next ``size`` bytes of an open file are the content of an object. Where another version of the
+    """Tell whether the next ``size`` bytes of an open file are the content of an object. Where another version of the
     compressor made the object, equal content is not recognised, and is fetched again."""
     digest = hasher(name.algorithm)
     packer = zlib.compressobj() if how is Compression.ZLIB else None

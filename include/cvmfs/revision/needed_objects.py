@@ -111,7 +111,7 @@ class Lineage:
         self._catch_up(KnownRoot(head.root, head.revision))
 
     def learnt(self) -> list[KnownRoot]:
-        """What became known since this was last asked."""
+        """Return what became known since this was last asked."""
         learnt, self._learnt = self._learnt, []
         return learnt
 

@@ -143,7 +143,7 @@ class Repository:
 
     @property
     def verified(self) -> bool:
-        """Whether signatures were checked against a given master key."""
+        """Tell whether signatures were checked against a given master key."""
         return self.trusted.verified
 
     def history(self) -> History | None:

@@ -208,7 +208,7 @@ class _Codec(Protocol):
 
     @property
     def more(self) -> bool:
-        """Whether output waits although all input was taken."""
+        """Tell whether output waits although all input was taken."""
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         """Take input; give some output and the input that is left over."""

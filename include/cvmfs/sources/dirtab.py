@@ -61,7 +61,7 @@ class Dirtab:
         return cls(tuple(rules))
 
     def matches(self, path: str) -> bool:
-        """Whether the directory at an absolute path is to be a nested catalog."""
+        """Tell whether the directory at an absolute path is to be a nested catalog."""
         raw = bytes_of_name(path)
         if self._positive is None or not self._positive.fullmatch(raw):
             return False
@@ -72,7 +72,7 @@ class Dirtab:
         return self._above is not None and self._above.fullmatch(bytes_of_name(path)) is not None
 
     def opposes(self, path: str) -> bool:
-        """Whether a negative rule speaks against the path."""
+        """Tell whether a negative rule speaks against the path."""
         return self._negative is not None and self._negative.fullmatch(bytes_of_name(path)) is not None
 
     @cached_property

@@ -82,7 +82,7 @@ class AttributedSource:
         return self._source.xattrs(entry, namespaces)
 
     def notes(self) -> tuple[str, ...]:
-        """What was left out, and of which entries."""
+        """Return what was left out, and of which entries."""
         if not self._dropped:
             return ()
         reasons = ", ".join(f"{count} that {why}" for why, count in sorted(self._dropped.items()))

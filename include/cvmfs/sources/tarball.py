@@ -335,7 +335,7 @@ class _Member:
 
 
 def _sums_up(header: bytes, stored: int) -> bool:
-    """Whether all bytes, those of the checksum counted as blanks, add up to it; Adler's low half is one more."""
+    """Tell whether all bytes, those of the checksum counted as blanks, add up to it; Adler's low half is one more."""
     expected = stored - 8 * 32 + sum(header[148:156])
     return zlib.adler32(header) & 0xFFFF == (expected + 1) % _ADLER and 0 <= expected <= 255 * _BLOCK
 

@@ -203,7 +203,7 @@ class ZipMembers:
 
     @property
     def start(self) -> int:
-        """Where the directory begins: bytes that the members have to share."""
+        """Return where the directory begins: bytes that the members have to share."""
         return self._start
 
     def __iter__(self) -> Iterator[Member]:
@@ -241,7 +241,7 @@ class ZipMembers:
         return refused(self._archive.name, raw[:PATH_BYTES], detail)
 
     def _directory(self) -> tuple[int, int, int]:
-        """Where the directory begins and ends, and how many members it announces."""
+        """Return where the directory begins and ends, and how many members it announces."""
         length = self._archive.received
         tail_start = max(0, length - _END.size - _LARGEST_COMMENT)
         tail = self.at(tail_start, length - tail_start)
@@ -358,7 +358,7 @@ class MemberContent:
             raise self._damaged("does not have the length and checksum of the archive's directory")
 
     def _more(self) -> bool:
-        """Whether something comes after the last byte that was announced."""
+        """Tell whether something comes after the last byte that was announced."""
         inflater = self._inflater
         while inflater is not None and not inflater.eof:
             stored = self._buffer or self._stored(_READ_BYTES)

@@ -258,13 +258,14 @@ class FtsClient:
     # -- links
 
     def link_decisions(self) -> tuple[OptimizerDecision, ...]:
-        """What the optimizer decided of each link, the newest first; a link that it has no decision of is left out."""
+        """Return what the optimizer decided of each link, the newest first; a link that it has no decision of is left
+        out."""
         return self._listed(FtsCall("GET", "/optimizer/current", "decisions of the optimizer"), OptimizerDecision)
 
     # -- who we are
 
     def whoami(self) -> Identity:
-        """Who the server takes us for. Without a credential it is anonymous, and not an error."""
+        """Return who the server takes us for. Without a credential it is anonymous, and not an error."""
         identity: Identity = self._transport.value(FtsCall("GET", "/whoami", "whoami"), Identity.model_validate)
         return identity
 
@@ -280,7 +281,7 @@ class FtsClient:
         return self.identity().job_name(sid)
 
     def identity(self) -> Identity:
-        """Who the server takes us for; it is asked once."""
+        """Return who the server takes us for; it is asked once."""
         if self._identity is None:
             self._identity = self.whoami()
         return self._identity

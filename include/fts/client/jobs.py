@@ -135,7 +135,7 @@ class Ban(_Reply):
     addition_time: Time | None = None
 
     def holds(self, identity: Identity) -> bool:
-        """Whether it is a ban for the jobs of an identity.
+        """Tell whether it is a ban for the jobs of an identity.
 
         Args:
             identity: Who submits them.
@@ -238,7 +238,7 @@ class FtsFile:
     destination_token: str | None = field(default=None, repr=False)
 
     def fault(self) -> str | None:
-        """What is wrong with it, in words; None if nothing is."""
+        """Return what is wrong with it, in words; None if nothing is."""
         for name, url in (("source", self.source), ("destination", self.destination)):
             if fault := _url_fault(url):
                 return f"{name} {redact(url[:200])!r} {fault}"
@@ -291,7 +291,7 @@ class JobParams:
     metadata: Any = None
 
     def fault(self) -> str | None:
-        """What is wrong with them, in words; None if nothing is."""
+        """Return what is wrong with them, in words; None if nothing is."""
         if self.priority is not None and self.priority not in PRIORITIES:
             return f"priority {self.priority!r} is not one of 1 to 5"
         for name in ("retry_delay_s", "max_time_in_queue_s", "timeout_s"):
@@ -351,7 +351,7 @@ class FtsJob:
 
 
 def activity_fault(activity: str) -> str | None:
-    """What FTS cannot keep of the name of an activity, in words; None if nothing.
+    """Return what FTS cannot keep of the name of an activity, in words; None if nothing.
 
     Args:
         activity: The name.

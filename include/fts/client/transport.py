@@ -382,6 +382,6 @@ class FtsTransport:
 
 
 def _beginning(reply: FtsReply) -> str:
-    """What a message may show of a reply that is not in FTS's form."""
+    """Return what a message may show of a reply that is not in FTS's form."""
     text = "too large" if reply.body is None else repr(redact(reply.body[:2000].decode(errors="replace"))[:200])
     return f"HTTP {reply.status}, {text}"

@@ -162,7 +162,8 @@ class GatewayClient(Administration):
             self._verdict.unexpected(reply, "greeting")
 
     def judges_bases(self) -> bool:
-        """Whether this is our own service, which merges, judges the base of a commit and repeats it; found out once.
+        """Tell whether this is our own service, which merges, judges the base of a commit and repeats it; found out
+        once.
 
         A stock gateway does none of that. Raises GatewayError if no gateway answers.
         """
@@ -181,7 +182,7 @@ class GatewayClient(Administration):
             self._verdict.require_ok(self._send(call), what)
 
     def repositories(self) -> list[RepositoryInfo]:
-        """What the gateway serves, by name."""
+        """Return what the gateway serves, by name."""
         reply = self._call(Call("GET", protocol.REPOSITORIES, "list of repositories", repeatable=True))
         return self._verdict.parsed(
             reply,
@@ -407,7 +408,8 @@ class GatewayClient(Administration):
     # -- time
 
     def _asked_left_s(self, lease: Lease) -> float | None:
-        """What is left of a lease by the gateway's own wall clock, however right that is; None without an answer."""
+        """Return what is left of a lease by the gateway's own wall clock, however right that is; None without an
+        answer."""
         what = f"end of the lease on {lease.full_path}"
         try:
             reply = self._send(Call("GET", lease_path(lease.token), what, repeatable=True))

@@ -48,7 +48,7 @@ class Held:
         return None if ends is None else ends - self.since_renewal
 
     def left_s(self, now: float) -> float | None:
-        """How long it still lasts; None if the gateway did not report it."""
+        """Return how long it still lasts; None if the gateway did not report it."""
         ends = self.lease.expires_monotonic
         return None if ends is None else ends - now
 
@@ -73,7 +73,7 @@ class Holdings:
             self._held[lease.token] = Held(lease, now := time.monotonic(), now)
 
     def known(self, lease: Lease) -> Held | None:
-        """What is known of a lease that this client took and that has not ended."""
+        """Return what is known of a lease that this client took and that has not ended."""
         with self._lock:
             return self._held.get(lease.token)
 
@@ -99,7 +99,7 @@ class Holdings:
         return timed
 
     def left_s(self, lease: Lease) -> tuple[float | None, float | None]:
-        """What is left of a lease, and its whole lifetime; each None if unknown."""
+        """Return what is left of a lease, and its whole lifetime; each None if unknown."""
         held, now = self.known(lease), time.monotonic()
         if held is None:
             ends = lease.expires_monotonic

@@ -59,7 +59,7 @@ class ReplyVerdict:
         self.unexpected(reply, what)
 
     def parsed(self, reply: Reply, what: str, parse: Callable[[Any], T]) -> T:
-        """What ``parse`` makes of the reply's data. Raises GatewayError if it cannot."""
+        """Return what ``parse`` makes of the reply's data. Raises GatewayError if it cannot."""
         data = (reply.members or {}).get("data")
         try:
             return parse({} if data is None else data)

@@ -36,7 +36,7 @@ def seal(lease: Lease, secret: str, *, now: datetime) -> dict[str, Any]:
 
 
 def unseal(value: Mapping[str, Any], secret: str, *, now: datetime) -> Lease:
-    """What ``seal`` made, by the same secret. Raises SEALED_LEASE_UNREADABLE."""
+    """Return what ``seal`` made, by the same secret. Raises SEALED_LEASE_UNREADABLE."""
     try:
         lease = Lease(**json.loads(_box(secret).decrypt(str(value["sealed"]).encode())))
         if value["expires"] is None:

@@ -22,7 +22,7 @@ class Looks(Generic[T]):
         self._running: dict[str, tuple[float, asyncio.Future[T]]] = {}
 
     async def look(self, name: str, function: Callable[[], T]) -> T:
-        """What ``function`` returns or raises; that of the look which is under way, if there is one.
+        """Return what ``function`` returns or raises; that of the look which is under way, if there is one.
 
         Raises TimeoutError once the look has taken longer than the patience, and at once while such a one goes on.
         """

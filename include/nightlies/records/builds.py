@@ -173,7 +173,7 @@ def rebuilt_as(bind: Bind, artifact: int | None, sha256: str | None) -> str | No
 
 
 def seen_of(bind: Bind, slot: str, build_date: date) -> frozenset[tuple[int, datetime]]:
-    """What changes whenever a build of that date is recorded; for `record_build`."""
+    """Return what changes whenever a build of that date is recorded; for `record_build`."""
     with reading(bind) as connection:
         query = select(builds.c.id, builds.c.updated_at).where(builds.c.slot == slot, builds.c.build_date == build_date)
         return frozenset((row.id, row.updated_at) for row in connection.execute(query.with_for_update()))

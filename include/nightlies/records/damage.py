@@ -73,7 +73,7 @@ class Damage:
 
 
 def of_report(report: CheckReport) -> tuple[Damage, ...]:
-    """What a check has found of it."""
+    """Return what a check has found of it."""
     return tuple(Damage(lost.hash.key, printable(lost.path), lost.what, lost.stored) for lost in report.lost)
 
 
@@ -155,7 +155,7 @@ def look_again(bind: Bind, fqrn: str, store: Store, among: Iterable[Damage]) -> 
 
 
 def _is_whole(store: Store, key: str) -> bool:
-    """Whether the stored bytes have the hash by which they are named."""
+    """Tell whether the stored bytes have the hash by which they are named."""
     name = hash_of_key(key)
     digest = hasher(name.algorithm)
     try:

@@ -55,7 +55,7 @@ def record(bind: Bind, decided: Iterable[LinkRecord]) -> None:
 
 
 def history(bind: Bind, fqrn: str, path: str, *, limit: int = 100) -> tuple[LinkRecord, ...]:
-    """What was decided of a link or tag, the newest first."""
+    """Return what was decided of a link or tag, the newest first."""
     query = select(links).where(links.c.place == place(fqrn, path)).order_by(links.c.id.desc()).limit(limit)
     with reading(bind) as connection:
         return tuple(

@@ -176,7 +176,7 @@ def publications_of_build(bind: Bind, build: int) -> tuple[Publication, ...]:
 
 
 def open_elsewhere(bind: Bind, run_id: str, fqrn: str, destinations: Iterable[str]) -> dict[str, str]:
-    """Which of these destinations other runs still have to publish, with the name of the latest such run."""
+    """Return which of these destinations other runs still have to publish, with the name of the latest such run."""
     places = [place(fqrn, path) for path in destinations]
     query = select(publications.c.destination, publications.c.run_id).where(
         publications.c.place.in_(places),
@@ -209,7 +209,7 @@ def note_installed(bind: Bind, fqrn: str, destination: str, sha256: str, nested:
 
 
 def waiting_changesets(bind: Bind, fqrn: str) -> tuple[Publication, ...]:
-    """What runs have prepared for a repository and not published yet."""
+    """Return what runs have prepared for a repository and not published yet."""
     waits = (
         publications.c.repository == fqrn,
         publications.c.changeset.is_not(None),
@@ -239,7 +239,7 @@ def rehash(bind: Bind, replaced: Mapping[str, str]) -> int:
 
 
 def history(bind: Bind, fqrn: str, destination: str, *, limit: int = 100) -> tuple[Publication, ...]:
-    """What became of a destination over the runs, the newest first."""
+    """Return what became of a destination over the runs, the newest first."""
     where = publications.c.place == place(fqrn, destination)
     return _all(bind, _joined().where(where).order_by(*_NEWEST).limit(limit))
 
@@ -272,7 +272,7 @@ def artifact_that_became(bind: Bind, fqrn: str, destination: str, nested: str) -
 
 
 def earlier_destinations(bind: Bind, publication: Publication) -> tuple[str, ...]:
-    """Where the same project of the same slot was published before, its own platform first, then the newest.
+    """Return where the same project of the same slot was published before, its own platform first, then the newest.
 
     Looked for among the project's newest artifacts, so that it costs the same however old the ledger is.
     """
@@ -375,7 +375,8 @@ def _all(bind: Bind, query: Any) -> tuple[Publication, ...]:
 
 
 def _published(connection: Connection, publication: Publication, platform: ColumnElement[bool]) -> list[str]:
-    """Where the newest artifacts of the project on these platforms were published, what was published last first."""
+    """Return where the newest artifacts of the project on these platforms were published, what was published last
+    first."""
     newest = (
         select(artifacts.c.id)
         .join(builds, artifacts.c.build == builds.c.id)

@@ -107,7 +107,7 @@ def of_run(bind: Bind, run: str) -> dict[Suite, QualityRecord]:
 
 
 def blocked(bind: Bind, slot: str, build_id: str, settings: QualitySettings | None) -> list[QualityRecord]:
-    """Which suites that block the slot's builds rejected this one, in the newest run that asked them."""
+    """Return which suites that block the slot's builds rejected this one, in the newest run that asked them."""
     return _blocking(_records(bind, quality.c.slot == slot, quality.c.build_id == build_id), settings)
 
 

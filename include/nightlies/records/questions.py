@@ -50,7 +50,7 @@ class Question:
 
     @property
     def outcome(self) -> str:
-        """What became of it, in words."""
+        """Return what became of it, in words."""
         comment = f": {self.comment}" if self.comment else ""
         when = f"{self.answered_at:%Y-%m-%d %H:%M} UTC" if self.answered_at else ""
         match self.answer:
@@ -179,7 +179,7 @@ def of_run(bind: Bind, run: str) -> tuple[Question, ...]:
 
 
 def bound_of(bind: Bind, question_id: int) -> tuple[Bound, ...]:
-    """What the answer to a question binds."""
+    """Return what the answer to a question binds."""
     query = select(bound_table).where(bound_table.c.question == question_id).order_by(bound_table.c.name)
     with reading(bind) as connection:
         rows = connection.execute(query).mappings().all()
@@ -203,7 +203,7 @@ def newest(bind: Bind, runs: Sequence[str], digests: Iterable[str]) -> dict[str,
 
 
 def prepared(bind: Bind, digests: Iterable[str]) -> dict[str, Prepared]:
-    """What these changesets hold, by their digests."""
+    """Return what these changesets hold, by their digests."""
     wanted, found = list(digests), dict[str, Prepared]()
     columns = (changesets.c.digest, changesets.c.source_sha256, changesets.c.root_hash, changesets.c.created_at)
     with reading(bind) as connection:

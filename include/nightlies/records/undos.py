@@ -31,7 +31,7 @@ def note(bind: Bind, run: str, fqrn: str, paths: Iterable[str], *, now: datetime
 
 
 def of_run(bind: Bind, run: str, fqrn: str) -> tuple[str, ...]:
-    """What the run created in a repository, by path."""
+    """Return what the run created in a repository, by path."""
     query = select(created.c.path).where(created.c.run_id == run, created.c.repository == fqrn)
     with reading(bind) as connection:
         return tuple(sorted(connection.scalars(query)))
@@ -87,7 +87,7 @@ def record(bind: Bind, taken: Iterable[Undone]) -> None:
 
 
 def of_build(bind: Bind, build: int) -> dict[tuple[int, str], Undone]:
-    """What is undone of a build, by artifact and its sum: a rebuilt artifact is another one."""
+    """Return what is undone of a build, by artifact and its sum: a rebuilt artifact is another one."""
     query = (
         select(undone)
         .join(artifacts, undone.c.artifact == artifacts.c.id)
@@ -100,7 +100,7 @@ def of_build(bind: Bind, build: int) -> dict[tuple[int, str], Undone]:
 
 
 def of_artifact(bind: Bind, artifact: int, sha256: str | None) -> Undone | None:
-    """Who took an artifact (its row in the ledger, of that sum) back; None: it was not, or it may come again."""
+    """Return who took an artifact (its row in the ledger, of that sum) back; None: it was not, or it may come again."""
     query = select(undone).where(
         undone.c.artifact == artifact, undone.c.artifact_sha256 == sha256, undone.c.lifted_at.is_(None)
     )

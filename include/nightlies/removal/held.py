@@ -159,7 +159,7 @@ class BuildReader:
         return self._dates[build_id]
 
     def _links(self, tree: Revision) -> dict[str, str]:
-        """Where every symbolic link leads that is in no tree of an artifact."""
+        """Return where every symbolic link leads that is in no tree of an artifact."""
         found: dict[str, str] = {}
         pending = [NestedRef("", tree.root_hash, 0)]
         while pending:
@@ -187,7 +187,7 @@ class BuildReader:
         return any(build_of_directory(slot, place) is not None for slot in self._slots for place in above)
 
     def _places(self, tree: Revision, directory: str) -> Iterator[str]:
-        """Where artifacts of a build are, trees and links."""
+        """Yield where artifacts of a build are, trees and links."""
         catalog = tree.catalog_at(directory)
         yield from (reference.path for reference in catalog.nested())
         yield from (path for path in catalog.symlinks() if is_below(path, directory))
@@ -197,7 +197,7 @@ class BuildReader:
         return record.slot == self.slot.name and parts.get("build_id") in (None, record.build_id)
 
     def _by_a_night(self, record: ProvenanceRecord, build: HeldBuild) -> bool:
-        """Whether a night of the build's own date published it, not a backfill and not a person."""
+        """Tell whether a night of the build's own date published it, not a backfill and not a person."""
         if not began_by_itself(record.run_id):
             return False
         night = build.key.date - timedelta(days=self.slot.date_offset)

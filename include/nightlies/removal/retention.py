@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def plan_retention(site: Site, slot_name: str, *, now: datetime) -> RetentionPlan:
-    """What the slot's rules make of the builds in the current revision. `now` is aware. Changes nothing.
+    """Return what the slot's rules make of the builds in the current revision. `now` is aware. Changes nothing.
 
     Raises SettingsError for a slot without `retention`, CvmfsError, StoreError and LedgerError.
     """
@@ -163,7 +163,7 @@ class _Removal:
 
 
 def _digest_of(plan: RetentionPlan) -> str:
-    """What an approval binds: the builds that go, and what each holds; not the revision."""
+    """Return what an approval binds: the builds that go, and what each holds; not the revision."""
     builds = [(decision.build.directory, decision.build.nested_hash) for decision in plan.expired]
     return approval.retention_digest(plan.repository, plan.slot, builds)
 

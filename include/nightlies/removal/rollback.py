@@ -240,7 +240,7 @@ def _known_as(site: Site, replaced: Mapping[str, str]) -> None:
 
 
 def _is_back(current: Revision, reverted: RevertedArtifact) -> bool:
-    """Whether what went is at its destination again."""
+    """Tell whether what went is at its destination again."""
     reference = current.nested_at(reverted.destination)
     return reverted.before is not None and reference is not None and str(reference.hash) == reverted.before.nested_hash
 
@@ -277,7 +277,7 @@ def _tags(site: Site, attempt: Attempt, done: RolledBack, reason: str) -> list[L
 def _provenance(
     common: ProvenanceRecord, content: RevertedContent, before: Revision, after: Revision
 ) -> Iterator[ProvenanceRecord]:
-    """Who took away or brought back each destination, link and other topmost path."""
+    """Yield who took away or brought back each destination, link and other topmost path."""
     for reverted in content.artifacts:
         artifact = reverted.record.artifact
         own = replace(

@@ -159,7 +159,7 @@ class SeenRollback:
         return cls(str(plan.head.manifest.root), str(plan.tag.hash), tuple(tag.name for tag in plan.lost))
 
     def digest(self, fqrn: str) -> str:
-        """What an approval binds."""
+        """Return what an approval binds."""
         return approval.rollback_digest(fqrn, self.from_root, self.to_root, self.tags_lost)
 
     def to_json(self) -> dict[str, Any]:
@@ -341,12 +341,12 @@ def require_whole(preview: RollbackPreview) -> None:
 
 
 def goal_of(wish: RollbackWish) -> str:
-    """Where it goes back to, in words."""
+    """Return where it goes back to, in words."""
     return f"tag {wish.target}" if isinstance(wish.target, str) else f"revision {wish.target}"
 
 
 def compare(site: Site, fqrn: str, before: Revision, after: Revision, *, presence: bool = False) -> RevertedContent:
-    """What differs for readers, by what the ledger knows of builds and links, and entry by entry.
+    """Return what differs for readers, by what the ledger knows of builds and links, and entry by entry.
 
     ``presence``: look whether the store has the objects that only the later one names. An earlier one that lost a
     catalog is not compared: going back is the way out. Raises what reading the later one raises.

@@ -149,7 +149,7 @@ log = logging.getLogger(__name__)
 
 
 def plan_undo(site: Site, wish: Wish) -> UndoPlan:
-    """What undoing would do to the current revision. Raises SettingsError, BuildUnknown, UnknownChoice."""
+    """Return what undoing would do to the current revision. Raises SettingsError, BuildUnknown, UnknownChoice."""
     slot = site.settings.slot(wish.slot)
     build = builds.build(site.ledger, slot.name, wish.build_id)
     if build is None:
@@ -276,7 +276,7 @@ def _look(
 def earlier_bytes(
     ledger: Bind, build: BuildRecord, record: ArtifactRecord, where: str, head: Repository
 ) -> Predecessor | None:
-    """What was there before the artifact was rebuilt, if a tag names a revision that has it.
+    """Return what was there before the artifact was rebuilt, if a tag names a revision that has it.
 
     Without a tag a collection may have deleted parts of it unnoticed. Content that was itself undone does not count.
     """

@@ -43,7 +43,7 @@ def links_of_slot(
     *,
     move: bool,
 ) -> tuple[list[MovedLink], list[str]]:
-    """What becomes of the slot's links to the build: they would lead to something that is not whole any more."""
+    """Return what becomes of the slot's links to the build: they would lead to something that is not whole any more."""
     top, found, refused = build_directory(slot, build.build_id, build_date=build.date), [], []
     for path in leading_to(slot, tree, top):
         if not move:

@@ -19,12 +19,12 @@ ALL = "*"
 
 
 def is_taken(slot: Slot, project: str, platform: str) -> bool:
-    """Whether the slot installs it at all."""
+    """Tell whether the slot installs it at all."""
     return (not slot.projects or project in slot.projects) and (not slot.platforms or platform in slot.platforms)
 
 
 def is_required(slot: Slot, project: str, platform: str) -> bool:
-    """Whether a build without it is not complete."""
+    """Tell whether a build without it is not complete."""
     required, optional = slot.required, slot.optional
     if not is_taken(slot, project, platform) or slot.does_without(project, platform):
         return False
@@ -36,7 +36,7 @@ def is_required(slot: Slot, project: str, platform: str) -> bool:
 
 
 def required_pairs(slot: Slot, listed: Iterable[Pair]) -> tuple[Pair, ...]:
-    """What a build that lists these must have: of these what is required, and what the slot names itself."""
+    """Return what a build that lists these must have: of these what is required, and what the slot names itself."""
     projects = slot.required.projects or slot.projects
     platforms = slot.required.platforms or slot.platforms
     named = [(project, platform) for project in projects for platform in platforms]
@@ -99,7 +99,7 @@ def readiness(
     last_try: bool,
     ended: Mapping[str, str] = MappingProxyType({}),
 ) -> DependencyVerdict:
-    """Whether an artifact that needs these may go in; `publications` of its run, by `project/platform`.
+    """Tell whether an artifact that needs these may go in; `publications` of its run, by `project/platform`.
 
     What the run does not have binds nothing. `last_try`: nothing is going to be tried again any more. `ended`: the
     artifacts whose publishing task had ended before `publications` were read, with the task and its state.
@@ -139,7 +139,7 @@ def held_back(
     listed: Collection[str],
     expected: Callable[[str, str], bool],
 ) -> dict[str, str]:
-    """Which of a pass's new artifacts do not go in with it, for the sake of what they depend on, and why.
+    """Return which of a pass's new artifacts do not go in with it, for the sake of what they depend on, and why.
 
     A pass before the last one tries nothing again, so that a dependency which failed, was skipped or is in another run
     settles nothing by then; nor does one that is `expected` and not `listed` yet. What depends on these waits, and so

@@ -44,7 +44,8 @@ def build_of_directory(slot: Slot, path: str) -> Mapping[str, str] | None:
 
 
 def build_of_tag(slot: Slot, name: str) -> Mapping[str, str] | None:
-    """What a tag's name contains by the slot's template, as `build_of_directory`; None for a tag of another kind."""
+    """Return what a tag's name contains by the slot's template, as `build_of_directory`; None for a tag of another
+    kind."""
     return None if slot.tag is None else _read(slot.tag, slot, name)
 
 

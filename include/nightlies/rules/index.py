@@ -295,7 +295,8 @@ def _artifacts(listed: list[Any], store: str | None) -> tuple[tuple[Artifact, ..
 
 
 def _united(entries: Sequence[Artifact]) -> Artifact:
-    """One artifact that is listed several times as the very same file: after all that any entry wants before it."""
+    """Return one artifact that is listed several times as the very same file: after all that any entry wants before
+    it."""
     needs = dict.fromkeys(name for entry in entries for name in entry.dependencies)
     return replace(entries[0], dependencies=tuple(needs), priority=max(entry.priority for entry in entries))
 
@@ -318,7 +319,7 @@ def _artifact(item: object, store: str | None) -> Artifact:
 
 
 def _described(error: ValidationError) -> tuple[str, str]:
-    """What is wrong with the first field that is, and what helps."""
+    """Return what is wrong with the first field that is, and what helps."""
     fault = first_fault(error)
     what, cure = fault.raised.args if fault.raised else (fault.what, _ADD if fault.kind == "missing" else _RETYPE)
     return f"`{fault.where or 'the name of a field'}` {what}", cure

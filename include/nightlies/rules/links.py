@@ -48,7 +48,7 @@ class LinkDecision:
 
 
 def folder_of(links: Links, slot: str) -> str:
-    """Where a slot's links are."""
+    """Return where a slot's links are."""
     return fill(links.folder, {"slot": slot})
 
 
@@ -73,7 +73,7 @@ def all_links_of(slot: Slot) -> tuple[str, ...]:
 
 
 def decide(path: str, wanted: BuildKey, target: str, present: Present) -> LinkDecision:
-    """Whether a link may lead to the build `wanted`, whose directory is `target`, given what it leads to now."""
+    """Tell whether a link may lead to the build `wanted`, whose directory is `target`, given what it leads to now."""
 
     def found(state: LinkState, reason: str) -> LinkDecision:
         return LinkDecision(path, target, state, reason)

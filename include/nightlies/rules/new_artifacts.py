@@ -23,7 +23,7 @@ class Compared:
 
 
 def compared(index: BuildIndex, before: BuildRecord | None) -> Compared:
-    """What to go by, given what the ledger has of the build.
+    """Return what to go by, given what the ledger has of the build.
 
     An index that is older than one that was seen (`serial`, else `created`) counts for nothing: the artifacts are those
     that were listed before. One that has neither is taken, and the earlier values still hold for the next. One
@@ -63,7 +63,7 @@ def compared(index: BuildIndex, before: BuildRecord | None) -> Compared:
 
 
 def older(index: BuildIndex, serial: int | None, created: datetime | None) -> str:
-    """Why an index is older than a version with that serial and time; nothing if it is not.
+    """Return why an index is older than a version with that serial and time; nothing if it is not.
 
     Serials decide where both have one and they differ: a builder's clock may be set back.
     """
@@ -154,7 +154,7 @@ def arrivals(
 
 
 def _obstacle(kind: str, known: Sequence[Publication]) -> str:
-    """Why what depends on an artifact of that kind cannot go in now; nothing if it can."""
+    """Return why what depends on an artifact of that kind cannot go in now; nothing if it can."""
     if kind == "failed":
         newest = max(known, key=lambda publication: publication.updated_at)
         return f"failed in an earlier pass: {newest.reason}"

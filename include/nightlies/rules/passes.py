@@ -22,7 +22,7 @@ LONGEST_PAUSE_S = 300.0
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether an error means that a service cannot be reached, so that only waiting helps."""
+    """Tell whether an error means that a service cannot be reached, so that only waiting helps."""
     return isinstance(error, NightshiftError) and error.outage
 
 
@@ -43,7 +43,7 @@ ELSEWHERE = "elsewhere"
 
 
 def by_artifact(slot: Slot) -> bool:
-    """Whether its nights may begin with their first artifact."""
+    """Tell whether its nights may begin with their first artifact."""
     return slot.begins is not Begins.SCHEDULE
 
 
@@ -94,7 +94,7 @@ _BY_ITSELF = re.compile(r"(scheduled__|asset_triggered__|night__(?!.*(manual|bac
 
 
 def began_by_itself(run: str) -> bool:
-    """Whether a run (`<dag>/<run id>`, as records name it) was neither a backfill nor begun by a person."""
+    """Tell whether a run (`<dag>/<run id>`, as records name it) was neither a backfill nor begun by a person."""
     return _BY_ITSELF.fullmatch(run.partition("/")[2]) is not None
 
 
@@ -204,7 +204,7 @@ def decide(
     fresh_since: datetime | None,
     gather: timedelta | None,
 ) -> PassDecision:
-    """What to do after a look. `fresh_since`: when an artifact was first seen that no pass has taken yet.
+    """Return what to do after a look. `fresh_since`: when an artifact was first seen that no pass has taken yet.
 
     `gather`: how long it waits for others to come with it, since each pass costs some seconds of its own; None: until
     the night ends, for a night of a single pass.

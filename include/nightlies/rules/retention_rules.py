@@ -42,7 +42,7 @@ class HeldBuild:
     protected: str = ""
 
     def counts(self, today: date) -> bool:
-        """Whether it takes one of the places of the newest builds."""
+        """Tell whether it takes one of the places of the newest builds."""
         return self.dated and not self.empty and not self.is_of_future(today)
 
     def is_of_future(self, today: date) -> bool:
@@ -98,7 +98,8 @@ class RetentionDecision:
 def decide(
     builds: Collection[HeldBuild], rules: Retention, *, now: datetime, today: date
 ) -> tuple[RetentionDecision, ...]:
-    """What the rules make of these builds, the newest first. `today`: the build date that ages are counted from."""
+    """Return what the rules make of these builds, the newest first. `today`: the build date that ages are counted
+    from."""
     ordered = sorted(builds, key=lambda build: (build.key, build.directory), reverse=True)
     reasons: dict[str, list[str]] = {}
     before = 0
@@ -114,7 +115,7 @@ def decide(
 
 
 def _reasons(build: HeldBuild, rules: Retention, before: int, now: datetime, today: date) -> Iterator[str]:
-    """Why a build stays by itself. `before`: how many of the places were taken by newer builds."""
+    """Yield why a build stays by itself. `before`: how many of the places were taken by newer builds."""
     age = (today - build.key.date).days
     if build.protected:
         yield build.protected
@@ -170,7 +171,7 @@ def _some(what: str, names: Sequence[str]) -> str:
 
 
 def reached(link: str, links: Mapping[str, str], directories: Collection[str]) -> frozenset[str]:
-    """Which of these directories a link leads to or through, other links on the way followed.
+    """Return which of these directories a link leads to or through, other links on the way followed.
 
     `links`: by its path, the absolute path that each link of the repository leads to.
     """

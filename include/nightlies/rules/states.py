@@ -25,12 +25,12 @@ class State(Enum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more happens by itself."""
+        """Tell whether nothing more happens by itself."""
         return self in ENDED
 
     @property
     def good(self) -> bool:
-        """Whether the artifact is in the repository."""
+        """Tell whether the artifact is in the repository."""
         return self in {State.PUBLISHED, State.UNCHANGED}
 
 
@@ -135,7 +135,7 @@ class MoveDecision:
 def decide(
     current: State, to: State, *, phase: Phase, try_number: int, recorded_try: int, last_phase: Phase | None = None
 ) -> MoveDecision:
-    """Whether try `try_number` of `phase` may move a publication from `current` to `to`.
+    """Tell whether try `try_number` of `phase` may move a publication from `current` to `to`.
 
     `recorded_try` is the last try of that phase that moved it (0: none yet), `last_phase` the phase that moved it last.
     The same move by the same try again is a REPEAT: its answer was lost, and nothing is to be done.

@@ -133,7 +133,7 @@ def require_no_approval(site: Site, fqrn: str) -> None:
 
 
 def settings_of(site: Site, fqrn: str) -> Approval:
-    """How a repository asks for approval; the defaults where a run asks for one without it."""
+    """Return how a repository asks for approval; the defaults where a run asks for one without it."""
     return site.settings.repository(fqrn).approval or Approval()
 
 
@@ -164,7 +164,7 @@ def tell_refused(site: Site, question: Question, *, url: str | None, now: dateti
 
 
 def tree_digest_of(fqrn: str, destination: str, source_sha256: str | None, root: object) -> str:
-    """What an approval binds of a changeset."""
+    """Return what an approval binds of a changeset."""
     return approval.tree_digest(fqrn, destination, source_sha256=source_sha256 or "", root=str(root))
 
 

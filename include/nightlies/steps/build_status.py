@@ -31,7 +31,7 @@ SHOWN = 3
 def fresh_artifacts(
     ledger: Bind, slot: Slot, night: Night, index: BuildIndex, build: BuildRecord | None, now: datetime
 ) -> Arrivals:
-    """What of an index this pass of the night is to take."""
+    """Return what of an index this pass of the night is to take."""
     taken = [artifact for artifact in index.artifacts if is_taken(slot, artifact.project, artifact.platform)]
     known = () if build is None else records.publications_of_build(ledger, build.id)
     # a partial build lists what changed: what else it depends on is in its parent build
@@ -60,7 +60,7 @@ class Watch:
     _notes: list[str] = field(default_factory=list)
 
     def look(self, now: datetime) -> PassDecision:
-        """What the night does next. Raises SettingsError once the slot is not configured any more."""
+        """Return what the night does next. Raises SettingsError once the slot is not configured any more."""
         site = self.connect()
         slot = site.settings.slot(self.night.slot)
         try:

@@ -39,7 +39,8 @@ class Pruned:
 
 
 def look_at_whitelist(site: Site, attempt: Attempt, fqrn: str) -> float:
-    """How many days the whitelist lasts that readers see. Nothing is signed here: the master key is on no worker.
+    """Return how many days the whitelist lasts that readers see. Nothing is signed here: the master key is on no
+    worker.
 
     Raises NotWell when fewer than the repository's ``care.whitelist_days`` are left, WhitelistExpired when none are.
     """

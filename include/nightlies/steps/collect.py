@@ -116,7 +116,7 @@ def file_name(run: str) -> str:
 
 
 def busy_at(site: Site, fqrn: str) -> str | None:
-    """Who holds a lease in a repository; None while none is held. Raises GatewayError."""
+    """Return who holds a lease in a repository; None while none is held. Raises GatewayError."""
     with site.gateway(fqrn) as client:
         lease = client.holder(fqrn, "")
     return None if lease is None else f"{lease.path or '/'} is held by {lease.hostname!r}"

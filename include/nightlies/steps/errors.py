@@ -131,7 +131,7 @@ class DependencyPending(StepError):
         super().__init__(f"artifact {artifact}: {reason}; {self.hint}")
 
     def why_given_up(self, waited_s: float) -> str:
-        """What is recorded and shown once it was waited for in vain."""
+        """Return what is recorded and shown once it was waited for in vain."""
         return f"{self}; waited for {waited_s:.0f} s. See why that is so, then clear the run from its plan on."
 
 

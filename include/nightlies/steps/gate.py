@@ -129,7 +129,7 @@ def missing_line(publication: Publication, *, dry_run: bool) -> list[str]:
 def missing_of_build(
     slot: Slot, night: Night, build: BuildRecord | None, publications: Sequence[Publication]
 ) -> list[str]:
-    """What the slot or the build's index wants and no publication is for."""
+    """Return what the slot or the build's index wants and no publication is for."""
     if build is None:
         return [f"slot {slot.name}: no build for {night.date} was planned; see why the plan failed"]
     planned = {(publication.project, publication.platform) for publication in publications}
@@ -160,7 +160,8 @@ def missing_of_build(
 
 
 def quality_of_run(ledger: Bind, run: str, slot: Slot) -> list[str]:
-    """Which suites of the quality gate keep the run's build back, and which should have judged it and did not."""
+    """Return which suites of the quality gate keep the run's build back, and which should have judged it and did
+    not."""
     if slot.quality is None:
         return []
     found, lines = quality.of_run(ledger, run), []
@@ -181,7 +182,8 @@ def withdrawn_from_build(
     publications: Sequence[Publication],
     every: Sequence[Publication],
 ) -> list[str]:
-    """What is required, was listed once and is not any more, and no run has published; `every` publication of it."""
+    """Return what is required, was listed once and is not any more, and no run has published; `every` publication of
+    it."""
     planned = {publication.artifact for publication in publications}
     good = {(publication.artifact, publication.artifact_sha256) for publication in every if publication.state.good}
     rejected = {(artifact.project, artifact.platform) for artifact in build.rejected}
@@ -201,7 +203,7 @@ def withdrawn_from_build(
 def optional_of_build(
     slot: Slot, night: Night, build: BuildRecord | None, publications: Sequence[Publication]
 ) -> list[str]:
-    """What the index lists, cannot be taken, and is optional."""
+    """Return what the index lists, cannot be taken, and is optional."""
     if build is None:
         return []
     planned = {(publication.project, publication.platform) for publication in publications}

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def prepare_inherited(site: Site, attempt: Attempt, batch: Batch) -> BatchOutcome:
-    """What there is to do before approval can be asked for: trees become changesets; links wait as they are.
+    """Return what there is to do before approval can be asked for: trees become changesets; links wait as they are.
 
     One that fails is recorded with its reason and stops no other; an outage that the attempt outlasts is raised.
     """
@@ -157,7 +157,7 @@ def _move(ledger: Bind, attempt: Attempt, batch: Batch, item: Item, steps: Seque
 
 
 def _not_approved(site: Site, batch: Batch, item: Item, root: str) -> NotApproved | None:
-    """Why this link must not be set to the tree that is there now; None if it may be."""
+    """Return why this link must not be set to the tree that is there now; None if it may be."""
     if batch.dry_run:
         return None
     digest = link_digest(batch.repository, item.destination, target=item.inherits or "", root=root)

@@ -51,7 +51,7 @@ class Completeness:
         self._look_at_ledger()
 
     def lacking(self, tree: Revision) -> list[str]:
-        """What is missing in that revision, each with its reason; nothing if the build is whole."""
+        """Return what is missing in that revision, each with its reason; nothing if the build is whole."""
         gone = []
         for pair, (where, recorded) in self._wanted.items():
             if not _stands(tree, where, recorded):
@@ -89,7 +89,8 @@ class Completeness:
         self._faults += map(str, quality.blocked(self._bind, slot.name, build.build_id, slot.quality))
 
     def _recorded(self, record: ArtifactRecord) -> tuple[str, str]:
-        """Where an artifact is to be, and the nested catalog that it became there; "" if it never was published."""
+        """Return where an artifact is to be, and the nested catalog that it became there; "" if it never was
+        published."""
         artifact = record.artifact
         where = destination_of(self._slot, self.build, artifact)
         return where, records.recorded_nested_hash(self._bind, self._slot.repository, where, artifact.sha256) or ""
@@ -176,7 +177,7 @@ def set_links(site: Site, attempt: Attempt, fqrn: str, change: LinkChange) -> tu
 
 
 def _topmost_missing(view: Revision, path: str) -> str:
-    """Where the lease for a link has to be: the parent of a lease's path must be there."""
+    """Return where the lease for a link has to be: the parent of a lease's path must be there."""
     return next((above for above in ancestors(path) if view.lookup(above) is None), path)
 
 

@@ -48,7 +48,7 @@ class Inherited:
 def inherited(
     ledger: Bind, slot: Slot, index: BuildIndex, before: BuildRecord | None, tree: Revision
 ) -> tuple[tuple[Inherited, ...], tuple[str, ...]]:
-    """What the build takes from its base, and notes on what is optional and not to be had.
+    """Return what the build takes from its base, and notes on what is optional and not to be had.
 
     What the build listed itself once is not taken from elsewhere. Raises BaseUnusable, before anything is changed, if
     the base is not in the ledger, of another date, not complete, or lacks something that this build requires.
@@ -108,8 +108,8 @@ def _offered(
 
 
 def _never_had(ledger: Bind, slot: Slot, base: BuildRecord) -> dict[tuple[str, str], str]:
-    """What the base itself should have and has no artifact of, and why: what its index refused, and what a base that is
-    partial did not take yet from its parent builds."""
+    """Return what the base itself should have and has no artifact of, and why: what its index refused, and what a base
+    that is partial did not take yet from its parent builds."""
     has = {(record.artifact.project, record.artifact.platform) for record in base.artifacts}
     found = {
         (artifact.project, artifact.platform): f"rejected: {artifact.reason}"
@@ -220,7 +220,7 @@ def plan_night(site: Site, attempt: Attempt, night: Night, *, max_mapped: int = 
 
 
 def plan_publication(site: Site, attempt: Attempt, request: PublicationRequest) -> Plan:
-    """One tree or tarball by hand, as a run of one batch.
+    """Return one tree or tarball by hand, as a run of one batch.
 
     Raises SettingsError, SourceNotAllowed, DestinationError or TagError before anything is done.
     """

@@ -266,7 +266,7 @@ def _require_ours(ledger: Bind, repository: Repository, item: Item, changeset: C
 
 
 def _would(repository: Repository, batch: Batch, item: Item, changeset: Changeset) -> str:
-    """What the real run would do with the changeset. Raises DestinationError, as it would."""
+    """Return what the real run would do with the changeset. Raises DestinationError, as it would."""
     path, view = item.destination, repository.revision
     if is_tree(view.nested_at(path), changeset.root):
         return f"revision {repository.manifest.revision} holds this very tree, nothing would be published"
@@ -279,7 +279,7 @@ def _would(repository: Repository, batch: Batch, item: Item, changeset: Changese
 
 
 def figures_of(changeset: Changeset, *, seconds: float) -> Figures:
-    """What the ledger keeps of a changeset beside the changeset itself."""
+    """Return what the ledger keeps of a changeset beside the changeset itself."""
     return Figures(
         # the sum of what really was read: a publication by hand announces none
         artifact_sha256=changeset.source_sha256,

@@ -115,8 +115,8 @@ def _skipped(
 
 
 def _overtaken(ledger: Bind, publication: Publication) -> Move | None:
-    """Why it is skipped if its build was rebuilt since it was planned, as a slower run would undo the rebuild, or if
-    it was undone."""
+    """Return why it is skipped if its build was rebuilt since it was planned, as a slower run would undo the rebuild,
+    or if it was undone."""
     if publication.artifact is None:
         return None
     listed = builds.rebuilt_as(ledger, publication.artifact, publication.artifact_sha256)
@@ -227,8 +227,8 @@ def _publish_one(
 
 
 def _is_for_us(stale: Exception, publication: Publication) -> bool:
-    """Whether this try prepares the tree again: at once if objects are gone; if another publication came in between,
-    only a later try than the one that failed because of that, and it derives from what is there now."""
+    """Tell whether this try prepares the tree again: at once if objects are gone; if another publication came in
+    between, only a later try than the one that failed because of that, and it derives from what is there now."""
     return isinstance(stale, PrepareAgain) or publication.code in {BaseChanged.code, BaseMoved.code}
 
 

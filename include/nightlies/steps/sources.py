@@ -92,7 +92,7 @@ def opened_at(store: Store, key: str, item: Item, limits: ArtifactLimits) -> Tre
 
 
 def source_limits(limits: ArtifactLimits) -> SourceLimits:
-    """What an artifact may hold, in the words of those who read it."""
+    """Return what an artifact may hold, in the words of those who read it."""
     return SourceLimits(members=limits.members, bytes=int(limits.bytes), file_bytes=int(limits.file_size))
 
 
@@ -154,7 +154,7 @@ def read_again(
 
 
 def index_version(site: Site, slot: Slot, wanted: date) -> object:
-    """What changes whenever the index or its signature is written again; None while there is no index."""
+    """Return what changes whenever the index or its signature is written again; None while there is no index."""
     store, key = site.store(slot.store), index_place(slot, wanted)
     keys = [key] if slot.index_signature is None else [key, key + slot.index_signature.suffix]
     found = [store.head(candidate) for candidate in keys]

@@ -124,12 +124,12 @@ class Batch:
 
     @property
     def name(self) -> str:
-        """What the batch is called in a list: its artifact, or the first of several and how many more."""
+        """Return what the batch is called in a list: its artifact, or the first of several and how many more."""
         first = self.items[0].name if self.items else "empty"
         return first if len(self.items) < 2 else f"{first} and {len(self.items) - 1} more"
 
     def key(self, item: Item) -> PublicationKey:
-        """What names this item's publication in the ledger."""
+        """Return what names this item's publication in the ledger."""
         return PublicationKey(self.repository, item.destination, self.run)
 
     @classmethod
@@ -192,12 +192,12 @@ class BatchOutcome:
     failures: dict[str, Exception] = field(default_factory=dict)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """What a task returns for people to read; names, states, digests and figures only."""
+        """Return what a task returns for people to read; names, states, digests and figures only."""
         return [summary(publication) for publication in self.done]
 
 
 def summary(publication: Publication) -> dict[str, Any]:
-    """One publication as a task reports it."""
+    """Return one publication as a task reports it."""
     return {
         "destination": publication.destination,
         "state": publication.state.value,

@@ -142,7 +142,8 @@ def tidy_run(site: Site, attempt: Attempt, batches: Sequence[Batch]) -> tuple[st
 
 
 def _is_for_another(ledger: Bind, publication: Publication) -> bool:
-    """Whether another run installs there: skipped, because the build lists it with another sum since it was planned."""
+    """Tell whether another run installs there: skipped, because the build lists it with another sum since it was
+    planned."""
     skipped = publication.state is State.SKIPPED
     return skipped and builds.rebuilt_as(ledger, publication.artifact, publication.artifact_sha256) is not None
 

@@ -82,7 +82,7 @@ class Record:
     began: datetime
 
     def format(self) -> str:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return json.dumps(
             {"token": self.token, "owner": self.holder, "path": self.path, "began": self.began.isoformat()},
             ensure_ascii=True,
@@ -185,7 +185,7 @@ class Commands:
     # -- transactions
 
     def look(self) -> list[str]:
-        """Whether a transaction is open, and the record beside it."""
+        """Tell whether a transaction is open, and the record beside it."""
         return _shell(_LOOK, self.marker, self.record)
 
     def forget(self) -> list[str]:
@@ -233,7 +233,7 @@ class Commands:
 
     @property
     def archive(self) -> str:
-        """Where an archive is spooled on the node."""
+        """Return where an archive is spooled on the node."""
         return f"{self.spool}/nightshift.tar"
 
     def spooled(self) -> list[str]:

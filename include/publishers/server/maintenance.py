@@ -92,7 +92,7 @@ class JobLook:
 
     @classmethod
     def parse(cls, output: Sequence[str]) -> JobLook:
-        """What the look printed. Raises FormatError."""
+        """Return what the look printed. Raises FormatError."""
         first, lines = (output[0] if output else ""), tuple(output[1:])
         if first in (Stage.RUNNING.value, Stage.LOST.value):
             return cls(Stage(first), lines=lines)

@@ -63,7 +63,7 @@ class TreeComparison:
     special_bits: bool = False
 
     def difference(self, tree: Revision, packed: NodeArchive, *, contents: bool) -> FirstDifference | None:
-        """What differs at the destination, None if it is the same tree. Raises what reading both raises."""
+        """Return what differs at the destination, None if it is the same tree. Raises what reading both raises."""
         path, wanted = packed.changeset.destination, packed.changeset.statistics.total
         there = tree.lookup(path)
         if there is None or not there.mountpoint:
@@ -215,7 +215,7 @@ class Session:
         return ended
 
     def look(self) -> SeenNode:
-        """Whether a transaction is open, and whether it is one of ours."""
+        """Tell whether a transaction is open, and whether it is one of ours."""
         return SeenNode.parse(self.run(Verb.LOOK, self.commands.look(), quiet=True).lines)
 
     def settle(self) -> None:

@@ -25,7 +25,7 @@ _WAYS = {"stock": Way.SERVER_STOCK, "nightshift": Way.SERVER_OURS, "none": Way.S
 
 
 def packing_for(settings: RepositorySettings, repository: Repository, var: Path) -> Packing:
-    """What packs trees for a repository's node. Raises FormatError for an owner map that cannot be read."""
+    """Return what packs trees for a repository's node. Raises FormatError for an owner map that cannot be read."""
     return Packing(
         settings.fqrn, var / PACKED / settings.fqrn, tree_options(settings.prepare, repository), _lossless(settings)
     )
@@ -71,7 +71,8 @@ def open_server(
 
 
 def address_of(fqrn: str, login: SshLogin, secrets: Secrets) -> NodeAddress:
-    """Where a machine is that has the repository, and how we log in there. The passphrase is asked for when needed."""
+    """Return where a machine is that has the repository, and how we log in there. The passphrase is asked for when
+    needed."""
 
     def passphrase() -> str | None:
         return secrets.get(login.connection).password if login.connection else None

@@ -69,7 +69,7 @@ class Packing:
 
     @classmethod
     def finder(cls, fqrn: str, folder: Path) -> Packing:
-        """One that only finds what was packed."""
+        """Return one that only finds what was packed."""
         return cls(fqrn, folder, DEFAULTS, lambda _operation, _path: None)
 
     def pack(
@@ -157,7 +157,7 @@ class NodeArchive:
             raise PACKED_MISSING(self.changeset.destination, f"{self.path} went away meanwhile") from None
 
     def entries(self, namespaces: tuple[str, ...] = ()) -> Iterator[tuple[Entry, Opener | None]]:
-        """What is in it; without its root and the marker there, which are made on the node."""
+        """Return what is in it; without its root and the marker there, which are made on the node."""
         source = TarSource(self.blocks(), self.changeset.source)
         return (AttributedSource(source, namespaces) if namespaces else source).entries()
 

@@ -342,7 +342,7 @@ class ServerPublisher(NodeUpkeep):
             pause_s = min(pause_s * 2, _POLL_S[1])
 
     def _tagged(self, head: Repository, tag: NewTag, path: str) -> bool:
-        """Whether the tag names a revision that holds what is at the path now."""
+        """Tell whether the tag names a revision that holds what is at the path now."""
         found = next((known for known in head.tags() if known.name == tag.name), None)
         there = head.revision.nested_at(path)
         return (

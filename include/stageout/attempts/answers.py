@@ -150,7 +150,7 @@ class AttemptJudge:
     margin: timedelta
 
     def judge(self, row: Row[Any], file: FileStatus | None, job: JobAnswer) -> FileJudgement:
-        """What becomes of a transfer.
+        """Return what becomes of a transfer.
 
         Args:
             row: The transfer, with the columns `JUDGED` of the monitor; its state is one of AT_FTS.
@@ -247,7 +247,7 @@ class AttemptJudge:
         return FileJudgement(move, settled=True)
 
     def lost_until(self, row: Row[Any]) -> datetime:
-        """How long a copy may write of a job that FTS does not know any more: from when that was seen first."""
+        """Return how long a copy may write of a job that FTS does not know any more: from when that was seen first."""
         until: datetime | None = row.may_write_until
         return until if until is not None else self.now + copy_time(row.size) + self.margin
 
@@ -327,7 +327,8 @@ def may_write_until(file: FileStatus, size: int | None, *, margin: timedelta, no
 
 
 def proves_own_destination(file: FileStatus, failure: FailureReason, job: JobAnswer) -> bool:
-    """Whether what is at the destination after this failure is the attempt's own, so that a later one may replace it.
+    """Tell whether what is at the destination after this failure is the attempt's own, so that a later one may replace
+    it.
 
     A job that does not overwrite looks whether the destination exists before it copies, so there is proof where the
     copy itself had begun: FTS started the file, and

@@ -133,7 +133,7 @@ def queues_of(bind: Bind, ids: Iterable[int]) -> dict[int, TransferQueue]:
 
 
 def queued_files(bind: Bind) -> Counter[Link]:
-    """How many files FTS has of each link."""
+    """Return how many files FTS has of each link."""
     columns = stageout_transfers.c
     counted = select(columns.queue, func.count()).where(columns.state.in_([state.value for state in _QUEUED]))
     with reading(bind) as connection:
@@ -184,7 +184,7 @@ def banned_site(link: Link, sites: Mapping[str, RemoteSite], banned: Collection[
 
 
 def storage_of(url: str) -> str:
-    """What FTS calls the storage of a URL: scheme and host, without a port."""
+    """Return what FTS calls the storage of a URL: scheme and host, without a port."""
     scheme, _, rest = url.partition("://")
     if scheme == "file":
         return "file://localhost"

@@ -79,7 +79,7 @@ class DraftJob:
         return self.only(ids[: len(ids) // 2]), self.only(ids[len(ids) // 2 :])
 
     def job(self, number: int, owner: str, queue_time: timedelta) -> FtsJob:
-        """What is submitted.
+        """Return what is submitted.
 
         FTS tries each file once: after a second try of its own, a file that it finds at the destination could be what
         its first try left there, or what was there before.
@@ -121,7 +121,7 @@ def draft_jobs(
     activity: str,
     workflows: Mapping[int, str],
 ) -> DraftedJobs:
-    """What transfers of one queue become. A job has one rule for overwriting and one for checksums.
+    """Return what transfers of one queue become. A job has one rule for overwriting and one for checksums.
 
     Args:
         rows: The transfers.
@@ -170,7 +170,7 @@ def _file(
 def compared_by_fts(
     source: RemoteSite, destination: RemoteSite, declared: str | None
 ) -> tuple[VerifyChecksum, str | None]:
-    """Which checksums FTS is to compare, and the file's checksum for it. It compares only what sites report.
+    """Return which checksums FTS is to compare, and the file's checksum for it. It compares only what sites report.
 
     Args:
         source: The site that has the file.
@@ -261,7 +261,7 @@ class UnclearSubmissions:
         self.users.pop(server, None)
 
     def hold(self, server: str, owner: str) -> bool:
-        """Whether no more of the user's jobs are sent in this batch."""
+        """Tell whether no more of the user's jobs are sent in this batch."""
         return self.jobs[server, owner] >= UNCLEAR_JOBS
 
 

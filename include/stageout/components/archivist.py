@@ -79,7 +79,8 @@ class ArchiveReport:
 
 
 def archive(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> ArchiveReport:
-    """One bounded pass: archive transfers that have ended, then delete jobs, blocks and requests without transfers.
+    """Return one bounded pass: archive transfers that have ended, then delete jobs, blocks and requests without
+    transfers.
 
     Complete transfers are archived after `archive_hours`; failed and killed ones after `resubmit_days`, until which
     they can be resubmitted.

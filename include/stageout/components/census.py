@@ -221,7 +221,7 @@ def _jobs_at_fts(stageout: Stageout, limits: CensusLimits, now: datetime) -> Ite
 
 
 def _asked(stageout: Stageout, client: FtsClient, rows: Sequence[Row[Any]], now: datetime) -> Iterator[CensusFinding]:
-    """What FTS reports of jobs that have not changed in the ledger for some time."""
+    """Yield what FTS reports of jobs that have not changed in the ledger for some time."""
     answers = client.status([row.fts_id for row in rows], files=())
     for row in rows:
         ended, status = _J(row.state) in JOB_ENDED, answers.jobs.get(row.fts_id)
@@ -323,7 +323,7 @@ def _about(table: Table, number: int, kind: FindingKind, reason: str) -> CensusF
 
 
 def _whose(state: TransferState | TransferJobState) -> str:
-    """Who moves rows of a state."""
+    """Return who moves rows of a state."""
     moves = TRANSFER_MOVES if isinstance(state, TransferState) else JOB_MOVES
     movers = {rule.component for (current, _), rule in moves.items() if current is state}
     return "the " + " or the ".join(sorted(mover.value for mover in movers - {StageoutComponent.PERSON}))

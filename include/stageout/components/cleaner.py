@@ -61,7 +61,8 @@ class _Outcome:
 
 
 def clean(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> CleanReport:
-    """One bounded pass over registered and cleaning transfers. A pass that died half way is repeated by the next one.
+    """Return one bounded pass over registered and cleaning transfers. A pass that died half way is repeated by the
+    next one.
 
     Args:
         stageout: Ledger, settings, sites and their storages.
@@ -165,7 +166,7 @@ def _needed(stageout: Stageout, site: str, names: Sequence[str]) -> Mapping[str,
 def _looked(
     place: SitePlace, site: RemoteSite, names: Mapping[int, str], rows: Sequence[Row[Any]]
 ) -> dict[int, FileAnswer]:
-    """What a storage has of files, with the sum that is in the row where the site reports such sums."""
+    """Return what a storage has of files, with the sum that is in the row where the site reports such sums."""
     answers: dict[int, FileAnswer] = {}
     summed = {row.id for row in rows if row.checksum and row.checksum.partition(":")[0] == site.checksum.value}
     for mode, ids in ((site.checksum, summed), (ChecksumMode.NONE, names.keys() - summed)):

@@ -340,7 +340,7 @@ class _MonitorBatch:
 
 
 def _held(connection: Connection, jobs: Collection[int], claim: str) -> frozenset[int]:
-    """Those of the jobs that the claim still has, locked."""
+    """Return those of the jobs that the claim still has, locked."""
     columns = stageout_jobs.c
     held: set[int] = set()
     for piece in pieces(sorted(jobs)):

@@ -51,7 +51,7 @@ class RegisterReport:
 
 
 def register(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> RegisterReport:
-    """One bounded pass: put verified files into blocks, close blocks, register closed ones.
+    """Return one bounded pass: put verified files into blocks, close blocks, register closed ones.
 
     Args:
         stageout: What the component works with.

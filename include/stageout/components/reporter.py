@@ -150,7 +150,7 @@ def _by_storage(
 
 
 def _reported(stageout: Stageout, place: SitePlace, rows: Sequence[Row[Any]], most: int | None) -> _Found:
-    """What is found out of copies at one storage."""
+    """Return what is found out of copies at one storage."""
     try:
         decisions = _decisions(stageout, place, rows, most)
     except NightshiftError as error:
@@ -231,7 +231,7 @@ def _move(stageout: Stageout, place: SitePlace, row: Row[Any], decision: CopyDec
 
 
 def _is_leftover(place: SitePlace, row: Row[Any], margin: timedelta) -> bool:
-    """Whether the destination is a part of the file that an attempt of this transfer left when it was cut off.
+    """Tell whether the destination is a part of the file that an attempt of this transfer left when it was cut off.
 
     It is smaller than the file, and was written within the longest time of the last attempt that began to copy. A
     storage that does not say when it was written proves nothing. Raises NightshiftError as `SitePlace.listed`.

@@ -52,7 +52,7 @@ class _Folder:
     """From when to when the ledger may lack requests, since it was restored from a backup."""
 
     def is_lost(self, file: ListedFile) -> bool:
-        """Whether the lost part of the ledger may have known the file."""
+        """Tell whether the lost part of the ledger may have known the file."""
         return any(since < file[2] <= until for since, until in self.lost)
 
 
@@ -264,7 +264,7 @@ def _credentials(stageout: Stageout, rows: Sequence[Row[Any]], now: datetime) ->
 
 
 def _fault(client: FtsClient, now: datetime) -> FtsError | None:
-    """Why the server cannot act for the client's identity; None: it can."""
+    """Return why the server cannot act for the client's identity; None: it can."""
     try:
         client.renew_credential(now=now)
     except FtsError as error:
@@ -377,7 +377,7 @@ def _moved(
 
 
 def _target(row: Row[Any], to: Mapping[TransferState, TransferState], now: datetime) -> TransferState:
-    """Where a transfer goes; it is not killed yet while a copy of an earlier attempt may still write."""
+    """Return where a transfer goes; it is not killed yet while a copy of an earlier attempt may still write."""
     target = to[_T(row.state)]
     writes = row.may_write_until is not None and row.may_write_until > now
     return _T.KILLING if target is _T.KILLED and writes else target

@@ -188,7 +188,7 @@ class _SubmitBatch:
         return len(claimed.rows)
 
     def _obstacle(self, queue: TransferQueue, server: str, wanted: int) -> str | None:
-        """Why nothing of the queue is submitted now."""
+        """Return why nothing of the queue is submitted now."""
         if wanted <= 0:
             return f"the limit of the link {' to '.join(queue.link)} is reached"
         if server not in self.faults and server not in self.banned:
@@ -434,7 +434,7 @@ class _SubmitBatch:
 
 
 def _is_known(client: FtsClient, fts_id: str) -> bool:
-    """Whether FTS has the job, or had it. Raises FtsError where it cannot be asked."""
+    """Tell whether FTS has the job, or had it. Raises FtsError where it cannot be asked."""
     answers = client.status([fts_id], files=())
     error = answers.errors.get(fts_id)
     if error is None:
@@ -454,7 +454,7 @@ def _needs_credential(number: int, error: CredentialNeeded) -> TransferMove:
 
 
 def _not_drafted(number: int, error: StageoutError) -> TransferMove:
-    """What no URL can be made of fails; where a rule is missing, it waits for the configuration, at no cost."""
+    """Return what no URL can be made of fails; where a rule is missing, it waits for the configuration, at no cost."""
     if error.code == NO_SITE_URL.code:
         return TransferMove(number, _T.CLAIMED, _T.RETRY_WAIT, str(error), CONFIGURATION_WAIT, spends=False)
     return TransferMove(number, _T.CLAIMED, _T.FAILED, str(error), failure=TransferFailureClass.INVALID)

@@ -96,7 +96,7 @@ def judge_copies(
 
 
 def _asked(decision: CopyDecision, evidence: CopyEvidence, most: int | None) -> CopyLook | None:
-    """What is asked next, the size before a file is read; None: nothing more."""
+    """Return what is asked next, the size before a file is read; None: nothing more."""
     look = decision.look if decision.verdict is CopyVerdict.LOOK else None
     if look is None or look.mode is not ChecksumMode.READ_BACK or most is None:
         return look

@@ -215,7 +215,7 @@ class DavStorage:
                     yield f"{folder}{name}", entry.size, entry.modified or UNKNOWN_TIME
 
     def _folder(self, url: str, folder: str) -> dict[str, FolderEntry] | None:
-        """What is directly in a folder, by name; None: it does not exist."""
+        """Return what is directly in a folder, by name; None: it does not exist."""
         address = f"{url.rstrip('/')}/{quote(folder, safe='/._~+=:@,-')}"
         path = _path_of(address)
 
@@ -241,7 +241,7 @@ class DavStorage:
         headers: Mapping[str, str],
         body: bytes | None = None,
     ) -> T | FailureReason | None:
-        """What `work` makes of the reply; None for what does not exist."""
+        """Return what `work` makes of the reply; None for what does not exist."""
         outcome = repeated(
             lambda: self._followed(method, url, work, headers, body),
             repeatable=True, retries=_RETRIES, pause=self._pause,
@@ -282,7 +282,7 @@ class DavStorage:
         return {**headers, "Authorization": f"Bearer {self._token}"}
 
     def _refuses(self, method: str, first: str, address: str) -> str | None:
-        """Why a redirection is not followed: a server that lies must not have us change files of another one."""
+        """Return why a redirection is not followed: a server that lies must not have us change files of another one."""
         scheme = urlsplit(address).scheme
         if scheme not in {"https", urlsplit(first).scheme}:
             return "to a URL without TLS, or of another protocol"

@@ -107,7 +107,7 @@ def verify(site: RemoteSite, evidence: CopyEvidence) -> CopyDecision:
 
 
 def verified_on_proof(site: RemoteSite) -> bool:
-    """Whether every copy that was verified at this site is proof enough to remove the source."""
+    """Tell whether every copy that was verified at this site is proof enough to remove the source."""
     return site.checksum is not ChecksumMode.NONE or site.clean_on_size
 
 
@@ -152,7 +152,7 @@ def _by_checksum(evidence: CopyEvidence) -> CopyDecision:
 
 
 def _looks(copy: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[CopyLook]:
-    """What may bring two sums of one algorithm, the cheapest first."""
+    """Yield what may bring two sums of one algorithm, the cheapest first."""
     if not copy:
         yield CopyLook(_DESTINATION, ChecksumMode.READ_BACK)
         return

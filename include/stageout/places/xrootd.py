@@ -173,7 +173,8 @@ def _inherited() -> dict[str, str]:
 
 
 def _identity(credential: Credential | None) -> dict[str, str]:
-    """How XRootD's client is given a credential. Only the user that runs the program can read its environment."""
+    """Return how XRootD's client is given a credential. Only the user that runs the program can read its
+    environment."""
     match credential:
         case BearerToken(token):
             return {"BEARER_TOKEN": token, "X509_USER_PROXY": os.devnull}

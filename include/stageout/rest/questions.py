@@ -53,7 +53,7 @@ class StageoutUser:
         return self.operator or self.editor
 
     def may_see(self, owner: str) -> bool:
-        """Whether what belongs to a user of that name is shown."""
+        """Tell whether what belongs to a user of that name is shown."""
         return self.operator or owner == self.name
 
 
@@ -155,7 +155,7 @@ class TransferQuery:
         self.wanted = TransferFilter(user, workflow, job, source, destination, site, name, failure, tuple(state or ()))
 
     def seen_by(self, user: StageoutUser) -> TransferFilter:
-        """What of it the user may see.
+        """Return what of it the user may see.
 
         Raises:
             StageoutError: OPERATORS_ONLY, and QUERY_INVALID where no index of the ledger leads to what is wanted.
@@ -169,7 +169,7 @@ class TransferQuery:
 
 
 def owner_of(user: StageoutUser, asked: str | None) -> str | None:
-    """Whose transfers a call is about: None is those of all users, for operators only.
+    """Return whose transfers a call is about: None is those of all users, for operators only.
 
     Raises:
         StageoutError: OPERATORS_ONLY if a user asks for those of another.
@@ -182,7 +182,7 @@ def owner_of(user: StageoutUser, asked: str | None) -> str | None:
 
 
 def transfer(ledger: Engine, user: StageoutUser, number: int) -> TransferHistory:
-    """One transfer with its history. Raises StageoutError, UNKNOWN."""
+    """Return one transfer with its history. Raises StageoutError, UNKNOWN."""
     found = transfer_status(ledger, number)
     if found is None or not user.may_see(found.owner):
         raise UNKNOWN(f"transfer {number}", "you have none with this number")

@@ -35,7 +35,7 @@ _FINAL = {
 
 
 def recoverable(failure: FailureReason) -> bool:
-    """Whether FTS would try again after this failure."""
+    """Tell whether FTS would try again after this failure."""
     if failure.errno == ETIMEDOUT or _ALWAYS.search(failure.text):
         return True
     if failure.errno == ECANCELED or _NEVER.search(failure.text):

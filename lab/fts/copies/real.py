@@ -204,7 +204,7 @@ class RealCopier:
 
 
 def real_copiers(config: FtsServiceConfig) -> dict[str, Copier]:
-    """One copier for the storages that a configuration allows, by their schemes."""
+    """Return one copier for the storages that a configuration allows, by their schemes."""
     storages: dict[str, CopyStorage] = {}
     if config.folder is not None:
         storages["file"] = CopyFolder(config.folder)

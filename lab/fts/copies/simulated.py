@@ -83,7 +83,7 @@ class Namespace:
         self.names[url] = self.changed[url] = content
 
     def find(self, url: str, *, source: bool = False) -> Content | None:
-        """What a URL has. ``source``: one that was never created exists as well."""
+        """Return what a URL has. ``source``: one that was never created exists as well."""
         name, _, query = url.partition("?")
         if name in self.names:
             return self.names[name]

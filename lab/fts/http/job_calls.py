@@ -87,7 +87,7 @@ class JobCalls(FtsCalls):
         return self._each(request, prioritize)
 
     def field(self, request: FtsRequest) -> Response:
-        """One field of a job."""
+        """Return one field of a job."""
         job, name = self._job(request), request.path("field")
         document = job_document(job)
         if name == "files":

@@ -212,7 +212,7 @@ def _ban_kind(request: FtsRequest) -> str:
 
 
 def _vo(kind: str, admin: Caller) -> str:
-    """Whose jobs a ban is for: storages are banned for the VO of the administrator."""
+    """Return whose jobs a ban is for: storages are banned for the VO of the administrator."""
     return admin.delegation_id if kind == STORAGE else EVERY_VO
 
 

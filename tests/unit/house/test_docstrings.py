@@ -62,12 +62,11 @@ def test_every_method_of_an_interface_describes_its_arguments() -> None:
 RELATIVE = re.compile(r"(What|Whether|How|Where|Who|Whose|Which|Why|One|Those|Of|As)\b")
 # Docstrings of a package that still begin so, which is no sentence. The numbers may only fall.
 STILL = {
-    "include/airflow_api.py": 1, "include/benchmarks": 148, "include/cvmfs": 170, "include/dag_runs.py": 5,
-    "include/errors.py": 4, "include/fts": 21, "include/gateway": 58, "include/http_bounds.py": 1,
-    "include/http_calls.py": 3, "include/ledger": 5, "include/monitoring": 58, "include/nightlies": 192,
-    "include/notify": 4, "include/provenance": 18, "include/publishers": 49, "include/quality": 11,
-    "include/replicas": 11, "include/site": 24, "include/stageout": 148, "include/storage": 28,
-    "include/validation.py": 1, "lab": 109,
+    "include/benchmarks": 86, "include/cvmfs": 84, "include/dag_runs.py": 3, "include/errors.py": 3,
+    "include/fts": 13, "include/gateway": 29, "include/http_calls.py": 1, "include/ledger": 4,
+    "include/monitoring": 18, "include/nightlies": 108, "include/notify": 3, "include/provenance": 7,
+    "include/publishers": 22, "include/quality": 5, "include/replicas": 6, "include/site": 11, "include/stageout": 90,
+    "include/storage": 12, "lab": 60,
 }  # fmt: skip
 
 

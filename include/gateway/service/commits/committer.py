@@ -238,7 +238,7 @@ def _release(ownership: Ownership, turn: threading.Lock) -> None:
 
 
 def _passed(opened: _Opened, orders: Mapping[int, CommitOrder]) -> dict[int, Exception]:
-    """Which changes a collection has passed since they were judged, or before their objects were all there."""
+    """Return which changes a collection has passed since they were judged, or before their objects were all there."""
     tokens: dict[str, Exception | None] = {}
     found: dict[int, Exception] = {}
     # those that are judged here first: they may take a while

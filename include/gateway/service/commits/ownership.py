@@ -85,7 +85,7 @@ class GatewayOwner:
         return f"process {self.pid} on {self.host}, since {self.since}"
 
     def is_dead_here(self) -> bool:
-        """Whether it was a process of this machine that is no more."""
+        """Tell whether it was a process of this machine that is no more."""
         if self.host != socket.gethostname() or not self.boot or self.boot != SystemClock().boot:
             return False
         try:

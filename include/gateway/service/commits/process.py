@@ -314,7 +314,7 @@ def portable(error: Exception) -> Exception:
 
 
 def _logs() -> bool:
-    """Whether this process writes a log: then the other one writes into the same."""
+    """Tell whether this process writes a log: then the other one writes into the same."""
     return bool(logging.getLogger("include").handlers)
 
 

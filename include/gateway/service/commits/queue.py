@@ -165,7 +165,7 @@ class CommitQueue:
         return await asyncio.shield(outcome)
 
     def waiting(self) -> int:
-        """How many commits wait for their turn."""
+        """Return how many commits wait for their turn."""
         return sum(len(line.waiting) for line in self._lines.values())
 
     async def close(self) -> None:

@@ -324,7 +324,7 @@ class AdminCalls:
         return requests.ok(data={name: self._repository(name, disabled) for name in names})
 
     async def repository(self, request: Request) -> Response:
-        """One of them."""
+        """Return one of them."""
         name = request.path_params["name"]
         if name not in self._serving.config.repositories:
             raise Refused("invalid_repo")

@@ -39,11 +39,11 @@ class LeaseCalls:
         self._freezes = Freezes(lambda: serving.config, serving.table.clock)
 
     async def leases(self, _: Request) -> Response:
-        """Who holds which path, and until when."""
+        """Return who holds which path, and until when."""
         return requests.raw(await asyncio.to_thread(self._table.listing))
 
     async def waiting(self, _: Request) -> Response:
-        """Who waits for a busy path, first come first."""
+        """Return who waits for a busy path, first come first."""
 
         def remaining_s(path: LeasePath) -> float:
             return self._table.remaining_ns(path) / SECOND

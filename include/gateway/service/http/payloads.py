@@ -89,7 +89,7 @@ class Access:
         return self._secrets[key_id]
 
     def is_admin(self, key_id: str, repository: str) -> bool:
-        """Whether the key may end the leases of others in ``repository``."""
+        """Tell whether the key may end the leases of others in ``repository``."""
         key = self._of_repository.get(repository, {}).get(key_id)
         return key_id in self._gateway_admins or (key is not None and key.admin)
 
@@ -130,7 +130,7 @@ def remote_of(request: Request) -> str:
 
 
 def is_utf8(raw_path: bytes) -> bool:
-    """Whether a raw path is UTF-8; the server replaces what is not."""
+    """Tell whether a raw path is UTF-8; the server replaces what is not."""
     try:
         unquote_to_bytes(raw_path).decode("utf-8")
     except UnicodeDecodeError:

@@ -191,7 +191,7 @@ def told(connection: sqlite3.Connection, now_ns: int) -> list[tuple[str, str, st
 
 
 def held(connection: sqlite3.Connection, now_ns: int, key_id: str | None = None) -> int:
-    """How many leases have not expired, of one key or of all."""
+    """Return how many leases have not expired, of one key or of all."""
     sql = "SELECT count(*) FROM lease WHERE deadline_ns > ?1 AND (?2 IS NULL OR key_id = ?2)"
     return int(connection.execute(sql, (now_ns, key_id)).fetchone()[0])
 

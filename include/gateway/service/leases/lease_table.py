@@ -56,7 +56,7 @@ def _add_revisions(connection: sqlite3.Connection, repository: str, revisions: S
 
 
 def _revisions_of(connection: sqlite3.Connection, repository: str) -> list[KnownRoot]:
-    """What is known of a repository; a row that cannot be read is passed over, and found out again."""
+    """Return what is known of a repository; a row that cannot be read is passed over, and found out again."""
     found = []
     for number, text in connection.execute("SELECT number, root FROM revision WHERE repository = ?", (repository,)):
         try:
@@ -104,7 +104,7 @@ class Spent:
 
 
 def digest_of(token: str) -> bytes:
-    """What is kept of a token."""
+    """Return what is kept of a token."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -179,7 +179,7 @@ class LeaseTable:
         return max((row.deadline_ns - now for row in rows if row.deadline_ns > now), default=0)
 
     def mean_held_s(self, repository: str) -> float | None:
-        """How long its leases were held of late, until they were given back or spent."""
+        """Return how long its leases were held of late, until they were given back or spent."""
         return self._held_s.get(repository)
 
     def valid(self, digest: bytes) -> LeaseRow | None:
@@ -328,7 +328,7 @@ class LeaseTable:
             return _reading(lambda: lease_rows.payload_generation(self._reader, epoch))
 
     def payloads(self, epoch: int) -> Received:
-        """What came as payloads under the lease."""
+        """Return what came as payloads under the lease."""
         with self._reading:
             return _reading(lambda: lease_rows.received(self._reader, epoch))
 
@@ -395,7 +395,7 @@ class LeaseTable:
         self._writer.submit(lambda connection: _add_revisions(connection, repository, revisions))
 
     def held(self) -> int:
-        """How many leases have not expired. Raises StateError."""
+        """Return how many leases have not expired. Raises StateError."""
         with self._reading:
             return _reading(lambda: lease_rows.held(self._reader, self.clock.monotonic_ns()))
 

@@ -66,7 +66,8 @@ def carry_over(connection: sqlite3.Connection, clock: Clock, longest_ns: int) ->
 
 
 def notice_step(connection: sqlite3.Connection, clock: Clock) -> bool:
-    """Whether the wall clock was set since the last look; then the leases' wall-clock ends follow their deadlines."""
+    """Tell whether the wall clock was set since the last look; then the leases' wall-clock ends follow their
+    deadlines."""
     now_ns, now_ms = clock.monotonic_ns(), clock.wall_ms()
     seen_ms, seen_ns = connection.execute("SELECT wall_ms, monotonic_ns FROM clock").fetchone()
     step_ms = (now_ms - seen_ms) - (now_ns - seen_ns) // 1_000_000
