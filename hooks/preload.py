@@ -17,7 +17,7 @@ from airflow.listeners import hookimpl
 PACKAGES = (
     "operators", "sensors", "triggers",
     "include.settings", "include.site", "include.nightlies", "include.publishers", "include.stageout",
-    "include.care.watch", "include.care.freezes", "include.benchmarks.scenarios",
+    "include.monitoring", "include.provenance", "include.replicas", "include.benchmarks.campaign",
 )  # fmt: skip
 
 

@@ -22,21 +22,12 @@ def get_provider_info() -> dict[str, Any]:
             {"integration-name": name, "tags": ["software"]} for name in (_CVMFS, _OBJECTS, _TRANSFERS, _CEPH)
         ],
         "operators": [
-            {
-                "integration-name": _CVMFS,
-                "python-modules": [f"operators.cvmfs.{name}" for name in ("lease", "publish", "remove", "tag")],
-            },
-            {
-                "integration-name": _OBJECTS,
-                "python-modules": [f"operators.objects.{name}" for name in ("copy", "delete", "put")],
-            },
+            {"integration-name": _CVMFS, "python-modules": ["operators.cvmfs"]},
+            {"integration-name": _OBJECTS, "python-modules": ["operators.objects"]},
             {"integration-name": _TRANSFERS, "python-modules": ["operators.fts"]},
         ],
         "sensors": [
-            {
-                "integration-name": _CVMFS,
-                "python-modules": ["sensors.cvmfs", "sensors.cvmfs", "sensors.cvmfs"],
-            },
+            {"integration-name": _CVMFS, "python-modules": ["sensors.cvmfs"]},
             {"integration-name": _OBJECTS, "python-modules": ["sensors.objects"]},
             {"integration-name": _TRANSFERS, "python-modules": ["sensors.fts"]},
             {"integration-name": _CEPH, "python-modules": ["sensors.ceph"]},

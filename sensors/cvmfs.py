@@ -97,7 +97,7 @@ class PlaceSensor(WaitSensor):
         return {"repository": self.fqrn, "path": self.path, "wanted": self.until, "replaces": self.replaces}
 
 
-__all__ = ["CvmfsPathSensor", "CvmfsRevisionSensor"]
+__all__ = ["CvmfsPathSensor", "CvmfsRevisionSensor", "LeaseFreeSensor", "PlaceSensor"]
 
 
 class CvmfsPathSensor(WaitSensor):

@@ -151,7 +151,7 @@ def create_app(login: Callable[..., StageoutUser], site: Callable[[], Site], dag
 
 
 def _add(app: FastAPI, page: Page, site: Callable[[], Site], services: Services, remembered: RememberedCounts) -> None:
-    read = import_module(f"include.pages.{page.module}").read
+    read = getattr(import_module(f"include.pages.{page.module}"), page.read)
 
     def values(request: Request) -> dict[str, Any]:
         state, query = request.state, dict(request.query_params)

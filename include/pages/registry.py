@@ -71,6 +71,7 @@ class Page:
         nav: Whether the navigation has it; other pages are reached by links.
         run_tab: Whether every run of a DAG has it as a tab, asked with `run=<dag id>/<run id>`.
         charts: Whether it draws charts, for which Plotly's script is loaded.
+        read: The function of the module that reads.
     """
 
     name: str
@@ -79,14 +80,15 @@ class Page:
     nav: bool = True
     run_tab: bool = False
     charts: bool = False
+    read: str = "read"
 
 
 PAGES = (
-    Page("nights", "Nights", "nights.page", run_tab=True),
-    Page("repositories", "Repositories", "repositories.page", charts=True),
-    Page("publications", "Publications", "publications.page", charts=True),
-    Page("transfers", "Transfers", "transfers.overview", charts=True),
-    Page("transfer", "Transfer", "transfers.file", nav=False),
+    Page("nights", "Nights", "nights_page", run_tab=True),
+    Page("repositories", "Repositories", "repositories_page", charts=True),
+    Page("publications", "Publications", "publications_page", charts=True),
+    Page("transfers", "Transfers", "transfers_page", charts=True, read="read_overview"),
+    Page("transfer", "Transfer", "transfers_page", nav=False),
     Page("benchmarks", "Benchmarks", "benchmarks", charts=True),
     Page("provenance", "Provenance", "provenance", nav=False),
     Page("start", "Start a run", "start", nav=False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from include.cvmfs.errors import FormatError, ObjectDamaged
-from include.cvmfs.format import catalog_file
+from include.cvmfs.format import catalogs
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, Algorithm, hash_bytes
 from include.cvmfs.format.objects import compress
@@ -14,7 +14,7 @@ from tests.fakes.refused import refused
 
 
 def test_a_catalog_that_unpacks_to_more_than_is_allowed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog_file, "CATALOG_BYTES", 1 << 16)
+    monkeypatch.setattr(catalogs, "CATALOG_BYTES", 1 << 16)
     store, packed = MemoryStore(), compress(bytes((1 << 16) + 1))
     name = hash_bytes(packed, Algorithm.SHA1, CATALOG)
     store.put(name.key, packed)

@@ -293,7 +293,7 @@ def test_the_other_demonstrations_refuse_a_configuration_without_what_is_theirs(
 
 def test_today_is_the_slot_s_own() -> None:
     site = load()
-    assert today(site, "main", datetime(2026, 11, 20, 23, 30, tzinfo=UTC)) == date(2026, 11, 21)
+    assert today(site.slot("main").timezone, datetime(2026, 11, 20, 23, 30, tzinfo=UTC)) == date(2026, 11, 21)
 
 
 def test_a_snapshot_counts_tasks_by_kind_in_the_order_of_their_start() -> None:

@@ -26,8 +26,7 @@ def site(tmp_path: Path) -> SiteSettings:
     file.write_text(
         f'ledger: "sqlite:///{tmp_path}/l.db"\nairflow_connection: api\n'
         "stores: {main: {url: s3://main, connection: store_main}}\n"
-        "notify:\n  mail: {connection: smtp, sender: a@example.org, to: [b@example.org]}\n"
-        "  webhook: {connection: hook}\n"
+        "notify: {apprise: {connections: [hook, smtp]}}\n"
     )
     return load(file, environ={})
 
@@ -44,7 +43,7 @@ def test_what_a_missing_connection_means_depends_on_who_uses_it_and_what_airflow
     site: SiteSettings, answer: bool | None, store: Severity, notify: Severity
 ) -> None:
     names = named(site, [], site.stores)
-    assert names == {"api": "Airflow's API", "hook": "webhook", "smtp": "mail", "store_main": "store main"}
+    assert names == {"api": "Airflow's API", "hook": "apprise", "smtp": "apprise", "store_main": "store main"}
     asked: Asked = lambda _: answer  # noqa: E731
     found = {one.subject: one for one in look_at_connections(site, EnvSecrets({}), names, asked)}
     assert {name: one.severity for name, one in found.items()} == {

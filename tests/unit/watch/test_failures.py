@@ -40,7 +40,7 @@ def test_artifacts_that_failed_in_one_way_are_one_message_with_slot_reason_cure_
     assert message.text.splitlines() == ["A/x86: A/x86 is not there", "B/x86: B/x86 is not there"]
     assert "the night's last pass tries all of it again, at 08:00 UTC at the latest" in message.cure
     assert message.links == {"log": "DAG/PASS1"}
-    assert message.to_json()["code"] == "artifact-missing"
+    assert message.code == "artifact-missing"
 
 
 def test_causes_are_told_apart_and_what_a_pass_may_try_again_is_not_told_yet() -> None:

@@ -44,7 +44,7 @@ class Told(list[Message]):
     fails = False
     configured = True
 
-    def send(self, message: Message, _: datetime) -> None:
+    def send(self, message: Message) -> None:
         if self.fails:
             raise NotifyError("HTTP 500")
         self.append(message)
