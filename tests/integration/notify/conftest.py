@@ -22,7 +22,7 @@ class _Smtp(socketserver.StreamRequestHandler):
             if verb == b"EHLO":
                 self._say("250-here", "250 8BITMIME")
             elif verb == b"MAIL":
-                sender = rest
+                sender, to = rest, []
                 self._say("250 ok")
             elif verb == b"RCPT":
                 to.append(rest)

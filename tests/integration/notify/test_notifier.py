@@ -208,7 +208,7 @@ def test_the_command_tests_each_service_and_says_which_failed_without_secrets(
     tmp_path: Path, mail_server: MailServer, hook_server: HookServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "site.yaml"
-    file.write_text(f"paths: {{var: {tmp_path}/var}}\n")
+    file.write_text(f"paths: {{var: {tmp_path}/var}}\nledger: sqlite:///{tmp_path}/ledger.db\n")
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
     assert "no one is notified" in nightshift("notify", "test", code=1).stderr
 
