@@ -131,6 +131,7 @@ def options_of(
     audited: int | None = None,
     accept: str = "",
     all_orphans: bool = False,
+    force: bool = False,
     **more: Any,
 ) -> CollectionOptions:
     """The options of one run: the settings of the repository, and what is given in their place.
@@ -148,7 +149,7 @@ def options_of(
     rules = CollectionRules(
         grace, careful=settings.careful, largest_loss=settings.largest_loss, accept=accept, all_orphans=all_orphans
     )
-    force = bool(accept) or all_orphans or more.pop("force", False)
+    force = force or bool(accept) or all_orphans
     return CollectionOptions(holder, rules, settings.audited if audited is None else audited, force=force, **more)
 
 
