@@ -24,7 +24,7 @@ SLOT ?=
 unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test-dags test test-busy servers nightly stageout storage-benchmark up down docs docs-site structure soak week month clean
+.PHONY: help venv lock format lint check test-dags test test-busy coverage servers nightly stageout storage-benchmark up down docs docs-site structure soak week month clean
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z%-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,12 @@ PASSES ?= 3
 
 test-busy: $(STAMP) servers  ## all tests beside four busy loops, PASSES times in a row [PASSES=3]
 	@export CI=true; for pass in $$(seq $(PASSES)); do echo "pass $$pass of $(PASSES)"; tests/beside-busy-loops.sh tests/run.sh || exit 1; done
+
+coverage: $(STAMP) servers  ## all tests, and the share of the branches of include that they take, processes they start included
+	@mkdir -p build/coverage && $(BIN)/coverage erase
+	@PYTEST="$(BIN)/coverage run -m pytest" tests/run.sh
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
 
 servers:  ## the servers that tests need, from Debian's packages where this is root
 	@tests/install-servers.sh

@@ -3,16 +3,18 @@
 # time. The end-to-end tests share a whole deployment, which waits for half of its time: they run beside the others, and
 # their output follows.
 set -u
+# `make coverage` runs pytest below another program.
+pytest=${PYTEST:-.venv/bin/pytest}
 cd "$(dirname "$0")/.."
 reports=build/reports
 mkdir -p "$reports"
 
-.venv/bin/pytest tests/unit -n auto --dist worksteal || exit
-.venv/bin/pytest tests/e2e > "$reports/e2e.log" 2>&1 &
+$pytest tests/unit -n auto --dist worksteal || exit
+$pytest tests/e2e > "$reports/e2e.log" 2>&1 &
 e2e=$!
 trap 'kill "$e2e"; exit 130' INT TERM
 code=0
-.venv/bin/pytest tests --ignore=tests/unit --ignore=tests/e2e -n 3 --dist loadfile --no-loadscope-reorder || code=$?
+$pytest tests --ignore=tests/unit --ignore=tests/e2e -n 3 --dist loadfile --no-loadscope-reorder || code=$?
 wait "$e2e" || code=$?
 cat "$reports/e2e.log"
 exit "$code"
