@@ -15,7 +15,7 @@ from include.ledger.engine import Bind, reading, writing
 from include.stageout.blocks import BlockState
 from include.stageout.claims import at_rest, due, lock_oldest
 from include.stageout.errors import MOVE_REFUSED
-from include.stageout.requests import AT_ONCE
+from include.stageout.requests import AT_ONCE, pieces
 from include.stageout.states import JOB_ENDED, TRANSFER_ENDED, TransferJobState, TransferState
 from include.stageout.sums import add_sums, sums_of
 from include.stageout.tables import (
@@ -93,17 +93,44 @@ def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, lim
     def work(connection: Connection) -> int:
         where = [*due(stageout_transfers, state, before), at_rest(before)]
         ids = lock_oldest(connection, stageout_transfers, where, min(limit, AT_ONCE))
-        if ids:
-            rows, moves = _archived(connection, ids)
-            documents = [{**row, "history": json.dumps([move.to_json() for move in moves[row["id"]]])} for row in rows]
-            connection.execute(insert(stageout_archive), documents)
-            connection.execute(delete(stageout_moves).where(stageout_moves.c.transfer.in_(ids)))
-            connection.execute(delete(stageout_transfers).where(stageout_transfers.c.id.in_(ids)))
-            # last: every archivist adds to the same few rows and waits for who has them
-            add_sums(connection, (sums_of(row, *_steps(moves[row["id"]])) for row in rows))
+        _archive(connection, ids)
         return len(ids)
 
     return writing(bind, work)
+
+
+def archive_for_task(bind: Bind, owner: str, places: Sequence[str], *, now: datetime) -> None:
+    """Move ended transfers of an owner's tasks to the archive, so that a further request may have their destinations.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        owner: The user.
+        places: The digests of the destinations.
+        now: When. A transfer stays while a copy of it may still write.
+    """
+    columns = stageout_transfers.c
+    ended = [columns.state.in_([state.value for state in TRANSFER_ENDED]), at_rest(now)]
+    of_tasks = [stageout_queues.c.owner == owner, stageout_queues.c.fts.is_not(None)]
+    query = select(columns.id).join(stageout_queues, columns.queue == stageout_queues.c.id).where(*ended, *of_tasks)
+
+    def work(connection: Connection) -> None:
+        for piece in pieces(places):
+            locked = query.where(columns.place.in_(piece)).with_for_update()
+            _archive(connection, list(connection.scalars(locked)))
+
+    writing(bind, work)
+
+
+def _archive(connection: Connection, ids: Sequence[int]) -> None:
+    if not ids:
+        return
+    rows, moves = _archived(connection, ids)
+    documents = [{**row, "history": json.dumps([move.to_json() for move in moves[row["id"]]])} for row in rows]
+    connection.execute(insert(stageout_archive), documents)
+    connection.execute(delete(stageout_moves).where(stageout_moves.c.transfer.in_(ids)))
+    connection.execute(delete(stageout_transfers).where(stageout_transfers.c.id.in_(ids)))
+    # last: every archivist adds to the same few rows and waits for who has them
+    add_sums(connection, (sums_of(row, *_steps(moves[row["id"]])) for row in rows))
 
 
 def forget_jobs(bind: Bind, state: TransferJobState, *, before: datetime, limit: int) -> int:

@@ -22,7 +22,7 @@ from include.stageout.claims import StageoutWorker, due, lock_oldest
 from include.stageout.errors import MOVE_REFUSED, WORKFLOW_UNKNOWN
 from include.stageout.files import digest_of
 from include.stageout.moves import TransferMove, move_transfers
-from include.stageout.requests import pieces
+from include.stageout.requests import insert_new, pieces
 from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import (
@@ -195,10 +195,8 @@ def note_killed(bind: Bind, owner: str, name: str, *, now: datetime) -> None:
 
 def note_workflow(connection: Connection, owner: str, name: str) -> None:
     """Make the workflow's row, if it has none; what is done to it is written there."""
-    ignoring = (
-        insert(stageout_workflows).prefix_with("IGNORE", dialect="mysql").prefix_with("OR IGNORE", dialect="sqlite")
-    )
-    connection.execute(ignoring, {"digest": digest_of(owner, name), "owner": owner, "name": name})
+    row = {"digest": digest_of(owner, name), "owner": owner, "name": name}
+    connection.execute(insert_new(stageout_workflows), row)
 
 
 @dataclass(frozen=True, slots=True)

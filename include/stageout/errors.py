@@ -97,5 +97,9 @@ FILES_UNTRANSFERABLE = ErrorRow(
     StageoutError, "stageout-files-untransferable", "correct source, destination or credential, and run it again"
 )
 """Files of a task that FTS failed to transfer; it would fail again."""
+NO_PASS = ErrorRow(
+    StageoutError, "stageout-no-pass", "unpause it, then clear the task; it exists where the configuration has `sites:`"
+)
+"""Transfers of a task wait, and nothing of stage-out is at work."""
 STAGEOUT_RUN_REFUSED = ErrorRow(StageoutError, "stageout-run-refused", "trigger one run by hand if one is needed")
 """A run of stage-out that makes no sense, as one of a backfill."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, Insert, Table, insert, select
 from sqlalchemy.exc import IntegrityError
 
+from include.fts.errors import redact
 from include.ledger.engine import Bind, writing
 from include.stageout.errors import DESTINATION_TAKEN, REQUEST_CHANGED, WORKFLOW_CLOSED
 from include.stageout.files import FileToTransfer, StageoutRequest, digest_of
@@ -33,6 +34,11 @@ class RequestReceipt:
 def pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """The items, in pieces that one statement takes."""
     return (items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE))
+
+
+def insert_new(table: Table) -> Insert:
+    """Insert rows, but for those that a unique index has already."""
+    return insert(table).prefix_with("IGNORE", dialect="mysql").prefix_with("OR IGNORE", dialect="sqlite")
 
 
 def record_request(bind: Bind, request: StageoutRequest, *, now: datetime) -> RequestReceipt:
@@ -102,12 +108,12 @@ def _insert_request(connection: Connection, request: StageoutRequest, now: datet
 
 
 def _insert_transfers(connection: Connection, request: StageoutRequest, number: int, now: datetime) -> None:
-    queues = _queues(connection, [_queue(request.owner, file) for file in request.files])
+    queues = _queues(connection, [_queue(request, file) for file in request.files])
     _refuse_taken(connection, request.files)
     rows = [
         {
             "request": number,
-            "queue": queues[_queue(request.owner, file)["digest"]],
+            "queue": queues[_queue(request, file)["digest"]],
             "place": file.place,
             "source_name": file.source_name,
             "destination_name": file.destination_name,
@@ -118,6 +124,7 @@ def _insert_transfers(connection: Connection, request: StageoutRequest, number: 
             "state": TransferState.NEW.value,
             "reason": "requested",
             "retries": 0,
+            "may_overwrite": request.task is not None and request.task.overwrite,
             "due_at": now,
             "created_at": now,
             "moved_at": now,
@@ -133,18 +140,21 @@ def _insert_transfers(connection: Connection, request: StageoutRequest, number: 
         raise
 
 
-def _queue(owner: str, file: FileToTransfer) -> dict[str, str]:
+def _queue(request: StageoutRequest, file: FileToTransfer) -> dict[str, Any]:
     values = {
-        "owner": owner,
+        "owner": request.owner,
         "source": file.source,
         "destination": file.destination,
         "activity": file.activity,
         "kind": file.kind.value,
     }
-    return {"digest": digest_of(*values.values()), **values}
+    task = request.task
+    options = {"fts": task and task.fts, "verify": task and task.verify, "priority": task and task.priority}
+    chosen = map(str, options.values()) if task else ()
+    return {"digest": digest_of(*values.values(), *chosen), **values, **options}
 
 
-def _queues(connection: Connection, wanted: Sequence[Mapping[str, str]]) -> dict[str, int]:
+def _queues(connection: Connection, wanted: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """The rows of these queues by digest; those that are new are made."""
     # in one order: two processes that insert the same wait for each other, and do not deadlock
     rows = [row for _, row in sorted({row["digest"]: row for row in wanted}.items())]
@@ -152,13 +162,12 @@ def _queues(connection: Connection, wanted: Sequence[Mapping[str, str]]) -> dict
     missing = [row for row in rows if row["digest"] not in found]
     if not missing:
         return found
-    ignoring = insert(stageout_queues).prefix_with("IGNORE", dialect="mysql").prefix_with("OR IGNORE", dialect="sqlite")
     for piece in pieces(missing):
-        connection.execute(ignoring, piece)
+        connection.execute(insert_new(stageout_queues), piece)
     return found | _known_queues(connection, missing)
 
 
-def _known_queues(connection: Connection, rows: Sequence[Mapping[str, str]]) -> dict[str, int]:
+def _known_queues(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     known = select(stageout_queues.c.digest, stageout_queues.c.id)
     found: dict[str, int] = {}
     for piece in pieces(rows):
@@ -173,4 +182,5 @@ def _refuse_taken(connection: Connection, files: Sequence[FileToTransfer]) -> No
         taken = select(columns.id, columns.state, columns.destination_name)
         row = connection.execute(taken.where(columns.place.in_([file.place for file in piece])).limit(1)).first()
         if row is not None:
-            raise DESTINATION_TAKEN(row.destination_name, f"transfer {row.id} ({row.state}) has this destination")
+            what = f"transfer {row.id} ({row.state}) has this destination"
+            raise DESTINATION_TAKEN(redact(row.destination_name), what)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, Table, func, literal, or_, select
 
+from include.fts.errors import redact
 from include.ledger.engine import Bind, reading
 from include.stageout.files import digest_of
 from include.stageout.requests import pieces
@@ -26,6 +27,7 @@ from include.stageout.tables import (
     stageout_transfers,
     stageout_workflows,
 )
+from include.stageout.urls import is_bare
 
 MAX_PAGE = 1000
 SPAN = 20_000
@@ -102,8 +104,9 @@ class TransferStatus:
 
     @classmethod
     def from_row(cls, row: RowMapping) -> TransferStatus:
-        """From a row of `_of_transfers` or `_of_archive`."""
-        values = dict(row)
+        """From a row of `_of_transfers` or `_of_archive`. A URL is shown without what its query may hide."""
+        names = {name: redact(row[name]) for name in ("source_name", "destination_name") if is_bare(row[name])}
+        values = {**row, **names}
         state = TransferState(values.pop("state"))
         due_at = None if state in TRANSFER_ENDED else values.pop("due_at", None)
         values.pop("due_at", None)
@@ -233,6 +236,18 @@ def list_transfers(
     if len(chosen) > limit:
         return TransferPage(rows, chosen[limit - 1])
     return TransferPage(rows, low or None)
+
+
+def transfers_of_request(bind: Bind, request: int) -> tuple[TransferStatus, ...]:
+    """The transfers of a request, archived or not, by id."""
+    with reading(bind) as connection:
+        tables = (stageout_transfers, stageout_archive)
+        ids = [
+            number
+            for table in tables
+            for number in connection.scalars(select(table.c.id).where(table.c.request == request))
+        ]
+        return _statuses(connection, sorted(ids))
 
 
 def transfer_status(bind: Bind, number: int) -> TransferStatus | None:

@@ -16,6 +16,7 @@ from include.fts.states import FailureReason, FailureScope, FileState, JobState
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.attempts.submission import TRANSFER_KEY
 from include.stageout.moves import TransferMove, writes_text
+from include.stageout.places.facts import checksum_of
 from include.stageout.requests import pieces
 from include.stageout.retry import (
     MAX_REASON_CHARACTERS,
@@ -26,6 +27,7 @@ from include.stageout.retry import (
 )
 from include.stageout.states import TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
+from include.stageout.urls import is_bare
 
 HELD = "held: "
 """Begins the reason of what is held."""
@@ -252,11 +254,25 @@ class AttemptJudge:
         return until if until is not None else self.now + copy_time(row.size) + self.margin
 
     def _finished(self, row: Row[Any], file: FileStatus, job: JobAnswer) -> FileJudgement:
-        return self.copied(row, "copied by FTS", at=file.finish_time, proof=not job.overwrites)
+        proof = not job.overwrites
+        if not is_bare(row.destination_name):
+            return self.copied(row, "copied by FTS", at=file.finish_time, proof=proof)
+        # only FTS can be asked for a destination without a site
+        algorithm, _, digits = (file.checksum or "").lower().partition(":")
+        comparable = row.checksum is not None and row.checksum.startswith(f"{algorithm}:")
+        checksum = checksum_of(algorithm, digits) if comparable else None
+        for what, reported, requested in (("size", file.filesize, row.size), ("checksum", checksum, row.checksum)):
+            if reported is not None and requested is not None and reported != requested:
+                text = f"{what} mismatch ({requested} != {reported})"
+                return self.failed(row, FailureReason(FailureScope.DESTINATION, errno.EIO, text), proof=proof)
+        copied = self.copied(row, "copied by FTS", at=file.finish_time, proof=proof)
+        size = file.filesize if row.size is None else None
+        return replace(copied, move=copied.move and replace(copied.move, size=size))
 
     def _failed_file(self, row: Row[Any], file: FileStatus, job: JobAnswer, failure: FailureReason) -> FileJudgement:
         kind = failure_class(failure)
-        if kind is TransferFailureClass.DESTINATION_EXISTS and row.state != _T.KILLING.value:
+        compared = row.state != _T.KILLING.value and not is_bare(row.destination_name)
+        if kind is TransferFailureClass.DESTINATION_EXISTS and compared:
             text = "the destination exists: it is compared with the request"
             return self.copied(row, text, at=file.finish_time, failure=kind)
         return self._ended(row, file, failure, job)

@@ -22,6 +22,7 @@ from include.stageout.files import FileKind, digest_of
 from include.stageout.requests import pieces
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_queues, stageout_transfers
+from include.stageout.urls import storage_of
 
 TIMEOUT_S = 10.0
 ServerDecisions = Mapping[str, Sequence[OptimizerDecision] | NightshiftError]
@@ -91,15 +92,19 @@ class TransferQueue:
     source: str
     destination: str
     kind: FileKind
+    fts: str | None = None
+    verify: str | None = None
+    priority: int | None = None
 
     @property
     def link(self) -> Link:
         return self.source, self.destination
 
     @classmethod
-    def of_job(cls, row: Row[Any]) -> TransferQueue:
-        """From a claimed job, which has the columns of its queue."""
-        return cls(row.queue, row.owner, row.source, row.destination, FileKind(row.kind))
+    def from_row(cls, row: Row[Any], number: int) -> TransferQueue:
+        """From a row of the table, or a claimed job, which has the columns of its queue."""
+        kind = FileKind(row.kind)
+        return cls(number, row.owner, row.source, row.destination, kind, row.fts, row.verify, row.priority)
 
 
 def due_queues(bind: Bind, *, now: datetime, limit: int, start: float) -> list[TransferQueue]:
@@ -128,7 +133,7 @@ def queues_of(bind: Bind, ids: Iterable[int]) -> dict[int, TransferQueue]:
     with reading(bind) as connection:
         for piece in pieces(sorted(set(ids))):
             for row in connection.execute(select(stageout_queues).where(columns.id.in_(piece))):
-                found[row.id] = TransferQueue(row.id, row.owner, row.source, row.destination, FileKind(row.kind))
+                found[row.id] = TransferQueue.from_row(row, row.id)
     return found
 
 
@@ -177,18 +182,8 @@ def banned_site(link: Link, sites: Mapping[str, RemoteSite], banned: Collection[
         banned: What FTS bans, as `scheme://host`.
     """
     for name in link:
-        rules = sites[name].third_party if name in sites else ()
-        if rules and all(storage_of(rule.url) in banned for rule in rules):
+        # the site of a bare URL is its storage
+        storages = [storage_of(rule.url) for rule in sites[name].third_party] if name in sites else [name]
+        if storages and all(storage in banned for storage in storages):
             return name
     return None
-
-
-def storage_of(url: str) -> str:
-    """Return what FTS calls the storage of a URL: scheme and host, without a port."""
-    scheme, _, rest = url.partition("://")
-    if scheme == "file":
-        return "file://localhost"
-    host = rest.partition("/")[0]
-    # an IPv6 address has colons of its own
-    plain = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
-    return f"{scheme}://{plain}".lower()

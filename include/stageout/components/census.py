@@ -42,6 +42,7 @@ from include.stageout.states import (
     TransferState,
 )
 from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
+from include.stageout.urls import is_bare
 
 CLAIM_OVER = timedelta(hours=1)
 """A row whose claim ended before that was not taken by any process since."""
@@ -270,7 +271,8 @@ def _copies(stageout: Stageout, limits: CensusLimits) -> Iterator[CensusFinding]
     groups = defaultdict[tuple[str, str], list[Any]](list)
     with reading(stageout.ledger) as connection:
         for row in connection.execute(query):
-            groups[row.destination, row.owner].append(row)
+            if not is_bare(row.destination_name):
+                groups[row.destination, row.owner].append(row)
     for (site, owner), rows in groups.items():
         yield from _copies_at(stageout, site, owner, rows)
 

@@ -98,7 +98,7 @@ def _outcomes(
     groups: defaultdict[tuple[str, str], list[Row[Any]]] = defaultdict(list)
     for row in claimed.rows:
         file = SourceToClean(row.owner, row.source, row.source_name, row.destination, row.destination_name)
-        why = kept_because(stageout.settings, stageout.sites, file)
+        why = kept_because(stageout.settings, stageout.sites, file) if row.fts is None else "it is the source of a task"
         if row.may_write_until is not None and row.may_write_until > since:
             kept[row.id] = _Outcome(None, writes_text(row.may_write_until))
         elif why is not None:

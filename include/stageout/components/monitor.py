@@ -15,7 +15,7 @@ from include.errors import NightshiftError
 from include.fts.client.client import MOST_JOBS, FtsClient
 from include.fts.client.jobs import FileStatus, JobStatus
 from include.fts.errors import FtsError, FtsForbidden, JobUnknown
-from include.fts.states import JobState
+from include.fts.states import FailureReason, FailureScope, JobState
 from include.ledger.engine import reading, writing
 from include.stageout.attempts.answers import (
     AT_FTS,
@@ -37,6 +37,7 @@ from include.stageout.places.verify import CopyDecision, CopyVerdict
 from include.stageout.requests import pieces
 from include.stageout.states import JOB_ENDED, StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
+from include.stageout.urls import is_bare
 
 SHORTEST_LOOK, LONGEST_LOOK = timedelta(seconds=10), timedelta(minutes=2)
 CANCEL_LOOK = timedelta(seconds=5)
@@ -44,7 +45,7 @@ CANCEL_LOOK = timedelta(seconds=5)
 OUTAGE_LOOK = timedelta(seconds=30)
 ASKED = (
     "file_id", "file_state", "reason", "start_time", "finish_time", "throughput", "transfer_host", "pid",
-    "file_metadata",
+    "file_metadata", "filesize", "checksum",
 )  # fmt: skip
 """The fields of a file that FTS is asked for: those that an `AttemptJudge` reads."""
 JUDGED = (
@@ -254,6 +255,9 @@ class _MonitorBatch:
             findings.waits[row.id] = _next_look(row, self.now(), changed=False)
 
     def _compared(self, row: Row[Any], transfers: Sequence[Row[Any]]) -> dict[int, CopyDecision]:
+        if is_bare(transfers[0].destination_name):
+            reason = FailureReason(FailureScope.DESTINATION, None, "a destination without a site cannot be compared")
+            return {transfer.id: CopyDecision(CopyVerdict.MISSING, reason) for transfer in transfers}
         return judge_copies(
             self.stageout.site(row.destination),
             [CopiedFile.of(transfer) for transfer in transfers],

@@ -23,6 +23,7 @@ from include.stageout.places.verify import CopyDecision, CopyVerdict
 from include.stageout.retry import TransferFailureClass, failure_class
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_transfers
+from include.stageout.urls import is_bare
 
 SHORTEST_LOOK, LONGEST_LOOK = timedelta(seconds=15), timedelta(minutes=30)
 """Between two questions to a site that cannot answer; the wait grows with the age of the copy."""
@@ -72,12 +73,12 @@ def _verified(
     stageout: Stageout, claimed: ClaimedRows, now: Callable[[], datetime], most: int | None
 ) -> ReporterReport:
     """Verify what was claimed; `most`: as `judge_copies` takes it."""
-    groups, reasons = _by_storage(stageout, claimed.rows)
+    groups, at_once = _by_storage(stageout, claimed.rows)
     if most is None:
         # what was read is recorded, however long the next file takes
         groups = [(place, [row]) for place, rows in groups for row in rows]
     batch = _Batch(stageout, claimed.claim, {row.id: row for row in claimed.rows})
-    batch.record(_Found(reasons=reasons), now())
+    batch.record(at_once, now())
     pool = ThreadPoolExecutor(THREADS, "reporter")
     try:
         waiting = {pool.submit(_reported, stageout, *group, most): group[1] for group in groups}
@@ -133,20 +134,21 @@ class _Batch:
         self.large += len(found.large)
 
 
-def _by_storage(
-    stageout: Stageout, rows: Sequence[Row[Any]]
-) -> tuple[list[tuple[SitePlace, list[Row[Any]]]], dict[int, str]]:
-    """The copies at each storage, and why others cannot be compared."""
+def _by_storage(stageout: Stageout, rows: Sequence[Row[Any]]) -> tuple[list[tuple[SitePlace, list[Row[Any]]]], _Found]:
+    """The copies at each storage, and those that are not compared."""
     groups: dict[int, tuple[SitePlace, list[Row[Any]]]] = {}
-    unknown: dict[int, str] = {}
+    others = _Found()
     for row in rows:
+        if is_bare(row.destination_name):
+            others.moves.append(TransferMove(row.id, _T.COPIED, _T.DONE, "as FTS compared it: no site has it"))
+            continue
         try:
             place = stageout.place(row.destination, row.owner)
         except NightshiftError as error:
-            unknown[row.id] = str(error)
+            others.reasons[row.id] = str(error)
         else:
             groups.setdefault(id(place), (place, []))[1].append(row)
-    return list(groups.values()), unknown
+    return list(groups.values()), others
 
 
 def _reported(stageout: Stageout, place: SitePlace, rows: Sequence[Row[Any]], most: int | None) -> _Found:

@@ -241,15 +241,15 @@ def retry_waiting(stageout: Stageout, *, now: Callable[[], datetime], limit: int
 
 def _credentials(stageout: Stageout, rows: Sequence[Row[Any]], now: datetime) -> tuple[list[Row[Any]], dict[str, str]]:
     """The rows whose credential can be used, and why those of users cannot."""
-    waiting: defaultdict[tuple[str, str, str], list[Row[Any]]] = defaultdict(list)
+    waiting: defaultdict[tuple[str, str | None, str, str], list[Row[Any]]] = defaultdict(list)
     for row in rows:
-        waiting[row.owner, row.source, row.destination].append(row)
+        waiting[row.owner, row.fts, row.source, row.destination].append(row)
     usable: list[Row[Any]] = []
     faults: dict[str, str] = {}
     clients: dict[FtsClient, FtsError | None] = {}
-    for (owner, *link), theirs in waiting.items():
+    for (owner, server, *link), theirs in waiting.items():
         try:
-            client = stageout.fts(server_of((link[0], link[1]), stageout.settings.fts), owner, *link)
+            client = stageout.fts(server or server_of((link[0], link[1]), stageout.settings.fts), owner, *link)
         except FtsError as error:
             faults[owner] = str(error)
             continue

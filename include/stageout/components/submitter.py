@@ -158,7 +158,7 @@ class _SubmitBatch:
 
     def _from_queue(self, queue: TransferQueue, wanted: int, held: timedelta) -> int:
         """Submit from one queue; how many transfers were taken."""
-        server = server_of(queue.link, self.stageout.settings.fts)
+        server = queue.fts or server_of(queue.link, self.stageout.settings.fts)
         reason = self._obstacle(queue, server, wanted)
         if reason is not None:
             self.held[reason] += 1
@@ -235,7 +235,10 @@ class _SubmitBatch:
     ) -> tuple[DraftJob, ...]:
         """The jobs of these transfers; those that can be in none are moved."""
         source, destination = map(self.stageout.sites.get, queue.link)
-        drafted = draft_jobs(rows, source, destination, activity=activity, workflows=self._workflows(rows))
+        drafted = draft_jobs(
+            rows, source, destination, activity=activity, workflows=self._workflows(rows),
+            verify=queue.verify, priority=queue.priority,
+        )  # fmt: skip
         self._move([_not_drafted(number, error) for number, error in drafted.refused.items()], claim)
         return drafted.jobs
 
@@ -367,7 +370,7 @@ class _SubmitBatch:
             self._again(client, row, ours, claim)
 
     def _again(self, client: FtsClient, row: Row[Any], ours: Sequence[Row[Any]], claim: str) -> None:
-        queue = TransferQueue.of_job(row)
+        queue = TransferQueue.from_row(row, row.queue)
         drafts = self._drafts(queue, ours, row.activity, claim) if ours else ()
         if not drafts:
             self._refuse(row.id, [], claim, "none of its files is to be transferred any more")

@@ -1,10 +1,12 @@
-"""Files that a task hands to FTS: each copied once, whatever replies, tries and jobs are lost; and waiting for jobs."""
+"""Files of a task: a request of the ledger that passes of the real components carry out; and waiting for FTS jobs."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,37 +14,80 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from include.fts.errors import FTS_JOB_FAILED, JobUnknown, StorageBanned
-from include.fts.states import JobState
+from hooks.site import OnSite
+from include.fts.client.client import FtsClient
+from include.fts.client.jobs import FtsFile, FtsJob
+from include.fts.errors import FTS_JOB_FAILED, JobUnknown
+from include.ledger.migrate import migrate
+from include.site.site import Site
 from include.stageout.errors import (
     DIRECT_REFUSED,
     FILE_REFUSED,
     FILES_FAILED,
     FILES_UNTRANSFERABLE,
+    NO_PASS,
     NO_SITE_URL,
     StageoutError,
 )
+from include.stageout.opening import open_stageout
+from include.stageout.passes import COMPONENTS, note_passes, run_pass
+from include.stageout.status import TransferFilter, TransferStatus, list_transfers
+from operators import fts as operators
 from operators.fts import FtsTransferOperator
 from operators.lease import Killed, WaitedTooLong
 from sensors.fts import FtsJobSensor
 from tests.fakes.ftsserver import FtsServer
+from tests.fakes.ledgers import from_a_template
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
-from triggers.checks import CHECKS
-from triggers.fts import FtsJobTrigger
+from triggers import fts as triggers
+from triggers.fts import TransfersTrigger
 
 A, B = (f"davs://here.example.org/store/{name}" for name in "ab")
 SOURCE = "davs://there.example.org/store"
 FILES = [[f"{SOURCE}/a", A], [f"{SOURCE}/b", B]]
 EXISTS = "DESTINATION [17] Destination file exists and overwrite is not enabled"
 BROKEN = "TRANSFER [104] Connection reset by peer"
-TIMED_OUT = "TRANSFER [110] Operation timed out"
 MISSING = "SOURCE [2] Result HTTP 404 : File not found"
 
 
+@dataclass
+class Deployment:
+    """A site with the sites Here and There, a ledger, an FTS server that copies nothing by itself, and a clock."""
+
+    fts: FtsServer
+    site: Site
+    later: timedelta = field(default_factory=timedelta)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.later
+
+    def passes(self) -> None:
+        """A pass of each component, some minutes after the last."""
+        self.later += timedelta(minutes=3)
+        note_passes(self.site.ledger, COMPONENTS, now=self.now())
+        run_pass(open_stageout(self.site, "a test"), COMPONENTS, now=self.now, left=lambda: True).require_sound()
+
+    def transfers(self) -> list[TransferStatus]:
+        return sorted(list_transfers(self.site.ledger, TransferFilter()).rows, key=lambda row: row.id)
+
+    def states(self) -> set[str]:
+        return {row.state.value for row in self.transfers()}
+
+    def job(self) -> str:
+        """The newest job of FTS."""
+        return list(self.fts.jobs)[-1]
+
+    def copied(self, **reasons: str) -> None:
+        """All is submitted, and FTS ends it, these files by a failure; the passes see it through."""
+        self.passes()
+        self.fts.end(self.job(), **reasons)
+        for _ in range(3):
+            self.passes()
+
+
 @pytest.fixture
-def fts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FtsServer]:
-    """A server that copies nothing by itself, and two sites."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     with FtsServer() as server:
         rules = [{"prefix": "/", "url": "davs://here.example.org"}]
         there = [{"prefix": "/", "url": "davs://there.example.org"}, {"prefix": "/", "url": "s3://there.example.org"}]
@@ -50,60 +95,54 @@ def fts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FtsServer]:
         (tmp_path / "site.yaml").write_text(json.dumps({"ledger": f"sqlite:///{tmp_path}/ledger.db", "sites": sites}))
         monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
         monkeypatch.setenv("AIRFLOW_CONN_FTS_DEFAULT", json.dumps({"conn_type": "fts", "host": server.url}))
-        yield server
+        monkeypatch.setenv("AIRFLOW_CONN_FTS_OTHER", json.dumps({"conn_type": "fts", "host": server.url}))
+        from_a_template(monkeypatch)
+        deployment = Deployment(server, OnSite().site())
+        migrate(deployment.site.ledger)
+        monkeypatch.setattr(operators, "clock", deployment.now)
+        yield deployment
+        deployment.site.ledger.dispose()
 
 
 def operator(files: Any = FILES, **more: Any) -> FtsTransferOperator:
-    return FtsTransferOperator(task_id="copy", files=files, deferrable=True, retries=2, **more)
+    return FtsTransferOperator(task_id="copy", files=files, **{"deferrable": True, "retries": 2, "owner": "ann"} | more)
 
 
-def begin(files: Any = FILES, try_number: int = 1, max_tries: int = 2, **more: Any) -> TaskDeferred:
-    """A try until it waits."""
+def begin(files: Any = FILES, try_number: int = 1, max_tries: int = 2, **more: Any) -> Callable[[], dict[str, Any]]:
+    """A try until it waits; how it ends when it comes back from its wait, in another process."""
     with pytest.raises(TaskDeferred) as deferred:
         operator(files, **more).execute(task_context(try_number=try_number, max_tries=max_tries))
-    return deferred.value
-
-
-def end(waiting: TaskDeferred, files: Any = FILES, try_number: int = 1, **more: Any) -> dict[str, Any]:
-    """What becomes of a try when it comes back from its wait, in another process."""
-    event = {"found": True, "reason": "ended", "since": waiting.trigger.serialize()[1]["since"]}
-    done: dict[str, Any] = operator(files, **more).ended(task_context(try_number=try_number), event)
-    return done
-
-
-def submitted(fts: FtsServer) -> list[tuple[list[str], bool]]:
-    """The destinations of each job, and whether it replaces what is there."""
-    return [([file["dest_surl"] for file in job["files"]], job["params"]["overwrite"]) for job in fts.jobs.values()]
-
-
-def only_job(fts: FtsServer) -> str:
-    (job_id,) = fts.jobs
-    return job_id
-
-
-def test_files_are_submitted_once_waited_for_by_the_triggerer_and_accounted(fts: FtsServer) -> None:
-    waiting = begin(priority=4)
+    waiting = deferred.value
     path, row = waiting.trigger.serialize()
-    assert (path, row["job_ids"]) == ("triggers.fts.FtsJobTrigger", [only_job(fts)])
-    assert json.loads(json.dumps(row)) == row
-    params = fts.jobs[only_job(fts)]["params"]
-    assert (params["overwrite"], params["dst_file_report"], params["priority"]) == (False, True, 4)
-    assert params["max_time_in_queue"] == "43200s"
-    fts.end(only_job(fts))
-    assert end(waiting) == {"files": 2, "bytes": 0, "existing": 0}
-    assert fts.count("POST", "^/jobs$") == 1
+    assert (path, json.loads(json.dumps(row))) == ("triggers.fts.TransfersTrigger", row)
+    event = {"found": True, "reason": "ended", "since": row["since"]}
+    task = operator(files, **more)
+    return lambda: task.ended(task_context(try_number=try_number), event, **waiting.kwargs or {})
 
 
-def test_names_at_sites_become_urls_of_a_protocol_that_both_ends_have(fts: FtsServer) -> None:
-    sites = {"source": "There:/store/a", "destination": "Here:/store/a", "size": "7", "checksum": "adler32:0a"}
+def test_files_are_copied_by_the_passes_and_accounted(here: Deployment) -> None:
+    ended = begin(priority=4, fts_conn_id="fts_other", verify="target")
+    assert here.states() == {"new"}
+    here.copied()
+    assert ended() == {"files": 2, "bytes": 0, "existing": 0}
+    (job,) = here.fts.jobs.values()
+    params = job["params"]
+    assert (params["overwrite"], params["priority"], params["verify_checksum"]) == (False, 4, "target")
+    (owners, workflows) = ({row.owner for row in here.transfers()}, {row.workflow for row in here.transfers()})
+    assert (owners, workflows, here.states()) == ({"ann"}, {"night/run-1"}, {"kept"})
+
+
+def test_names_at_sites_become_urls_of_a_protocol_that_both_ends_have(here: Deployment) -> None:
+    sites = {"source": "There:/store/a", "destination": "Here:/store/a", "size": "7", "checksum": "ADLER32:0a"}
     begin([sites, ["There:/store/b", "s3://other.example.org/b"], [f"{SOURCE}/c", "Here:/store/c"]])
-    (job,) = fts.jobs.values()
-    assert [(file["source_surl"], file["dest_surl"]) for file in job["files"]] == [
-        ("davs://there.example.org/store/a", A),
-        ("s3://there.example.org/store/b", "s3://other.example.org/b"),
-        (f"{SOURCE}/c", "davs://here.example.org/store/c"),
-    ]
-    assert (job["files"][0]["filesize"], job["files"][0]["checksum"]) == (7, "adler32:0a")
+    here.passes()
+    files = {file["dest_surl"]: file for job in here.fts.jobs.values() for file in job["files"]}
+    assert {url: file["source_surl"] for url, file in files.items()} == {
+        A: "davs://there.example.org/store/a",
+        "s3://other.example.org/b": "s3://there.example.org/store/b",
+        "davs://here.example.org/store/c": f"{SOURCE}/c",
+    }
+    assert (files[A]["filesize"], files[A]["checksum"]) == (7, "adler32:0000000a")
 
 
 @pytest.mark.parametrize(
@@ -117,205 +156,186 @@ def test_names_at_sites_become_urls_of_a_protocol_that_both_ends_have(fts: FtsSe
         ([{"source": A, "destination": B, "checksum": "no sum"}], DIRECT_REFUSED),
         ([["file:///etc/passwd", A]], DIRECT_REFUSED),
         ([["Nowhere:/a", A]], DIRECT_REFUSED),
+        ([[A, f"{B}{'b' * 1024}"]], DIRECT_REFUSED),
         ([["There:/a/../b", A]], FILE_REFUSED),
         ([["There:/a", "root://other.example.org/a"]], NO_SITE_URL),
         ([["There:/a", A]] * 1001, DIRECT_REFUSED),
     ],
 )
-def test_malformed_files_are_refused_before_anything_is_sent(fts: FtsServer, files: Any, error: Any) -> None:
+def test_malformed_files_are_refused_before_anything_is_recorded(here: Deployment, files: Any, error: Any) -> None:
     with refused(error):
         operator(files).execute(task_context())
-    assert fts.asked == []
+    assert here.transfers() == []
 
 
-def test_a_lost_reply_is_followed_up_by_the_id(fts: FtsServer) -> None:
-    fts.answer("POST", "^/jobs$", 500, {"status": "500 Error", "message": "it failed"})
-    begin()
-    assert len(fts.jobs) == 1
-    again = begin()
-    assert again.trigger.serialize()[1]["job_ids"] == [only_job(fts)]
-    assert fts.count("POST", "^/jobs$") == 2, "it was sent again once, since FTS did not know it"
+def test_every_error_of_the_tasks_files_names_what_it_is_about(here: Deployment) -> None:
+    with pytest.raises(StageoutError) as caught:
+        operator([FILES[0], ["There:/a/../b", A]]).execute(task_context())
+    assert caught.value.__notes__ == ["in file 1 of the task"]
 
 
-def test_the_next_try_takes_over_the_job_of_one_that_died(fts: FtsServer) -> None:
-    begin()
-    waiting = begin(try_number=2)
-    assert waiting.trigger.serialize()[1]["job_ids"] == [only_job(fts)]
-    fts.end(only_job(fts))
-    assert end(waiting, try_number=2)["files"] == 2
-    assert end(waiting, try_number=3)["files"] == 2, "what is copied is not copied again"
-
-
-def test_the_next_try_has_only_what_failed_and_replaces_only_what_the_first_left(fts: FtsServer) -> None:
-    unproved = [f"davs://here.example.org/store/{name}" for name in "cd"]
-    files = [*FILES, [f"{SOURCE}/c", unproved[0]], [f"{SOURCE}/d", unproved[1]]]
-    waiting = begin(files)
-    fts.end(only_job(fts), b=BROKEN, c="SOURCE [112] Result Could not connect to server", d=TIMED_OUT)
-    with refused(FILES_FAILED, retryable=True):
-        end(waiting, files)
-    waiting = begin(files, try_number=2)
-    assert submitted(fts)[1:] == [(unproved, False), ([B], True)]
-    for job_id in waiting.trigger.serialize()[1]["job_ids"]:
-        fts.end(job_id)
-    assert end(waiting, files, try_number=2)["files"] == 4
-
-
-def test_a_cleared_task_copies_all_again(fts: FtsServer) -> None:
-    waiting = begin()
-    fts.end(only_job(fts))
-    end(waiting)
-    begin(try_number=2, max_tries=3)
-    assert len(fts.jobs) == 2
-
-
-def test_a_file_that_exists_is_never_replaced_and_accepted_only_if_it_is_the_same(fts: FtsServer) -> None:
-    files = [{"source": f"{SOURCE}/a", "destination": A, "size": 3, "checksum": "adler32:0000000a"}]
-    report = {"file_size": 3, "checksum_type": "ADLER32", "checksum_value": "a"}
-    waiting = begin(files)
-    fts.end(only_job(fts), a=EXISTS)
-    with refused(FILES_UNTRANSFERABLE, retryable=False):
-        end(waiting, files)
-    for change in ({"file_size": 4}, {"checksum_value": "b"}):
-        fts.jobs[only_job(fts)]["files"][0]["file_metadata"] = {"dst_file": report | change}
-        with refused(FILES_UNTRANSFERABLE):
-            end(waiting, files)
-    fts.jobs[only_job(fts)]["files"][0]["file_metadata"] = {"dst_file": report}
-    assert end(waiting, files)["existing"] == 1
-    assert begin(files, try_number=2, max_tries=3), "a cleared task"
-    assert submitted(fts)[1] == ([A], False)
-
-
-def test_a_copy_of_another_size_or_checksum_is_a_failure(fts: FtsServer) -> None:
-    files = [{"source": f"{SOURCE}/a", "destination": A, "size": 3, "checksum": "adler32:0a"}]
-    waiting = begin(files)
-    fts.end(only_job(fts))
-    for change in ({"filesize": 4}, {"filesize": 3, "checksum": "adler32:0b"}):
-        fts.jobs[only_job(fts)]["files"][0] |= change
-        with refused(FILES_FAILED):
-            end(waiting, files)
-    fts.jobs[only_job(fts)]["files"][0] |= {"checksum": "ADLER32:000A"}
-    assert end(waiting, files)["bytes"] == 3
-
-
-def test_reasons_of_files_are_told_without_their_number_and_without_secrets(fts: FtsServer) -> None:
-    files = [[f"{SOURCE}/{number}", f"davs://here.example.org/{number}?token=hidden"] for number in range(9)]
-    waiting = begin(files)
-    for file in fts.jobs[only_job(fts)]["files"]:
-        file |= {"file_state": "FAILED", "reason": MISSING}
-    fts.jobs[only_job(fts)]["job_state"] = "FAILED"
-    with refused(FILES_UNTRANSFERABLE) as caught:
-        end(waiting, files)
-    assert "hidden" not in str(caught.value)
-    assert str(caught.value).count("File not found") == 5
-
-
-def test_a_job_that_fts_has_forgotten_is_looked_for_in_its_archive_then_submitted_again(fts: FtsServer) -> None:
-    waiting = begin()
-    job_id = only_job(fts)
-    forgotten = fts.jobs.pop(job_id)
+def test_a_task_fails_after_10_minutes_without_a_pass_and_names_the_dag(here: Deployment) -> None:
+    ended = begin()
+    here.later += timedelta(minutes=9)
     with pytest.raises(TaskDeferred):
-        end(waiting)
-    assert only_job(fts) == job_id
-    fts.end(job_id)
-    fts.archive[job_id] = fts.jobs.pop(job_id)
-    assert end(waiting)["files"] == 2
-    assert forgotten["files"] is not None
+        ended()
+    note_passes(here.site.ledger, ["monitor", "register"], now=here.now())
+    here.later += timedelta(minutes=2)
+    with refused(NO_PASS, retryable=False) as caught:
+        ended()
+    assert "DAG stage_out_submit" in str(caught.value)
+    assert here.states() == {"killed"}
+    assert begin(try_number=2, max_tries=3)
+    assert here.states() == {"new", "killed"}, "a cleared task begins again"
 
 
-def test_a_banned_storage_is_told_by_its_own_error(fts: FtsServer) -> None:
-    fts.banned["davs://here.example.org"] = {}
-    with refused(StorageBanned):
-        operator().execute(task_context())
+def test_the_next_try_has_the_same_transfers_and_tries_again_what_failed(here: Deployment) -> None:
+    files = [*FILES, [f"{SOURCE}/c", "davs://here.example.org/store/c"]]
+    ended = begin(files)
+    here.copied(b=MISSING)
+    with refused(FILES_UNTRANSFERABLE, retryable=False) as caught:
+        ended()
+    assert "File not found" in str(caught.value)
+    ended = begin(files, try_number=2)
+    here.copied()
+    assert ended()["files"] == 3
+    assert [len(job["files"]) for job in here.fts.jobs.values()] == [3, 1]
 
 
-def test_the_task_itself_waits_where_it_is_not_deferrable_and_jobs_are_canceled_at_the_limit(fts: FtsServer) -> None:
-    waits = FtsTransferOperator(task_id="copy", files=FILES, deferrable=False, timeout=0.05, poll_interval=0.01)
+def test_a_failure_that_may_pass_is_retried_by_the_ledger_and_replaces_its_own_part(here: Deployment) -> None:
+    ended = begin()
+    here.copied(b=BROKEN)
+    here.copied()
+    assert ended()["files"] == 2
+    assert [job["params"]["overwrite"] for job in here.fts.jobs.values()] == [False, True]
+
+
+def test_a_file_that_exists_at_a_url_is_never_replaced_but_by_overwrite(here: Deployment) -> None:
+    ended = begin(FILES[:1])
+    here.copied(a=EXISTS)
+    with refused(FILES_UNTRANSFERABLE):
+        ended()
+    begin(FILES[:1], overwrite=True)
+    here.passes()
+    assert here.fts.jobs[here.job()]["params"]["overwrite"]
+
+
+def test_a_copy_of_another_size_or_checksum_is_copied_again(here: Deployment) -> None:
+    files = [{"source": f"{SOURCE}/a", "destination": A, "size": 3, "checksum": "adler32:0a"}]
+    ended = begin(files)
+    for reported in ({"filesize": 4}, {"filesize": 3, "checksum": "adler32:0b"}):
+        here.passes()
+        here.fts.jobs[here.job()]["files"][0] |= reported
+        here.fts.end(here.job())
+        here.passes()
+        assert "mismatch" in here.transfers()[-1].reason
+        here.later += timedelta(hours=1)
+        here.passes()
+    here.passes()
+    here.fts.jobs[here.job()]["files"][0] |= {"filesize": 3, "checksum": "ADLER32:000A"}
+    here.copied()
+    assert ended() == {"files": 1, "bytes": 3, "existing": 0}
+    assert [job["params"]["overwrite"] for job in here.fts.jobs.values()] == [False, True, True]
+
+
+def test_urls_are_shown_without_what_their_queries_hide(here: Deployment) -> None:
+    ended = begin([[f"{SOURCE}/a?sig=hidden", f"{A}?token=hidden"]])
+    here.passes()
+    for file in here.fts.jobs[here.job()]["files"]:
+        assert "hidden" in file["source_surl"]
+        file |= {"file_state": "FAILED", "reason": MISSING}
+    here.fts.jobs[here.job()]["job_state"] = "FAILED"
+    here.passes()
+    with refused(FILES_UNTRANSFERABLE) as caught:
+        ended()
+    assert "hidden" not in f"{caught.value} {here.transfers()}"
+
+
+def test_a_cleared_task_copies_all_again(here: Deployment) -> None:
+    ended = begin()
+    here.copied()
+    ended()
+    ended = begin(try_number=2, max_tries=3)
+    here.copied()
+    assert ended()["files"] == 2
+    assert len(here.fts.jobs) == 2
+    assert [row.archived for row in here.transfers()] == [True, True, False, False]
+
+
+def test_a_destination_of_another_task_that_copies_is_waited_for(here: Deployment) -> None:
+    begin()
+    with refused(FILES_FAILED, retryable=True):
+        operator(overwrite=True).execute(task_context())
+
+
+def test_a_job_that_fts_has_forgotten_is_submitted_again(here: Deployment) -> None:
+    ended = begin()
+    here.passes()
+    here.fts.jobs.clear()
+    here.passes()
+    assert here.states() == {"retry-wait"}
+    here.later += timedelta(days=3)
+    here.copied()
+    here.copied()
+    assert ended()["files"] == 2
+
+
+def test_the_task_itself_waits_where_it_is_not_deferrable_and_transfers_are_killed_at_the_limit(
+    here: Deployment,
+) -> None:
+    waits = operator(deferrable=False, timeout=0.05, poll_interval=0.01)
     with refused(WaitedTooLong):
         waits.execute(task_context())
-    assert fts.jobs[only_job(fts)]["job_state"] == JobState.CANCELED.value
-    with pytest.raises(TaskDeferred):
-        operator(timeout=60.0).execute(task_context(try_number=2))
-    assert [overwrites for _, overwrites in submitted(fts)] == [False, False]
+    assert here.states() == {"killed"}
 
 
-def test_a_kill_cancels_the_jobs_of_a_task_that_works_and_of_one_that_is_deferred(fts: FtsServer) -> None:
-    working = operator()
-    with pytest.raises(TaskDeferred):
-        working.execute(task_context())
-    with pytest.raises(Killed):
-        working.on_kill()
-    assert fts.jobs[only_job(fts)]["job_state"] == JobState.CANCELED.value
-    waiting = begin(try_number=2)
-    trigger = waiting.trigger
-    assert isinstance(trigger, FtsJobTrigger)
-    asyncio.run(trigger.on_kill())
-    assert {job["job_state"] for job in fts.jobs.values()} == {JobState.CANCELED.value}
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_kill_ends_the_transfers_and_waits_until_fts_confirms_it(
+    here: Deployment, deferred: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = operator()
+    with pytest.raises(TaskDeferred) as waiting:
+        task.execute(task_context())
+    here.passes()
+    killed = threading.Event()
+    trigger = waiting.value.trigger
+    assert isinstance(trigger, TransfersTrigger)
+
+    def kill() -> None:
+        if deferred:
+            asyncio.run(trigger.on_kill())
+        else:
+            with pytest.raises(Killed):
+                task.on_kill()
+        killed.set()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    while here.states() != {"killing"}:
+        assert thread.is_alive()
+    assert not killed.is_set()
+    for _ in range(3):
+        here.passes()
+    thread.join(triggers.KILL_S)
+    assert (here.states(), here.fts.jobs[here.job()]["job_state"]) == ({"killed"}, "CANCELED")
     assert operator().on_kill() is None  # type: ignore[func-returns-value]
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize(
-    ("reason", "ended", "kept"),
-    [
-        # by its task or an admin: FTS notes the end of a copy when it kills it, and the copy is gone a minute later
-        ("Job canceled by the user", None, True),
-        ("Job canceled by the user", timedelta(seconds=30), True),
-        ("Job canceled by the user", timedelta(seconds=90), False),
-        # the copy goes on
-        (None, timedelta(minutes=5), True),
-        ("Storage banned", timedelta(minutes=5), True),
-    ],
-)
-def test_no_try_begins_while_a_copy_of_an_earlier_one_may_still_write(
-    fts: FtsServer, reason: str | None, ended: timedelta | None, kept: bool, overwrite: bool
-) -> None:
-    begin(overwrite=overwrite)
-    now = datetime.now(UTC)
-    job = fts.jobs[only_job(fts)]
-    job["job_state"] = "CANCELED"
-    for file in job["files"]:
-        began = {"start_time": told(now - timedelta(minutes=9)), "transfer_host": "fts.example.org", "pid": 7}
-        file |= {**began, "file_state": "CANCELED", "reason": reason, "filesize": 7}
-        file["finish_time"] = None if ended is None else told(now - ended)
-    # a cleared task, too
-    for number, most in ((2, 2), (4, 5)):
-        waiting = begin(try_number=number, max_tries=most, overwrite=overwrite, poll_interval=0.01, timeout=60.0)
-        row = waiting.trigger.serialize()[1]
-        assert row["at_rest"] is kept
-        if kept:
-            assert (len(fts.jobs), row["job_ids"]) == (1, [only_job(fts)])
-            assert not CHECKS["fts-jobs"].look(operator().site, "fts_default", row["job_ids"], at_rest=True).ready
-            assert FtsJobSensor(task_id="wait", job_ids=row["job_ids"], allow_failed=True).execute(task_context())
-        else:
-            break
-    if kept:
-        for file in job["files"]:
-            file["start_time"] = file["finish_time"] = told(now - timedelta(hours=1))
-        assert CHECKS["fts-jobs"].look(operator().site, "fts_default", [only_job(fts)], at_rest=True).ready
-        with pytest.raises(TaskDeferred):
-            end(waiting, try_number=2, overwrite=overwrite)
-    assert len(fts.jobs) == 2
+def test_a_trigger_fires_once_all_transfers_have_ended(here: Deployment) -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        operator(poll_interval=0.02).execute(task_context())
+    here.copied()
+    event = asyncio.run(_first(deferred.value.trigger))
+    assert (event["found"], event["reason"]) == (True, "2 of 2 files have ended")
 
 
-def told(time: datetime) -> str:
-    """A time as FTS tells it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S")
+async def _first(trigger: Any) -> Any:
+    return (await anext(trigger.run())).payload
 
 
-def test_a_trigger_fires_once_all_jobs_have_ended_and_tells_their_states(fts: FtsServer) -> None:
-    trigger = begin(poll_interval=0.02).trigger
-    job_id = only_job(fts)
-
-    async def watched() -> Any:
-        events = trigger.run()
-        first = asyncio.ensure_future(anext(events))
-        while not fts.count("GET", f"^/jobs/{job_id},$"):  # noqa: ASYNC110 - the server has no event
-            await asyncio.sleep(0.01)
-        fts.end(job_id)
-        return await asyncio.wait_for(first, 20)
-
-    event = asyncio.run(watched()).payload
-    assert (event["found"], event["result"]) == (True, {job_id: "FINISHED"})
+def submitted(here: Deployment, name: str) -> str:
+    with FtsClient(here.fts.url) as client:
+        return client.submit(FtsJob((FtsFile(f"{SOURCE}/{name}", f"davs://here.example.org/store/{name}"),)))
 
 
 def sensor(*job_ids: str, **more: Any) -> Any:
@@ -323,30 +343,21 @@ def sensor(*job_ids: str, **more: Any) -> Any:
     return wait.execute(task_context())
 
 
-def test_jobs_of_others_are_waited_for_in_one_request_and_failed_ones_fail_the_sensor(fts: FtsServer) -> None:
-    for files in (FILES[:1], FILES[1:]):
-        begin(files)
-    first, second = fts.jobs
-    fts.end(first)
-    asked = fts.count("GET", "^/jobs/")
+def test_jobs_of_others_are_waited_for_in_one_request_and_failed_ones_fail_the_sensor(here: Deployment) -> None:
+    first, second = submitted(here, "a"), submitted(here, "b")
+    here.fts.end(first)
     with pytest.raises(TaskDeferred):
         sensor(first, second)
-    assert fts.count("GET", "^/jobs/") == asked + 1
-    fts.end(second, b=MISSING)
+    assert here.fts.count("GET", "^/jobs/") == 1
+    here.fts.end(second, b=MISSING)
     with refused(FTS_JOB_FAILED, job_id=second):
         sensor(first, second)
     assert sensor(first, second, allow_failed=True) == {first: "FINISHED", second: "FAILED"}
-    fts.archive[first] = fts.jobs.pop(first)
+    here.fts.archive[first] = here.fts.jobs.pop(first)
     assert FtsJobSensor(task_id="wait", job_ids=first, deferrable=False).execute(task_context()) is not None
 
 
-def test_a_job_that_nobody_knows_ends_the_wait(fts: FtsServer) -> None:
+def test_a_job_that_nobody_knows_ends_the_wait(here: Deployment) -> None:
     unknown = "01874efb-4735-4595-bc9c-591aef8240c9"
     with refused(JobUnknown, job_id=unknown):
         sensor(unknown, allow_failed=True)
-
-
-def test_every_error_of_the_tasks_files_names_what_it_is_about(fts: FtsServer) -> None:
-    with pytest.raises(StageoutError) as caught:
-        operator([FILES[0], ["There:/a/../b", A]]).execute(task_context())
-    assert caught.value.__notes__ == ["in file 1 of the task"]

@@ -407,6 +407,9 @@ sa.Table(
     sa.Column("destination", exact(128), nullable=False),
     sa.Column("activity", exact(128), nullable=False),
     sa.Column("kind", exact(16), nullable=False),
+    sa.Column("fts", exact(128)),
+    sa.Column("verify", exact(8)),
+    sa.Column("priority", sa.Integer),
     sa.UniqueConstraint("digest"),
     sa.Index(None, "owner"),
     **ROW_OPTIONS,
@@ -590,6 +593,12 @@ sa.Table(
     sa.Column("since", UtcTime, primary_key=True),
     sa.Column("noted_at", UtcTime, nullable=False),
     sa.Column("noted_by", exact(128), nullable=False),
+    **TABLE_OPTIONS,
+)  # fmt: skip
+sa.Table(
+    "stageout_passes", schema,
+    sa.Column("component", exact(16), primary_key=True),
+    sa.Column("began_at", UtcTime, nullable=False),
     **TABLE_OPTIONS,
 )  # fmt: skip
 sa.Table(
