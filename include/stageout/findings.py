@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import lru_cache
-from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select
+from sqlalchemy import Connection, delete, insert, select
 
 from include.ledger.engine import Bind, reading, writing
 from include.settings.sites import RemoteSite
@@ -22,6 +21,7 @@ from include.stageout.requests import pieces
 from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import TransferJobState, TransferState
 from include.stageout.tables import stageout_findings
+from include.stageout.transfers import document_of, from_rows
 from include.stageout.urls import SiteOperation, site_urls
 
 FIRST_WAIT, LONGEST_WAIT = timedelta(minutes=5), timedelta(hours=12)
@@ -162,25 +162,19 @@ class CensusFinding:
     name: str | None = None
     bytes: int | None = None
 
-    @classmethod
-    def from_row(cls, row: Row[Any]) -> CensusFinding:
-        """From a row of the table of findings."""
-        kind, outcome = FindingKind(row.kind), FindingOutcome(row.outcome)
-        return cls(kind, row.reason, outcome, row.site, row.transfer, row.job, row.name, row.bytes)
-
-    def to_row(self, found_at: datetime) -> dict[str, Any]:
-        """The reverse of `from_row`."""
-        words = {"kind": self.kind.value, "outcome": self.outcome.value, "reason": self.reason[:MAX_REASON_CHARACTERS]}
-        return {**asdict(self), **words, "found_at": found_at}
-
 
 def record_findings(bind: Bind, findings: Sequence[CensusFinding], *, now: datetime) -> None:
     """Put the findings of a census in the place of those of the one before, in one transaction."""
 
+    rows = [
+        {**document_of(finding), "reason": finding.reason[:MAX_REASON_CHARACTERS], "found_at": now}
+        for finding in findings
+    ]
+
     def work(connection: Connection) -> None:
         connection.execute(delete(stageout_findings))
-        for piece in pieces(findings):
-            connection.execute(insert(stageout_findings), [finding.to_row(now) for finding in piece])
+        for piece in pieces(rows):
+            connection.execute(insert(stageout_findings), piece)
 
     writing(bind, work)
 
@@ -188,8 +182,7 @@ def record_findings(bind: Bind, findings: Sequence[CensusFinding], *, now: datet
 def last_findings(bind: Bind) -> tuple[CensusFinding, ...]:
     """Return what the last census found."""
     with reading(bind) as connection:
-        rows = connection.execute(select(stageout_findings).order_by(stageout_findings.c.id)).all()
-    return tuple(map(CensusFinding.from_row, rows))
+        return from_rows(CensusFinding, connection.execute(select(stageout_findings).order_by(stageout_findings.c.id)))
 
 
 _T, _J = TransferState, TransferJobState

@@ -152,6 +152,33 @@ def move_jobs(
     return writing(bind, work)
 
 
+def move_claimed(
+    connection: Connection,
+    ids: Sequence[int],
+    move: tuple[TransferState, TransferState, StageoutComponent],
+    reason: str,
+    claim: Mapping[str, Any],
+    *,
+    now: datetime,
+) -> None:
+    """Move transfers that a claim takes, and write the claim with it.
+
+    Args:
+        connection: The transaction in which the caller has locked them.
+        ids: The transfers.
+        move: From which state to which, and by whom.
+        reason: Why, for people.
+        claim: The values of the claim.
+        now: When.
+    """
+    before, to, by = move
+    require_transfer_move(before, to, by)
+    values = {**claim, "state": to.value, "reason": reason, "moved_at": now}
+    for piece in pieces(ids):
+        connection.execute(update(stageout_transfers).where(stageout_transfers.c.id.in_(piece)).values(values))
+    note_moves(connection, stageout_transfers, ids, before, by)
+
+
 def note_moves(connection: Connection, table: Table, ids: Sequence[int], before: _State, by: StageoutComponent) -> None:
     """Add to the history what rows are after a move: their state, reason and time.
 

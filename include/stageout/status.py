@@ -7,7 +7,7 @@ read indices only; a page reads a bounded number of rows, so it may have fewer t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -112,11 +112,6 @@ class TransferStatus:
         values.pop("due_at", None)
         return cls(**values, state=state, due_at=due_at)
 
-    def to_json(self) -> dict[str, Any]:
-        """With texts for the state and for times."""
-        times = {name: value.isoformat() for name, value in asdict(self).items() if isinstance(value, datetime)}
-        return {**asdict(self), "state": self.state.value, **times}
-
 
 @dataclass(frozen=True, slots=True)
 class TransferPage:
@@ -138,12 +133,6 @@ class WorkflowStatus:
     last_at: datetime
     closed_at: datetime | None
     killed_at: datetime | None
-
-    def to_json(self) -> dict[str, Any]:
-        """With texts for times."""
-        return {
-            name: value.isoformat() if isinstance(value, datetime) else value for name, value in asdict(self).items()
-        }
 
 
 def count_transfers(bind: Bind, wanted: TransferFilter) -> tuple[TransferCount, ...]:

@@ -7,9 +7,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import func, select
 
 from include.errors import NightshiftError
 from include.fts.client.jobs import OptimizerDecision
@@ -22,6 +21,7 @@ from include.stageout.files import FileKind, digest_of
 from include.stageout.requests import pieces
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_queues, stageout_transfers
+from include.stageout.transfers import TransferJob, columns_of, from_rows
 from include.stageout.urls import storage_of
 
 TIMEOUT_S = 10.0
@@ -93,18 +93,15 @@ class TransferQueue:
     destination: str
     kind: FileKind
     fts: str | None = None
-    verify: str | None = None
-    priority: int | None = None
 
     @property
     def link(self) -> Link:
         return self.source, self.destination
 
     @classmethod
-    def from_row(cls, row: Row[Any], number: int) -> TransferQueue:
-        """From a row of the table, or a claimed job, which has the columns of its queue."""
-        kind = FileKind(row.kind)
-        return cls(number, row.owner, row.source, row.destination, kind, row.fts, row.verify, row.priority)
+    def of_job(cls, job: TransferJob) -> TransferQueue:
+        """From a claimed job, which has the columns of its queue."""
+        return cls(job.queue, job.owner, job.source, job.destination, job.kind, job.fts)
 
 
 def due_queues(bind: Bind, *, now: datetime, limit: int, start: float) -> list[TransferQueue]:
@@ -132,8 +129,8 @@ def queues_of(bind: Bind, ids: Iterable[int]) -> dict[int, TransferQueue]:
     columns = stageout_queues.c
     with reading(bind) as connection:
         for piece in pieces(sorted(set(ids))):
-            for row in connection.execute(select(stageout_queues).where(columns.id.in_(piece))):
-                found[row.id] = TransferQueue.from_row(row, row.id)
+            query = select(*columns_of(TransferQueue, stageout_queues)).where(columns.id.in_(piece))
+            found |= {queue.id: queue for queue in from_rows(TransferQueue, connection.execute(query))}
     return found
 
 

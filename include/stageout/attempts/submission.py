@@ -8,9 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
-from typing import Any
-
-from sqlalchemy import Row
 
 from include.fts.client.jobs import FtsFile, FtsJob, JobParams, VerifyChecksum
 from include.fts.errors import (
@@ -29,6 +26,7 @@ from include.fts.errors import (
 )
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import FILE_REFUSED, StageoutError
+from include.stageout.transfers import Transfer
 from include.stageout.urls import third_party_urls
 
 METADATA_BYTES = 550
@@ -116,14 +114,11 @@ class DraftedJobs:
 
 
 def draft_jobs(
-    rows: Sequence[Row[Any]],
+    rows: Sequence[Transfer],
     source: RemoteSite | None,
     destination: RemoteSite | None,
     *,
-    activity: str,
     workflows: Mapping[int, str],
-    verify: str | None = None,
-    priority: int | None = None,
 ) -> DraftedJobs:
     """Return what transfers of one queue become. A job has one rule for overwriting and one for checksums.
 
@@ -131,43 +126,38 @@ def draft_jobs(
         rows: The transfers.
         source: Their site; None: it is not configured any more, or a bare URL has none.
         destination: The same.
-        activity: That of the queue.
         workflows: The workflow of each request.
-        verify: Which checksums FTS compares, as a task chose it; None: by the rules of the sites.
-        priority: That of the queue.
     """
     files: defaultdict[tuple[bool, VerifyChecksum], dict[int, FtsFile]] = defaultdict(dict)
     refused: dict[int, StageoutError] = {}
     for row in rows:
         try:
-            compared, file = _file(row, source, destination, activity, verify)
+            compared, file = _file(row, source, destination)
         except StageoutError as error:
             refused[row.id] = error
         else:
-            files[bool(row.may_overwrite), compared][row.id] = file
+            files[row.may_overwrite, compared][row.id] = file
     flows = {row.id: workflows.get(row.request, "") for row in rows}
     user_jobs = {row.id: row.user_job for row in rows}
     drafts = [
         DraftJob(
             overwrites, compared, together,
             frozenset(flows[number] for number in together) - {""},
-            frozenset(user_jobs[number] for number in together) - {None},
-            priority,
+            frozenset(filter(None, (user_jobs[number] for number in together))),
+            rows[0].priority,
         )
         for (overwrites, compared), together in files.items()
     ]  # fmt: skip
     return DraftedJobs(tuple(drafts), refused)
 
 
-def _file(
-    row: Row[Any], source: RemoteSite | None, destination: RemoteSite | None, activity: str, verify: str | None
-) -> tuple[VerifyChecksum, FtsFile]:
+def _file(row: Transfer, source: RemoteSite | None, destination: RemoteSite | None) -> tuple[VerifyChecksum, FtsFile]:
     urls = third_party_urls((source, row.source_name), (destination, row.destination_name))
-    if verify is None and source and destination:
+    if row.verify is None and source and destination:
         compared, checksum = compared_by_fts(source, destination, row.checksum)
     else:
-        compared, checksum = VerifyChecksum(verify or "none"), row.checksum
-    file = FtsFile(*urls, size=row.size, checksum=checksum, activity=activity, metadata={TRANSFER_KEY: row.id})
+        compared, checksum = VerifyChecksum(row.verify or "none"), row.checksum
+    file = FtsFile(*urls, size=row.size, checksum=checksum, activity=row.activity, metadata={TRANSFER_KEY: row.id})
     fault = file.fault()
     if fault:
         raise FILE_REFUSED(f"transfer {row.id}", fault)

@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import select
 
 from include.errors import NightshiftError
 from include.fts.states import FailureReason, FailureScope
@@ -26,6 +25,7 @@ from include.stageout.places.facts import FileAnswer, FileFacts, SitePlace
 from include.stageout.requests import pieces
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_queues, stageout_transfers
+from include.stageout.transfers import Transfer
 
 FTS_TIME = timedelta(seconds=1)
 """FTS leaves out the fractions of seconds."""
@@ -71,7 +71,7 @@ def clean(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> Cle
     """
     counts = Counter[TransferState | None]()
 
-    def cleaned(claim: Callable[..., ClaimedRows]) -> int:
+    def cleaned(claim: Callable[..., ClaimedRows[Transfer]]) -> int:
         since = now()
         claimed = claim(stageout.ledger, worker=stageout.worker, limit=limit, now=since)
         for rows, outcomes in _outcomes(stageout, claimed, since, now):
@@ -84,8 +84,8 @@ def clean(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> Cle
 
 
 def _outcomes(
-    stageout: Stageout, claimed: ClaimedRows, since: datetime, now: Callable[[], datetime]
-) -> Iterator[tuple[Sequence[Row[Any]], dict[int, _Outcome]]]:
+    stageout: Stageout, claimed: ClaimedRows[Transfer], since: datetime, now: Callable[[], datetime]
+) -> Iterator[tuple[Sequence[Transfer], dict[int, _Outcome]]]:
     """Rows with what became of each: first all that is kept, then the sources of each site and user."""
 
     def held(ids: Collection[int]) -> Collection[int]:
@@ -95,7 +95,7 @@ def _outcomes(
         return keep_claim(stageout.ledger, stageout_transfers, ids, claimed.claim, stageout.worker, now=now())
 
     kept: dict[int, _Outcome] = {}
-    groups: defaultdict[tuple[str, str], list[Row[Any]]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[Transfer]] = defaultdict(list)
     for row in claimed.rows:
         file = SourceToClean(row.owner, row.source, row.source_name, row.destination, row.destination_name)
         why = kept_because(stageout.settings, stageout.sites, file) if row.fts is None else "it is the source of a task"
@@ -117,7 +117,7 @@ def _removed(
     stageout: Stageout,
     site: str,
     place: SitePlace,
-    rows: Sequence[Row[Any]],
+    rows: Sequence[Transfer],
     held: Callable[[Collection[int]], Collection[int]],
 ) -> dict[int, _Outcome]:
     """Remove the sources that are still what was copied, whose copies are still what was verified, and that no other
@@ -134,7 +134,7 @@ def _removed(
     sources = _looked(place, stageout.site(site), {row.id: row.source_name for row in free}, free)
     outcomes |= {row.id: seen for row in free if (seen := _seen(row, sources[row.id])) is not None}
     ours = held([row.id for row in free if row.id not in outcomes])
-    copies: defaultdict[str, list[Row[Any]]] = defaultdict(list)
+    copies: defaultdict[str, list[Transfer]] = defaultdict(list)
     for row in free:
         if row.id not in outcomes and row.id in ours:
             copies[row.destination].append(row)
@@ -164,7 +164,7 @@ def _needed(stageout: Stageout, site: str, names: Sequence[str]) -> Mapping[str,
 
 
 def _looked(
-    place: SitePlace, site: RemoteSite, names: Mapping[int, str], rows: Sequence[Row[Any]]
+    place: SitePlace, site: RemoteSite, names: Mapping[int, str], rows: Sequence[Transfer]
 ) -> dict[int, FileAnswer]:
     """Return what a storage has of files, with the sum that is in the row where the site reports such sums."""
     answers: dict[int, FileAnswer] = {}
@@ -176,7 +176,7 @@ def _looked(
     return answers
 
 
-def _seen(row: Row[Any], answer: FileAnswer) -> _Outcome | None:
+def _seen(row: Transfer, answer: FileAnswer) -> _Outcome | None:
     """The outcome that the state of the source decides; None: it is to be removed."""
     if answer is None:
         return _Outcome(_T.CLEANED, "the source does not exist")
@@ -186,7 +186,7 @@ def _seen(row: Row[Any], answer: FileAnswer) -> _Outcome | None:
     return None if changed is None else _Outcome(_T.KEPT, f"the source has changed since it was copied: {changed}")
 
 
-def _lost(stageout: Stageout, site: str, rows: Sequence[Row[Any]]) -> dict[int, _Outcome]:
+def _lost(stageout: Stageout, site: str, rows: Sequence[Transfer]) -> dict[int, _Outcome]:
     """The outcomes of sources whose copies are not, or cannot be seen to be, what was verified."""
     names = {row.id: row.destination_name for row in rows}
     try:
@@ -205,7 +205,7 @@ def _lost(stageout: Stageout, site: str, rows: Sequence[Row[Any]]) -> dict[int, 
     return outcomes
 
 
-def _difference(row: Row[Any], facts: FileFacts, margin: timedelta) -> str | None:
+def _difference(row: Transfer, facts: FileFacts, margin: timedelta) -> str | None:
     """Say what differs of a file from the size and checksum in the row, or that it was written after the copy.
 
     Args:
@@ -232,7 +232,7 @@ def _refused(failure: FailureReason, scope: FailureScope) -> _Outcome:
 
 
 def _record(
-    stageout: Stageout, claim: str, rows: Sequence[Row[Any]], outcomes: Mapping[int, _Outcome], now: datetime
+    stageout: Stageout, claim: str, rows: Sequence[Transfer], outcomes: Mapping[int, _Outcome], now: datetime
 ) -> Counter[TransferState | None]:
     moves: list[TransferMove] = []
     waits: dict[int, timedelta] = {}

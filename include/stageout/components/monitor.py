@@ -7,9 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from include.errors import NightshiftError
 from include.fts.client.client import MOST_JOBS, FtsClient
@@ -37,6 +36,7 @@ from include.stageout.places.verify import CopyDecision, CopyVerdict
 from include.stageout.requests import pieces
 from include.stageout.states import JOB_ENDED, StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
+from include.stageout.transfers import Transfer, TransferAtFts, TransferJob
 from include.stageout.urls import is_bare
 
 SHORTEST_LOOK, LONGEST_LOOK = timedelta(seconds=10), timedelta(minutes=2)
@@ -48,11 +48,6 @@ ASKED = (
     "file_metadata", "filesize", "checksum",
 )  # fmt: skip
 """The fields of a file that FTS is asked for: those that an `AttemptJudge` reads."""
-JUDGED = (
-    "id", "job", "state", "size", "checksum", "retries", "failure", "source_name", "destination_name",
-    "may_write_until", "began_at", "moved_at",
-)  # fmt: skip
-"""The columns of a transfer that are compared with them, or with its destination."""
 _T, _J = TransferState, TransferJobState
 
 
@@ -119,17 +114,17 @@ class _MonitorBatch:
     """Claimed jobs of which nothing is recorded yet, and since when they are claimed."""
     since: datetime | None = None
 
-    def look(self, claimed: ClaimedRows) -> None:
+    def look(self, claimed: ClaimedRows[TransferJob]) -> None:
         """Ask for all claimed jobs, many in a request."""
         self.left, self.since = {row.id for row in claimed.rows}, self.now()
         for client, rows in self._by_client(claimed):
             for start in range(0, len(rows), MOST_JOBS):
                 self._look_at(client, rows[start : start + MOST_JOBS], claimed.claim)
 
-    def _by_client(self, claimed: ClaimedRows) -> Iterable[tuple[FtsClient, list[Row[Any]]]]:
+    def _by_client(self, claimed: ClaimedRows[TransferJob]) -> Iterable[tuple[FtsClient, list[TransferJob]]]:
         """The jobs of each identity at each server; those that cannot be asked for are due again later."""
-        groups: dict[FtsClient, list[Row[Any]]] = {}
-        left: list[Row[Any]] = []
+        groups: dict[FtsClient, list[TransferJob]] = {}
+        left: list[TransferJob] = []
         for row in claimed.rows:
             try:
                 client = self.stageout.fts(row.server, row.owner, row.source, row.destination)
@@ -141,7 +136,7 @@ class _MonitorBatch:
         self._leave(left, claimed.claim)
         return groups.items()
 
-    def _look_at(self, client: FtsClient, rows: Sequence[Row[Any]], claim: str) -> None:
+    def _look_at(self, client: FtsClient, rows: Sequence[TransferJob], claim: str) -> None:
         try:
             if rows[0].server in self.down:
                 raise self.down[rows[0].server]
@@ -155,8 +150,8 @@ class _MonitorBatch:
             self._leave(rows, claim)
             return
         end_held_jobs(self.stageout.ledger, [row.id for row in rows])
-        transfers: defaultdict[int, list[Row[Any]]] = defaultdict(list)
-        for transfer in transfers_of_jobs(self.stageout.ledger, [row.id for row in rows], AT_FTS, JUDGED):
+        transfers: defaultdict[int | None, list[TransferAtFts]] = defaultdict(list)
+        for transfer in transfers_of_jobs(self.stageout.ledger, [row.id for row in rows], TransferAtFts, states=AT_FTS):
             transfers[transfer.job].append(transfer)
         findings = _Findings()
         for row in rows:
@@ -177,10 +172,15 @@ class _MonitorBatch:
     # -- a job that FTS knows
 
     def _judge(
-        self, client: FtsClient, row: Row[Any], status: JobStatus, transfers: Sequence[Row[Any]], findings: _Findings
+        self,
+        client: FtsClient,
+        row: TransferJob,
+        status: JobStatus,
+        transfers: Sequence[TransferAtFts],
+        findings: _Findings,
     ) -> None:
         now = self.now()
-        answer = JobAnswer.of(status, overwrites=bool(row.overwrites), now=now)
+        answer = JobAnswer.of(status, overwrites=row.overwrites, now=now)
         files = files_by_transfer(status.files)
         judged = self._judgements(transfers, files, answer)
         cancels = [files[number].file_id for number, judgement in judged.items() if judgement.cancel]
@@ -191,17 +191,19 @@ class _MonitorBatch:
         result = JOB_RESULTS.get(status.job_state)
         if result is not None and all(judgement.settled for judgement in judged.values()):
             text = status.reason or f"FTS: {status.job_state.value}"
-            findings.jobs[row.id] = TransferJobMove(row.id, _J(row.state), result, text)
+            findings.jobs[row.id] = TransferJobMove(row.id, row.state, result, text)
             return
         wait = CANCEL_LOOK if cancels else _next_look(row, now, changed=bool(moves))
         to = {JobState.ACTIVE: _J.ACTIVE, JobState.SUBMITTED: _J.SUBMITTED}.get(status.job_state)
-        if to is not None and row.state in (_J.SUBMITTED.value, _J.ACTIVE.value) and row.state != to.value:
+        if to is not None and row.state in (_J.SUBMITTED, _J.ACTIVE) and row.state is not to:
             text = f"FTS: {status.job_state.value}"
-            findings.jobs[row.id] = TransferJobMove(row.id, _J(row.state), to, text, wait)
+            findings.jobs[row.id] = TransferJobMove(row.id, row.state, to, text, wait)
         else:
             findings.waits[row.id] = wait
 
-    def _found(self, row: Row[Any], judged: Mapping[int, FileJudgement], findings: _Findings) -> Sequence[TransferMove]:
+    def _found(
+        self, row: TransferJob, judged: Mapping[int, FileJudgement], findings: _Findings
+    ) -> Sequence[TransferMove]:
         moves = [judgement.move for judgement in judged.values() if judgement.move is not None]
         findings.moves[row.id] += moves
         findings.writing[row.id] |= {
@@ -227,7 +229,7 @@ class _MonitorBatch:
             self.faults[error.code] += 1
 
     def _judgements(
-        self, transfers: Sequence[Row[Any]], files: Mapping[int, FileStatus], answer: JobAnswer
+        self, transfers: Sequence[TransferAtFts], files: Mapping[int, FileStatus], answer: JobAnswer
     ) -> dict[int, FileJudgement]:
         return {transfer.id: self._attempts().judge(transfer, files.get(transfer.id), answer) for transfer in transfers}
 
@@ -236,7 +238,9 @@ class _MonitorBatch:
 
     # -- a job that FTS does not know
 
-    def _unknown(self, client: FtsClient, row: Row[Any], transfers: Sequence[Row[Any]], findings: _Findings) -> None:
+    def _unknown(
+        self, client: FtsClient, row: TransferJob, transfers: Sequence[TransferAtFts], findings: _Findings
+    ) -> None:
         """Look in the archive of FTS, then at the destinations; only then the transfers are tried again."""
         try:
             status = client.archived(row.fts_id)
@@ -250,11 +254,11 @@ class _MonitorBatch:
         self._found(row, judged, findings)
         if all(judgement.settled for judgement in judged.values()):
             text = "FTS does not know it any more; its destinations were compared"
-            findings.jobs[row.id] = TransferJobMove(row.id, _J(row.state), _J.LOST, text)
+            findings.jobs[row.id] = TransferJobMove(row.id, row.state, _J.LOST, text)
         else:
             findings.waits[row.id] = _next_look(row, self.now(), changed=False)
 
-    def _compared(self, row: Row[Any], transfers: Sequence[Row[Any]]) -> dict[int, CopyDecision]:
+    def _compared(self, row: TransferJob, transfers: Sequence[TransferAtFts]) -> dict[int, CopyDecision]:
         if is_bare(transfers[0].destination_name):
             reason = FailureReason(FailureScope.DESTINATION, None, "a destination without a site cannot be compared")
             return {transfer.id: CopyDecision(CopyVerdict.MISSING, reason) for transfer in transfers}
@@ -265,7 +269,7 @@ class _MonitorBatch:
             source=lambda _: self.stageout.place(row.source, row.owner),
         )
 
-    def _lost(self, row: Row[Any], transfer: Row[Any], decision: CopyDecision) -> FileJudgement:
+    def _lost(self, row: TransferJob, transfer: TransferAtFts, decision: CopyDecision) -> FileJudgement:
         attempts = self._attempts()
         until = attempts.lost_until(transfer)
         if decision.verdict is CopyVerdict.VERIFIED:
@@ -282,7 +286,7 @@ class _MonitorBatch:
 
     # -- the ledger
 
-    def end_kills(self, claimed: ClaimedRows) -> None:
+    def end_kills(self, claimed: ClaimedRows[Transfer]) -> None:
         """Kill what is in no job of FTS; the rest waits for its job."""
         self.rows += len(claimed.rows)
         columns = stageout_jobs.c
@@ -336,7 +340,7 @@ class _MonitorBatch:
             keep_claim(self.stageout.ledger, stageout_jobs, self.left, claim, worker, now=now)
             self.since = now
 
-    def _leave(self, rows: Collection[Row[Any]], claim: str) -> None:
+    def _leave(self, rows: Collection[TransferJob], claim: str) -> None:
         """Ask again later: the jobs stay with their server."""
         now = self.now()
         waits = {row.id: max(OUTAGE_LOOK, _next_look(row, now, changed=False)) for row in rows}
@@ -353,10 +357,10 @@ def _held(connection: Connection, jobs: Collection[int], claim: str) -> frozense
     return frozenset(held)
 
 
-def _next_look(row: Row[Any], now: datetime, *, changed: bool) -> timedelta:
+def _next_look(row: TransferJob, now: datetime, *, changed: bool) -> timedelta:
     """The older a job and the less happens to it, the later; in steps, so that few statements record them all."""
     if changed:
         return SHORTEST_LOOK
-    age: timedelta = now - row.created_at
+    age = now - row.created_at
     steps = max(1, min(age // (4 * SHORTEST_LOOK), LONGEST_LOOK // SHORTEST_LOOK))
     return steps * SHORTEST_LOOK

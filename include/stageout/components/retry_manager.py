@@ -35,6 +35,7 @@ from include.stageout.tables import (
     stageout_restores,
     stageout_transfers,
 )
+from include.stageout.transfers import Transfer
 
 _OUTCOME = FindingOutcome
 
@@ -239,12 +240,12 @@ def retry_waiting(stageout: Stageout, *, now: Callable[[], datetime], limit: int
     return RetryReport(len(waited.rows) + len(without.rows), len(moved), faults)
 
 
-def _credentials(stageout: Stageout, rows: Sequence[Row[Any]], now: datetime) -> tuple[list[Row[Any]], dict[str, str]]:
+def _credentials(stageout: Stageout, rows: Sequence[Transfer], now: datetime) -> tuple[list[Transfer], dict[str, str]]:
     """The rows whose credential can be used, and why those of users cannot."""
-    waiting: defaultdict[tuple[str, str | None, str, str], list[Row[Any]]] = defaultdict(list)
+    waiting: defaultdict[tuple[str, str | None, str, str], list[Transfer]] = defaultdict(list)
     for row in rows:
         waiting[row.owner, row.fts, row.source, row.destination].append(row)
-    usable: list[Row[Any]] = []
+    usable: list[Transfer] = []
     faults: dict[str, str] = {}
     clients: dict[FtsClient, FtsError | None] = {}
     for (owner, server, *link), theirs in waiting.items():
@@ -272,7 +273,7 @@ def _fault(client: FtsClient, now: datetime) -> FtsError | None:
     return None
 
 
-def _wait_on(stageout: Stageout, claimed: ClaimedRows, usable: Collection[int], now: datetime) -> None:
+def _wait_on(stageout: Stageout, claimed: ClaimedRows[Transfer], usable: Collection[int], now: datetime) -> None:
     waits = {
         row.id: min(max((now - row.moved_at) / 4, SHORTEST_LOOK), LONGEST_LOOK)
         for row in claimed.rows if row.id not in usable

@@ -6,15 +6,13 @@ import errno
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-from sqlalchemy import Row
 
 from include.errors import NightshiftError
 from include.fts.states import FailureReason, FailureScope
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.places.facts import FileFacts, SitePlace
 from include.stageout.places.verify import CopyDecision, CopyEvidence, CopyLook, CopyVerdict, verify
+from include.stageout.transfers import TransferAtFts
 
 READ_IN_PASS = 64 << 20
 """Bytes of a file that a pass reads: at half a megabyte a second it is read before the pass has to end."""
@@ -31,7 +29,7 @@ class CopiedFile:
     checksum: str | None
 
     @classmethod
-    def of(cls, row: Row[Any]) -> CopiedFile:
+    def of(cls, row: TransferAtFts) -> CopiedFile:
         """From the row of its transfer."""
         return cls(row.id, row.source_name, row.destination_name, row.size, row.checksum)
 
