@@ -21,7 +21,7 @@ from include.stageout.requests import pieces
 from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import TransferJobState, TransferState
 from include.stageout.tables import stageout_findings
-from include.stageout.transfers import document_of, from_rows
+from include.stageout.transfers import Transfer, document_of, from_rows
 from include.stageout.urls import SiteOperation, site_urls
 
 FIRST_WAIT, LONGEST_WAIT = timedelta(minutes=5), timedelta(hours=12)
@@ -32,19 +32,10 @@ DONE_WITH_SOURCE = frozenset({_State.REGISTERED, _State.CLEANING, _State.CLEANED
 """States of a transfer that will not be copied again: another one in any other state needs the same source."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceToClean:
-    """The source of a transfer that is complete, and where the copy is."""
-
-    owner: str
-    source: str
-    source_name: str
-    destination: str
-    destination_name: str
-
-
-def kept_because(settings: StageoutSettings, sites: Mapping[str, RemoteSite], file: SourceToClean) -> str | None:
+def kept_because(settings: StageoutSettings, sites: Mapping[str, RemoteSite], file: Transfer) -> str | None:
     """Return why the source of a verified copy is never removed; None: it may be."""
+    if file.fts is not None:
+        return "a task of a DAG asked for the copy: its source stays"
     site, destination = sites.get(file.source), sites.get(file.destination)
     if site is None or destination is None:
         return f"site {file.source if site is None else file.destination} is not in the configuration"

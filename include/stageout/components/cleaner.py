@@ -18,7 +18,7 @@ from include.fts.states import FailureReason, FailureScope
 from include.ledger.engine import reading
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.claims import ClaimedRows, claim_registered, claim_transfers, keep_claim, look_again
-from include.stageout.findings import DONE_WITH_SOURCE, SourceToClean, is_same_file, kept_because, removal_wait
+from include.stageout.findings import DONE_WITH_SOURCE, is_same_file, kept_because, removal_wait
 from include.stageout.moves import TransferMove, move_transfers, writes_text
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import FileAnswer, FileFacts, SitePlace
@@ -97,8 +97,7 @@ def _outcomes(
     kept: dict[int, _Outcome] = {}
     groups: defaultdict[tuple[str, str], list[Transfer]] = defaultdict(list)
     for row in claimed.rows:
-        file = SourceToClean(row.owner, row.source, row.source_name, row.destination, row.destination_name)
-        why = kept_because(stageout.settings, stageout.sites, file) if row.fts is None else "it is the source of a task"
+        why = kept_because(stageout.settings, stageout.sites, row)
         if row.may_write_until is not None and row.may_write_until > since:
             kept[row.id] = _Outcome(None, writes_text(row.may_write_until))
         elif why is not None:

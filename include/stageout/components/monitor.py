@@ -31,7 +31,7 @@ from include.stageout.claims import ClaimedRows, claim_jobs, claim_transfers, ke
 from include.stageout.jobs import transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers, note_writing
 from include.stageout.opening import Stageout
-from include.stageout.places.compare import CopiedFile, judge_copies
+from include.stageout.places.compare import judge_copies
 from include.stageout.places.verify import CopyDecision, CopyVerdict
 from include.stageout.requests import pieces
 from include.stageout.states import JOB_ENDED, StageoutComponent, TransferJobState, TransferState
@@ -264,7 +264,7 @@ class _MonitorBatch:
             return {transfer.id: CopyDecision(CopyVerdict.MISSING, reason) for transfer in transfers}
         return judge_copies(
             self.stageout.site(row.destination),
-            [CopiedFile.of(transfer) for transfer in transfers],
+            transfers,
             destination=self.stageout.place(row.destination, row.owner),
             source=lambda _: self.stageout.place(row.source, row.owner),
         )

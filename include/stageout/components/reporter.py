@@ -14,7 +14,7 @@ from include.stageout.attempts.answers import copy_time
 from include.stageout.claims import LARGE, ClaimedRows, claim_large, claim_transfers, keep_claim, look_again
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.opening import Stageout
-from include.stageout.places.compare import READ_IN_PASS, CopiedFile, judge_copies
+from include.stageout.places.compare import READ_IN_PASS, judge_copies
 from include.stageout.places.facts import UNKNOWN_TIME, SitePlace
 from include.stageout.places.verify import CopyDecision, CopyVerdict
 from include.stageout.retry import TransferFailureClass, failure_class
@@ -190,7 +190,7 @@ def _decisions(
     by_id = {row.id: row for row in rows}
     return judge_copies(
         stageout.site(rows[0].destination),
-        [CopiedFile.of(row) for row in rows],
+        rows,
         destination=place,
         source=lambda number: stageout.place(by_id[number].source, by_id[number].owner),
         most=most,

@@ -6,7 +6,7 @@ import errno
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -276,7 +276,7 @@ class _SubmitBatch:
         except FtsError as error:
             self._failed(client, job, error)
         else:
-            self._accept(job.number, found, job.server, list(job.draft.files), job.claim)
+            self._accept(job.number, found, job.server, job.draft.files, job.claim)
 
     def _failed(self, client: FtsClient, job: _Submission, error: FtsError) -> None:
         self._faulty(job.server, error)
@@ -359,7 +359,7 @@ class _SubmitBatch:
         client = self.stageout.fts(row.server, row.owner, row.source, row.destination)
         ours = transfers_of_jobs(self.stageout.ledger, [row.id], Transfer, states=[_T.CLAIMED], claim=claim)
         if _is_known(client, row.fts_id):
-            self._accept(row.id, row.fts_id, row.server, [transfer.id for transfer in ours], claim)
+            self._accept(row.id, row.fts_id, row.server, (transfer.id for transfer in ours), claim)
         else:
             self._again(client, row, ours, claim)
 
@@ -396,26 +396,24 @@ class _SubmitBatch:
 
     # -- the ledger
 
-    def _accept(self, number: int, fts_id: str, server: str, transfers: Sequence[int], claim: str) -> None:
+    def _accept(self, number: int, fts_id: str, server: str, transfers: Iterable[int], claim: str) -> None:
         reason = f"in FTS job {fts_id} at {server}"
         moves = [TransferMove(transfer, _T.CLAIMED, _T.SUBMITTED, reason) for transfer in transfers]
-
-        def work(connection: Connection) -> int:
-            move = TransferJobMove(number, _J.SUBMITTING, _J.SUBMITTED, reason, FIRST_LOOK, fts_id)
-            if not move_jobs(connection, [move], StageoutComponent.SUBMITTER, now=self.now(), claim=claim):
-                return 0
-            return len(move_transfers(connection, moves, StageoutComponent.SUBMITTER, now=self.now(), claim=claim))
-
-        self.outcomes[_T.SUBMITTED.value] += writing(self.stageout.ledger, work)
+        job = TransferJobMove(number, _J.SUBMITTING, _J.SUBMITTED, reason, FIRST_LOOK, fts_id)
+        self._end_submission(job, moves, claim)
         self.jobs += 1
         self.unclear.taken(server)
 
     def _refuse(self, number: int, moves: Sequence[TransferMove], claim: str, why: FtsError | str) -> None:
+        self._end_submission(TransferJobMove(number, _J.SUBMITTING, _J.REFUSED, str(why)), moves, claim)
+
+    def _end_submission(self, job: TransferJobMove, moves: Sequence[TransferMove], claim: str) -> None:
+        """Move a job and its transfers, unless another process has the job by now."""
+        by, now = StageoutComponent.SUBMITTER, self.now()
+
         def work(connection: Connection) -> frozenset[int]:
-            move = TransferJobMove(number, _J.SUBMITTING, _J.REFUSED, str(why))
-            if not move_jobs(connection, [move], StageoutComponent.SUBMITTER, now=self.now(), claim=claim):
-                return frozenset()
-            return move_transfers(connection, moves, StageoutComponent.SUBMITTER, now=self.now(), claim=claim)
+            ours = move_jobs(connection, [job], by, now=now, claim=claim)
+            return move_transfers(connection, moves, by, now=now, claim=claim) if ours else ours
 
         self._count(moves, writing(self.stageout.ledger, work))
 
