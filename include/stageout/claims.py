@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, Connection, Table, func, or_, select, upda
 
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.moves import TransferMove, move_claimed, move_transfers
-from include.stageout.requests import pieces
+from include.stageout.requests import pieces, rows_in, update_rows
 from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
@@ -161,13 +161,10 @@ def keep_claim(
     """
 
     def work(connection: Connection) -> frozenset[int]:
-        held: set[int] = set()
-        for piece in pieces(sorted(ids)):
-            ours = select(table.c.id).where(table.c.id.in_(piece), table.c.claim == claim).order_by(table.c.id)
-            kept = list(connection.scalars(ours.with_for_update()))
-            connection.execute(update(table).where(table.c.id.in_(kept)).values(_held(claim, worker, now)))
-            held.update(kept)
-        return frozenset(held)
+        ours = select(table.c.id).where(table.c.claim == claim).order_by(table.c.id).with_for_update()
+        kept = frozenset(row.id for row in rows_in(connection, ours, table.c.id, ids))
+        update_rows(connection, table, kept, _held(claim, worker, now))
+        return kept
 
     return writing(bind, work)
 
@@ -202,9 +199,7 @@ def look_again(
             values: dict[str, Any] = {"due_at": now + wait, "claim": to, "claimed_by": to and "read-back"}
             if reason is not None:
                 values["reason"] = reason[:MAX_REASON_CHARACTERS]
-            for piece in pieces(sorted(ids)):
-                ours = (table.c.id.in_(piece), table.c.claim == claim)
-                connection.execute(update(table).where(*ours).values(values))
+            update_rows(connection, table, ids, values, table.c.claim == claim)
 
     writing(bind, work)
 
@@ -285,15 +280,13 @@ def _take(
     connection: Connection, table: Table, kind: type[T], ids: Sequence[int], worker: StageoutWorker, now: datetime
 ) -> ClaimedRows[T]:
     claim = secrets.token_hex(16)
-    for piece in pieces(ids):
-        connection.execute(update(table).where(table.c.id.in_(piece)).values(_held(claim, worker, now)))
+    update_rows(connection, table, ids, _held(claim, worker, now))
     return ClaimedRows(claim, _read(connection, table, kind, ids))
 
 
 def _read(connection: Connection, table: Table, kind: type[T], ids: Sequence[int]) -> tuple[T, ...]:
     query = select(*columns_of(kind, table)).join(stageout_queues, table.c.queue == stageout_queues.c.id)
-    results = (connection.execute(query.where(table.c.id.in_(piece))) for piece in pieces(ids))
-    return tuple(row for result in results for row in from_rows(kind, result))
+    return from_rows(kind, rows_in(connection, query, table.c.id, ids))
 
 
 def _held(claim: str, worker: StageoutWorker, now: datetime) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from include.stageout.moves import (
     note_writing,
     writes_text,
 )
-from include.stageout.requests import pieces
+from include.stageout.requests import rows_in, update_rows
 from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
@@ -87,18 +87,15 @@ def record_job(
     ours = (columns.claim == claim, columns.state == TransferState.CLAIMED.value, columns.job.is_(None))
 
     def work(connection: Connection) -> tuple[int | None, frozenset[int]]:
-        taken: list[int] = []
-        for piece in pieces(sorted(transfers)):
-            query = select(columns.id).where(columns.id.in_(piece), *ours).order_by(columns.id).with_for_update()
-            taken += connection.scalars(query)
+        query = select(columns.id).where(*ours).order_by(columns.id).with_for_update()
+        taken = [row.id for row in rows_in(connection, query, columns.id, transfers)]
         if not taken:
             return None, frozenset()
         done = connection.execute(insert(stageout_jobs).values({**values, "files": len(taken)}))
         number = int(done.lastrowid)
-        for piece in pieces(taken):
-            # a new attempt begins: what could write of earlier ones has ended
-            changes = {"job": number, "due_at": now + worker.keeps, "may_write_until": None}
-            connection.execute(update(stageout_transfers).where(columns.id.in_(piece)).values(changes))
+        # a new attempt begins: what could write of earlier ones has ended
+        changes = {"job": number, "due_at": now + worker.keeps, "may_write_until": None}
+        update_rows(connection, stageout_transfers, taken, changes)
         return number, frozenset(taken)
 
     return writing(bind, work)
@@ -133,9 +130,8 @@ def note_unclear(
         columns, ours = stageout_jobs.c, stageout_transfers.c
         row = (columns.id == number, columns.claim == claim)
         connection.execute(update(stageout_jobs).where(*row).values(tries=tries, **values))
-        for piece in pieces(sorted(transfers)):
-            rows = (ours.id.in_(piece), ours.claim == claim, ours.state == TransferState.CLAIMED.value)
-            connection.execute(update(stageout_transfers).where(*rows).values(values))
+        rows = (ours.claim == claim, ours.state == TransferState.CLAIMED.value)
+        update_rows(connection, stageout_transfers, transfers, values, *rows)
 
     writing(bind, work)
 
@@ -174,8 +170,7 @@ def transfers_of_jobs(
     if claim is not None:
         query = query.where(columns.claim == claim)
     with reading(bind) as connection:
-        results = (connection.execute(query.where(columns.job.in_(piece))) for piece in pieces(sorted(jobs)))
-        return tuple(row for result in results for row in from_rows(kind, result))
+        return from_rows(kind, rows_in(connection, query, columns.job, jobs))
 
 
 def declare_dead(bind: Bind, fts_id: str, *, by: str, now: datetime, margin: timedelta) -> frozenset[int]:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, Table, bindparam, case, insert, literal,
 
 from include.ledger.engine import Bind, writing
 from include.stageout.errors import MOVE_REFUSED
-from include.stageout.requests import pieces
+from include.stageout.requests import pieces, rows_in, update_rows
 from include.stageout.retry import MAX_REASON_CHARACTERS, TransferFailureClass
 from include.stageout.states import (
     TRANSFER_ENDED,
@@ -174,8 +174,7 @@ def move_claimed(
     before, to, by = move
     require_transfer_move(before, to, by)
     values = {**claim, "state": to.value, "reason": reason, "moved_at": now}
-    for piece in pieces(ids):
-        connection.execute(update(stageout_transfers).where(stageout_transfers.c.id.in_(piece)).values(values))
+    update_rows(connection, stageout_transfers, ids, values)
     note_moves(connection, stageout_transfers, ids, before, by)
 
 
@@ -233,17 +232,14 @@ def _unchanged(
     claim: str | None,
 ) -> list[Row[Any]]:
     """The rows, locked, that are as the caller saw them."""
-    found: list[Row[Any]] = []
     read = {"id", "state", "claim", "dataset", "may_write_until"}
     columns = [column for column in table.columns if column.name in read]
     # in one order: two processes that move the same rows wait for each other, and do not deadlock
-    for piece in pieces(sorted(wanted)):
-        query = select(*columns).where(table.c.id.in_(piece)).order_by(table.c.id).with_for_update()
-        found += [
-            row for row in connection.execute(query)
-            if row.state == wanted[row.id].current.value and claim in (None, row.claim)
-        ]  # fmt: skip
-    return found
+    query = select(*columns).order_by(table.c.id).with_for_update()
+    return [
+        row for row in rows_in(connection, query, table.c.id, wanted)
+        if row.state == wanted[row.id].current.value and claim in (None, row.claim)
+    ]  # fmt: skip
 
 
 def _record(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Insert, Table, insert, select
+from sqlalchemy import ColumnElement, Connection, Insert, Row, Select, Table, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from include.fts.errors import redact
@@ -34,6 +34,22 @@ class RequestReceipt:
 def pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """The items, in pieces that one statement takes."""
     return (items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE))
+
+
+def rows_in(
+    connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Iterable[Any]
+) -> Iterator[Row[Any]]:
+    """The rows of a query whose column has one of the values; the values are asked for in order, in pieces."""
+    for piece in pieces(sorted(set(values))):
+        yield from connection.execute(query.where(column.in_(piece)))
+
+
+def update_rows(
+    connection: Connection, table: Table, ids: Iterable[int], values: Mapping[str, Any], *where: ColumnElement[bool]
+) -> None:
+    """Change rows in the same way, those that a further condition holds for."""
+    for piece in pieces(sorted(set(ids))):
+        connection.execute(update(table).where(table.c.id.in_(piece), *where).values(values))
 
 
 def insert_new(table: Table) -> Insert:
@@ -168,12 +184,10 @@ def _queues(connection: Connection, wanted: Sequence[Mapping[str, Any]]) -> dict
 
 
 def _known_queues(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    known = select(stageout_queues.c.digest, stageout_queues.c.id)
-    found: dict[str, int] = {}
-    for piece in pieces(rows):
-        where = stageout_queues.c.digest.in_([row["digest"] for row in piece])
-        found |= {row.digest: row.id for row in connection.execute(known.where(where))}
-    return found
+    columns = stageout_queues.c
+    digests = (row["digest"] for row in rows)
+    found = rows_in(connection, select(columns.digest, columns.id), columns.digest, digests)
+    return {row.digest: row.id for row in found}
 
 
 def _refuse_taken(connection: Connection, files: Sequence[FileToTransfer]) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, Table
 from include.fts.errors import redact
 from include.ledger.engine import Bind, reading
 from include.stageout.files import digest_of
-from include.stageout.requests import pieces
+from include.stageout.requests import pieces, rows_in
 from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.tables import (
     stageout_analytics,
@@ -295,11 +295,9 @@ def _queues(connection: Connection, wanted: TransferFilter) -> list[int] | None:
 
 def _queue_names(connection: Connection, queues: Iterable[int]) -> dict[int, tuple[str, str, str]]:
     columns = stageout_queues.c
-    found: dict[int, tuple[str, str, str]] = {}
-    for piece in pieces(sorted(queues)):
-        query = select(columns.id, columns.owner, columns.source, columns.destination).where(columns.id.in_(piece))
-        found |= {row.id: (row.owner, row.source, row.destination) for row in connection.execute(query)}
-    return found
+    query = select(columns.id, columns.owner, columns.source, columns.destination)
+    rows = rows_in(connection, query, columns.id, queues)
+    return {row.id: (row.owner, row.source, row.destination) for row in rows}
 
 
 def _narrowed(

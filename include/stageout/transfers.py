@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
-from sqlalchemy import Column, CursorResult, Table
+from sqlalchemy import Column, Row, Table
 
 from include.stageout.files import FileKind
 from include.stageout.retry import TransferFailureClass
@@ -85,11 +86,11 @@ def columns_of(kind: type[Any], table: Table) -> list[Column[Any]]:
     return [table.c[name] if name in table.c else stageout_queues.c[name] for name in names]
 
 
-def from_rows(kind: type[T], result: CursorResult[Any]) -> tuple[T, ...]:
+def from_rows(kind: type[T], found: Iterable[Row[Any]]) -> tuple[T, ...]:
     """Rows with these columns as values of the type."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(tuple[kind, ...])  # type: ignore[valid-type]
-    rows: tuple[T, ...] = _ADAPTERS[kind].validate_python([dict(row) for row in result.mappings()])
+    rows: tuple[T, ...] = _ADAPTERS[kind].validate_python([row._asdict() for row in found])
     return rows
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, Table, select, update
+from sqlalchemy import ColumnElement, Connection, Table, select
 
 from include.fts.client.jobs import FileStatus, JobStatus
 from include.fts.states import FailureReason, FailureScope, FileState, JobState
@@ -16,7 +16,7 @@ from include.ledger.engine import Bind, reading, writing
 from include.stageout.attempts.submission import TRANSFER_KEY
 from include.stageout.moves import TransferMove, writes_text
 from include.stageout.places.facts import checksum_of
-from include.stageout.requests import pieces
+from include.stageout.requests import pieces, update_rows
 from include.stageout.retry import (
     MAX_REASON_CHARACTERS,
     RetryAlgorithm,
@@ -63,8 +63,7 @@ def end_held_jobs(bind: Bind, jobs: Collection[int]) -> None:
 
 def _at_fts(jobs: Sequence[int]) -> list[ColumnElement[bool]]:
     columns = stageout_transfers.c
-    states = [state.value for state in (_T.SUBMITTED, _T.ACTIVE, _T.KILLING)]
-    return [columns.job.in_(jobs), columns.state.in_(states)]
+    return [columns.job.in_(jobs), columns.state.in_([state.value for state in AT_FTS])]
 
 
 def _write(bind: Bind, table: Table, where: Sequence[ColumnElement[bool]], text: str) -> None:
@@ -73,8 +72,7 @@ def _write(bind: Bind, table: Table, where: Sequence[ColumnElement[bool]], text:
 
     def work(connection: Connection) -> None:
         query = select(table.c.id).where(*where, table.c.reason != reason).limit(MOST_NOTED)
-        for piece in pieces(list(connection.scalars(query))):
-            connection.execute(update(table).where(table.c.id.in_(piece), *where).values(reason=reason))
+        update_rows(connection, table, list(connection.scalars(query)), {"reason": reason}, *where)
 
     writing(bind, work)
 

@@ -18,7 +18,7 @@ from include.settings.sites import RemoteSite
 from include.site.site import Site
 from include.stageout.claims import waiting_queues
 from include.stageout.files import FileKind, digest_of
-from include.stageout.requests import pieces
+from include.stageout.requests import rows_in
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_queues, stageout_transfers
 from include.stageout.transfers import TransferJob, columns_of, from_rows
@@ -125,13 +125,10 @@ def due_queues(bind: Bind, *, now: datetime, limit: int, start: float) -> list[T
 
 def queues_of(bind: Bind, ids: Iterable[int]) -> dict[int, TransferQueue]:
     """Queues by number."""
-    found: dict[int, TransferQueue] = {}
-    columns = stageout_queues.c
+    query = select(*columns_of(TransferQueue, stageout_queues))
     with reading(bind) as connection:
-        for piece in pieces(sorted(set(ids))):
-            query = select(*columns_of(TransferQueue, stageout_queues)).where(columns.id.in_(piece))
-            found |= {queue.id: queue for queue in from_rows(TransferQueue, connection.execute(query))}
-    return found
+        queues = from_rows(TransferQueue, rows_in(connection, query, stageout_queues.c.id, ids))
+    return {queue.id: queue for queue in queues}
 
 
 def queued_files(bind: Bind) -> Counter[Link]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, Table, null, select, update
+from sqlalchemy import Connection, Row, Table, null, select
 
 from include.errors import NightshiftError
 from include.fts.client.client import FtsClient
@@ -31,7 +31,7 @@ from include.stageout.findings import (
 )
 from include.stageout.moves import writes_text
 from include.stageout.opening import Stageout
-from include.stageout.requests import pieces
+from include.stageout.requests import rows_in, update_rows
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import (
     JOB_ENDED,
@@ -306,14 +306,11 @@ def _make_due(
 ) -> frozenset[int]:
     """Make rows that no process has claimed due at once; those that were."""
 
-    def work(connection: Any) -> frozenset[int]:
-        made: set[int] = set()
-        for piece in pieces(sorted(ids)):
-            same = (table.c.id.in_(piece), table.c.state == state.value, table.c.claim.is_(None))
-            found = connection.scalars(select(table.c.id).where(*same).with_for_update()).all()
-            connection.execute(update(table).where(table.c.id.in_(found)).values(due_at=now))
-            made.update(found)
-        return frozenset(made)
+    def work(connection: Connection) -> frozenset[int]:
+        query = select(table.c.id).where(table.c.state == state.value, table.c.claim.is_(None)).with_for_update()
+        free = frozenset(row.id for row in rows_in(connection, query, table.c.id, ids))
+        update_rows(connection, table, free, {"due_at": now})
+        return free
 
     return writing(stageout.ledger, work) if ids else frozenset()
 

@@ -22,7 +22,7 @@ from include.stageout.findings import DONE_WITH_SOURCE, is_same_file, kept_becau
 from include.stageout.moves import TransferMove, move_transfers, writes_text
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import FileAnswer, FileFacts, SitePlace
-from include.stageout.requests import pieces
+from include.stageout.requests import rows_in
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_queues, stageout_transfers
 from include.stageout.transfers import Transfer
@@ -153,13 +153,12 @@ def _needed(stageout: Stageout, site: str, names: Sequence[str]) -> Mapping[str,
         .join(stageout_queues, transfers.queue == queues.id)
         .where(transfers.state.not_in([state.value for state in DONE_WITH_SOURCE]))
     )
-    needed: dict[str, int] = {}
     with reading(stageout.ledger) as connection:
-        for piece in pieces(sorted(set(names))):
-            for row in connection.execute(query.where(transfers.source_name.in_(piece))):
-                if is_same_file(stageout.sites, row.source_name, row.source, site):
-                    needed[row.source_name] = row.id
-    return needed
+        return {
+            row.source_name: row.id
+            for row in rows_in(connection, query, transfers.source_name, names)
+            if is_same_file(stageout.sites, row.source_name, row.source, site)
+        }
 
 
 def _looked(

@@ -33,7 +33,7 @@ from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, mov
 from include.stageout.opening import Stageout
 from include.stageout.places.compare import judge_copies
 from include.stageout.places.verify import CopyDecision, CopyVerdict
-from include.stageout.requests import pieces
+from include.stageout.requests import rows_in
 from include.stageout.states import JOB_ENDED, StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
 from include.stageout.transfers import Transfer, TransferAtFts, TransferJob
@@ -290,11 +290,10 @@ class _MonitorBatch:
         """Kill what is in no job of FTS; the rest waits for its job."""
         self.rows += len(claimed.rows)
         columns = stageout_jobs.c
-        running: set[int] = set()
+        jobs = (row.job for row in claimed.rows if row.job is not None)
         with reading(self.stageout.ledger) as connection:
-            for piece in pieces(sorted({row.job for row in claimed.rows if row.job is not None})):
-                query = select(columns.id, columns.state).where(columns.id.in_(piece))
-                running |= {job.id for job in connection.execute(query) if _J(job.state) not in JOB_ENDED}
+            states = rows_in(connection, select(columns.id, columns.state), columns.id, jobs)
+            running = {job.id for job in states if _J(job.state) not in JOB_ENDED}
         ledger, now = self.stageout.ledger, self.now()
         waits = {row.id: LONGEST_LOOK for row in claimed.rows if row.job in running}
         waits |= {
@@ -350,11 +349,8 @@ class _MonitorBatch:
 def _held(connection: Connection, jobs: Collection[int], claim: str) -> frozenset[int]:
     """Return those of the jobs that the claim still has, locked."""
     columns = stageout_jobs.c
-    held: set[int] = set()
-    for piece in pieces(sorted(jobs)):
-        query = select(columns.id).where(columns.id.in_(piece), columns.claim == claim).order_by(columns.id)
-        held |= set(connection.scalars(query.with_for_update()))
-    return frozenset(held)
+    query = select(columns.id).where(columns.claim == claim).order_by(columns.id).with_for_update()
+    return frozenset(row.id for row in rows_in(connection, query, columns.id, jobs))
 
 
 def _next_look(row: TransferJob, now: datetime, *, changed: bool) -> timedelta:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, insert, select
 
 from include.errors import NightshiftError
 from include.fts.client.client import FtsClient
@@ -25,7 +25,7 @@ from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import ListedFile, SitePlace
-from include.stageout.requests import AT_ONCE, pieces
+from include.stageout.requests import AT_ONCE, pieces, update_rows
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import (
     stageout_archive,
@@ -419,5 +419,4 @@ def _wake(connection: Connection, jobs: Sequence[int], now: datetime) -> None:
     """Let the monitor see to jobs now, if it has not claimed them."""
     columns = stageout_jobs.c
     free = (columns.state.in_([_J.SUBMITTED.value, _J.ACTIVE.value]), columns.claim.is_(None), columns.due_at > now)
-    for piece in pieces(sorted(set(jobs))):
-        connection.execute(update(stageout_jobs).where(columns.id.in_(piece), *free).values(due_at=now))
+    update_rows(connection, stageout_jobs, jobs, {"due_at": now}, *free)

@@ -50,7 +50,7 @@ from include.stageout.errors import NO_SITE_URL, StageoutError
 from include.stageout.jobs import NewTransferJob, note_unclear, record_job, took_others, transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
 from include.stageout.opening import Stageout
-from include.stageout.requests import pieces
+from include.stageout.requests import rows_in
 from include.stageout.retry import SUBMISSION_FAILED, TransferFailureClass, failure_class
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_requests, stageout_transfers
@@ -241,12 +241,9 @@ class _SubmitBatch:
 
     def _workflows(self, rows: Sequence[Transfer]) -> dict[int, str]:
         columns = stageout_requests.c
-        found: dict[int, str] = {}
+        query, requests = select(columns.id, columns.workflow), (row.request for row in rows)
         with reading(self.stageout.ledger) as connection:
-            for piece in pieces(sorted({row.request for row in rows})):
-                query = select(columns.id, columns.workflow).where(columns.id.in_(piece))
-                found |= {row.id: row.workflow for row in connection.execute(query)}
-        return found
+            return {row.id: row.workflow for row in rows_in(connection, query, columns.id, requests)}
 
     def _record(
         self,
