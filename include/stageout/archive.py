@@ -1,4 +1,4 @@
-"""What has ended leaves the tables that are searched for work; the archive has each transfer with its history."""
+"""Ended transfers leave the tables that are searched for work; the archive has each with its history."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOOKED_AT_AGAIN = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class MoveRecord:
-    """What the history has of a move."""
+    """A move in the history of a transfer."""
 
     before: str
     state: str

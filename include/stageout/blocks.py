@@ -72,7 +72,7 @@ class BlockLimits:
 
 @dataclass(frozen=True, slots=True)
 class PlacedFiles:
-    """What became of verified files: `placed` in blocks, `unregistered` by request, `late`: in a block already."""
+    """Counts of verified files: `placed` in blocks, `unregistered` by request, `late`: in a block already."""
 
     placed: int = 0
     unregistered: int = 0

@@ -64,7 +64,7 @@ class LedgerCatalogue:
     ledger: Bind
 
     def register(self, block: CatalogueBlock, files: Sequence[CatalogueFile], *, now: datetime) -> Mapping[int, str]:
-        """As in `Catalogue`."""
+        """See `Catalogue`."""
         digests = {file.id: digest_of(block.dataset, file.name) for file in files}
         # one name may be at two sites: the first of both is registered
         wanted = {digests[file.id]: file for file in reversed(files)}

@@ -92,7 +92,7 @@ def claim_queue(
 
 
 def claim_registered(bind: Bind, worker: StageoutWorker, *, limit: int, now: datetime) -> ClaimedRows[Transfer]:
-    """As `claim_transfers`, of registered transfers for the cleaner; their state is cleaning then."""
+    """Take registered transfers for the cleaner; their state is cleaning then."""
     move = (TransferState.REGISTERED, TransferState.CLEANING, StageoutComponent.CLEANER)
 
     def work(connection: Connection) -> ClaimedRows[Transfer]:
@@ -117,7 +117,7 @@ def claim_transfers(
 def claim_jobs(
     bind: Bind, state: TransferJobState, worker: StageoutWorker, *, limit: int, now: datetime
 ) -> ClaimedRows[TransferJob]:
-    """As `claim_transfers`, for FTS jobs.
+    """Take FTS jobs that are due in a state, the oldest first.
 
     A job that is due while it is submitting was left by a dead process: its transfers come with it, under the same
     claim.

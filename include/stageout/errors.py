@@ -1,4 +1,4 @@
-"""What can be wrong with a transfer, with a request for transfers, and with the moves of both.
+"""Errors of transfers, of requests for transfers, and of the moves of both.
 
 StageoutError
 """

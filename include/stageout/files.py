@@ -1,4 +1,4 @@
-"""What a user asks to be transferred, and whether it can be; pure."""
+"""Requests for transfers, and their checks; pure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class FileToTransfer:
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """What a task of a DAG chooses for its files.
+    """Options that a task of a DAG chooses for its files.
 
     Attributes:
         fts: The connection of the FTS server.
@@ -120,7 +120,7 @@ def digest_of(*texts: str) -> str:
 
 
 def check_request(request: StageoutRequest, sites: Mapping[str, RemoteSite]) -> None:
-    """Whether the request can be recorded; nothing is changed.
+    """Check that a request can be recorded; change nothing.
 
     Args:
         request: As it came.
@@ -139,7 +139,7 @@ def check_request(request: StageoutRequest, sites: Mapping[str, RemoteSite]) -> 
 
 
 def check_name_space(request: StageoutRequest, settings: StageoutSettings) -> None:
-    """Whether every file of a checked request goes below the name space of its owner.
+    """Check that every file of a checked request goes below the name space of its owner.
 
     Raises:
         StageoutError: OUTSIDE_NAME_SPACE, with the first file that does not.
@@ -209,7 +209,7 @@ def _checksum_fault(text: str) -> str:
 
 
 def _check_urls(subject: str, file: FileToTransfer, sites: Mapping[str, RemoteSite]) -> None:
-    """Whether FTS can keep the URLs; a rule that is missing may be added while the transfer waits."""
+    """Check that FTS can keep the URLs; a rule that is missing may be added while the transfer waits."""
     try:
         source, destination = sites.get(file.source), sites.get(file.destination)
         third_party_urls((source, file.source_name), (destination, file.destination_name))

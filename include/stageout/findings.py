@@ -97,7 +97,7 @@ def _urls(site: RemoteSite, name: str) -> set[str]:
 
 
 class FindingKind(Enum):
-    """What is wrong."""
+    """The kind of a fault."""
 
     OLD_STATE = "old-state"
     """A transfer or an FTS job is in its state for longer than it should be."""
@@ -123,7 +123,7 @@ class FindingKind(Enum):
 
 
 class FindingOutcome(Enum):
-    """What the census did about it."""
+    """The reaction of the census."""
 
     REPORTED = "reported"
     REPAIRED = "repaired"
@@ -135,7 +135,7 @@ class FindingOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CensusFinding:
-    """One thing that is wrong, with the reason for people.
+    """A fault, with the reason for people.
 
     Attributes:
         site: Where it is.

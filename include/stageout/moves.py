@@ -77,7 +77,7 @@ class TransferMove:
 
 @dataclass(frozen=True, slots=True)
 class TransferJobMove:
-    """As `TransferMove`, of an FTS job.
+    """A move of an FTS job, in the form of `TransferMove`.
 
     Attributes:
         fts_id: The id that FTS gave it, which a server that was set up again makes in another way; None: as it was.
@@ -91,7 +91,7 @@ class TransferJobMove:
     fts_id: str | None = None
 
     def changes(self, now: datetime) -> dict[str, Any]:
-        """As `TransferMove.changes`."""
+        """See `TransferMove.changes`."""
         return _changes(self, now) | ({} if self.fts_id is None else {"fts_id": self.fts_id})
 
 
@@ -139,7 +139,7 @@ def move_transfers(
 def move_jobs(
     bind: Bind, moves: Sequence[TransferJobMove], by: StageoutComponent, *, now: datetime, claim: str | None = None
 ) -> frozenset[int]:
-    """As `move_transfers`, for FTS jobs."""
+    """Record moves of FTS jobs by the rules of `move_transfers`."""
     for pair in {(move.current, move.to) for move in moves}:
         require_job_move(*pair, by)
     wanted = {move.id: move for move in moves}

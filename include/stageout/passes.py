@@ -120,7 +120,7 @@ COMPONENTS: Mapping[str, StageoutBatch] = {
 
 
 class PassEnd(Enum):
-    """Why a pass ended."""
+    """The reason for the end of a pass."""
 
     IDLE = "nothing is due"
     TIME = "the time is over"
@@ -128,7 +128,7 @@ class PassEnd(Enum):
 
 @dataclass(slots=True)
 class ComponentAccount:
-    """What one component did in a pass: its batches, and the sums of their counts. `fault`: why it ended early."""
+    """The work of one component in a pass: its batches, and the sums of their counts. `fault`: why it ended early."""
 
     batches: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -142,7 +142,7 @@ class ComponentAccount:
 
 @dataclass(frozen=True, slots=True)
 class PassAccount:
-    """What a pass did, by component."""
+    """The work of a pass, by component."""
 
     ended: PassEnd
     components: Mapping[str, ComponentAccount]

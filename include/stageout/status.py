@@ -1,4 +1,4 @@
-"""What the ledger knows of transfers, for the command, the REST API and the pages: counts, lists, one file's history.
+"""Questions about transfers, of the command, the REST API and the pages: counts, lists, one file's history.
 
 `wanted` is a `TransferFilter`; a user who may see only own transfers has `owner` in it. Counts and the choice of rows
 read indices only; a page reads a bounded number of rows, so it may have fewer than `limit` and still a next one.
@@ -38,7 +38,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class TransferFilter:
-    """Which transfers; fields with None or an empty value match anything.
+    """A choice of transfers; fields with None or an empty value match anything.
 
     Attributes:
         owner: The user whom they belong to.
@@ -65,7 +65,7 @@ class TransferFilter:
 
 @dataclass(frozen=True, slots=True)
 class TransferCount:
-    """How many transfers are the same in these; workflow and failure are known of archived ones, or if asked for."""
+    """A number of transfers by what they share; workflow and failure are known of archived ones, or if asked for."""
 
     owner: str
     source: str
@@ -258,7 +258,7 @@ def list_workflows(bind: Bind, owner: str, *, after: str = "", limit: int = 100)
 
 
 def waiting_since(bind: Bind) -> dict[TransferState, datetime]:
-    """Of each state in which something happens by itself and that has transfers: the time from which one is due."""
+    """Return since when a transfer is due, of each state in which something happens by itself."""
     columns = stageout_transfers.c
     found: dict[TransferState, datetime] = {}
     with reading(bind) as connection:

@@ -24,7 +24,7 @@ _DECODED = frozenset({"http", "s3"})
 
 
 class SiteOperation(Enum):
-    """What a URL is for."""
+    """The use of a URL."""
 
     READ = "read"
     WRITE = "write"

@@ -105,7 +105,7 @@ _UNDECIDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class JobAnswer:
-    """What matters of a job's status for its files.
+    """The part of a job's status that its files depend on.
 
     Attributes:
         overwrites: The job may replace what is at its destinations.
@@ -125,7 +125,7 @@ class JobAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FileJudgement:
-    """What is done about a file.
+    """The consequences for a file.
 
     Attributes:
         move: Of its transfer, if it moves.

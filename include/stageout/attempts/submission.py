@@ -189,7 +189,7 @@ def compared_by_fts(
 
 
 class SubmitOutcome(Enum):
-    """What becomes of a job whose submission ended in an error."""
+    """The fate of a job whose submission ended in an error."""
 
     ADOPTED = "adopted"
     """FTS has it."""

@@ -57,7 +57,7 @@ _T, _J, _K = TransferState, TransferJobState, FindingKind
 
 @dataclass(frozen=True, slots=True)
 class CensusLimits:
-    """How much of everything one census takes.
+    """Limits of one census.
 
     Attributes:
         findings: Of each kind that are recorded; all are counted.
@@ -76,7 +76,7 @@ class CensusLimits:
 
 @dataclass(frozen=True, slots=True)
 class CensusReport:
-    """What was found: all of it counted by kind and outcome, and what is recorded."""
+    """All findings counted by kind and outcome, and those that are recorded."""
 
     counts: Mapping[tuple[FindingKind, FindingOutcome], int]
     findings: tuple[CensusFinding, ...]

@@ -37,7 +37,7 @@ _CLEANER = StageoutComponent.CLEANER
 
 @dataclass(frozen=True, slots=True)
 class CleanReport:
-    """What one pass did. Nothing was due if all are 0.
+    """The work of one pass. Nothing was due if all are 0.
 
     Attributes:
         registered: Registered transfers that may be cleaned now.
@@ -54,7 +54,7 @@ class CleanReport:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What becomes of a source; `to` None: it is tried again."""
+    """The next state of a source; `to` None: it is tried again."""
 
     to: TransferState | None
     reason: str

@@ -53,7 +53,7 @@ _T, _J = TransferState, TransferJobState
 
 @dataclass(frozen=True, slots=True)
 class MonitorReport:
-    """What one batch of the monitor did.
+    """The work of one batch of the monitor.
 
     Attributes:
         rows: Jobs, and transfers that are being killed, that it took; 0: nothing is due.
@@ -87,7 +87,7 @@ def monitor(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> M
 
 @dataclass
 class _Findings:
-    """What is recorded in one transaction: all of it belongs to jobs of one claim."""
+    """Findings that are recorded in one transaction: all are about jobs of one claim."""
 
     moves: defaultdict[int, list[TransferMove]] = field(default_factory=lambda: defaultdict(list))
     """By job."""
@@ -100,7 +100,7 @@ class _Findings:
 
 @dataclass
 class _MonitorBatch:
-    """One batch. What it learns of servers holds until its end."""
+    """A batch. What it learns of servers holds until its end."""
 
     stageout: Stageout
     now: Callable[[], datetime]

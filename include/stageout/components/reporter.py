@@ -34,7 +34,7 @@ _T = TransferState
 
 @dataclass(frozen=True, slots=True)
 class ReporterReport:
-    """What one batch of the reporter did.
+    """The work of one batch of the reporter.
 
     Attributes:
         rows: Transfers that it took; 0: nothing is due.
@@ -98,7 +98,7 @@ def _verified(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was found out: moves, why other copies could not be compared, and why others are read later."""
+    """Results of comparisons: moves, why other copies could not be compared, and why others are read later."""
 
     moves: list[TransferMove] = field(default_factory=list)
     reasons: dict[int, str] = field(default_factory=dict)

@@ -207,7 +207,7 @@ _T, _J = TransferState, TransferJobState
 
 @dataclass(frozen=True, slots=True)
 class RetryReport:
-    """What one batch of the retry manager did.
+    """The work of one batch of the retry manager.
 
     Attributes:
         rows: Transfers that it took; 0: nothing is due.

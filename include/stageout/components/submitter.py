@@ -69,7 +69,7 @@ _T, _J = TransferState, TransferJobState
 
 @dataclass(frozen=True, slots=True)
 class SubmitReport:
-    """What one batch of the submitter did.
+    """The work of one batch of the submitter.
 
     Attributes:
         rows: Transfers and jobs that it took; 0: nothing is due.
@@ -118,7 +118,7 @@ class _Submission:
 
 @dataclass
 class _SubmitBatch:
-    """One batch. What it learns of servers holds until its end."""
+    """A batch. What it learns of servers holds until its end."""
 
     stageout: Stageout
     now: Callable[[], datetime]

@@ -99,7 +99,7 @@ class RequestDocument(SentDocument):
     files: Annotated[tuple[FileDocument, ...], FailFast()] = Field(description=f"At most {MAX_FILES}")
 
     def to_request(self, owner: str, header: str | None) -> StageoutRequest:
-        """As the ledger takes it. Raises StageoutError, BODY_INVALID, without a key or with two."""
+        """Return it in the ledger's form. Raises StageoutError, BODY_INVALID, without a key or with two."""
         keys = {key for key in (self.key, header) if key is not None}
         if len(keys) != 1:
             what = "the header and the body have different keys" if keys else "it has no idempotency key"
@@ -293,7 +293,7 @@ RowNumber = Annotated[int, Path(ge=1, le=2**62)]
 
 
 class _Routes:
-    """What the paths do. Whatever asks the ledger runs in a thread."""
+    """Handlers of the paths. Whatever asks the ledger runs in a thread."""
 
     def __init__(self, site: Callable[[], Site]) -> None:
         self._site = site
