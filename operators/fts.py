@@ -139,7 +139,7 @@ class FtsTransferOperator(NightshiftOperator):
                 return progress.to_json()
             if clock() >= end:
                 self._kill(site)
-                raise WaitedTooLong(self._task, f"{progress.text}; the others are killed")
+                raise WaitedTooLong(self._task, f"{progress.text}; killed")
             self.log.info("%s", progress.text)
             if self.deferrable:
                 self._defer(since, end)

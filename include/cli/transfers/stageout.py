@@ -39,8 +39,7 @@ def submit(
     workflow: Annotated[str, typer.Option("--workflow", "-w", help="What the files belong to.")],
     owner: Owner = None,
     key: Annotated[
-        str | None,
-        typer.Option("--key", help="The idempotency key; without one the same files are the same request."),
+        str | None, typer.Option("--key", help="The idempotency key; without one the same files are the same request.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the list; record nothing.")] = False,
     as_json: AsJson = False,

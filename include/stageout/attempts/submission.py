@@ -114,11 +114,7 @@ class DraftedJobs:
 
 
 def draft_jobs(
-    rows: Sequence[Transfer],
-    source: RemoteSite | None,
-    destination: RemoteSite | None,
-    *,
-    workflows: Mapping[int, str],
+    rows: Sequence[Transfer], source: RemoteSite | None, destination: RemoteSite | None, *, workflows: Mapping[int, str]
 ) -> DraftedJobs:
     """Return what transfers of one queue become. A job has one rule for overwriting and one for checksums.
 

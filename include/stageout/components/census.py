@@ -22,13 +22,7 @@ from include.settings.sites import ChecksumMode
 from include.stageout.attempts.answers import HELD
 from include.stageout.claims import due
 from include.stageout.components.retry_manager import stray_files
-from include.stageout.findings import (
-    CensusFinding,
-    FindingKind,
-    FindingOutcome,
-    longest_in_state,
-    record_findings,
-)
+from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome, longest_in_state, record_findings
 from include.stageout.moves import writes_text
 from include.stageout.opening import Stageout
 from include.stageout.requests import rows_in, update_rows

@@ -39,13 +39,7 @@ from include.stageout.attempts.submission import (
     refused_wait,
     unclear_wait,
 )
-from include.stageout.claims import (
-    ClaimedRows,
-    claim_jobs,
-    claim_queue,
-    look_again,
-    release_dead,
-)
+from include.stageout.claims import ClaimedRows, claim_jobs, claim_queue, look_again, release_dead
 from include.stageout.errors import NO_SITE_URL, StageoutError
 from include.stageout.jobs import NewTransferJob, note_unclear, record_job, took_others, transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
