@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hooks.site import default_deferrable
 from operators.base import NightshiftOperator, clock, holder_name
 from operators.lease import Killed, WaitedTooLong, quietly
-from triggers.checks import CHECKS
-from triggers.fts import FtsJobTrigger
+from triggers.fts import KILL_S, TransfersTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.fts.client.client import FtsClient
     from include.site.site import Site
-    from include.stageout.direct import DirectProgress, DirectTransfer
 
 __all__ = ["FtsTransferOperator"]
 
@@ -28,15 +25,16 @@ VERIFY = ("both", "source", "target", "none")
 
 
 class FtsTransferOperator(NightshiftOperator):
-    """Copies files between storages by an FTS server, and succeeds once FTS has copied and compared all of them.
+    """Copies files between storages by stage-out and an FTS server, and succeeds once all copies are verified.
 
     For a single data set. Users' files in numbers go through stage-out (docs/stage-out.md), which keeps no task.
 
-    The ids of its jobs follow from DAG, run, task, map index and try: a try that lost a reply, or died, is continued by
-    the next, and what is copied is not copied again; a cleared task begins again. A file that exists at its destination
-    fails, unless FTS reports the size and checksum that were declared. A user who stops the task cancels its jobs. A
-    try submits nothing while copies of earlier ones may still write. Returns a mapping: `files`, `bytes`, `existing`
-    (those that were there before).
+    The task records a request, whose transfers belong to the task's owner, and waits. The passes of stage-out submit,
+    verify and retry them as all others; only their sources are never removed. A try that died is continued by the next,
+    which also tries again what failed; a cleared task begins again. A copy at a site is compared by the rules of the
+    site, and one at a URL by FTS alone. A file that exists at its destination fails, unless it is at a site, and is the
+    file that was declared. A user who stops the task kills its transfers. Returns a mapping: `files`, `bytes`,
+    `existing` (those that were there before).
 
     Args:
         files: A list of mappings with `source`, `destination` and, if known, `size` and `checksum`
@@ -46,16 +44,15 @@ class FtsTransferOperator(NightshiftOperator):
         verify: Which checksums FTS compares: `both`, `source`, `target` or `none`.
         overwrite: Whether files at the destinations are replaced.
         priority: 1 to 5; FTS serves the highest first.
-        timeout: Seconds until jobs that have not ended are canceled, and the task fails.
+        timeout: Seconds until transfers that have not ended are killed, and the task fails.
         poll_interval: Seconds between two looks at most.
         deferrable: Whether to wait in the triggerer; otherwise the task itself waits. By default `default_deferrable`
             of Airflow's section `[operators]`.
         **kwargs: Those of every operator.
 
     Raises:
-        StageoutError: Files are malformed, or FTS failed to copy them.
-        WaitedTooLong: `timeout` is over; the jobs are canceled.
-        FtsError: FTS refused the job.
+        StageoutError: Files are malformed or failed, or no pass of stage-out has begun for ten minutes.
+        WaitedTooLong: `timeout` is over; the transfers are killed.
     """
 
     template_fields: Sequence[str] = ("files", "fts_conn_id")
@@ -86,96 +83,74 @@ class FtsTransferOperator(NightshiftOperator):
         self.timeout = timeout
         self.poll_interval = poll_interval
         self.deferrable = default_deferrable() if deferrable is None else deferrable
-        self._job_ids: tuple[str, ...] = ()
+        self._request, self._task = 0, ""
 
     def execute(self, context: Context) -> dict[str, Any]:
-        return self._go_on(context, clock() + timedelta(seconds=self.timeout))
+        site = self.site()
+        self._task = holder_name(context)
+        self._request = self.outlasting(site, lambda: self._record(context, site))
+        self.log.info("request %d is recorded", self._request)
+        return self._go_on(site, clock())
 
-    def ended(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """The jobs have ended, or the time is over. What FTS does not know any more is submitted again."""
+    def ended(self, context: Context, event: dict[str, Any], request: int) -> dict[str, Any]:
+        """The transfers have ended, or the time is over, or nothing of stage-out is at work."""
         self.log.info("back from waiting: %s", event["reason"])
-        end = datetime.fromisoformat(event["since"]) + timedelta(seconds=self.timeout)
-        return self._go_on(context, end)
+        self._task, self._request = holder_name(context), request
+        return self._go_on(self.site(), datetime.fromisoformat(event["since"]))
 
     def on_kill(self) -> None:
-        if self._job_ids:
+        if self._request:
             # in a thread of its own: the interrupted one may be in the middle of a connection
-            thread = threading.Thread(target=quietly, args=(partial(self._cancel, self.site()),), daemon=True)
+            kill = partial(self._kill, self.site(), KILL_S)
+            thread = threading.Thread(target=quietly, args=(kill,), daemon=True)
             thread.start()
-            thread.join(20)
-            raise Killed(f"{self.task_id} was killed; its FTS jobs {', '.join(self._job_ids)} are canceled")
+            thread.join(KILL_S + 10)
+            raise Killed(
+                f"{self.task_id} was killed, and so are its transfers; FTS's part ends in a pass of its monitor"
+            )
 
-    def _go_on(self, context: Context, end: datetime) -> dict[str, Any]:
-        site = self.site()
-        transfer = self._transfer(context, site)
-        while True:
-            progress = self.outlasting(site, lambda: self._advance(site, transfer))
-            if not (progress.running or progress.writing):
-                progress.require_complete(holder_name(context))
-                self.log.info("%d files copied, %d of them existed", len(progress.copied), len(progress.existing))
-                return progress.to_json()
-            if clock() >= end:
-                self._cancel(site)
-                jobs = f"FTS jobs {', '.join(self._job_ids)}"
-                told = f"copies of {jobs} may still write" if progress.writing else f"{jobs} did not end; canceled"
-                raise WaitedTooLong(holder_name(context), told)
-            self._wait(site, end, at_rest=bool(progress.writing))
-
-    def _transfer(self, context: Context, site: Site) -> DirectTransfer:
-        from include.fts.client.jobs import JobParams, VerifyChecksum
-        from include.stageout.direct import DirectTransfer, parse_files
+    def _record(self, context: Context, site: Site) -> int:
+        from include.stageout.direct import TaskTry, parse_files, record
+        from include.stageout.files import TaskOptions
 
         ti = context["ti"]
-        params = JobParams(
-            verify_checksum=VerifyChecksum(self.verify),
-            overwrite=self.overwrite,
-            priority=self.priority,
-            max_time_in_queue_s=max(1, int(self.timeout)),
-        )
         # a clear sets `max_tries` so that as many retries follow as the task has
         first = max(1, (ti.max_tries or 0) - (self.retries or 0) + 1)
         task = (ti.dag_id, ti.run_id, ti.task_id, str(-1 if ti.map_index is None else ti.map_index))
-        files = parse_files(self.files, site.settings.sites)
-        return DirectTransfer(task, ti.try_number, min(first, ti.try_number), files, params)
+        tried = TaskTry(task, ti.try_number, min(first, ti.try_number), self.owner)
+        files = parse_files(self.files, site.settings.sites, ti.task_id)
+        options = TaskOptions(self.fts_conn_id, self.verify, self.overwrite, self.priority)
+        return record(site.ledger, tried, tried.request(files, options), site.settings.sites, now=clock())
 
-    def _advance(self, site: Site, transfer: DirectTransfer) -> DirectProgress:
-        """Look, and submit what is due. Its `running` jobs are canceled by a kill from then on."""
-        from include.stageout.direct import DirectProgress, look, submit
+    def _go_on(self, site: Site, since: datetime) -> dict[str, Any]:
+        from include.stageout.direct import look
+        from include.stageout.errors import NO_PASS, StageoutError
 
-        with self._client(site) as client:
-            progress = look(client, transfer, margin=site.settings.stageout.copy_margin, now=clock())
-            self._job_ids = progress.running or progress.writing or tuple(name.job_id for name in progress.to_submit)
-            if progress.to_submit:
-                progress = DirectProgress(submit(client, progress.to_submit))
-                self.log.info("submitted to %s: FTS jobs %s", client.url, ", ".join(progress.running))
-            elif progress.running:
-                self.log.info("found at %s: FTS jobs %s", client.url, ", ".join(progress.running))
-            elif progress.writing:
-                self.log.info("copies of earlier tries may still write: FTS jobs %s", ", ".join(progress.writing))
-        return progress
-
-    def _wait(self, site: Site, end: datetime, *, at_rest: bool) -> None:
-        since = end - timedelta(seconds=self.timeout)
-        trigger = FtsJobTrigger(
-            self.fts_conn_id,
-            self._job_ids,
-            end.isoformat(),
-            self.poll_interval,
-            since=since.isoformat(),
-            at_rest=at_rest,
-        )
-        if self.deferrable:
-            left = end - clock() + timedelta(seconds=2 * self.poll_interval + 60)
-            self.defer(trigger=trigger, method_name="ended", timeout=left)
-        seen = self.outlasting(site, lambda: CHECKS[trigger.check].look(lambda: site, **trigger.arguments))
-        if not seen.ready:
+        end = since + timedelta(seconds=self.timeout)
+        while True:
+            try:
+                progress = self.outlasting(site, lambda: look(site.ledger, self._request, since=since, now=clock()))
+            except StageoutError as error:
+                if error.code == NO_PASS.code:
+                    self._kill(site)
+                raise
+            if not progress.running:
+                progress.require_complete(self._task)
+                return progress.to_json()
+            if clock() >= end:
+                self._kill(site)
+                raise WaitedTooLong(self._task, f"{progress.text}; killed")
+            self.log.info("%s", progress.text)
+            if self.deferrable:
+                self._defer(since, end)
             time.sleep(max(0.0, min(self.poll_interval, (end - clock()).total_seconds())))
 
-    def _client(self, site: Site) -> FtsClient:
-        from include.fts.client.open import connected_client
+    def _defer(self, since: datetime, end: datetime) -> None:
+        left = end - clock() + timedelta(seconds=2 * self.poll_interval + 60)
+        trigger = TransfersTrigger(self._request, end.isoformat(), self.poll_interval, since.isoformat(), self._task)
+        self.defer(trigger=trigger, method_name="ended", timeout=left, kwargs={"request": self._request})
 
-        return connected_client(site.secrets.get(self.fts_conn_id))
+    def _kill(self, site: Site, seconds: float = 0.0) -> None:
+        from include.stageout.direct import kill_and_wait
 
-    def _cancel(self, site: Site) -> None:
-        with self._client(site) as client:
-            client.cancel(self._job_ids)
+        kill_and_wait(site.ledger, self._request, by=self._task, clock=clock, seconds=seconds)

@@ -130,12 +130,13 @@ class StageoutPassOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         from include.stageout.opening import open_stageout
-        from include.stageout.passes import COMPONENTS, run_pass
+        from include.stageout.passes import COMPONENTS, note_passes, run_pass
 
         require_no_backfill(context)
         site = self.site()
         end = time.monotonic() + float(self.seconds or site.settings.stageout.pass_s)
         self._at_work = True
+        note_passes(site.ledger, self.components, now=clock())
         try:
             with yielding(NICENESS):
                 account = run_pass(

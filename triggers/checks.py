@@ -145,20 +145,15 @@ def replica_job_ended(connect: Connect, repository: str, replica: str, verb: str
     return Observation(seen.stage is not Stage.RUNNING, reason, seen.to_json())
 
 
-def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str], at_rest: bool = False) -> Observation:
-    """All jobs of an FTS server have ended; the result is the state of each, None of one that FTS does not know.
-
-    ``at_rest``: and no copy of them may still write.
-    """
-    from include.fts.client.jobs import FILE_FIELDS
+def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str]) -> Observation:
+    """All jobs of an FTS server have ended; the result is the state of each, None of one that FTS does not know."""
     from include.fts.client.open import connected_client
     from include.fts.errors import JobUnknown
-    from include.stageout.direct import job_writes
 
     site = connect()
     jobs: dict[str, JobStatus | None] = {}
     with connected_client(site.secrets.get(fts_conn_id)) as client:
-        answers = client.status(job_ids, files=FILE_FIELDS if at_rest else ())
+        answers = client.status(job_ids, files=())
         for job_id, error in answers.errors.items():
             if not isinstance(error, JobUnknown):
                 raise error
@@ -170,11 +165,15 @@ def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str], at_re
     states = {job_id: job and job.job_state.value for job_id, job in jobs.items() if not job or job.job_state.terminal}
     if len(states) < len(jobs):
         return Observation(False, f"{len(jobs) - len(states)} of {len(jobs)} FTS jobs have not ended", states)
-    margin, now = site.settings.stageout.copy_margin, datetime.now(UTC)
-    writing = [job_id for job_id, job in jobs.items() if at_rest and job and job_writes(job, margin=margin, now=now)]
-    if writing:
-        return Observation(False, f"copies of {len(writing)} ended FTS jobs may still write", states)
     return Observation(True, f"{len(states)} FTS jobs have ended", states)
+
+
+def transfers_ended(connect: Connect, request: int, since: str) -> Observation:
+    """All files of a task's request have ended. It never comes where no pass of stage-out is at work."""
+    from include.stageout.direct import look
+
+    progress = look(connect().ledger, request, since=datetime.fromisoformat(since), now=datetime.now(UTC))
+    return Observation(not progress.running, progress.text)
 
 
 def ceph_clean(connect: Connect, target: str) -> Observation:
@@ -215,6 +214,7 @@ CHECKS: Mapping[str, WaitCheck] = {
     "replicas-quiet": WaitCheck(replicas_quiet, 60.0),
     "replica-job": WaitCheck(replica_job_ended, 60.0),
     "fts-jobs": WaitCheck(fts_jobs_ended, 30.0),
+    "transfers": WaitCheck(transfers_ended, 30.0),
     "ceph-clean": WaitCheck(ceph_clean, 15.0),
 }
 """By the key that Airflow's database stores for a deferred task: keys and the names of arguments never change."""

@@ -1,57 +1,43 @@
-"""Watch jobs of an FTS server: the check `fts-jobs`, whose states the task gets."""
+"""Wait for the transfers of a task: the check `transfers`, and their end where a user stops the deferred task."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from hooks.site import open_site
-from triggers.checks import Observation
 from triggers.poll import PollTrigger
 
+KILL_S = 30.0
+"""Seconds that a kill waits for the end of the transfers; FTS's part of it ends in the next pass of the monitor."""
 
-class FtsJobTrigger(PollTrigger):
-    """Fires when all jobs have ended. If a user stops the deferred task, the jobs are canceled.
+
+class TransfersTrigger(PollTrigger):
+    """Fires when all transfers of a request have ended. If a user stops the deferred task, they are killed.
 
     Args:
-        fts_conn_id: A connection of type `fts`.
-        job_ids: The ids of the jobs.
+        request: The request's row in the ledger.
         deadline: As for `PollTrigger`.
         poll_s: As for `PollTrigger`.
         since: As for `PollTrigger`.
-        at_rest: Whether to wait, too, until no copy of a job that has ended may still write.
+        by: The task, for the history of a kill.
     """
 
-    def __init__(
-        self,
-        fts_conn_id: str,
-        job_ids: Sequence[str],
-        deadline: str | None = None,
-        poll_s: float | None = None,
-        since: str | None = None,
-        *,
-        at_rest: bool = False,
-    ) -> None:
-        arguments = {"fts_conn_id": fts_conn_id, "job_ids": list(job_ids), "at_rest": at_rest}
-        super().__init__("fts-jobs", arguments, deadline, poll_s, since)
+    def __init__(self, request: int, deadline: str, poll_s: float, since: str, by: str) -> None:
+        super().__init__("transfers", {"request": request, "since": since}, deadline, poll_s, since)
+        self.by = by
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        own = {name: getattr(self, name) for name in ("deadline", "poll_s", "since")}
-        return ("triggers.fts.FtsJobTrigger", self.arguments | own)
-
-    def event(self, seen: Observation) -> dict[str, Any]:
-        return super().event(seen) | {"result": seen.result}
+        own = {name: getattr(self, name) for name in ("deadline", "poll_s", "since", "by")}
+        return ("triggers.fts.TransfersTrigger", {"request": self.arguments["request"], **own})
 
     async def on_kill(self) -> None:
         from hooks.secrets import KnownSecrets
-        from include.fts.client.open import connected_client
+        from include.stageout.direct import kill_and_wait
 
-        secrets = KnownSecrets(asyncio.get_running_loop())
-
-        def cancel() -> None:
-            with connected_client(open_site(secrets).secrets.get(self.arguments["fts_conn_id"])) as client:
-                client.cancel(self.arguments["job_ids"])
-            self.log.info("canceled FTS jobs %s", ", ".join(self.arguments["job_ids"]))
-
-        await asyncio.to_thread(cancel)
+        site, clock = open_site(KnownSecrets(asyncio.get_running_loop())), partial(datetime.now, UTC)
+        kill = partial(kill_and_wait, site.ledger, self.arguments["request"], by=self.by, clock=clock, seconds=KILL_S)
+        ended = await asyncio.to_thread(kill)
+        self.log.info("killed the transfers of %s; all have ended: %s", self.by, ended)

@@ -1,21 +1,22 @@
-"""What has ended leaves the tables that are searched for work; the archive has each transfer with its history."""
+"""Ended transfers leave the tables that are searched for work; the archive has each with its history."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Table, delete, insert, select, update
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, Select, Table, delete, insert, select, update
 
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.blocks import BlockState
 from include.stageout.claims import at_rest, due, lock_oldest
 from include.stageout.errors import MOVE_REFUSED
-from include.stageout.requests import AT_ONCE
+from include.stageout.requests import AT_ONCE, pieces
 from include.stageout.states import JOB_ENDED, TRANSFER_ENDED, TransferJobState, TransferState
 from include.stageout.sums import add_sums, sums_of
 from include.stageout.tables import (
@@ -28,13 +29,14 @@ from include.stageout.tables import (
     stageout_transfers,
     stageout_workflows,
 )
+from include.stageout.transfers import document_of
 
 LOOKED_AT_AGAIN = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class MoveRecord:
-    """What the history has of a move."""
+    """A move in the history of a transfer."""
 
     before: str
     state: str
@@ -42,31 +44,20 @@ class MoveRecord:
     reason: str
     moved_at: datetime
 
-    @classmethod
-    def from_row(cls, row: Row[Any]) -> MoveRecord:
-        """From a row of the table of moves."""
-        return cls(row.state_before, row.state, row.component, row.reason, row.moved_at)
 
-    def to_json(self) -> dict[str, str]:
-        """As the archive has it."""
-        return {**asdict(self), "moved_at": self.moved_at.isoformat()}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, str]) -> MoveRecord:
-        """The reverse of `to_json`."""
-        return cls(**{**document, "moved_at": datetime.fromisoformat(document["moved_at"])})  # type: ignore[arg-type]
+_KEPT = TypeAdapter(tuple[MoveRecord, ...])
+"""Reads the history of a transfer in the archive."""
+_MOVE = [stageout_moves.c[name] for name in ("state_before", "state", "component", "reason", "moved_at")]
 
 
 def history(bind: Bind, transfer: int) -> tuple[MoveRecord, ...]:
     """The moves of a transfer, archived or not, the oldest first; empty for one that was not moved yet."""
     columns = stageout_moves.c
     with reading(bind) as connection:
-        rows = connection.execute(select(stageout_moves).where(columns.transfer == transfer).order_by(columns.id)).all()
+        rows = connection.execute(select(*_MOVE).where(columns.transfer == transfer).order_by(columns.id)).all()
         kept = select(stageout_archive.c.history).where(stageout_archive.c.id == transfer)
         text = None if rows else connection.scalar(kept)
-    if text is not None:
-        return tuple(MoveRecord.from_json(document) for document in json.loads(text))
-    return tuple(MoveRecord.from_row(row) for row in rows)
+    return tuple(MoveRecord(*row) for row in rows) if text is None else _KEPT.validate_json(text)
 
 
 def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, limit: int) -> int:
@@ -93,17 +84,44 @@ def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, lim
     def work(connection: Connection) -> int:
         where = [*due(stageout_transfers, state, before), at_rest(before)]
         ids = lock_oldest(connection, stageout_transfers, where, min(limit, AT_ONCE))
-        if ids:
-            rows, moves = _archived(connection, ids)
-            documents = [{**row, "history": json.dumps([move.to_json() for move in moves[row["id"]]])} for row in rows]
-            connection.execute(insert(stageout_archive), documents)
-            connection.execute(delete(stageout_moves).where(stageout_moves.c.transfer.in_(ids)))
-            connection.execute(delete(stageout_transfers).where(stageout_transfers.c.id.in_(ids)))
-            # last: every archivist adds to the same few rows and waits for who has them
-            add_sums(connection, (sums_of(row, *_steps(moves[row["id"]])) for row in rows))
+        _archive(connection, ids)
         return len(ids)
 
     return writing(bind, work)
+
+
+def archive_for_task(bind: Bind, owner: str, places: Sequence[str], *, now: datetime) -> None:
+    """Move ended transfers of an owner's tasks to the archive, so that a further request may have their destinations.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        owner: The user.
+        places: The digests of the destinations.
+        now: When. A transfer stays while a copy of it may still write.
+    """
+    columns = stageout_transfers.c
+    ended = [columns.state.in_([state.value for state in TRANSFER_ENDED]), at_rest(now)]
+    of_tasks = [stageout_queues.c.owner == owner, stageout_queues.c.fts.is_not(None)]
+    query = select(columns.id).join(stageout_queues, columns.queue == stageout_queues.c.id).where(*ended, *of_tasks)
+
+    def work(connection: Connection) -> None:
+        for piece in pieces(places):
+            locked = query.where(columns.place.in_(piece)).with_for_update()
+            _archive(connection, list(connection.scalars(locked)))
+
+    writing(bind, work)
+
+
+def _archive(connection: Connection, ids: Sequence[int]) -> None:
+    if not ids:
+        return
+    rows, moves = _archived(connection, ids)
+    documents = [{**row, "history": json.dumps([*map(document_of, moves[row["id"]])])} for row in rows]
+    connection.execute(insert(stageout_archive), documents)
+    connection.execute(delete(stageout_moves).where(stageout_moves.c.transfer.in_(ids)))
+    connection.execute(delete(stageout_transfers).where(stageout_transfers.c.id.in_(ids)))
+    # last: every archivist adds to the same few rows and waits for who has them
+    add_sums(connection, (sums_of(row, *_steps(moves[row["id"]])) for row in rows))
 
 
 def forget_jobs(bind: Bind, state: TransferJobState, *, before: datetime, limit: int) -> int:
@@ -194,10 +212,11 @@ def _archived(
     """The transfers as the archive has them, and their moves, the oldest first."""
     moves: defaultdict[int, list[MoveRecord]] = defaultdict(list)
     columns = stageout_moves.c
-    for row in connection.execute(select(stageout_moves).where(columns.transfer.in_(ids)).order_by(columns.id)):
-        moves[row.transfer].append(MoveRecord.from_row(row))
+    query = select(columns.transfer, *_MOVE).where(columns.transfer.in_(ids)).order_by(columns.id)
+    for transfer, *move in connection.execute(query):
+        moves[transfer].append(MoveRecord(*move))
     names = set(stageout_archive.columns.keys()) & set(stageout_transfers.columns.keys())
-    query = (
+    chosen = (
         select(
             *(stageout_transfers.c[name] for name in sorted(names)),
             stageout_queues.c.owner, stageout_queues.c.source, stageout_queues.c.destination,
@@ -208,4 +227,4 @@ def _archived(
         .outerjoin(stageout_jobs, stageout_transfers.c.job == stageout_jobs.c.id)
         .where(stageout_transfers.c.id.in_(ids))
     )  # fmt: skip
-    return [dict(row) for row in connection.execute(query).mappings()], moves
+    return [dict(row) for row in connection.execute(chosen).mappings()], moves

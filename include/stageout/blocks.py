@@ -22,7 +22,7 @@ from include.stageout.claims import StageoutWorker, due, lock_oldest
 from include.stageout.errors import MOVE_REFUSED, WORKFLOW_UNKNOWN
 from include.stageout.files import digest_of
 from include.stageout.moves import TransferMove, move_transfers
-from include.stageout.requests import pieces
+from include.stageout.requests import insert_new, pieces, rows_in, update_rows
 from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import (
@@ -72,7 +72,7 @@ class BlockLimits:
 
 @dataclass(frozen=True, slots=True)
 class PlacedFiles:
-    """What became of verified files: `placed` in blocks, `unregistered` by request, `late`: in a block already."""
+    """Counts of verified files: `placed` in blocks, `unregistered` by request, `late`: in a block already."""
 
     placed: int = 0
     unregistered: int = 0
@@ -195,10 +195,8 @@ def note_killed(bind: Bind, owner: str, name: str, *, now: datetime) -> None:
 
 def note_workflow(connection: Connection, owner: str, name: str) -> None:
     """Make the workflow's row, if it has none; what is done to it is written there."""
-    ignoring = (
-        insert(stageout_workflows).prefix_with("IGNORE", dialect="mysql").prefix_with("OR IGNORE", dialect="sqlite")
-    )
-    connection.execute(ignoring, {"digest": digest_of(owner, name), "owner": owner, "name": name})
+    row = {"digest": digest_of(owner, name), "owner": owner, "name": name}
+    connection.execute(insert_new(stageout_workflows), row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,17 +280,12 @@ def _rows(connection: Connection, ids: Sequence[int]) -> list[Row[Any]]:
         .outerjoin(stageout_blocks, columns.block == stageout_blocks.c.id)
         .order_by(columns.id)
     )  # fmt: skip
-    rows: list[Row[Any]] = []
-    for piece in pieces(ids):
-        rows += connection.execute(query.where(columns.id.in_(piece)))
-    return rows
+    return list(rows_in(connection, query, columns.id, ids))
 
 
 def _wait(connection: Connection, transfers: Sequence[int], until: datetime, block: int | None = None) -> None:
-    columns = stageout_transfers.c
     values = {"due_at": until} if block is None else {"due_at": until, "block": block}
-    for piece in pieces(transfers):
-        connection.execute(update(stageout_transfers).where(columns.id.in_(piece)).values(values))
+    update_rows(connection, stageout_transfers, transfers, values)
 
 
 def _fill(
@@ -321,10 +314,10 @@ def _fill(
 def _open_blocks(connection: Connection, digests: Sequence[str]) -> defaultdict[str, list[_Filled]]:
     columns = stageout_blocks.c
     found: defaultdict[str, list[_Filled]] = defaultdict(list)
-    for piece in pieces(digests):
-        query = select(stageout_blocks).where(columns.digest.in_(piece), columns.state == BlockState.OPEN.value)
-        for row in connection.execute(query.order_by(columns.digest, columns.id).with_for_update()):
-            found[row.digest].append(_Filled(row.id, row.digest, _block(row), row.due_at, row.files, row.bytes))
+    query = select(stageout_blocks).where(columns.state == BlockState.OPEN.value)
+    query = query.order_by(columns.digest, columns.id).with_for_update()
+    for row in rows_in(connection, query, columns.digest, digests):
+        found[row.digest].append(_Filled(row.id, row.digest, _block(row), row.due_at, row.files, row.bytes))
     return found
 
 
@@ -372,20 +365,17 @@ def _closed_workflows(connection: Connection, blocks: Iterable[_Filled]) -> set[
     The blocks are locked by now, and the marks are locked here: who closes a workflow in this moment waits, and then
     finds the blocks, or is waited for.
     """
-    digests = sorted({digest_of(block.block.owner, block.block.workflow) for block in blocks})
+    digests = (digest_of(block.block.owner, block.block.workflow) for block in blocks)
     columns = stageout_workflows.c
-    found: set[str] = set()
-    for piece in pieces(digests):
-        query = select(columns.digest).where(columns.digest.in_(piece), columns.closed_at.is_not(None))
-        found |= set(connection.scalars(query.order_by(columns.digest).with_for_update(read=True)))
-    return found
+    query = select(columns.digest).where(columns.closed_at.is_not(None)).order_by(columns.digest)
+    marked = rows_in(connection, query.with_for_update(read=True), columns.digest, digests)
+    return {row.digest for row in marked}
 
 
 def _close(connection: Connection, blocks: Sequence[int], reason: str, now: datetime) -> int:
     _require(BlockState.OPEN, BlockState.CLOSED)
     values = {"state": BlockState.CLOSED.value, "reason": reason, "due_at": now, "moved_at": now}
-    for piece in pieces(blocks):
-        connection.execute(update(stageout_blocks).where(stageout_blocks.c.id.in_(piece)).values(values))
+    update_rows(connection, stageout_blocks, blocks, values)
     return len(blocks)
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, select
 
 from include.ledger.engine import Bind, writing
 from include.stageout.files import digest_of
-from include.stageout.requests import pieces
+from include.stageout.requests import insert_new, pieces, rows_in
 from include.stageout.tables import stageout_catalogue
 
 
@@ -64,7 +64,7 @@ class LedgerCatalogue:
     ledger: Bind
 
     def register(self, block: CatalogueBlock, files: Sequence[CatalogueFile], *, now: datetime) -> Mapping[int, str]:
-        """As in `Catalogue`."""
+        """See `Catalogue`."""
         digests = {file.id: digest_of(block.dataset, file.name) for file in files}
         # one name may be at two sites: the first of both is registered
         wanted = {digests[file.id]: file for file in reversed(files)}
@@ -76,8 +76,7 @@ class LedgerCatalogue:
             for piece in pieces(missing):
                 rows = [_row(block, digest, wanted[digest], now) for digest in piece]
                 # what another process inserts in this moment is read again below
-                ignoring = insert(stageout_catalogue).prefix_with("IGNORE", dialect="mysql")
-                connection.execute(ignoring.prefix_with("OR IGNORE", dialect="sqlite"), rows)
+                connection.execute(insert_new(stageout_catalogue), rows)
             known |= _known(connection, missing)
             return {
                 file.id: _other(known[digests[file.id]])
@@ -91,11 +90,9 @@ class LedgerCatalogue:
 def _known(connection: Connection, digests: Sequence[str]) -> dict[str, tuple[int, str | None]]:
     """Size and checksum of what the catalogue has of these."""
     columns = stageout_catalogue.c
-    found: dict[str, tuple[int, str | None]] = {}
-    for piece in pieces(digests):
-        query = select(columns.digest, columns.size, columns.checksum).where(columns.digest.in_(piece))
-        found |= {row.digest: (row.size, row.checksum) for row in connection.execute(query)}
-    return found
+    query = select(columns.digest, columns.size, columns.checksum)
+    rows = rows_in(connection, query, columns.digest, digests)
+    return {row.digest: (row.size, row.checksum) for row in rows}
 
 
 def _row(block: CatalogueBlock, digest: str, file: CatalogueFile, now: datetime) -> dict[str, object]:

@@ -14,22 +14,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Table, func, or_, select, update
 
 from include.ledger.engine import Bind, reading, writing
-from include.stageout.moves import TransferMove, move_transfers, note_moves
-from include.stageout.requests import pieces
+from include.stageout.moves import TransferMove, move_claimed, move_transfers
+from include.stageout.requests import pieces, rows_in, update_rows
 from include.stageout.retry import MAX_REASON_CHARACTERS
-from include.stageout.states import StageoutComponent, TransferJobState, TransferState, require_transfer_move
+from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
+from include.stageout.transfers import Transfer, TransferJob, columns_of, from_rows
 
 LARGE = "0" * 32
 """The claim of copies that wait for the component that reads large files (`claim_large`)."""
 BY_QUEUE = "ix_stageout_transfers_state_queue_due_at"
-_NOT_READ = frozenset({"place", "reason", "due_at", "claim", "claimed_by", "block"})
-"""Columns that no component needs of what it has claimed."""
+T = TypeVar("T", Transfer, TransferJob)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,11 @@ class StageoutWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedRows:
-    """The rows as they are after the claim, each with the columns of its queue; moves of them name the claim.
-
-    They have no columns of the claim itself, nor others that no component reads.
-    """
+class ClaimedRows(Generic[T]):
+    """Transfers or jobs as they are after the claim; moves of them name the claim."""
 
     claim: str
-    rows: tuple[Row[Any], ...]
+    rows: tuple[T, ...]
 
 
 def waiting_queues(bind: Bind, *, now: datetime, after: int = 0, limit: int = 1000) -> list[int]:
@@ -73,7 +70,7 @@ def waiting_queues(bind: Bind, *, now: datetime, after: int = 0, limit: int = 10
 
 def claim_queue(
     bind: Bind, queue: int, worker: StageoutWorker, *, limit: int, now: datetime, held: timedelta = timedelta()
-) -> ClaimedRows:
+) -> ClaimedRows[Transfer]:
     """Take new transfers of one queue for the submitter, the oldest first; their state is claimed then.
 
     Args:
@@ -87,18 +84,18 @@ def claim_queue(
     where = [*due(stageout_transfers, TransferState.NEW, now - held), stageout_transfers.c.queue == queue, at_rest(now)]
     move = (TransferState.NEW, TransferState.CLAIMED, StageoutComponent.SUBMITTER)
 
-    def work(connection: Connection) -> ClaimedRows:
+    def work(connection: Connection) -> ClaimedRows[Transfer]:
         ids = lock_oldest(connection, stageout_transfers, where, limit, BY_QUEUE)
         return _take_moved(connection, ids, worker, now, move, f"claimed by {worker.name}")
 
     return writing(bind, work)
 
 
-def claim_registered(bind: Bind, worker: StageoutWorker, *, limit: int, now: datetime) -> ClaimedRows:
-    """As `claim_transfers`, of registered transfers for the cleaner; their state is cleaning then."""
+def claim_registered(bind: Bind, worker: StageoutWorker, *, limit: int, now: datetime) -> ClaimedRows[Transfer]:
+    """Take registered transfers for the cleaner; their state is cleaning then."""
     move = (TransferState.REGISTERED, TransferState.CLEANING, StageoutComponent.CLEANER)
 
-    def work(connection: Connection) -> ClaimedRows:
+    def work(connection: Connection) -> ClaimedRows[Transfer]:
         ids = lock_oldest(connection, stageout_transfers, due(stageout_transfers, move[0], now), limit)
         return _take_moved(connection, ids, worker, now, move, "registered")
 
@@ -107,30 +104,29 @@ def claim_registered(bind: Bind, worker: StageoutWorker, *, limit: int, now: dat
 
 def claim_transfers(
     bind: Bind, state: TransferState, worker: StageoutWorker, *, limit: int, now: datetime
-) -> ClaimedRows:
+) -> ClaimedRows[Transfer]:
     """Take transfers that are due in a state, the oldest first, for the one component that waits for it."""
 
-    def work(connection: Connection) -> ClaimedRows:
-        where = due(stageout_transfers, state, now)
-        ids = lock_oldest(connection, stageout_transfers, where, limit)
-        return _take(connection, stageout_transfers, ids, worker, now)
+    def work(connection: Connection) -> ClaimedRows[Transfer]:
+        ids = lock_oldest(connection, stageout_transfers, due(stageout_transfers, state, now), limit)
+        return _take(connection, stageout_transfers, Transfer, ids, worker, now)
 
     return writing(bind, work)
 
 
 def claim_jobs(
     bind: Bind, state: TransferJobState, worker: StageoutWorker, *, limit: int, now: datetime
-) -> ClaimedRows:
-    """As `claim_transfers`, for FTS jobs.
+) -> ClaimedRows[TransferJob]:
+    """Take FTS jobs that are due in a state, the oldest first.
 
     A job that is due while it is submitting was left by a dead process: its transfers come with it, under the same
     claim.
     """
     columns = stageout_transfers.c
 
-    def work(connection: Connection) -> ClaimedRows:
+    def work(connection: Connection) -> ClaimedRows[TransferJob]:
         ids = lock_oldest(connection, stageout_jobs, due(stageout_jobs, state, now), limit)
-        claimed = _take(connection, stageout_jobs, ids, worker, now)
+        claimed = _take(connection, stageout_jobs, TransferJob, ids, worker, now)
         if state is TransferJobState.SUBMITTING:
             changes = _held(claimed.claim, worker, now)
             for piece in pieces(ids):
@@ -165,13 +161,10 @@ def keep_claim(
     """
 
     def work(connection: Connection) -> frozenset[int]:
-        held: set[int] = set()
-        for piece in pieces(sorted(ids)):
-            ours = select(table.c.id).where(table.c.id.in_(piece), table.c.claim == claim).order_by(table.c.id)
-            kept = list(connection.scalars(ours.with_for_update()))
-            connection.execute(update(table).where(table.c.id.in_(kept)).values(_held(claim, worker, now)))
-            held.update(kept)
-        return frozenset(held)
+        ours = select(table.c.id).where(table.c.claim == claim).order_by(table.c.id).with_for_update()
+        kept = frozenset(row.id for row in rows_in(connection, ours, table.c.id, ids))
+        update_rows(connection, table, kept, _held(claim, worker, now))
+        return kept
 
     return writing(bind, work)
 
@@ -206,21 +199,19 @@ def look_again(
             values: dict[str, Any] = {"due_at": now + wait, "claim": to, "claimed_by": to and "read-back"}
             if reason is not None:
                 values["reason"] = reason[:MAX_REASON_CHARACTERS]
-            for piece in pieces(sorted(ids)):
-                ours = (table.c.id.in_(piece), table.c.claim == claim)
-                connection.execute(update(table).where(*ours).values(values))
+            update_rows(connection, table, ids, values, table.c.claim == claim)
 
     writing(bind, work)
 
 
-def claim_large(bind: Bind, worker: StageoutWorker, *, limit: int, now: datetime) -> ClaimedRows:
+def claim_large(bind: Bind, worker: StageoutWorker, *, limit: int, now: datetime) -> ClaimedRows[Transfer]:
     """Take copies that were left to the component that reads large files, the oldest first."""
     columns = stageout_transfers.c
     where = [columns.state == TransferState.COPIED.value, columns.claim == LARGE]
 
-    def work(connection: Connection) -> ClaimedRows:
+    def work(connection: Connection) -> ClaimedRows[Transfer]:
         ids = lock_oldest(connection, stageout_transfers, where, limit)
-        return _take(connection, stageout_transfers, ids, worker, now)
+        return _take(connection, stageout_transfers, Transfer, ids, worker, now)
 
     return writing(bind, work)
 
@@ -279,34 +270,23 @@ def _take_moved(
     now: datetime,
     move: tuple[TransferState, TransferState, StageoutComponent],
     reason: str,
-) -> ClaimedRows:
-    """Take transfers and move them; `move`: from which state to which, and by whom."""
-    before, to, by = move
-    require_transfer_move(before, to, by)
-    changes = {"state": to.value, "reason": reason, "moved_at": now}
-    claimed = _take(connection, stageout_transfers, ids, worker, now, changes)
-    note_moves(connection, stageout_transfers, ids, before, by)
-    return claimed
+) -> ClaimedRows[Transfer]:
+    claim = secrets.token_hex(16)
+    move_claimed(connection, ids, move, reason, _held(claim, worker, now), now=now)
+    return ClaimedRows(claim, _read(connection, stageout_transfers, Transfer, ids))
 
 
 def _take(
-    connection: Connection,
-    table: Table,
-    ids: Sequence[int],
-    worker: StageoutWorker,
-    now: datetime,
-    changes: Mapping[str, Any] | None = None,
-) -> ClaimedRows:
+    connection: Connection, table: Table, kind: type[T], ids: Sequence[int], worker: StageoutWorker, now: datetime
+) -> ClaimedRows[T]:
     claim = secrets.token_hex(16)
-    values = {**_held(claim, worker, now), **(changes or {})}
-    rows: list[Row[Any]] = []
-    read = [column for column in table.columns if column.name not in _NOT_READ]
-    queue = [column for column in stageout_queues.columns if column.name not in {"id", "digest"}]
-    for piece in pieces(ids):
-        connection.execute(update(table).where(table.c.id.in_(piece)).values(values))
-        with_queue = select(*read, *queue).join(stageout_queues, table.c.queue == stageout_queues.c.id)
-        rows += connection.execute(with_queue.where(table.c.id.in_(piece)))
-    return ClaimedRows(claim, tuple(rows))
+    update_rows(connection, table, ids, _held(claim, worker, now))
+    return ClaimedRows(claim, _read(connection, table, kind, ids))
+
+
+def _read(connection: Connection, table: Table, kind: type[T], ids: Sequence[int]) -> tuple[T, ...]:
+    query = select(*columns_of(kind, table)).join(stageout_queues, table.c.queue == stageout_queues.c.id)
+    return from_rows(kind, rows_in(connection, query, table.c.id, ids))
 
 
 def _held(claim: str, worker: StageoutWorker, now: datetime) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What can be wrong with a transfer, with a request for transfers, and with the moves of both.
+"""Errors of transfers, of requests for transfers, and of the moves of both.
 
 StageoutError
 """
@@ -97,5 +97,9 @@ FILES_UNTRANSFERABLE = ErrorRow(
     StageoutError, "stageout-files-untransferable", "correct source, destination or credential, and run it again"
 )
 """Files of a task that FTS failed to transfer; it would fail again."""
+NO_PASS = ErrorRow(
+    StageoutError, "stageout-no-pass", "unpause it, then clear the task; it exists where the configuration has `sites:`"
+)
+"""Transfers of a task wait, and nothing of stage-out is at work."""
 STAGEOUT_RUN_REFUSED = ErrorRow(StageoutError, "stageout-run-refused", "trigger one run by hand if one is needed")
 """A run of stage-out that makes no sense, as one of a backfill."""

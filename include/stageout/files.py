@@ -1,4 +1,4 @@
-"""What a user asks to be transferred, and whether it can be; pure."""
+"""Requests for transfers, and their checks; pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from include.settings.stageout import StageoutSettings
 from include.settings.text_types import is_below, logical_name_fault
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, OUTSIDE_NAME_SPACE, StageoutError
 from include.stageout.places.facts import checksum_of
-from include.stageout.urls import third_party_urls
+from include.stageout.urls import is_bare, third_party_urls
 
 MAX_FILES = 10_000
 """Files of one request."""
@@ -73,6 +73,23 @@ class FileToTransfer:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """Options that a task of a DAG chooses for its files.
+
+    Attributes:
+        fts: The connection of the FTS server.
+        verify: Which checksums FTS compares, as in `VerifyChecksum`.
+        overwrite: Whether files at the destinations are replaced.
+        priority: At FTS, 1 to 5.
+    """
+
+    fts: str
+    verify: str
+    overwrite: bool = False
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StageoutRequest:
     """Files that are sent in one call.
 
@@ -81,12 +98,14 @@ class StageoutRequest:
         key: The idempotency key: the same key again is the same request.
         workflow: What the files belong to.
         files: At least one, each with a destination of its own.
+        task: Of a task's files only; these may be bare URLs.
     """
 
     owner: str
     key: str
     workflow: str
     files: tuple[FileToTransfer, ...]
+    task: TaskOptions | None = None
 
     @property
     def digest(self) -> str:
@@ -101,7 +120,7 @@ def digest_of(*texts: str) -> str:
 
 
 def check_request(request: StageoutRequest, sites: Mapping[str, RemoteSite]) -> None:
-    """Whether the request can be recorded; nothing is changed.
+    """Check that a request can be recorded; change nothing.
 
     Args:
         request: As it came.
@@ -116,11 +135,11 @@ def check_request(request: StageoutRequest, sites: Mapping[str, RemoteSite]) -> 
         raise FILE_REFUSED("the request", f"it has {len(request.files)} files, not 1 to {MAX_FILES}")
     _check_destinations(request.files)
     for number, file in enumerate(request.files):
-        _check_file(f"file {number}", file, sites)
+        _check_file(f"file {number}", file, sites, bare=request.task is not None)
 
 
 def check_name_space(request: StageoutRequest, settings: StageoutSettings) -> None:
-    """Whether every file of a checked request goes below the name space of its owner.
+    """Check that every file of a checked request goes below the name space of its owner.
 
     Raises:
         StageoutError: OUTSIDE_NAME_SPACE, with the first file that does not.
@@ -146,15 +165,17 @@ def _check_destinations(files: Sequence[FileToTransfer]) -> None:
             raise FILE_REFUSED(f"file {number}", f"it has the same destination as file {first[place]}")
 
 
-def _check_file(subject: str, file: FileToTransfer, sites: Mapping[str, RemoteSite]) -> None:
-    for field, site in (("source", file.source), ("destination", file.destination)):
+def _check_file(subject: str, file: FileToTransfer, sites: Mapping[str, RemoteSite], *, bare: bool) -> None:
+    ends = (("source", file.source, file.source_name), ("destination", file.destination, file.destination_name))
+    for field, site, name in ends:
+        if bare and is_bare(name):
+            continue
         if site not in sites:
             raise FILE_REFUSED(subject, f"the {field} site {site!r} is not in the configuration")
-    for field, name in (("source_name", file.source_name), ("destination_name", file.destination_name)):
         is_url = _SCHEME.match(name) is not None
         wrong = "is a URL: name the site, and the file by its logical name" if is_url else logical_name_fault(name)
         if wrong:
-            raise FILE_REFUSED(subject, f"`{field}` {name[:200]!r} {wrong}")
+            raise FILE_REFUSED(subject, f"`{field}_name` {name[:200]!r} {wrong}")
     if (file.source, file.source_name) == (file.destination, file.destination_name):
         raise FILE_REFUSED(subject, "source and destination are the same")
     if file.size is not None and not 0 <= file.size <= MAX_SIZE:
@@ -188,9 +209,10 @@ def _checksum_fault(text: str) -> str:
 
 
 def _check_urls(subject: str, file: FileToTransfer, sites: Mapping[str, RemoteSite]) -> None:
-    """Whether FTS can keep the URLs; a rule that is missing may be added while the transfer waits."""
+    """Check that FTS can keep the URLs; a rule that is missing may be added while the transfer waits."""
     try:
-        third_party_urls((sites[file.source], file.source_name), (sites[file.destination], file.destination_name))
+        source, destination = sites.get(file.source), sites.get(file.destination)
+        third_party_urls((source, file.source_name), (destination, file.destination_name))
     except StageoutError as error:
         if error.code != NO_SITE_URL.code:
             raise FILE_REFUSED(subject, f"{error.subject[:200]}: {error.what}") from None

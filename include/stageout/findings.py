@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import lru_cache
-from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select
+from sqlalchemy import Connection, delete, insert, select
 
 from include.ledger.engine import Bind, reading, writing
 from include.settings.sites import RemoteSite
@@ -22,6 +21,7 @@ from include.stageout.requests import pieces
 from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import TransferJobState, TransferState
 from include.stageout.tables import stageout_findings
+from include.stageout.transfers import Transfer, document_of, from_rows
 from include.stageout.urls import SiteOperation, site_urls
 
 FIRST_WAIT, LONGEST_WAIT = timedelta(minutes=5), timedelta(hours=12)
@@ -32,19 +32,10 @@ DONE_WITH_SOURCE = frozenset({_State.REGISTERED, _State.CLEANING, _State.CLEANED
 """States of a transfer that will not be copied again: another one in any other state needs the same source."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceToClean:
-    """The source of a transfer that is complete, and where the copy is."""
-
-    owner: str
-    source: str
-    source_name: str
-    destination: str
-    destination_name: str
-
-
-def kept_because(settings: StageoutSettings, sites: Mapping[str, RemoteSite], file: SourceToClean) -> str | None:
+def kept_because(settings: StageoutSettings, sites: Mapping[str, RemoteSite], file: Transfer) -> str | None:
     """Return why the source of a verified copy is never removed; None: it may be."""
+    if file.fts is not None:
+        return "a task of a DAG asked for the copy: its source stays"
     site, destination = sites.get(file.source), sites.get(file.destination)
     if site is None or destination is None:
         return f"site {file.source if site is None else file.destination} is not in the configuration"
@@ -106,7 +97,7 @@ def _urls(site: RemoteSite, name: str) -> set[str]:
 
 
 class FindingKind(Enum):
-    """What is wrong."""
+    """The kind of a fault."""
 
     OLD_STATE = "old-state"
     """A transfer or an FTS job is in its state for longer than it should be."""
@@ -132,7 +123,7 @@ class FindingKind(Enum):
 
 
 class FindingOutcome(Enum):
-    """What the census did about it."""
+    """The reaction of the census."""
 
     REPORTED = "reported"
     REPAIRED = "repaired"
@@ -144,7 +135,7 @@ class FindingOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CensusFinding:
-    """One thing that is wrong, with the reason for people.
+    """A fault, with the reason for people.
 
     Attributes:
         site: Where it is.
@@ -162,25 +153,19 @@ class CensusFinding:
     name: str | None = None
     bytes: int | None = None
 
-    @classmethod
-    def from_row(cls, row: Row[Any]) -> CensusFinding:
-        """From a row of the table of findings."""
-        kind, outcome = FindingKind(row.kind), FindingOutcome(row.outcome)
-        return cls(kind, row.reason, outcome, row.site, row.transfer, row.job, row.name, row.bytes)
-
-    def to_row(self, found_at: datetime) -> dict[str, Any]:
-        """The reverse of `from_row`."""
-        words = {"kind": self.kind.value, "outcome": self.outcome.value, "reason": self.reason[:MAX_REASON_CHARACTERS]}
-        return {**asdict(self), **words, "found_at": found_at}
-
 
 def record_findings(bind: Bind, findings: Sequence[CensusFinding], *, now: datetime) -> None:
     """Put the findings of a census in the place of those of the one before, in one transaction."""
 
+    rows = [
+        {**document_of(finding), "reason": finding.reason[:MAX_REASON_CHARACTERS], "found_at": now}
+        for finding in findings
+    ]
+
     def work(connection: Connection) -> None:
         connection.execute(delete(stageout_findings))
-        for piece in pieces(findings):
-            connection.execute(insert(stageout_findings), [finding.to_row(now) for finding in piece])
+        for piece in pieces(rows):
+            connection.execute(insert(stageout_findings), piece)
 
     writing(bind, work)
 
@@ -188,8 +173,7 @@ def record_findings(bind: Bind, findings: Sequence[CensusFinding], *, now: datet
 def last_findings(bind: Bind) -> tuple[CensusFinding, ...]:
     """Return what the last census found."""
     with reading(bind) as connection:
-        rows = connection.execute(select(stageout_findings).order_by(stageout_findings.c.id)).all()
-    return tuple(map(CensusFinding.from_row, rows))
+        return from_rows(CensusFinding, connection.execute(select(stageout_findings).order_by(stageout_findings.c.id)))
 
 
 _T, _J = TransferState, TransferJobState

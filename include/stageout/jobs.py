@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TypeVar
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.attempts.answers import copy_time, seen_to_copy
 from include.stageout.claims import StageoutWorker
 from include.stageout.errors import MOVE_REFUSED
-from include.stageout.moves import (
-    TransferJobMove,
-    TransferMove,
-    move_jobs,
-    move_transfers,
-    note_writing,
-    writes_text,
-)
-from include.stageout.requests import pieces
+from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers, note_writing, writes_text
+from include.stageout.requests import rows_in, update_rows
 from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
-from include.stageout.tables import stageout_jobs, stageout_transfers
+from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
+from include.stageout.transfers import Transfer, TransferAtFts, columns_of, from_rows
+
+T = TypeVar("T", bound=TransferAtFts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +80,15 @@ def record_job(
     ours = (columns.claim == claim, columns.state == TransferState.CLAIMED.value, columns.job.is_(None))
 
     def work(connection: Connection) -> tuple[int | None, frozenset[int]]:
-        taken: list[int] = []
-        for piece in pieces(sorted(transfers)):
-            query = select(columns.id).where(columns.id.in_(piece), *ours).order_by(columns.id).with_for_update()
-            taken += connection.scalars(query)
+        query = select(columns.id).where(*ours).order_by(columns.id).with_for_update()
+        taken = [row.id for row in rows_in(connection, query, columns.id, transfers)]
         if not taken:
             return None, frozenset()
         done = connection.execute(insert(stageout_jobs).values({**values, "files": len(taken)}))
         number = int(done.lastrowid)
-        for piece in pieces(taken):
-            # a new attempt begins: what could write of earlier ones has ended
-            changes = {"job": number, "due_at": now + worker.keeps, "may_write_until": None}
-            connection.execute(update(stageout_transfers).where(columns.id.in_(piece)).values(changes))
+        # a new attempt begins: what could write of earlier ones has ended
+        changes = {"job": number, "due_at": now + worker.keeps, "may_write_until": None}
+        update_rows(connection, stageout_transfers, taken, changes)
         return number, frozenset(taken)
 
     return writing(bind, work)
@@ -130,9 +123,8 @@ def note_unclear(
         columns, ours = stageout_jobs.c, stageout_transfers.c
         row = (columns.id == number, columns.claim == claim)
         connection.execute(update(stageout_jobs).where(*row).values(tries=tries, **values))
-        for piece in pieces(sorted(transfers)):
-            rows = (ours.id.in_(piece), ours.claim == claim, ours.state == TransferState.CLAIMED.value)
-            connection.execute(update(stageout_transfers).where(*rows).values(values))
+        rows = (ours.claim == claim, ours.state == TransferState.CLAIMED.value)
+        update_rows(connection, stageout_transfers, transfers, values, *rows)
 
     writing(bind, work)
 
@@ -149,27 +141,29 @@ def took_others(bind: Bind, server: str, since: datetime) -> bool:
 def transfers_of_jobs(
     bind: Bind,
     jobs: Sequence[int],
-    states: Collection[TransferState] | None = None,
-    names: Collection[str] = tuple(stageout_transfers.c.keys()),
-) -> tuple[Row[Any], ...]:
+    kind: type[T],
+    *,
+    states: Collection[TransferState] = tuple(TransferState),
+    claim: str | None = None,
+) -> tuple[T, ...]:
     """The transfers that are in these jobs, by job and id.
 
     Args:
         bind: The ledger, or the caller's transaction.
         jobs: The rows of the jobs.
-        states: Only transfers in one of them; None: all.
-        names: The columns that are read.
+        kind: What is read of them.
+        states: Only transfers in one of them.
+        claim: Only transfers that have this claim; None: any.
     """
     columns = stageout_transfers.c
-    read = [columns[name] for name in names]
+    query = select(*columns_of(kind, stageout_transfers)).where(columns.state.in_([state.value for state in states]))
+    query = query.order_by(columns.job, columns.id)
+    if kind is Transfer:
+        query = query.join(stageout_queues, columns.queue == stageout_queues.c.id)
+    if claim is not None:
+        query = query.where(columns.claim == claim)
     with reading(bind) as connection:
-        rows: list[Row[Any]] = []
-        for piece in pieces(sorted(jobs)):
-            query = select(*read).where(columns.job.in_(piece)).order_by(columns.job, columns.id)
-            if states is not None:
-                query = query.where(columns.state.in_([state.value for state in states]))
-            rows += connection.execute(query)
-        return tuple(rows)
+        return from_rows(kind, rows_in(connection, query, columns.job, jobs))
 
 
 def declare_dead(bind: Bind, fts_id: str, *, by: str, now: datetime, margin: timedelta) -> frozenset[int]:
@@ -207,9 +201,9 @@ def declare_dead(bind: Bind, fts_id: str, *, by: str, now: datetime, margin: tim
         move = TransferJobMove(row.id, TransferJobState(row.state), TransferJobState.DEAD, f"declared dead by {by}")
         move_jobs(connection, [move], StageoutComponent.PERSON, now=now)
         moved: frozenset[int] = frozenset()
-        rows = transfers_of_jobs(connection, [row.id], list(_AFTER_DEATH))
+        rows = transfers_of_jobs(connection, [row.id], TransferAtFts, states=_AFTER_DEATH.keys())
         for state, (to, component) in _AFTER_DEATH.items():
-            theirs = [transfer for transfer in rows if transfer.state == state.value]
+            theirs = [transfer for transfer in rows if transfer.state is state]
             times = {transfer.id: now + copy_time(transfer.size) + margin for transfer in theirs}
             began = {transfer.id: seen_to_copy(transfer, overwrites=row.overwrites) for transfer in theirs}
             if to is None:

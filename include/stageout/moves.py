@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, Table, bindparam, case, insert, literal,
 
 from include.ledger.engine import Bind, writing
 from include.stageout.errors import MOVE_REFUSED
-from include.stageout.requests import pieces
+from include.stageout.requests import pieces, rows_in, update_rows
 from include.stageout.retry import MAX_REASON_CHARACTERS, TransferFailureClass
 from include.stageout.states import (
     TRANSFER_ENDED,
@@ -77,7 +77,7 @@ class TransferMove:
 
 @dataclass(frozen=True, slots=True)
 class TransferJobMove:
-    """As `TransferMove`, of an FTS job.
+    """A move of an FTS job, in the form of `TransferMove`.
 
     Attributes:
         fts_id: The id that FTS gave it, which a server that was set up again makes in another way; None: as it was.
@@ -91,7 +91,7 @@ class TransferJobMove:
     fts_id: str | None = None
 
     def changes(self, now: datetime) -> dict[str, Any]:
-        """As `TransferMove.changes`."""
+        """See `TransferMove.changes`."""
         return _changes(self, now) | ({} if self.fts_id is None else {"fts_id": self.fts_id})
 
 
@@ -139,7 +139,7 @@ def move_transfers(
 def move_jobs(
     bind: Bind, moves: Sequence[TransferJobMove], by: StageoutComponent, *, now: datetime, claim: str | None = None
 ) -> frozenset[int]:
-    """As `move_transfers`, for FTS jobs."""
+    """Record moves of FTS jobs by the rules of `move_transfers`."""
     for pair in {(move.current, move.to) for move in moves}:
         require_job_move(*pair, by)
     wanted = {move.id: move for move in moves}
@@ -150,6 +150,32 @@ def move_jobs(
         return frozenset(row.id for row in moved)
 
     return writing(bind, work)
+
+
+def move_claimed(
+    connection: Connection,
+    ids: Sequence[int],
+    move: tuple[TransferState, TransferState, StageoutComponent],
+    reason: str,
+    claim: Mapping[str, Any],
+    *,
+    now: datetime,
+) -> None:
+    """Move transfers that a claim takes, and write the claim with it.
+
+    Args:
+        connection: The transaction in which the caller has locked them.
+        ids: The transfers.
+        move: From which state to which, and by whom.
+        reason: Why, for people.
+        claim: The values of the claim.
+        now: When.
+    """
+    before, to, by = move
+    require_transfer_move(before, to, by)
+    values = {**claim, "state": to.value, "reason": reason, "moved_at": now}
+    update_rows(connection, stageout_transfers, ids, values)
+    note_moves(connection, stageout_transfers, ids, before, by)
 
 
 def note_moves(connection: Connection, table: Table, ids: Sequence[int], before: _State, by: StageoutComponent) -> None:
@@ -206,17 +232,14 @@ def _unchanged(
     claim: str | None,
 ) -> list[Row[Any]]:
     """The rows, locked, that are as the caller saw them."""
-    found: list[Row[Any]] = []
     read = {"id", "state", "claim", "dataset", "may_write_until"}
     columns = [column for column in table.columns if column.name in read]
     # in one order: two processes that move the same rows wait for each other, and do not deadlock
-    for piece in pieces(sorted(wanted)):
-        query = select(*columns).where(table.c.id.in_(piece)).order_by(table.c.id).with_for_update()
-        found += [
-            row for row in connection.execute(query)
-            if row.state == wanted[row.id].current.value and claim in (None, row.claim)
-        ]  # fmt: skip
-    return found
+    query = select(*columns).order_by(table.c.id).with_for_update()
+    return [
+        row for row in rows_in(connection, query, table.c.id, wanted)
+        if row.state == wanted[row.id].current.value and claim in (None, row.claim)
+    ]  # fmt: skip
 
 
 def _record(

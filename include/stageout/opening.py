@@ -120,7 +120,7 @@ class UserCredentials:
 
 @dataclass(frozen=True, slots=True)
 class _NoToken:
-    """Why there is no token. `down`: it is the issuer, not the user."""
+    """The reason for a missing token. `down`: it is the issuer, not the user."""
 
     why: str
     down: bool = False
@@ -280,7 +280,7 @@ class FtsClients(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stageout:
-    """What a component is given. A process builds it once; its clients keep their connections.
+    """The tools of a component. A process builds it once; its clients keep their connections.
 
     Attributes:
         ledger: Nightshift's database.

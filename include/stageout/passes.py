@@ -4,16 +4,16 @@ credentials."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import Enum
 from typing import Any, Protocol
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select, update
 
 from include.errors import NightshiftError
-from include.ledger.engine import Bind, reading
+from include.ledger.engine import Bind, reading, writing
 from include.notify.message import Message, NotifyEvent
 from include.notify.notifier import Notifier, NotifySite, Said
 from include.stageout.components.archivist import archive
@@ -24,8 +24,9 @@ from include.stageout.components.reporter import read_back, report
 from include.stageout.components.retry_manager import retry_waiting
 from include.stageout.components.submitter import submit
 from include.stageout.opening import Stageout
+from include.stageout.requests import insert_new
 from include.stageout.states import TransferState
-from include.stageout.tables import stageout_queues, stageout_transfers
+from include.stageout.tables import stageout_passes, stageout_queues, stageout_transfers
 
 _MOST_LINKS = 5
 
@@ -76,6 +77,24 @@ def reminder(owner: str, links: Mapping[tuple[str, str], int]) -> Message:
 BATCH = 1000
 
 
+def note_passes(bind: Bind, components: Collection[str], *, now: datetime) -> None:
+    """Record that a pass of these components begins."""
+    again = update(stageout_passes).where(stageout_passes.c.component.in_([*components])).values(began_at=now)
+    rows = [{"component": component, "began_at": now} for component in sorted(components)]
+
+    def work(connection: Connection) -> None:
+        if connection.execute(again).rowcount < len(rows):
+            connection.execute(insert_new(stageout_passes), rows)
+
+    writing(bind, work)
+
+
+def last_passes(bind: Bind) -> dict[str, datetime]:
+    """When a pass of each component began last."""
+    with reading(bind) as connection:
+        return {row.component: row.began_at for row in connection.execute(select(stageout_passes))}
+
+
 class StageoutBatch(Protocol):
     """A component: one batch of it. Its report is a dataclass; nothing was due if all of its whole numbers are 0."""
 
@@ -101,7 +120,7 @@ COMPONENTS: Mapping[str, StageoutBatch] = {
 
 
 class PassEnd(Enum):
-    """Why a pass ended."""
+    """The reason for the end of a pass."""
 
     IDLE = "nothing is due"
     TIME = "the time is over"
@@ -109,7 +128,7 @@ class PassEnd(Enum):
 
 @dataclass(slots=True)
 class ComponentAccount:
-    """What one component did in a pass: its batches, and the sums of their counts. `fault`: why it ended early."""
+    """The work of one component in a pass: its batches, and the sums of their counts. `fault`: why it ended early."""
 
     batches: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -123,7 +142,7 @@ class ComponentAccount:
 
 @dataclass(frozen=True, slots=True)
 class PassAccount:
-    """What a pass did, by component."""
+    """The work of a pass, by component."""
 
     ended: PassEnd
     components: Mapping[str, ComponentAccount]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import ColumnElement, Connection, Insert, Row, Select, Table, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from include.fts.errors import redact
 from include.ledger.engine import Bind, writing
 from include.stageout.errors import DESTINATION_TAKEN, REQUEST_CHANGED, WORKFLOW_CLOSED
 from include.stageout.files import FileToTransfer, StageoutRequest, digest_of
@@ -33,6 +34,27 @@ class RequestReceipt:
 def pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """The items, in pieces that one statement takes."""
     return (items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE))
+
+
+def rows_in(
+    connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Iterable[Any]
+) -> Iterator[Row[Any]]:
+    """The rows of a query whose column has one of the values; the values are asked for in order, in pieces."""
+    for piece in pieces(sorted(set(values))):
+        yield from connection.execute(query.where(column.in_(piece)))
+
+
+def update_rows(
+    connection: Connection, table: Table, ids: Iterable[int], values: Mapping[str, Any], *where: ColumnElement[bool]
+) -> None:
+    """Change rows in the same way, those that a further condition holds for."""
+    for piece in pieces(sorted(set(ids))):
+        connection.execute(update(table).where(table.c.id.in_(piece), *where).values(values))
+
+
+def insert_new(table: Table) -> Insert:
+    """Insert rows, but for those that a unique index has already."""
+    return insert(table).prefix_with("IGNORE", dialect="mysql").prefix_with("OR IGNORE", dialect="sqlite")
 
 
 def record_request(bind: Bind, request: StageoutRequest, *, now: datetime) -> RequestReceipt:
@@ -102,12 +124,12 @@ def _insert_request(connection: Connection, request: StageoutRequest, now: datet
 
 
 def _insert_transfers(connection: Connection, request: StageoutRequest, number: int, now: datetime) -> None:
-    queues = _queues(connection, [_queue(request.owner, file) for file in request.files])
+    queues = _queues(connection, [_queue(request, file) for file in request.files])
     _refuse_taken(connection, request.files)
     rows = [
         {
             "request": number,
-            "queue": queues[_queue(request.owner, file)["digest"]],
+            "queue": queues[_queue(request, file)["digest"]],
             "place": file.place,
             "source_name": file.source_name,
             "destination_name": file.destination_name,
@@ -118,6 +140,7 @@ def _insert_transfers(connection: Connection, request: StageoutRequest, number: 
             "state": TransferState.NEW.value,
             "reason": "requested",
             "retries": 0,
+            "may_overwrite": request.task is not None and request.task.overwrite,
             "due_at": now,
             "created_at": now,
             "moved_at": now,
@@ -133,18 +156,21 @@ def _insert_transfers(connection: Connection, request: StageoutRequest, number: 
         raise
 
 
-def _queue(owner: str, file: FileToTransfer) -> dict[str, str]:
+def _queue(request: StageoutRequest, file: FileToTransfer) -> dict[str, Any]:
     values = {
-        "owner": owner,
+        "owner": request.owner,
         "source": file.source,
         "destination": file.destination,
         "activity": file.activity,
         "kind": file.kind.value,
     }
-    return {"digest": digest_of(*values.values()), **values}
+    task = request.task
+    options = {"fts": task and task.fts, "verify": task and task.verify, "priority": task and task.priority}
+    chosen = map(str, options.values()) if task else ()
+    return {"digest": digest_of(*values.values(), *chosen), **values, **options}
 
 
-def _queues(connection: Connection, wanted: Sequence[Mapping[str, str]]) -> dict[str, int]:
+def _queues(connection: Connection, wanted: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """The rows of these queues by digest; those that are new are made."""
     # in one order: two processes that insert the same wait for each other, and do not deadlock
     rows = [row for _, row in sorted({row["digest"]: row for row in wanted}.items())]
@@ -152,19 +178,16 @@ def _queues(connection: Connection, wanted: Sequence[Mapping[str, str]]) -> dict
     missing = [row for row in rows if row["digest"] not in found]
     if not missing:
         return found
-    ignoring = insert(stageout_queues).prefix_with("IGNORE", dialect="mysql").prefix_with("OR IGNORE", dialect="sqlite")
     for piece in pieces(missing):
-        connection.execute(ignoring, piece)
+        connection.execute(insert_new(stageout_queues), piece)
     return found | _known_queues(connection, missing)
 
 
-def _known_queues(connection: Connection, rows: Sequence[Mapping[str, str]]) -> dict[str, int]:
-    known = select(stageout_queues.c.digest, stageout_queues.c.id)
-    found: dict[str, int] = {}
-    for piece in pieces(rows):
-        where = stageout_queues.c.digest.in_([row["digest"] for row in piece])
-        found |= {row.digest: row.id for row in connection.execute(known.where(where))}
-    return found
+def _known_queues(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    columns = stageout_queues.c
+    digests = (row["digest"] for row in rows)
+    found = rows_in(connection, select(columns.digest, columns.id), columns.digest, digests)
+    return {row.digest: row.id for row in found}
 
 
 def _refuse_taken(connection: Connection, files: Sequence[FileToTransfer]) -> None:
@@ -173,4 +196,5 @@ def _refuse_taken(connection: Connection, files: Sequence[FileToTransfer]) -> No
         taken = select(columns.id, columns.state, columns.destination_name)
         row = connection.execute(taken.where(columns.place.in_([file.place for file in piece])).limit(1)).first()
         if row is not None:
-            raise DESTINATION_TAKEN(row.destination_name, f"transfer {row.id} ({row.state}) has this destination")
+            what = f"transfer {row.id} ({row.state}) has this destination"
+            raise DESTINATION_TAKEN(redact(row.destination_name), what)

@@ -1,4 +1,4 @@
-"""Whether and when a failed transfer is tried again: the class of its failure, and a rule for each class; pure.
+"""Retries of failed transfers: the class of a failure, and a rule for each class; pure.
 
 The class comes from what FTS reports of a file, `SCOPE [errno] text`, by one table. A retry algorithm is a function
 from failure, spent retries and chance to a decision; `exponential` is the one that is used where no other is given.
@@ -129,7 +129,7 @@ _SIGNS = (
 
 @dataclass(frozen=True, slots=True)
 class RetryRule:
-    """How a class of failures is retried: the wait doubles from `first` to `longest`, `retries` times at most."""
+    """The retries of a class of failures: the wait doubles from `first` to `longest`, `retries` times at most."""
 
     retries: int
     first: timedelta = timedelta()
@@ -161,7 +161,7 @@ RETRY_RULES: Mapping[TransferFailureClass, RetryRule] = {
 
 @dataclass(frozen=True, slots=True)
 class RetryDecision:
-    """What becomes of a failed transfer: its next state, after how long something happens there, and why."""
+    """The fate of a failed transfer: its next state, after how long something happens there, and why."""
 
     to: TransferState
     wait: timedelta

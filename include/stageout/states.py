@@ -13,7 +13,7 @@ from include.stageout.errors import MOVE_REFUSED
 
 
 class StageoutComponent(Enum):
-    """Who makes a move."""
+    """The maker of a move."""
 
     SUBMITTER = "submitter"
     MONITOR = "monitor"
@@ -72,7 +72,7 @@ class TransferJobState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MoveRule:
-    """Who makes a move, and of which transfers: of those with (True) or without (False) registration, None: of all."""
+    """The maker of a move, and its transfers: of those with (True) or without (False) registration, None: of all."""
 
     component: StageoutComponent
     registration: bool | None = None
@@ -158,7 +158,7 @@ def require_transfer_move(current: TransferState, to: TransferState, by: Stageou
 
 
 def require_job_move(current: TransferJobState, to: TransferJobState, by: StageoutComponent) -> None:
-    """As `require_transfer_move`, for FTS jobs."""
+    """Check a move of FTS jobs. Raises as `require_transfer_move`."""
     _require("FTS job", JOB_MOVES.get((current, to)), current, to, by)
 
 

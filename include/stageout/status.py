@@ -1,4 +1,4 @@
-"""What the ledger knows of transfers, for the command, the REST API and the pages: counts, lists, one file's history.
+"""Questions about transfers, of the command, the REST API and the pages: counts, lists, one file's history.
 
 `wanted` is a `TransferFilter`; a user who may see only own transfers has `owner` in it. Counts and the choice of rows
 read indices only; a page reads a bounded number of rows, so it may have fewer than `limit` and still a next one.
@@ -7,15 +7,16 @@ read indices only; a page reads a bounded number of rows, so it may have fewer t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, Table, func, literal, or_, select
 
+from include.fts.errors import redact
 from include.ledger.engine import Bind, reading
 from include.stageout.files import digest_of
-from include.stageout.requests import pieces
+from include.stageout.requests import pieces, rows_in
 from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.tables import (
     stageout_analytics,
@@ -26,6 +27,7 @@ from include.stageout.tables import (
     stageout_transfers,
     stageout_workflows,
 )
+from include.stageout.urls import is_bare
 
 MAX_PAGE = 1000
 SPAN = 20_000
@@ -36,7 +38,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class TransferFilter:
-    """Which transfers; fields with None or an empty value match anything.
+    """A choice of transfers; fields with None or an empty value match anything.
 
     Attributes:
         owner: The user whom they belong to.
@@ -63,7 +65,7 @@ class TransferFilter:
 
 @dataclass(frozen=True, slots=True)
 class TransferCount:
-    """How many transfers are the same in these; workflow and failure are known of archived ones, or if asked for."""
+    """A number of transfers by what they share; workflow and failure are known of archived ones, or if asked for."""
 
     owner: str
     source: str
@@ -102,17 +104,13 @@ class TransferStatus:
 
     @classmethod
     def from_row(cls, row: RowMapping) -> TransferStatus:
-        """From a row of `_of_transfers` or `_of_archive`."""
-        values = dict(row)
+        """From a row of `_of_transfers` or `_of_archive`. A URL is shown without what its query may hide."""
+        names = {name: redact(row[name]) for name in ("source_name", "destination_name") if is_bare(row[name])}
+        values = {**row, **names}
         state = TransferState(values.pop("state"))
         due_at = None if state in TRANSFER_ENDED else values.pop("due_at", None)
         values.pop("due_at", None)
         return cls(**values, state=state, due_at=due_at)
-
-    def to_json(self) -> dict[str, Any]:
-        """With texts for the state and for times."""
-        times = {name: value.isoformat() for name, value in asdict(self).items() if isinstance(value, datetime)}
-        return {**asdict(self), "state": self.state.value, **times}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +133,6 @@ class WorkflowStatus:
     last_at: datetime
     closed_at: datetime | None
     killed_at: datetime | None
-
-    def to_json(self) -> dict[str, Any]:
-        """With texts for times."""
-        return {
-            name: value.isoformat() if isinstance(value, datetime) else value for name, value in asdict(self).items()
-        }
 
 
 def count_transfers(bind: Bind, wanted: TransferFilter) -> tuple[TransferCount, ...]:
@@ -235,6 +227,18 @@ def list_transfers(
     return TransferPage(rows, low or None)
 
 
+def transfers_of_request(bind: Bind, request: int) -> tuple[TransferStatus, ...]:
+    """The transfers of a request, archived or not, by id."""
+    with reading(bind) as connection:
+        tables = (stageout_transfers, stageout_archive)
+        ids = [
+            number
+            for table in tables
+            for number in connection.scalars(select(table.c.id).where(table.c.request == request))
+        ]
+        return _statuses(connection, sorted(ids))
+
+
 def transfer_status(bind: Bind, number: int) -> TransferStatus | None:
     """A transfer, archived or not, by its id; None: there is none."""
     with reading(bind) as connection:
@@ -254,7 +258,7 @@ def list_workflows(bind: Bind, owner: str, *, after: str = "", limit: int = 100)
 
 
 def waiting_since(bind: Bind) -> dict[TransferState, datetime]:
-    """Of each state in which something happens by itself and that has transfers: the time from which one is due."""
+    """Return since when a transfer is due, of each state in which something happens by itself."""
     columns = stageout_transfers.c
     found: dict[TransferState, datetime] = {}
     with reading(bind) as connection:
@@ -291,11 +295,9 @@ def _queues(connection: Connection, wanted: TransferFilter) -> list[int] | None:
 
 def _queue_names(connection: Connection, queues: Iterable[int]) -> dict[int, tuple[str, str, str]]:
     columns = stageout_queues.c
-    found: dict[int, tuple[str, str, str]] = {}
-    for piece in pieces(sorted(queues)):
-        query = select(columns.id, columns.owner, columns.source, columns.destination).where(columns.id.in_(piece))
-        found |= {row.id: (row.owner, row.source, row.destination) for row in connection.execute(query)}
-    return found
+    query = select(columns.id, columns.owner, columns.source, columns.destination)
+    rows = rows_in(connection, query, columns.id, queues)
+    return {row.id: (row.owner, row.source, row.destination) for row in rows}
 
 
 def _narrowed(

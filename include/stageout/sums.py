@@ -30,7 +30,7 @@ T = TypeVar("T", bound="SumKey | TransferSums")
 
 @dataclass(frozen=True, slots=True)
 class SumKey:
-    """What the transfers of a sum have in common."""
+    """The columns that the transfers of a sum share."""
 
     day: datetime
     owner: str

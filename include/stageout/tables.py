@@ -45,6 +45,10 @@ stageout_queues = Table(
     Column("destination", NAME, nullable=False),
     Column("activity", NAME, nullable=False),
     Column("kind", exact(16), nullable=False),
+    # of files of a task: the connection of its FTS server, the checksums that FTS compares, the priority at FTS
+    Column("fts", NAME),
+    Column("verify", exact(8)),
+    Column("priority", Integer),
     UniqueConstraint("digest"),
     Index(None, "owner"),
     **TABLE_OPTIONS,
@@ -264,6 +268,15 @@ stageout_restores = Table(
     Column("since", UtcTime, primary_key=True),
     Column("noted_at", UtcTime, nullable=False),
     Column("noted_by", NAME, nullable=False),
+    **PLAIN_OPTIONS,
+)
+
+stageout_passes = Table(
+    "stageout_passes",
+    metadata,
+    # when a pass of each component began last
+    Column("component", exact(16), primary_key=True),
+    Column("began_at", UtcTime, nullable=False),
     **PLAIN_OPTIONS,
 )
 

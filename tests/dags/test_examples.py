@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +17,10 @@ from airflow.dag_processing.dagbag import BundleDagBag
 
 from include.provenance.document import ChangeKind
 from include.provenance.query import ask
+from include.settings.secrets import EnvSecrets
+from include.site.site import Site
+from include.stageout.opening import open_stageout
+from include.stageout.passes import COMPONENTS, run_pass
 from sensors.base import NightshiftSensor
 from tests.dags.conftest import BUNDLE, FQRN, MiniSite, record
 from tests.fakes import airflowhome
@@ -143,12 +151,34 @@ def test_an_old_folder_is_removed_with_provenance_and_an_absent_one_is_no_failur
     assert examples.leases() == []
 
 
+@contextmanager
+def passes(site: MiniSite, fts: FtsServer) -> Iterator[None]:
+    """Passes of stage-out, one after the other, by a clock that is fast."""
+    opened = Site(site.opened.settings, EnvSecrets({"AIRFLOW_CONN_FTS_DEFAULT": json.dumps({"host": fts.url})}))
+    stop, began = threading.Event(), datetime.now(UTC)
+
+    def work() -> None:
+        stageout = open_stageout(opened, "passes")
+        while not stop.wait(0.5):
+            run_pass(stageout, COMPONENTS, now=lambda: began + 60 * (datetime.now(UTC) - began), left=lambda: True)
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
+        try:
+            yield
+        finally:
+            stop.set()
+        done.result()
+    opened.ledger.dispose()
+
+
 def test_files_are_copied_by_an_fts_server(examples: MiniSite) -> None:
     with FtsServer(copies=True) as fts:
         connection = {"AIRFLOW_CONN_FTS_DEFAULT": json.dumps({"conn_type": "fts", "host": fts.url})}
         site = dataclasses.replace(examples, environment={**examples.environment, **connection})
         files = [{"source": "davs://there.example.org/a", "destination": "davs://here.example.org/a"}]
-        run = site.run("transfer_files", files=files)
+        with passes(site, fts):
+            run = site.run("transfer_files", files=files)
     assert run.state == "success", run
     (job,) = fts.jobs.values()
     assert [file["dest_surl"] for file in job["files"]] == ["davs://here.example.org/a"]

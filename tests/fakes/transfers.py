@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import Engine, select
 
@@ -12,9 +14,21 @@ from include.stageout.files import FileToTransfer, StageoutRequest
 from include.stageout.requests import record_request
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_transfers
+from include.stageout.transfers import Transfer
 
 NOW = datetime(2026, 11, 23, 12, 0, 0, 123456, tzinfo=UTC)
 _numbers = itertools.count()
+
+
+def transfer(**fields: Any) -> Transfer:
+    """A transfer as a component has it, that FTS has."""
+    plain: dict[str, Any] = {field.name: None for field in dataclasses.fields(Transfer)}
+    plain |= {
+        "id": 7, "request": 1, "state": TransferState.SUBMITTED, "retries": 0, "size": 10, "may_overwrite": False,
+        "source": "pisa", "source_name": "/store/temp/7", "destination": "bari", "destination_name": "/store/7",
+        "owner": "ann", "activity": "default", "created_at": NOW, "moved_at": NOW,
+    }  # fmt: skip
+    return Transfer(**plain | fields)
 
 
 def file_to_transfer(**fields: object) -> FileToTransfer:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,6 @@ from include.cli.transfers.file_lists import ListedFile, ListFault, read_list
 if TYPE_CHECKING:
     from include.site.site import Site
     from include.stageout.files import StageoutRequest
-    from include.stageout.findings import CensusFinding
     from include.stageout.status import TransferFilter, TransferStatus
 
 
@@ -40,8 +39,7 @@ def submit(
     workflow: Annotated[str, typer.Option("--workflow", "-w", help="What the files belong to.")],
     owner: Owner = None,
     key: Annotated[
-        str | None,
-        typer.Option("--key", help="The idempotency key; without one the same files are the same request."),
+        str | None, typer.Option("--key", help="The idempotency key; without one the same files are the same request.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the list; record nothing.")] = False,
     as_json: AsJson = False,
@@ -225,6 +223,7 @@ def census(
     from include.stageout.components.census import take_census
     from include.stageout.findings import FindingOutcome, last_findings
     from include.stageout.opening import open_stageout
+    from include.stageout.transfers import document_of
 
     with refusing():
         site = open_site()
@@ -234,7 +233,7 @@ def census(
             stageout = open_stageout(site, f"census by {holder()}")
             findings = take_census(stageout, now=lambda: datetime.now(UTC), deletes=deletes).findings
     if as_json:
-        typer.echo(json.dumps([_finding(finding) for finding in findings], indent=1))
+        typer.echo(json.dumps([*map(document_of, findings)], indent=1))
     for finding in [] if as_json else findings:
         where = finding.name or (f"transfer {finding.transfer}" if finding.transfer else f"job {finding.job}")
         at = f" at {finding.site}" if finding.site else ""
@@ -343,15 +342,16 @@ def _show_transfer(site: Site, number: int, *, as_json: bool) -> None:
     from include.stageout.archive import history
     from include.stageout.errors import TRANSFER_UNKNOWN
     from include.stageout.status import transfer_status
+    from include.stageout.transfers import document_of
 
     found = transfer_status(site.ledger, number)
     if found is None:
         raise TRANSFER_UNKNOWN(f"transfer {number}", "the ledger does not have it")
     moves = history(site.ledger, number)
     if as_json:
-        typer.echo(json.dumps(found.to_json() | {"history": [move.to_json() for move in moves]}, indent=1))
+        typer.echo(json.dumps(document_of(found) | {"history": [*map(document_of, moves)]}, indent=1))
         return
-    for name, value in found.to_json().items():
+    for name, value in document_of(found).items():
         if value is not None:
             typer.echo(printable(f"{name:17} {value}"))
     for move in moves:
@@ -361,11 +361,11 @@ def _show_transfer(site: Site, number: int, *, as_json: bool) -> None:
 
 def _show_list(site: Site, wanted: TransferFilter, after: int | None, limit: int, *, as_json: bool) -> None:
     from include.stageout.status import list_transfers
+    from include.stageout.transfers import document_of
 
     page = list_transfers(site.ledger, wanted, after=after, limit=limit)
     if as_json:
-        document = {"transfers": [row.to_json() for row in page.rows], "after": page.after}
-        typer.echo(json.dumps(document, indent=1))
+        typer.echo(json.dumps({"transfers": [*map(document_of, page.rows)], "after": page.after}, indent=1))
         return
     for row in page.rows:
         typer.echo(printable(_line(row)))
@@ -380,6 +380,7 @@ def _line(row: TransferStatus) -> str:
 
 def _show_counts(site: Site, wanted: TransferFilter, *, as_json: bool) -> None:
     from include.stageout.status import count_archived, count_transfers, sum_counts, workflow_status
+    from include.stageout.transfers import document_of
 
     live = sum_counts(count_transfers(site.ledger, wanted), lambda count: count.state.value)
     archived = sum_counts(count_archived(site.ledger, wanted), lambda count: count.state.value)
@@ -387,8 +388,8 @@ def _show_counts(site: Site, wanted: TransferFilter, *, as_json: bool) -> None:
     if wanted.owner is not None and wanted.workflow is not None:
         whole = workflow_status(site.ledger, wanted.owner, wanted.workflow)
     if as_json:
-        document: dict[str, Any] = {"transfers": live, "archived": archived}
-        typer.echo(json.dumps(document | ({"workflow": whole.to_json()} if whole else {}), indent=1))
+        found = {"transfers": live, "archived": archived} | ({"workflow": document_of(whole)} if whole else {})
+        typer.echo(json.dumps(found, indent=1))
         return
     if whole is not None:
         closed = f"closed at {whole.closed_at:%Y-%m-%dT%H:%M:%SZ}" if whole.closed_at else "open"
@@ -424,12 +425,6 @@ def _show_links(site: Site, wanted: TransferFilter, *, as_json: bool) -> None:
         typer.echo(printable(f"nightshift: limits of {server} are unknown: {fault}"), err=True)
     if not rows:
         typer.echo("there are no such transfers")
-
-
-def _finding(finding: CensusFinding) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {**asdict(finding), "kind": finding.kind.value, "outcome": finding.outcome.value}
 
 
 def _chosen(ids: Sequence[int] | None, workflow: str | None) -> list[int] | None:

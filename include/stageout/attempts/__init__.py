@@ -1,1 +1,1 @@
-"""One attempt of a transfer at FTS: from which queue, in which job, and what the answers mean."""
+"""An attempt of a transfer at FTS: from which queue, in which job, and what the answers mean."""

@@ -7,16 +7,16 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, select, update
+from sqlalchemy import ColumnElement, Connection, Table, select
 
 from include.fts.client.jobs import FileStatus, JobStatus
 from include.fts.states import FailureReason, FailureScope, FileState, JobState
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.attempts.submission import TRANSFER_KEY
 from include.stageout.moves import TransferMove, writes_text
-from include.stageout.requests import pieces
+from include.stageout.places.facts import checksum_of
+from include.stageout.requests import pieces, update_rows
 from include.stageout.retry import (
     MAX_REASON_CHARACTERS,
     RetryAlgorithm,
@@ -26,6 +26,8 @@ from include.stageout.retry import (
 )
 from include.stageout.states import TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
+from include.stageout.transfers import TransferAtFts
+from include.stageout.urls import is_bare
 
 HELD = "held: "
 """Begins the reason of what is held."""
@@ -61,8 +63,7 @@ def end_held_jobs(bind: Bind, jobs: Collection[int]) -> None:
 
 def _at_fts(jobs: Sequence[int]) -> list[ColumnElement[bool]]:
     columns = stageout_transfers.c
-    states = [state.value for state in (_T.SUBMITTED, _T.ACTIVE, _T.KILLING)]
-    return [columns.job.in_(jobs), columns.state.in_(states)]
+    return [columns.job.in_(jobs), columns.state.in_([state.value for state in AT_FTS])]
 
 
 def _write(bind: Bind, table: Table, where: Sequence[ColumnElement[bool]], text: str) -> None:
@@ -71,8 +72,7 @@ def _write(bind: Bind, table: Table, where: Sequence[ColumnElement[bool]], text:
 
     def work(connection: Connection) -> None:
         query = select(table.c.id).where(*where, table.c.reason != reason).limit(MOST_NOTED)
-        for piece in pieces(list(connection.scalars(query))):
-            connection.execute(update(table).where(table.c.id.in_(piece), *where).values(reason=reason))
+        update_rows(connection, table, list(connection.scalars(query)), {"reason": reason}, *where)
 
     writing(bind, work)
 
@@ -105,7 +105,7 @@ _UNDECIDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class JobAnswer:
-    """What matters of a job's status for its files.
+    """The part of a job's status that its files depend on.
 
     Attributes:
         overwrites: The job may replace what is at its destinations.
@@ -125,7 +125,7 @@ class JobAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FileJudgement:
-    """What is done about a file.
+    """The consequences for a file.
 
     Attributes:
         move: Of its transfer, if it moves.
@@ -149,11 +149,11 @@ class AttemptJudge:
     chance: float
     margin: timedelta
 
-    def judge(self, row: Row[Any], file: FileStatus | None, job: JobAnswer) -> FileJudgement:
+    def judge(self, row: TransferAtFts, file: FileStatus | None, job: JobAnswer) -> FileJudgement:
         """Return what becomes of a transfer.
 
         Args:
-            row: The transfer, with the columns `JUDGED` of the monitor; its state is one of AT_FTS.
+            row: The transfer; its state is one of AT_FTS.
             file: Its file in the job; None: the reply does not have it.
             job: The rest of the reply.
         """
@@ -172,15 +172,15 @@ class AttemptJudge:
             case _ if job.ended:
                 text = f"the FTS job ended, and this file is {file.file_state.value}"
                 return FileJudgement() if job.stopping else self._ended(row, file, FailureReason(None, None, text), job)
-            case _ if row.state == _T.KILLING.value:
+            case _ if row.state is _T.KILLING:
                 return FileJudgement(cancel=True)
         to = _T.ACTIVE if file.file_state is FileState.ACTIVE else _T.SUBMITTED
         reason = "FTS copies it" if to is _T.ACTIVE else "FTS tries it again"
-        return FileJudgement(None if row.state == to.value else TransferMove(row.id, _T(row.state), to, reason))
+        return FileJudgement(None if row.state is to else TransferMove(row.id, row.state, to, reason))
 
     def failed(
         self,
-        row: Row[Any],
+        row: TransferAtFts,
         failure: FailureReason,
         *,
         proof: bool = False,
@@ -196,7 +196,7 @@ class AttemptJudge:
             until: A copy of the attempt may still write until then.
             began: When the attempt began to copy.
         """
-        current, known = _T(row.state), True if proof else None
+        current, known = row.state, True if proof else None
         until = row.may_write_until or until
         if until is not None and until <= self.now:
             until = None
@@ -217,9 +217,9 @@ class AttemptJudge:
         )  # fmt: skip
         return FileJudgement(move, settled=True)
 
-    def _decided(self, row: Row[Any], failure: FailureReason) -> RetryDecision:
+    def _decided(self, row: TransferAtFts, failure: FailureReason) -> RetryDecision:
         decision = self.retry(failure, row.retries, self.chance)
-        if decision.to is not _T.NEEDS_CREDENTIAL or row.failure != TransferFailureClass.CREDENTIAL.value:
+        if decision.to is not _T.NEEDS_CREDENTIAL or row.failure is not TransferFailureClass.CREDENTIAL:
             return decision
         # the user's credential could be used since the last failure: another one has ended, as of a storage, and
         # without retries that are spent the transfer would go round for ever
@@ -229,7 +229,7 @@ class AttemptJudge:
 
     def copied(
         self,
-        row: Row[Any],
+        row: TransferAtFts,
         reason: str,
         *,
         at: datetime | None = None,
@@ -241,27 +241,42 @@ class AttemptJudge:
         when = min(at or self.now, self.now)
         known = True if proof else None
         move = TransferMove(
-            row.id, _T(row.state), _T.COPIED, reason, copied_at=when, may_overwrite=known, failure=failure,
+            row.id, row.state, _T.COPIED, reason, copied_at=when, may_overwrite=known, failure=failure,
             may_write_until=until,
         )  # fmt: skip
         return FileJudgement(move, settled=True)
 
-    def lost_until(self, row: Row[Any]) -> datetime:
+    def lost_until(self, row: TransferAtFts) -> datetime:
         """Return how long a copy may write of a job that FTS does not know any more: from when that was seen first."""
-        until: datetime | None = row.may_write_until
-        return until if until is not None else self.now + copy_time(row.size) + self.margin
+        return row.may_write_until or self.now + copy_time(row.size) + self.margin
 
-    def _finished(self, row: Row[Any], file: FileStatus, job: JobAnswer) -> FileJudgement:
-        return self.copied(row, "copied by FTS", at=file.finish_time, proof=not job.overwrites)
+    def _finished(self, row: TransferAtFts, file: FileStatus, job: JobAnswer) -> FileJudgement:
+        proof = not job.overwrites
+        if not is_bare(row.destination_name):
+            return self.copied(row, "copied by FTS", at=file.finish_time, proof=proof)
+        # only FTS can be asked for a destination without a site
+        algorithm, _, digits = (file.checksum or "").lower().partition(":")
+        comparable = row.checksum is not None and row.checksum.startswith(f"{algorithm}:")
+        checksum = checksum_of(algorithm, digits) if comparable else None
+        for what, reported, requested in (("size", file.filesize, row.size), ("checksum", checksum, row.checksum)):
+            if reported is not None and requested is not None and reported != requested:
+                text = f"{what} mismatch ({requested} != {reported})"
+                return self.failed(row, FailureReason(FailureScope.DESTINATION, errno.EIO, text), proof=proof)
+        copied = self.copied(row, "copied by FTS", at=file.finish_time, proof=proof)
+        size = file.filesize if row.size is None else None
+        return replace(copied, move=copied.move and replace(copied.move, size=size))
 
-    def _failed_file(self, row: Row[Any], file: FileStatus, job: JobAnswer, failure: FailureReason) -> FileJudgement:
+    def _failed_file(
+        self, row: TransferAtFts, file: FileStatus, job: JobAnswer, failure: FailureReason
+    ) -> FileJudgement:
         kind = failure_class(failure)
-        if kind is TransferFailureClass.DESTINATION_EXISTS and row.state != _T.KILLING.value:
+        compared = row.state is not _T.KILLING and not is_bare(row.destination_name)
+        if kind is TransferFailureClass.DESTINATION_EXISTS and compared:
             text = "the destination exists: it is compared with the request"
             return self.copied(row, text, at=file.finish_time, failure=kind)
         return self._ended(row, file, failure, job)
 
-    def _ended(self, row: Row[Any], file: FileStatus, failure: FailureReason, job: JobAnswer) -> FileJudgement:
+    def _ended(self, row: TransferAtFts, file: FileStatus, failure: FailureReason, job: JobAnswer) -> FileJudgement:
         """A file that FTS has ended without a copy."""
         # a failure of one side comes before the copy: what is at the destination later was written by others
         copied = not job.overwrites and failure.scope not in (FailureScope.SOURCE, FailureScope.DESTINATION)
@@ -273,7 +288,7 @@ class AttemptJudge:
             began=file.start_time if copied else None,
         )
 
-    def _canceled(self, row: Row[Any], file: FileStatus, job: JobAnswer) -> FileJudgement:
+    def _canceled(self, row: TransferAtFts, file: FileStatus, job: JobAnswer) -> FileJudgement:
         copying = file.start_time is not None and file.finish_time is None
         if copying and (job.stopping or not job.ended):
             # its copy may still write
@@ -289,12 +304,12 @@ def copy_time(size: int | None) -> timedelta:
     return COPY_TIME + COPY_TIME_PER_MB * megabytes
 
 
-def seen_to_copy(row: Row[Any], *, overwrites: bool) -> datetime | None:
+def seen_to_copy(row: TransferAtFts, *, overwrites: bool) -> datetime | None:
     """Return since when FTS was seen to copy a transfer to a destination that did not exist; None: it was not seen.
 
     What a copy that was cut off left there since then is the transfer's own.
     """
-    active = row.state == _T.ACTIVE.value and not overwrites
+    active = row.state is _T.ACTIVE and not overwrites
     return row.moved_at.replace(microsecond=0) if active else None
 
 

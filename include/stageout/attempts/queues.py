@@ -7,9 +7,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import func, select
 
 from include.errors import NightshiftError
 from include.fts.client.jobs import OptimizerDecision
@@ -19,9 +18,11 @@ from include.settings.sites import RemoteSite
 from include.site.site import Site
 from include.stageout.claims import waiting_queues
 from include.stageout.files import FileKind, digest_of
-from include.stageout.requests import pieces
+from include.stageout.requests import rows_in
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_queues, stageout_transfers
+from include.stageout.transfers import TransferJob, columns_of, from_rows
+from include.stageout.urls import storage_of
 
 TIMEOUT_S = 10.0
 ServerDecisions = Mapping[str, Sequence[OptimizerDecision] | NightshiftError]
@@ -91,15 +92,16 @@ class TransferQueue:
     source: str
     destination: str
     kind: FileKind
+    fts: str | None = None
 
     @property
     def link(self) -> Link:
         return self.source, self.destination
 
     @classmethod
-    def of_job(cls, row: Row[Any]) -> TransferQueue:
+    def of_job(cls, job: TransferJob) -> TransferQueue:
         """From a claimed job, which has the columns of its queue."""
-        return cls(row.queue, row.owner, row.source, row.destination, FileKind(row.kind))
+        return cls(job.queue, job.owner, job.source, job.destination, job.kind, job.fts)
 
 
 def due_queues(bind: Bind, *, now: datetime, limit: int, start: float) -> list[TransferQueue]:
@@ -123,13 +125,10 @@ def due_queues(bind: Bind, *, now: datetime, limit: int, start: float) -> list[T
 
 def queues_of(bind: Bind, ids: Iterable[int]) -> dict[int, TransferQueue]:
     """Queues by number."""
-    found: dict[int, TransferQueue] = {}
-    columns = stageout_queues.c
+    query = select(*columns_of(TransferQueue, stageout_queues))
     with reading(bind) as connection:
-        for piece in pieces(sorted(set(ids))):
-            for row in connection.execute(select(stageout_queues).where(columns.id.in_(piece))):
-                found[row.id] = TransferQueue(row.id, row.owner, row.source, row.destination, FileKind(row.kind))
-    return found
+        queues = from_rows(TransferQueue, rows_in(connection, query, stageout_queues.c.id, ids))
+    return {queue.id: queue for queue in queues}
 
 
 def queued_files(bind: Bind) -> Counter[Link]:
@@ -177,18 +176,8 @@ def banned_site(link: Link, sites: Mapping[str, RemoteSite], banned: Collection[
         banned: What FTS bans, as `scheme://host`.
     """
     for name in link:
-        rules = sites[name].third_party if name in sites else ()
-        if rules and all(storage_of(rule.url) in banned for rule in rules):
+        # the site of a bare URL is its storage
+        storages = [storage_of(rule.url) for rule in sites[name].third_party] if name in sites else [name]
+        if storages and all(storage in banned for storage in storages):
             return name
     return None
-
-
-def storage_of(url: str) -> str:
-    """Return what FTS calls the storage of a URL: scheme and host, without a port."""
-    scheme, _, rest = url.partition("://")
-    if scheme == "file":
-        return "file://localhost"
-    host = rest.partition("/")[0]
-    # an IPv6 address has colons of its own
-    plain = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
-    return f"{scheme}://{plain}".lower()

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
-from typing import Any
-
-from sqlalchemy import Row
 
 from include.fts.client.jobs import FtsFile, FtsJob, JobParams, VerifyChecksum
 from include.fts.errors import (
@@ -28,7 +25,8 @@ from include.fts.errors import (
     UserBanned,
 )
 from include.settings.sites import ChecksumMode, RemoteSite
-from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, StageoutError
+from include.stageout.errors import FILE_REFUSED, StageoutError
+from include.stageout.transfers import Transfer
 from include.stageout.urls import third_party_urls
 
 METADATA_BYTES = 550
@@ -60,6 +58,7 @@ class DraftJob:
         files: At least one.
         workflows: Those that the files belong to.
         user_jobs: Those that wrote the files.
+        priority: At FTS; None: the server's default.
     """
 
     overwrites: bool
@@ -67,11 +66,11 @@ class DraftJob:
     files: Mapping[int, FtsFile]
     workflows: frozenset[str] = frozenset()
     user_jobs: frozenset[str] = frozenset()
+    priority: int | None = None
 
     def only(self, transfers: Collection[int]) -> DraftJob:
         """The same job with some of the files."""
-        files = {number: file for number, file in self.files.items() if number in transfers}
-        return DraftJob(self.overwrites, self.verify, files, self.workflows, self.user_jobs)
+        return replace(self, files={number: file for number, file in self.files.items() if number in transfers})
 
     def halves(self) -> tuple[DraftJob, DraftJob]:
         """Two jobs of at least one file each, of a job of at least two."""
@@ -99,6 +98,7 @@ class DraftJob:
             verify_checksum=self.verify,
             overwrite=self.overwrites,
             retry=-1,
+            priority=self.priority,
             max_time_in_queue_s=int(queue_time.total_seconds()),
             metadata=metadata,
         )
@@ -114,57 +114,50 @@ class DraftedJobs:
 
 
 def draft_jobs(
-    rows: Sequence[Row[Any]],
-    source: RemoteSite | None,
-    destination: RemoteSite | None,
-    *,
-    activity: str,
-    workflows: Mapping[int, str],
+    rows: Sequence[Transfer], source: RemoteSite | None, destination: RemoteSite | None, *, workflows: Mapping[int, str]
 ) -> DraftedJobs:
     """Return what transfers of one queue become. A job has one rule for overwriting and one for checksums.
 
     Args:
         rows: The transfers.
-        source: Their site; None: it is not configured any more.
+        source: Their site; None: it is not configured any more, or a bare URL has none.
         destination: The same.
-        activity: That of the queue.
         workflows: The workflow of each request.
     """
     files: defaultdict[tuple[bool, VerifyChecksum], dict[int, FtsFile]] = defaultdict(dict)
     refused: dict[int, StageoutError] = {}
     for row in rows:
         try:
-            verify, file = _file(row, source, destination, activity)
+            compared, file = _file(row, source, destination)
         except StageoutError as error:
             refused[row.id] = error
         else:
-            files[bool(row.may_overwrite), verify][row.id] = file
+            files[row.may_overwrite, compared][row.id] = file
     flows = {row.id: workflows.get(row.request, "") for row in rows}
     user_jobs = {row.id: row.user_job for row in rows}
     drafts = [
         DraftJob(
-            overwrites, verify, together,
+            overwrites, compared, together,
             frozenset(flows[number] for number in together) - {""},
-            frozenset(user_jobs[number] for number in together) - {None},
+            frozenset(filter(None, (user_jobs[number] for number in together))),
+            rows[0].priority,
         )
-        for (overwrites, verify), together in files.items()
+        for (overwrites, compared), together in files.items()
     ]  # fmt: skip
     return DraftedJobs(tuple(drafts), refused)
 
 
-def _file(
-    row: Row[Any], source: RemoteSite | None, destination: RemoteSite | None, activity: str
-) -> tuple[VerifyChecksum, FtsFile]:
-    if source is None or destination is None:
-        raise NO_SITE_URL(f"transfer {row.id}", f"the {'destination' if source else 'source'} site is not configured")
-    here, there = third_party_urls((source, row.source_name), (destination, row.destination_name))
-    verify, checksum = compared_by_fts(source, destination, row.checksum)
-    metadata = {TRANSFER_KEY: row.id}
-    file = FtsFile(here, there, size=row.size, checksum=checksum, activity=activity, metadata=metadata)
+def _file(row: Transfer, source: RemoteSite | None, destination: RemoteSite | None) -> tuple[VerifyChecksum, FtsFile]:
+    urls = third_party_urls((source, row.source_name), (destination, row.destination_name))
+    if row.verify is None and source and destination:
+        compared, checksum = compared_by_fts(source, destination, row.checksum)
+    else:
+        compared, checksum = VerifyChecksum(row.verify or "none"), row.checksum
+    file = FtsFile(*urls, size=row.size, checksum=checksum, activity=row.activity, metadata={TRANSFER_KEY: row.id})
     fault = file.fault()
     if fault:
         raise FILE_REFUSED(f"transfer {row.id}", fault)
-    return verify, file
+    return compared, file
 
 
 def compared_by_fts(
@@ -192,7 +185,7 @@ def compared_by_fts(
 
 
 class SubmitOutcome(Enum):
-    """What becomes of a job whose submission ended in an error."""
+    """The fate of a job whose submission ended in an error."""
 
     ADOPTED = "adopted"
     """FTS has it."""

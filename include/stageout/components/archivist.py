@@ -22,7 +22,7 @@ _COMPLETE = frozenset({TransferState.CLEANED.value, TransferState.KEPT.value})
 
 @dataclass(frozen=True, slots=True)
 class DaySummary:
-    """What ended on a day.
+    """The sums of a day.
 
     Attributes:
         day: Its beginning, in UTC.
@@ -69,7 +69,7 @@ KEYS_KEPT = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class ArchiveReport:
-    """What one pass archived or deleted; of jobs: checked. Nothing was due if all are 0."""
+    """Rows that one pass archived or deleted; of jobs: checked. Nothing was due if all are 0."""
 
     transfers: int = 0
     jobs: int = 0

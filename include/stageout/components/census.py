@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, Table, null, select, update
+from sqlalchemy import Connection, Row, Table, null, select
 
 from include.errors import NightshiftError
 from include.fts.client.client import FtsClient
@@ -22,16 +22,10 @@ from include.settings.sites import ChecksumMode
 from include.stageout.attempts.answers import HELD
 from include.stageout.claims import due
 from include.stageout.components.retry_manager import stray_files
-from include.stageout.findings import (
-    CensusFinding,
-    FindingKind,
-    FindingOutcome,
-    longest_in_state,
-    record_findings,
-)
+from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome, longest_in_state, record_findings
 from include.stageout.moves import writes_text
 from include.stageout.opening import Stageout
-from include.stageout.requests import pieces
+from include.stageout.requests import rows_in, update_rows
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import (
     JOB_ENDED,
@@ -42,6 +36,7 @@ from include.stageout.states import (
     TransferState,
 )
 from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
+from include.stageout.urls import is_bare
 
 CLAIM_OVER = timedelta(hours=1)
 """A row whose claim ended before that was not taken by any process since."""
@@ -56,7 +51,7 @@ _T, _J, _K = TransferState, TransferJobState, FindingKind
 
 @dataclass(frozen=True, slots=True)
 class CensusLimits:
-    """How much of everything one census takes.
+    """Limits of one census.
 
     Attributes:
         findings: Of each kind that are recorded; all are counted.
@@ -75,7 +70,7 @@ class CensusLimits:
 
 @dataclass(frozen=True, slots=True)
 class CensusReport:
-    """What was found: all of it counted by kind and outcome, and what is recorded."""
+    """All findings counted by kind and outcome, and those that are recorded."""
 
     counts: Mapping[tuple[FindingKind, FindingOutcome], int]
     findings: tuple[CensusFinding, ...]
@@ -270,7 +265,8 @@ def _copies(stageout: Stageout, limits: CensusLimits) -> Iterator[CensusFinding]
     groups = defaultdict[tuple[str, str], list[Any]](list)
     with reading(stageout.ledger) as connection:
         for row in connection.execute(query):
-            groups[row.destination, row.owner].append(row)
+            if not is_bare(row.destination_name):
+                groups[row.destination, row.owner].append(row)
     for (site, owner), rows in groups.items():
         yield from _copies_at(stageout, site, owner, rows)
 
@@ -304,14 +300,11 @@ def _make_due(
 ) -> frozenset[int]:
     """Make rows that no process has claimed due at once; those that were."""
 
-    def work(connection: Any) -> frozenset[int]:
-        made: set[int] = set()
-        for piece in pieces(sorted(ids)):
-            same = (table.c.id.in_(piece), table.c.state == state.value, table.c.claim.is_(None))
-            found = connection.scalars(select(table.c.id).where(*same).with_for_update()).all()
-            connection.execute(update(table).where(table.c.id.in_(found)).values(due_at=now))
-            made.update(found)
-        return frozenset(made)
+    def work(connection: Connection) -> frozenset[int]:
+        query = select(table.c.id).where(table.c.state == state.value, table.c.claim.is_(None)).with_for_update()
+        free = frozenset(row.id for row in rows_in(connection, query, table.c.id, ids))
+        update_rows(connection, table, free, {"due_at": now})
+        return free
 
     return writing(stageout.ledger, work) if ids else frozenset()
 

@@ -10,22 +10,22 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import select
 
 from include.errors import NightshiftError
 from include.fts.states import FailureReason, FailureScope
 from include.ledger.engine import reading
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.claims import ClaimedRows, claim_registered, claim_transfers, keep_claim, look_again
-from include.stageout.findings import DONE_WITH_SOURCE, SourceToClean, is_same_file, kept_because, removal_wait
+from include.stageout.findings import DONE_WITH_SOURCE, is_same_file, kept_because, removal_wait
 from include.stageout.moves import TransferMove, move_transfers, writes_text
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import FileAnswer, FileFacts, SitePlace
-from include.stageout.requests import pieces
+from include.stageout.requests import rows_in
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_queues, stageout_transfers
+from include.stageout.transfers import Transfer
 
 FTS_TIME = timedelta(seconds=1)
 """FTS leaves out the fractions of seconds."""
@@ -37,7 +37,7 @@ _CLEANER = StageoutComponent.CLEANER
 
 @dataclass(frozen=True, slots=True)
 class CleanReport:
-    """What one pass did. Nothing was due if all are 0.
+    """The work of one pass. Nothing was due if all are 0.
 
     Attributes:
         registered: Registered transfers that may be cleaned now.
@@ -54,7 +54,7 @@ class CleanReport:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What becomes of a source; `to` None: it is tried again."""
+    """The next state of a source; `to` None: it is tried again."""
 
     to: TransferState | None
     reason: str
@@ -71,7 +71,7 @@ def clean(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> Cle
     """
     counts = Counter[TransferState | None]()
 
-    def cleaned(claim: Callable[..., ClaimedRows]) -> int:
+    def cleaned(claim: Callable[..., ClaimedRows[Transfer]]) -> int:
         since = now()
         claimed = claim(stageout.ledger, worker=stageout.worker, limit=limit, now=since)
         for rows, outcomes in _outcomes(stageout, claimed, since, now):
@@ -84,8 +84,8 @@ def clean(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> Cle
 
 
 def _outcomes(
-    stageout: Stageout, claimed: ClaimedRows, since: datetime, now: Callable[[], datetime]
-) -> Iterator[tuple[Sequence[Row[Any]], dict[int, _Outcome]]]:
+    stageout: Stageout, claimed: ClaimedRows[Transfer], since: datetime, now: Callable[[], datetime]
+) -> Iterator[tuple[Sequence[Transfer], dict[int, _Outcome]]]:
     """Rows with what became of each: first all that is kept, then the sources of each site and user."""
 
     def held(ids: Collection[int]) -> Collection[int]:
@@ -95,10 +95,9 @@ def _outcomes(
         return keep_claim(stageout.ledger, stageout_transfers, ids, claimed.claim, stageout.worker, now=now())
 
     kept: dict[int, _Outcome] = {}
-    groups: defaultdict[tuple[str, str], list[Row[Any]]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[Transfer]] = defaultdict(list)
     for row in claimed.rows:
-        file = SourceToClean(row.owner, row.source, row.source_name, row.destination, row.destination_name)
-        why = kept_because(stageout.settings, stageout.sites, file)
+        why = kept_because(stageout.settings, stageout.sites, row)
         if row.may_write_until is not None and row.may_write_until > since:
             kept[row.id] = _Outcome(None, writes_text(row.may_write_until))
         elif why is not None:
@@ -117,7 +116,7 @@ def _removed(
     stageout: Stageout,
     site: str,
     place: SitePlace,
-    rows: Sequence[Row[Any]],
+    rows: Sequence[Transfer],
     held: Callable[[Collection[int]], Collection[int]],
 ) -> dict[int, _Outcome]:
     """Remove the sources that are still what was copied, whose copies are still what was verified, and that no other
@@ -134,7 +133,7 @@ def _removed(
     sources = _looked(place, stageout.site(site), {row.id: row.source_name for row in free}, free)
     outcomes |= {row.id: seen for row in free if (seen := _seen(row, sources[row.id])) is not None}
     ours = held([row.id for row in free if row.id not in outcomes])
-    copies: defaultdict[str, list[Row[Any]]] = defaultdict(list)
+    copies: defaultdict[str, list[Transfer]] = defaultdict(list)
     for row in free:
         if row.id not in outcomes and row.id in ours:
             copies[row.destination].append(row)
@@ -154,17 +153,16 @@ def _needed(stageout: Stageout, site: str, names: Sequence[str]) -> Mapping[str,
         .join(stageout_queues, transfers.queue == queues.id)
         .where(transfers.state.not_in([state.value for state in DONE_WITH_SOURCE]))
     )
-    needed: dict[str, int] = {}
     with reading(stageout.ledger) as connection:
-        for piece in pieces(sorted(set(names))):
-            for row in connection.execute(query.where(transfers.source_name.in_(piece))):
-                if is_same_file(stageout.sites, row.source_name, row.source, site):
-                    needed[row.source_name] = row.id
-    return needed
+        return {
+            row.source_name: row.id
+            for row in rows_in(connection, query, transfers.source_name, names)
+            if is_same_file(stageout.sites, row.source_name, row.source, site)
+        }
 
 
 def _looked(
-    place: SitePlace, site: RemoteSite, names: Mapping[int, str], rows: Sequence[Row[Any]]
+    place: SitePlace, site: RemoteSite, names: Mapping[int, str], rows: Sequence[Transfer]
 ) -> dict[int, FileAnswer]:
     """Return what a storage has of files, with the sum that is in the row where the site reports such sums."""
     answers: dict[int, FileAnswer] = {}
@@ -176,7 +174,7 @@ def _looked(
     return answers
 
 
-def _seen(row: Row[Any], answer: FileAnswer) -> _Outcome | None:
+def _seen(row: Transfer, answer: FileAnswer) -> _Outcome | None:
     """The outcome that the state of the source decides; None: it is to be removed."""
     if answer is None:
         return _Outcome(_T.CLEANED, "the source does not exist")
@@ -186,7 +184,7 @@ def _seen(row: Row[Any], answer: FileAnswer) -> _Outcome | None:
     return None if changed is None else _Outcome(_T.KEPT, f"the source has changed since it was copied: {changed}")
 
 
-def _lost(stageout: Stageout, site: str, rows: Sequence[Row[Any]]) -> dict[int, _Outcome]:
+def _lost(stageout: Stageout, site: str, rows: Sequence[Transfer]) -> dict[int, _Outcome]:
     """The outcomes of sources whose copies are not, or cannot be seen to be, what was verified."""
     names = {row.id: row.destination_name for row in rows}
     try:
@@ -205,7 +203,7 @@ def _lost(stageout: Stageout, site: str, rows: Sequence[Row[Any]]) -> dict[int, 
     return outcomes
 
 
-def _difference(row: Row[Any], facts: FileFacts, margin: timedelta) -> str | None:
+def _difference(row: Transfer, facts: FileFacts, margin: timedelta) -> str | None:
     """Say what differs of a file from the size and checksum in the row, or that it was written after the copy.
 
     Args:
@@ -232,7 +230,7 @@ def _refused(failure: FailureReason, scope: FailureScope) -> _Outcome:
 
 
 def _record(
-    stageout: Stageout, claim: str, rows: Sequence[Row[Any]], outcomes: Mapping[int, _Outcome], now: datetime
+    stageout: Stageout, claim: str, rows: Sequence[Transfer], outcomes: Mapping[int, _Outcome], now: datetime
 ) -> Counter[TransferState | None]:
     moves: list[TransferMove] = []
     waits: dict[int, timedelta] = {}

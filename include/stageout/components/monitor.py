@@ -7,15 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from include.errors import NightshiftError
 from include.fts.client.client import MOST_JOBS, FtsClient
 from include.fts.client.jobs import FileStatus, JobStatus
 from include.fts.errors import FtsError, FtsForbidden, JobUnknown
-from include.fts.states import JobState
+from include.fts.states import FailureReason, FailureScope, JobState
 from include.ledger.engine import reading, writing
 from include.stageout.attempts.answers import (
     AT_FTS,
@@ -32,11 +31,13 @@ from include.stageout.claims import ClaimedRows, claim_jobs, claim_transfers, ke
 from include.stageout.jobs import transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers, note_writing
 from include.stageout.opening import Stageout
-from include.stageout.places.compare import CopiedFile, judge_copies
+from include.stageout.places.compare import judge_copies
 from include.stageout.places.verify import CopyDecision, CopyVerdict
-from include.stageout.requests import pieces
+from include.stageout.requests import rows_in
 from include.stageout.states import JOB_ENDED, StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
+from include.stageout.transfers import Transfer, TransferAtFts, TransferJob
+from include.stageout.urls import is_bare
 
 SHORTEST_LOOK, LONGEST_LOOK = timedelta(seconds=10), timedelta(minutes=2)
 CANCEL_LOOK = timedelta(seconds=5)
@@ -44,20 +45,15 @@ CANCEL_LOOK = timedelta(seconds=5)
 OUTAGE_LOOK = timedelta(seconds=30)
 ASKED = (
     "file_id", "file_state", "reason", "start_time", "finish_time", "throughput", "transfer_host", "pid",
-    "file_metadata",
+    "file_metadata", "filesize", "checksum",
 )  # fmt: skip
 """The fields of a file that FTS is asked for: those that an `AttemptJudge` reads."""
-JUDGED = (
-    "id", "job", "state", "size", "checksum", "retries", "failure", "source_name", "destination_name",
-    "may_write_until", "began_at", "moved_at",
-)  # fmt: skip
-"""The columns of a transfer that are compared with them, or with its destination."""
 _T, _J = TransferState, TransferJobState
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorReport:
-    """What one batch of the monitor did.
+    """The work of one batch of the monitor.
 
     Attributes:
         rows: Jobs, and transfers that are being killed, that it took; 0: nothing is due.
@@ -91,7 +87,7 @@ def monitor(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> M
 
 @dataclass
 class _Findings:
-    """What is recorded in one transaction: all of it belongs to jobs of one claim."""
+    """Findings that are recorded in one transaction: all are about jobs of one claim."""
 
     moves: defaultdict[int, list[TransferMove]] = field(default_factory=lambda: defaultdict(list))
     """By job."""
@@ -104,7 +100,7 @@ class _Findings:
 
 @dataclass
 class _MonitorBatch:
-    """One batch. What it learns of servers holds until its end."""
+    """A batch. What it learns of servers holds until its end."""
 
     stageout: Stageout
     now: Callable[[], datetime]
@@ -118,17 +114,17 @@ class _MonitorBatch:
     """Claimed jobs of which nothing is recorded yet, and since when they are claimed."""
     since: datetime | None = None
 
-    def look(self, claimed: ClaimedRows) -> None:
+    def look(self, claimed: ClaimedRows[TransferJob]) -> None:
         """Ask for all claimed jobs, many in a request."""
         self.left, self.since = {row.id for row in claimed.rows}, self.now()
         for client, rows in self._by_client(claimed):
             for start in range(0, len(rows), MOST_JOBS):
                 self._look_at(client, rows[start : start + MOST_JOBS], claimed.claim)
 
-    def _by_client(self, claimed: ClaimedRows) -> Iterable[tuple[FtsClient, list[Row[Any]]]]:
+    def _by_client(self, claimed: ClaimedRows[TransferJob]) -> Iterable[tuple[FtsClient, list[TransferJob]]]:
         """The jobs of each identity at each server; those that cannot be asked for are due again later."""
-        groups: dict[FtsClient, list[Row[Any]]] = {}
-        left: list[Row[Any]] = []
+        groups: dict[FtsClient, list[TransferJob]] = {}
+        left: list[TransferJob] = []
         for row in claimed.rows:
             try:
                 client = self.stageout.fts(row.server, row.owner, row.source, row.destination)
@@ -140,7 +136,7 @@ class _MonitorBatch:
         self._leave(left, claimed.claim)
         return groups.items()
 
-    def _look_at(self, client: FtsClient, rows: Sequence[Row[Any]], claim: str) -> None:
+    def _look_at(self, client: FtsClient, rows: Sequence[TransferJob], claim: str) -> None:
         try:
             if rows[0].server in self.down:
                 raise self.down[rows[0].server]
@@ -154,8 +150,8 @@ class _MonitorBatch:
             self._leave(rows, claim)
             return
         end_held_jobs(self.stageout.ledger, [row.id for row in rows])
-        transfers: defaultdict[int, list[Row[Any]]] = defaultdict(list)
-        for transfer in transfers_of_jobs(self.stageout.ledger, [row.id for row in rows], AT_FTS, JUDGED):
+        transfers: defaultdict[int | None, list[TransferAtFts]] = defaultdict(list)
+        for transfer in transfers_of_jobs(self.stageout.ledger, [row.id for row in rows], TransferAtFts, states=AT_FTS):
             transfers[transfer.job].append(transfer)
         findings = _Findings()
         for row in rows:
@@ -176,10 +172,15 @@ class _MonitorBatch:
     # -- a job that FTS knows
 
     def _judge(
-        self, client: FtsClient, row: Row[Any], status: JobStatus, transfers: Sequence[Row[Any]], findings: _Findings
+        self,
+        client: FtsClient,
+        row: TransferJob,
+        status: JobStatus,
+        transfers: Sequence[TransferAtFts],
+        findings: _Findings,
     ) -> None:
         now = self.now()
-        answer = JobAnswer.of(status, overwrites=bool(row.overwrites), now=now)
+        answer = JobAnswer.of(status, overwrites=row.overwrites, now=now)
         files = files_by_transfer(status.files)
         judged = self._judgements(transfers, files, answer)
         cancels = [files[number].file_id for number, judgement in judged.items() if judgement.cancel]
@@ -190,17 +191,19 @@ class _MonitorBatch:
         result = JOB_RESULTS.get(status.job_state)
         if result is not None and all(judgement.settled for judgement in judged.values()):
             text = status.reason or f"FTS: {status.job_state.value}"
-            findings.jobs[row.id] = TransferJobMove(row.id, _J(row.state), result, text)
+            findings.jobs[row.id] = TransferJobMove(row.id, row.state, result, text)
             return
         wait = CANCEL_LOOK if cancels else _next_look(row, now, changed=bool(moves))
         to = {JobState.ACTIVE: _J.ACTIVE, JobState.SUBMITTED: _J.SUBMITTED}.get(status.job_state)
-        if to is not None and row.state in (_J.SUBMITTED.value, _J.ACTIVE.value) and row.state != to.value:
+        if to is not None and row.state in (_J.SUBMITTED, _J.ACTIVE) and row.state is not to:
             text = f"FTS: {status.job_state.value}"
-            findings.jobs[row.id] = TransferJobMove(row.id, _J(row.state), to, text, wait)
+            findings.jobs[row.id] = TransferJobMove(row.id, row.state, to, text, wait)
         else:
             findings.waits[row.id] = wait
 
-    def _found(self, row: Row[Any], judged: Mapping[int, FileJudgement], findings: _Findings) -> Sequence[TransferMove]:
+    def _found(
+        self, row: TransferJob, judged: Mapping[int, FileJudgement], findings: _Findings
+    ) -> Sequence[TransferMove]:
         moves = [judgement.move for judgement in judged.values() if judgement.move is not None]
         findings.moves[row.id] += moves
         findings.writing[row.id] |= {
@@ -226,7 +229,7 @@ class _MonitorBatch:
             self.faults[error.code] += 1
 
     def _judgements(
-        self, transfers: Sequence[Row[Any]], files: Mapping[int, FileStatus], answer: JobAnswer
+        self, transfers: Sequence[TransferAtFts], files: Mapping[int, FileStatus], answer: JobAnswer
     ) -> dict[int, FileJudgement]:
         return {transfer.id: self._attempts().judge(transfer, files.get(transfer.id), answer) for transfer in transfers}
 
@@ -235,7 +238,9 @@ class _MonitorBatch:
 
     # -- a job that FTS does not know
 
-    def _unknown(self, client: FtsClient, row: Row[Any], transfers: Sequence[Row[Any]], findings: _Findings) -> None:
+    def _unknown(
+        self, client: FtsClient, row: TransferJob, transfers: Sequence[TransferAtFts], findings: _Findings
+    ) -> None:
         """Look in the archive of FTS, then at the destinations; only then the transfers are tried again."""
         try:
             status = client.archived(row.fts_id)
@@ -249,19 +254,22 @@ class _MonitorBatch:
         self._found(row, judged, findings)
         if all(judgement.settled for judgement in judged.values()):
             text = "FTS does not know it any more; its destinations were compared"
-            findings.jobs[row.id] = TransferJobMove(row.id, _J(row.state), _J.LOST, text)
+            findings.jobs[row.id] = TransferJobMove(row.id, row.state, _J.LOST, text)
         else:
             findings.waits[row.id] = _next_look(row, self.now(), changed=False)
 
-    def _compared(self, row: Row[Any], transfers: Sequence[Row[Any]]) -> dict[int, CopyDecision]:
+    def _compared(self, row: TransferJob, transfers: Sequence[TransferAtFts]) -> dict[int, CopyDecision]:
+        if is_bare(transfers[0].destination_name):
+            reason = FailureReason(FailureScope.DESTINATION, None, "a destination without a site cannot be compared")
+            return {transfer.id: CopyDecision(CopyVerdict.MISSING, reason) for transfer in transfers}
         return judge_copies(
             self.stageout.site(row.destination),
-            [CopiedFile.of(transfer) for transfer in transfers],
+            transfers,
             destination=self.stageout.place(row.destination, row.owner),
             source=lambda _: self.stageout.place(row.source, row.owner),
         )
 
-    def _lost(self, row: Row[Any], transfer: Row[Any], decision: CopyDecision) -> FileJudgement:
+    def _lost(self, row: TransferJob, transfer: TransferAtFts, decision: CopyDecision) -> FileJudgement:
         attempts = self._attempts()
         until = attempts.lost_until(transfer)
         if decision.verdict is CopyVerdict.VERIFIED:
@@ -278,15 +286,14 @@ class _MonitorBatch:
 
     # -- the ledger
 
-    def end_kills(self, claimed: ClaimedRows) -> None:
+    def end_kills(self, claimed: ClaimedRows[Transfer]) -> None:
         """Kill what is in no job of FTS; the rest waits for its job."""
         self.rows += len(claimed.rows)
         columns = stageout_jobs.c
-        running: set[int] = set()
+        jobs = (row.job for row in claimed.rows if row.job is not None)
         with reading(self.stageout.ledger) as connection:
-            for piece in pieces(sorted({row.job for row in claimed.rows if row.job is not None})):
-                query = select(columns.id, columns.state).where(columns.id.in_(piece))
-                running |= {job.id for job in connection.execute(query) if _J(job.state) not in JOB_ENDED}
+            states = rows_in(connection, select(columns.id, columns.state), columns.id, jobs)
+            running = {job.id for job in states if _J(job.state) not in JOB_ENDED}
         ledger, now = self.stageout.ledger, self.now()
         waits = {row.id: LONGEST_LOOK for row in claimed.rows if row.job in running}
         waits |= {
@@ -332,7 +339,7 @@ class _MonitorBatch:
             keep_claim(self.stageout.ledger, stageout_jobs, self.left, claim, worker, now=now)
             self.since = now
 
-    def _leave(self, rows: Collection[Row[Any]], claim: str) -> None:
+    def _leave(self, rows: Collection[TransferJob], claim: str) -> None:
         """Ask again later: the jobs stay with their server."""
         now = self.now()
         waits = {row.id: max(OUTAGE_LOOK, _next_look(row, now, changed=False)) for row in rows}
@@ -342,17 +349,14 @@ class _MonitorBatch:
 def _held(connection: Connection, jobs: Collection[int], claim: str) -> frozenset[int]:
     """Return those of the jobs that the claim still has, locked."""
     columns = stageout_jobs.c
-    held: set[int] = set()
-    for piece in pieces(sorted(jobs)):
-        query = select(columns.id).where(columns.id.in_(piece), columns.claim == claim).order_by(columns.id)
-        held |= set(connection.scalars(query.with_for_update()))
-    return frozenset(held)
+    query = select(columns.id).where(columns.claim == claim).order_by(columns.id).with_for_update()
+    return frozenset(row.id for row in rows_in(connection, query, columns.id, jobs))
 
 
-def _next_look(row: Row[Any], now: datetime, *, changed: bool) -> timedelta:
+def _next_look(row: TransferJob, now: datetime, *, changed: bool) -> timedelta:
     """The older a job and the less happens to it, the later; in steps, so that few statements record them all."""
     if changed:
         return SHORTEST_LOOK
-    age: timedelta = now - row.created_at
+    age = now - row.created_at
     steps = max(1, min(age // (4 * SHORTEST_LOOK), LONGEST_LOOK // SHORTEST_LOOK))
     return steps * SHORTEST_LOOK

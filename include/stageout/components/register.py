@@ -29,7 +29,7 @@ LATER = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class RegisterReport:
-    """What one pass did. Nothing was due if all are 0.
+    """The work of one pass. Nothing was due if all are 0.
 
     Attributes:
         placed: Files that were put into blocks, and those found in one already.

@@ -8,21 +8,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
-
-from sqlalchemy import Row
 
 from include.errors import NightshiftError
 from include.stageout.attempts.answers import copy_time
 from include.stageout.claims import LARGE, ClaimedRows, claim_large, claim_transfers, keep_claim, look_again
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.opening import Stageout
-from include.stageout.places.compare import READ_IN_PASS, CopiedFile, judge_copies
+from include.stageout.places.compare import READ_IN_PASS, judge_copies
 from include.stageout.places.facts import UNKNOWN_TIME, SitePlace
 from include.stageout.places.verify import CopyDecision, CopyVerdict
 from include.stageout.retry import TransferFailureClass, failure_class
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_transfers
+from include.stageout.transfers import Transfer
+from include.stageout.urls import is_bare
 
 SHORTEST_LOOK, LONGEST_LOOK = timedelta(seconds=15), timedelta(minutes=30)
 """Between two questions to a site that cannot answer; the wait grows with the age of the copy."""
@@ -35,7 +34,7 @@ _T = TransferState
 
 @dataclass(frozen=True, slots=True)
 class ReporterReport:
-    """What one batch of the reporter did.
+    """The work of one batch of the reporter.
 
     Attributes:
         rows: Transfers that it took; 0: nothing is due.
@@ -69,15 +68,15 @@ def read_back(stageout: Stageout, *, now: Callable[[], datetime], limit: int) ->
 
 
 def _verified(
-    stageout: Stageout, claimed: ClaimedRows, now: Callable[[], datetime], most: int | None
+    stageout: Stageout, claimed: ClaimedRows[Transfer], now: Callable[[], datetime], most: int | None
 ) -> ReporterReport:
     """Verify what was claimed; `most`: as `judge_copies` takes it."""
-    groups, reasons = _by_storage(stageout, claimed.rows)
+    groups, at_once = _by_storage(stageout, claimed.rows)
     if most is None:
         # what was read is recorded, however long the next file takes
         groups = [(place, [row]) for place, rows in groups for row in rows]
     batch = _Batch(stageout, claimed.claim, {row.id: row for row in claimed.rows})
-    batch.record(_Found(reasons=reasons), now())
+    batch.record(at_once, now())
     pool = ThreadPoolExecutor(THREADS, "reporter")
     try:
         waiting = {pool.submit(_reported, stageout, *group, most): group[1] for group in groups}
@@ -99,7 +98,7 @@ def _verified(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was found out: moves, why other copies could not be compared, and why others are read later."""
+    """Results of comparisons: moves, why other copies could not be compared, and why others are read later."""
 
     moves: list[TransferMove] = field(default_factory=list)
     reasons: dict[int, str] = field(default_factory=dict)
@@ -112,7 +111,7 @@ class _Batch:
 
     stageout: Stageout
     claim: str
-    rows: Mapping[int, Row[Any]]
+    rows: Mapping[int, Transfer]
     moved: Counter[str] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)
     large: int = 0
@@ -133,23 +132,24 @@ class _Batch:
         self.large += len(found.large)
 
 
-def _by_storage(
-    stageout: Stageout, rows: Sequence[Row[Any]]
-) -> tuple[list[tuple[SitePlace, list[Row[Any]]]], dict[int, str]]:
-    """The copies at each storage, and why others cannot be compared."""
-    groups: dict[int, tuple[SitePlace, list[Row[Any]]]] = {}
-    unknown: dict[int, str] = {}
+def _by_storage(stageout: Stageout, rows: Sequence[Transfer]) -> tuple[list[tuple[SitePlace, list[Transfer]]], _Found]:
+    """The copies at each storage, and those that are not compared."""
+    groups: dict[int, tuple[SitePlace, list[Transfer]]] = {}
+    others = _Found()
     for row in rows:
+        if is_bare(row.destination_name):
+            others.moves.append(TransferMove(row.id, _T.COPIED, _T.DONE, "as FTS compared it: no site has it"))
+            continue
         try:
             place = stageout.place(row.destination, row.owner)
         except NightshiftError as error:
-            unknown[row.id] = str(error)
+            others.reasons[row.id] = str(error)
         else:
             groups.setdefault(id(place), (place, []))[1].append(row)
-    return list(groups.values()), unknown
+    return list(groups.values()), others
 
 
-def _reported(stageout: Stageout, place: SitePlace, rows: Sequence[Row[Any]], most: int | None) -> _Found:
+def _reported(stageout: Stageout, place: SitePlace, rows: Sequence[Transfer], most: int | None) -> _Found:
     """Return what is found out of copies at one storage."""
     try:
         decisions = _decisions(stageout, place, rows, most)
@@ -185,20 +185,20 @@ def _together(parts: Iterable[_Found]) -> _Found:
 
 
 def _decisions(
-    stageout: Stageout, place: SitePlace, rows: Sequence[Row[Any]], most: int | None
+    stageout: Stageout, place: SitePlace, rows: Sequence[Transfer], most: int | None
 ) -> dict[int, CopyDecision]:
     by_id = {row.id: row for row in rows}
     return judge_copies(
         stageout.site(rows[0].destination),
-        [CopiedFile.of(row) for row in rows],
+        rows,
         destination=place,
         source=lambda number: stageout.place(by_id[number].source, by_id[number].owner),
         most=most,
     )
 
 
-def _move(stageout: Stageout, place: SitePlace, row: Row[Any], decision: CopyDecision) -> TransferMove:
-    existed = row.failure == TransferFailureClass.DESTINATION_EXISTS.value and not row.may_overwrite
+def _move(stageout: Stageout, place: SitePlace, row: Transfer, decision: CopyDecision) -> TransferMove:
+    existed = row.failure is TransferFailureClass.DESTINATION_EXISTS and not row.may_overwrite
     if existed and decision.verdict is CopyVerdict.VERIFIED and not decision.proof:
         reason = "the destination exists, and only its size could be compared"
         return TransferMove(row.id, _T.COPIED, _T.FAILED, reason)
@@ -230,7 +230,7 @@ def _move(stageout: Stageout, place: SitePlace, row: Row[Any], decision: CopyDec
     )  # fmt: skip
 
 
-def _is_leftover(place: SitePlace, row: Row[Any], margin: timedelta) -> bool:
+def _is_leftover(place: SitePlace, row: Transfer, margin: timedelta) -> bool:
     """Tell whether the destination is a part of the file that an attempt of this transfer left when it was cut off.
 
     It is smaller than the file, and was written within the longest time of the last attempt that began to copy. A
@@ -241,9 +241,9 @@ def _is_leftover(place: SitePlace, row: Row[Any], margin: timedelta) -> bool:
     folder = row.destination_name.rpartition("/")[0]
     named = ((size, at) for name, size, at in place.listed(folder) if name == row.destination_name)
     size, at = next(named, (row.size, UNKNOWN_TIME))
-    return bool(size < row.size and row.began_at <= at <= row.began_at + copy_time(row.size) + margin)
+    return size < row.size and row.began_at <= at <= row.began_at + copy_time(row.size) + margin
 
 
-def _next_look(row: Row[Any], now: datetime) -> timedelta:
-    age: timedelta = now - row.moved_at
+def _next_look(row: Transfer, now: datetime) -> timedelta:
+    age = now - row.moved_at
     return min(max(SHORTEST_LOOK, age // 4 // SHORTEST_LOOK * SHORTEST_LOOK), LONGEST_LOOK)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, insert, select
 
 from include.errors import NightshiftError
 from include.fts.client.client import FtsClient
@@ -25,7 +25,7 @@ from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome
 from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.opening import Stageout
 from include.stageout.places.facts import ListedFile, SitePlace
-from include.stageout.requests import AT_ONCE, pieces
+from include.stageout.requests import AT_ONCE, pieces, update_rows
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import (
     stageout_archive,
@@ -35,6 +35,7 @@ from include.stageout.tables import (
     stageout_restores,
     stageout_transfers,
 )
+from include.stageout.transfers import Transfer
 
 _OUTCOME = FindingOutcome
 
@@ -206,7 +207,7 @@ _T, _J = TransferState, TransferJobState
 
 @dataclass(frozen=True, slots=True)
 class RetryReport:
-    """What one batch of the retry manager did.
+    """The work of one batch of the retry manager.
 
     Attributes:
         rows: Transfers that it took; 0: nothing is due.
@@ -239,17 +240,17 @@ def retry_waiting(stageout: Stageout, *, now: Callable[[], datetime], limit: int
     return RetryReport(len(waited.rows) + len(without.rows), len(moved), faults)
 
 
-def _credentials(stageout: Stageout, rows: Sequence[Row[Any]], now: datetime) -> tuple[list[Row[Any]], dict[str, str]]:
+def _credentials(stageout: Stageout, rows: Sequence[Transfer], now: datetime) -> tuple[list[Transfer], dict[str, str]]:
     """The rows whose credential can be used, and why those of users cannot."""
-    waiting: defaultdict[tuple[str, str, str], list[Row[Any]]] = defaultdict(list)
+    waiting: defaultdict[tuple[str, str | None, str, str], list[Transfer]] = defaultdict(list)
     for row in rows:
-        waiting[row.owner, row.source, row.destination].append(row)
-    usable: list[Row[Any]] = []
+        waiting[row.owner, row.fts, row.source, row.destination].append(row)
+    usable: list[Transfer] = []
     faults: dict[str, str] = {}
     clients: dict[FtsClient, FtsError | None] = {}
-    for (owner, *link), theirs in waiting.items():
+    for (owner, server, *link), theirs in waiting.items():
         try:
-            client = stageout.fts(server_of((link[0], link[1]), stageout.settings.fts), owner, *link)
+            client = stageout.fts(server or server_of((link[0], link[1]), stageout.settings.fts), owner, *link)
         except FtsError as error:
             faults[owner] = str(error)
             continue
@@ -272,7 +273,7 @@ def _fault(client: FtsClient, now: datetime) -> FtsError | None:
     return None
 
 
-def _wait_on(stageout: Stageout, claimed: ClaimedRows, usable: Collection[int], now: datetime) -> None:
+def _wait_on(stageout: Stageout, claimed: ClaimedRows[Transfer], usable: Collection[int], now: datetime) -> None:
     waits = {
         row.id: min(max((now - row.moved_at) / 4, SHORTEST_LOOK), LONGEST_LOOK)
         for row in claimed.rows if row.id not in usable
@@ -418,5 +419,4 @@ def _wake(connection: Connection, jobs: Sequence[int], now: datetime) -> None:
     """Let the monitor see to jobs now, if it has not claimed them."""
     columns = stageout_jobs.c
     free = (columns.state.in_([_J.SUBMITTED.value, _J.ACTIVE.value]), columns.claim.is_(None), columns.due_at > now)
-    for piece in pieces(sorted(set(jobs))):
-        connection.execute(update(stageout_jobs).where(columns.id.in_(piece), *free).values(due_at=now))
+    update_rows(connection, stageout_jobs, jobs, {"due_at": now}, *free)

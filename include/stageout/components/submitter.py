@@ -6,12 +6,11 @@ import errno
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, select, update
 
 from include.fts.client.client import BanOf, FtsClient
 from include.fts.client.jobs import Ban, JobName
@@ -40,21 +39,16 @@ from include.stageout.attempts.submission import (
     refused_wait,
     unclear_wait,
 )
-from include.stageout.claims import (
-    ClaimedRows,
-    claim_jobs,
-    claim_queue,
-    look_again,
-    release_dead,
-)
+from include.stageout.claims import ClaimedRows, claim_jobs, claim_queue, look_again, release_dead
 from include.stageout.errors import NO_SITE_URL, StageoutError
 from include.stageout.jobs import NewTransferJob, note_unclear, record_job, took_others, transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
 from include.stageout.opening import Stageout
-from include.stageout.requests import pieces
+from include.stageout.requests import rows_in
 from include.stageout.retry import SUBMISSION_FAILED, TransferFailureClass, failure_class
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_requests, stageout_transfers
+from include.stageout.transfers import Transfer, TransferJob
 
 MOST_QUEUES = 1000
 FIRST_LOOK = timedelta(seconds=10)
@@ -69,7 +63,7 @@ _T, _J = TransferState, TransferJobState
 
 @dataclass(frozen=True, slots=True)
 class SubmitReport:
-    """What one batch of the submitter did.
+    """The work of one batch of the submitter.
 
     Attributes:
         rows: Transfers and jobs that it took; 0: nothing is due.
@@ -110,7 +104,7 @@ class _Submission:
     server: str
     claim: str
     draft: DraftJob
-    rows: Mapping[int, Row[Any]]
+    rows: Mapping[int, Transfer]
     """As they were claimed."""
     tries: int
     """Earlier submissions without a clear reply."""
@@ -118,7 +112,7 @@ class _Submission:
 
 @dataclass
 class _SubmitBatch:
-    """One batch. What it learns of servers holds until its end."""
+    """A batch. What it learns of servers holds until its end."""
 
     stageout: Stageout
     now: Callable[[], datetime]
@@ -158,7 +152,7 @@ class _SubmitBatch:
 
     def _from_queue(self, queue: TransferQueue, wanted: int, held: timedelta) -> int:
         """Submit from one queue; how many transfers were taken."""
-        server = server_of(queue.link, self.stageout.settings.fts)
+        server = queue.fts or server_of(queue.link, self.stageout.settings.fts)
         reason = self._obstacle(queue, server, wanted)
         if reason is not None:
             self.held[reason] += 1
@@ -224,29 +218,26 @@ class _SubmitBatch:
         self._move(moves, claimed.claim)
         return len(claimed.rows)
 
-    def _submit_rows(self, queue: TransferQueue, server: str, client: FtsClient, claimed: ClaimedRows) -> None:
-        drafts = self._drafts(queue, claimed.rows, str(claimed.rows[0].activity), claimed.claim)
+    def _submit_rows(
+        self, queue: TransferQueue, server: str, client: FtsClient, claimed: ClaimedRows[Transfer]
+    ) -> None:
+        drafts = self._drafts(queue, claimed.rows, claimed.claim)
         rows = {row.id: row for row in claimed.rows}
         for draft in drafts:
             self._record(queue, server, client, draft, claimed.claim, rows)
 
-    def _drafts(
-        self, queue: TransferQueue, rows: Sequence[Row[Any]], activity: str, claim: str
-    ) -> tuple[DraftJob, ...]:
+    def _drafts(self, queue: TransferQueue, rows: Sequence[Transfer], claim: str) -> tuple[DraftJob, ...]:
         """The jobs of these transfers; those that can be in none are moved."""
         source, destination = map(self.stageout.sites.get, queue.link)
-        drafted = draft_jobs(rows, source, destination, activity=activity, workflows=self._workflows(rows))
+        drafted = draft_jobs(rows, source, destination, workflows=self._workflows(rows))
         self._move([_not_drafted(number, error) for number, error in drafted.refused.items()], claim)
         return drafted.jobs
 
-    def _workflows(self, rows: Sequence[Row[Any]]) -> dict[int, str]:
+    def _workflows(self, rows: Sequence[Transfer]) -> dict[int, str]:
         columns = stageout_requests.c
-        found: dict[int, str] = {}
+        query, requests = select(columns.id, columns.workflow), (row.request for row in rows)
         with reading(self.stageout.ledger) as connection:
-            for piece in pieces(sorted({row.request for row in rows})):
-                query = select(columns.id, columns.workflow).where(columns.id.in_(piece))
-                found |= {row.id: row.workflow for row in connection.execute(query)}
-        return found
+            return {row.id: row.workflow for row in rows_in(connection, query, columns.id, requests)}
 
     def _record(
         self,
@@ -255,7 +246,7 @@ class _SubmitBatch:
         client: FtsClient,
         draft: DraftJob,
         claim: str,
-        rows: Mapping[int, Row[Any]],
+        rows: Mapping[int, Transfer],
         tries: int = 0,
     ) -> None:
         name = client.job_name(secrets.token_hex(16))
@@ -276,7 +267,7 @@ class _SubmitBatch:
         except FtsError as error:
             self._failed(client, job, error)
         else:
-            self._accept(job.number, found, job.server, list(job.draft.files), job.claim)
+            self._accept(job.number, found, job.server, job.draft.files, job.claim)
 
     def _failed(self, client: FtsClient, job: _Submission, error: FtsError) -> None:
         self._faulty(job.server, error)
@@ -306,8 +297,8 @@ class _SubmitBatch:
         ledger, now = self.stageout.ledger, self.now()
         note_unclear(ledger, job.number, files, job.claim, tries=tries, wait=wait, reason=reason, now=now)
 
-    def _refused(self, row: Row[Any], outcome: SubmitOutcome, error: FtsError) -> TransferMove:
-        number = int(row.id)
+    def _refused(self, row: Transfer, outcome: SubmitOutcome, error: FtsError) -> TransferMove:
+        number = row.id
         if outcome is SubmitOutcome.NEEDS_CREDENTIAL and isinstance(error, CredentialNeeded):
             return _needs_credential(number, error)
         if outcome is SubmitOutcome.WAITS:
@@ -319,11 +310,11 @@ class _SubmitBatch:
         refused = errno.EACCES if outcome is SubmitOutcome.RETRIED else None
         return self._judged(row, FailureReason(None, refused, str(error)))
 
-    def _judged(self, row: Row[Any], failure: FailureReason) -> TransferMove:
+    def _judged(self, row: Transfer, failure: FailureReason) -> TransferMove:
         """By the rule of the failure's class."""
-        decision = self.stageout.retry(failure, int(row.retries), self.chance.random())
+        decision = self.stageout.retry(failure, row.retries, self.chance.random())
         kind = failure_class(failure)
-        return TransferMove(int(row.id), _T.CLAIMED, decision.to, decision.reason, decision.wait, failure=kind)
+        return TransferMove(row.id, _T.CLAIMED, decision.to, decision.reason, decision.wait, failure=kind)
 
     def _split(self, client: FtsClient, job: _Submission, why: str, tries: int = 0) -> None:
         """Submit each half as a job of its own: in the end the refused file is alone."""
@@ -341,7 +332,7 @@ class _SubmitBatch:
 
     # -- submissions of unknown outcome
 
-    def settle(self, claimed: ClaimedRows) -> None:
+    def settle(self, claimed: ClaimedRows[TransferJob]) -> None:
         """Ask FTS for jobs that may have arrived; submit those again, under the same sid, that did not."""
         self.rows += len(claimed.rows)
         for row in claimed.rows:
@@ -353,22 +344,19 @@ class _SubmitBatch:
                 wait = CREDENTIAL_LOOK if isinstance(error, CredentialNeeded) else OUTAGE_WAIT
                 look_again(self.stageout.ledger, stageout_jobs, {row.id: wait}, claimed.claim, now=self.now())
 
-    def _settle_job(self, row: Row[Any], claim: str) -> None:
+    def _settle_job(self, row: TransferJob, claim: str) -> None:
         if row.server in self.faults:
             raise self.faults[row.server]
         client = self.stageout.fts(row.server, row.owner, row.source, row.destination)
-        ours = [
-            transfer for transfer in transfers_of_jobs(self.stageout.ledger, [row.id])
-            if transfer.state == _T.CLAIMED.value and transfer.claim == claim
-        ]  # fmt: skip
+        ours = transfers_of_jobs(self.stageout.ledger, [row.id], Transfer, states=[_T.CLAIMED], claim=claim)
         if _is_known(client, row.fts_id):
-            self._accept(row.id, row.fts_id, row.server, [transfer.id for transfer in ours], claim)
+            self._accept(row.id, row.fts_id, row.server, (transfer.id for transfer in ours), claim)
         else:
             self._again(client, row, ours, claim)
 
-    def _again(self, client: FtsClient, row: Row[Any], ours: Sequence[Row[Any]], claim: str) -> None:
+    def _again(self, client: FtsClient, row: TransferJob, ours: Sequence[Transfer], claim: str) -> None:
         queue = TransferQueue.of_job(row)
-        drafts = self._drafts(queue, ours, row.activity, claim) if ours else ()
+        drafts = self._drafts(queue, ours, claim) if ours else ()
         if not drafts:
             self._refuse(row.id, [], claim, "none of its files is to be transferred any more")
             return
@@ -383,14 +371,14 @@ class _SubmitBatch:
         job = _Submission(row.id, name, queue, row.server, claim, most, rows, row.tries)
         beside = took_others(self.stageout.ledger, row.server, row.created_at - BEFORE)
         if row.tries >= (SUBMISSIONS if beside else ALL_SUBMISSIONS):
-            self._take_apart(client, job)
+            self._take_apart(client, job, row.reason)
         else:
             self._send(client, job)
 
-    def _take_apart(self, client: FtsClient, job: _Submission) -> None:
+    def _take_apart(self, client: FtsClient, job: _Submission, reason: str) -> None:
         """Submit the halves of a job that FTS fails with, and does not have; a file that is alone is tried later."""
         (first, *others) = job.draft.files
-        why = f"{SUBMISSION_FAILED}: {job.rows[first].reason}"
+        why = f"{SUBMISSION_FAILED}: {reason}"
         if others:
             # the next one without a clear reply is enough for a half
             self._split(client, job, why, SUBMISSIONS - 1)
@@ -399,26 +387,24 @@ class _SubmitBatch:
 
     # -- the ledger
 
-    def _accept(self, number: int, fts_id: str, server: str, transfers: Sequence[int], claim: str) -> None:
+    def _accept(self, number: int, fts_id: str, server: str, transfers: Iterable[int], claim: str) -> None:
         reason = f"in FTS job {fts_id} at {server}"
         moves = [TransferMove(transfer, _T.CLAIMED, _T.SUBMITTED, reason) for transfer in transfers]
-
-        def work(connection: Connection) -> int:
-            move = TransferJobMove(number, _J.SUBMITTING, _J.SUBMITTED, reason, FIRST_LOOK, fts_id)
-            if not move_jobs(connection, [move], StageoutComponent.SUBMITTER, now=self.now(), claim=claim):
-                return 0
-            return len(move_transfers(connection, moves, StageoutComponent.SUBMITTER, now=self.now(), claim=claim))
-
-        self.outcomes[_T.SUBMITTED.value] += writing(self.stageout.ledger, work)
+        job = TransferJobMove(number, _J.SUBMITTING, _J.SUBMITTED, reason, FIRST_LOOK, fts_id)
+        self._end_submission(job, moves, claim)
         self.jobs += 1
         self.unclear.taken(server)
 
     def _refuse(self, number: int, moves: Sequence[TransferMove], claim: str, why: FtsError | str) -> None:
+        self._end_submission(TransferJobMove(number, _J.SUBMITTING, _J.REFUSED, str(why)), moves, claim)
+
+    def _end_submission(self, job: TransferJobMove, moves: Sequence[TransferMove], claim: str) -> None:
+        """Move a job and its transfers, unless another process has the job by now."""
+        by, now = StageoutComponent.SUBMITTER, self.now()
+
         def work(connection: Connection) -> frozenset[int]:
-            move = TransferJobMove(number, _J.SUBMITTING, _J.REFUSED, str(why))
-            if not move_jobs(connection, [move], StageoutComponent.SUBMITTER, now=self.now(), claim=claim):
-                return frozenset()
-            return move_transfers(connection, moves, StageoutComponent.SUBMITTER, now=self.now(), claim=claim)
+            ours = move_jobs(connection, [job], by, now=now, claim=claim)
+            return move_transfers(connection, moves, by, now=now, claim=claim) if ours else ours
 
         self._count(moves, writing(self.stageout.ledger, work))
 

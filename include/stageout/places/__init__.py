@@ -1,1 +1,1 @@
-"""How stage-out reaches the storage of a site: by the protocols of its URLs."""
+"""Storages of sites, which stage-out reaches by the protocols of their URLs."""

@@ -5,40 +5,22 @@ from __future__ import annotations
 import errno
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
-
-from sqlalchemy import Row
+from dataclasses import replace
 
 from include.errors import NightshiftError
 from include.fts.states import FailureReason, FailureScope
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.places.facts import FileFacts, SitePlace
 from include.stageout.places.verify import CopyDecision, CopyEvidence, CopyLook, CopyVerdict, verify
+from include.stageout.transfers import TransferAtFts
 
 READ_IN_PASS = 64 << 20
 """Bytes of a file that a pass reads: at half a megabyte a second it is read before the pass has to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedFile:
-    """A copy that is judged: the row of its transfer, both logical names, and size and checksum as requested."""
-
-    id: int
-    source_name: str
-    destination_name: str
-    size: int | None
-    checksum: str | None
-
-    @classmethod
-    def of(cls, row: Row[Any]) -> CopiedFile:
-        """From the row of its transfer."""
-        return cls(row.id, row.source_name, row.destination_name, row.size, row.checksum)
-
-
 def judge_copies(
     site: RemoteSite,
-    files: Sequence[CopiedFile],
+    files: Sequence[TransferAtFts],
     *,
     destination: SitePlace,
     source: Callable[[int], SitePlace],
@@ -50,7 +32,7 @@ def judge_copies(
 
     Args:
         site: The destination of all of them.
-        files: Copies of any users from any sites.
+        files: Transfers of any users from any sites.
         destination: Its storage.
         source: Opens the storage that the source of a file is at, by the file's id; only called where the destination
             and the request do not decide.

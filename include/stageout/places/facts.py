@@ -22,7 +22,7 @@ from include.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class PlaceOptions:
-    """What is not needed for the protocols of a site is ignored.
+    """Options of a storage; those that its protocols do not need are ignored.
 
     Attributes:
         store: The store that the site's `store` names, opened with its key; for `s3:` URLs.
@@ -54,7 +54,7 @@ _NO_CHECKSUM = "00000000"
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What a storage reports of a file: its bytes, and `adler32:0a1b2c3d` or crc32c; None: it reports no checksum.
+    """A storage's report on a file: its bytes, and `adler32:0a1b2c3d` or crc32c; None: it reports no checksum.
 
     `modified`: when it was written; None where a look does not say.
     """
@@ -102,7 +102,7 @@ class SitePlace(Protocol):
 
 
 class UrlStorage(Protocol):
-    """As `SitePlace`, for the URLs of one protocol; `listed` has names relative to the folder."""
+    """The questions of `SitePlace` for URLs of one protocol; `listed` has names relative to the folder."""
 
     def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]: ...
 

@@ -97,10 +97,7 @@ class SimulatedStorage:
 
         sources = [url for url in urls if self._area is not None and is_below(url, self._area)]
         others = [url for url in urls if self._area is None or not is_below(url, self._area)]
-        return {
-            **self._batches("stat", sources, answers, sources=True),
-            **self._batches("stat", others, answers),
-        }
+        return {**self._batches("stat", sources, answers, sources=True), **self._batches("stat", others, answers)}
 
     def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]:
         return self._batches("remove", urls, lambda batch, _: dict.fromkeys(batch))

@@ -17,7 +17,7 @@ from include.stageout.places.facts import FileAnswer, FileFacts
 
 
 class CopyVerdict(Enum):
-    """What is known of a copy."""
+    """The result of a comparison."""
 
     VERIFIED = "verified"
     DIFFERS = "differs"
@@ -30,7 +30,7 @@ class CopyVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CopyEvidence:
-    """What is known of a file.
+    """The request, and the answers about a copy so far.
 
     Attributes:
         size: Bytes, as requested; None if unknown.
@@ -61,7 +61,7 @@ class CopyLook:
 
 @dataclass(frozen=True, slots=True)
 class CopyDecision:
-    """What is decided, and why.
+    """A verdict, and its reason.
 
     Attributes:
         reason: In the form of FTS, so that a failure has its class; for a verified copy, what was compared.

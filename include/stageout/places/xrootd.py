@@ -50,7 +50,7 @@ _PROCESSES = 4
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """What a command printed. ``number``: of the server's error; None without one, as where there is no connection."""
+    """The output of a command. ``number``: of the server's error; None without one, as where there is no connection."""
 
     code: int
     text: str

@@ -99,7 +99,7 @@ class RequestDocument(SentDocument):
     files: Annotated[tuple[FileDocument, ...], FailFast()] = Field(description=f"At most {MAX_FILES}")
 
     def to_request(self, owner: str, header: str | None) -> StageoutRequest:
-        """As the ledger takes it. Raises StageoutError, BODY_INVALID, without a key or with two."""
+        """Return it in the ledger's form. Raises StageoutError, BODY_INVALID, without a key or with two."""
         keys = {key for key in (self.key, header) if key is not None}
         if len(keys) != 1:
             what = "the header and the body have different keys" if keys else "it has no idempotency key"
@@ -293,7 +293,7 @@ RowNumber = Annotated[int, Path(ge=1, le=2**62)]
 
 
 class _Routes:
-    """What the paths do. Whatever asks the ledger runs in a thread."""
+    """Handlers of the paths. Whatever asks the ledger runs in a thread."""
 
     def __init__(self, site: Callable[[], Site]) -> None:
         self._site = site
@@ -306,31 +306,28 @@ class _Routes:
     ) -> ReceiptDocument:
         """Record transfers of up to 10,000 files, all or none. The same request again changes nothing."""
         body = await bounded_body(request)
-        work = partial(record, user=caller, body=body, key=idempotency_key, now=datetime.now(UTC))
-        receipt = await self._write(lambda: work(self._site()))
+        receipt = await self._write(lambda site, now: record(site, caller, body, idempotency_key, now=now))
         if receipt.repeated:
             response.status_code = 200
         return receipt
 
     async def kill(self, request: Request, caller: Caller) -> KilledDocument:
         """Kill transfers by their ids, or those of a workflow."""
-        work = partial(kill_chosen, user=caller, body=await bounded_body(request), now=datetime.now(UTC))
-        return await self._write(lambda: work(self._site().ledger))
+        body = await bounded_body(request)
+        return await self._write(lambda site, now: kill_chosen(site.ledger, caller, body, now=now))
 
     async def resubmit(self, request: Request, caller: Caller) -> ResubmittedDocument:
         """Make failed and killed transfers new again, by their ids, or those of a workflow."""
-        work = partial(resubmit_chosen, user=caller, body=await bounded_body(request), now=datetime.now(UTC))
-        return await self._write(lambda: work(self._site().ledger))
+        body = await bounded_body(request)
+        return await self._write(lambda site, now: resubmit_chosen(site.ledger, caller, body, now=now))
 
     async def close_workflow(self, caller: Caller, name: str, user: Name = None) -> ClosedDocument:
         """Close a workflow: it gets no further files. It cannot be opened again."""
-        work = partial(close, user=caller, asked=user, name=name, now=datetime.now(UTC))
-        return await self._write(lambda: work(self._site().ledger))
+        return await self._write(lambda site, now: close(site.ledger, caller, user, name, now=now))
 
     async def kill_workflow(self, caller: Caller, name: str, user: Name = None) -> KilledDocument:
         """Close a workflow, and kill its transfers."""
-        work = partial(kill_workflow, user=caller, asked=user, name=name, now=datetime.now(UTC))
-        return await self._write(lambda: work(self._site().ledger))
+        return await self._write(lambda site, now: kill_workflow(site.ledger, caller, user, name, now=now))
 
     async def transfers(
         self,
@@ -342,43 +339,45 @@ class _Routes:
     ) -> TransferPage:
         """Transfers, the newest first. A page may have few rows or none; the last one has no `after`."""
         wanted = query.seen_by(caller)
-        page = partial(list_transfers, wanted=wanted, after=after, limit=limit, archived=archived)
-        return await self._read(lambda: page(self._site().ledger))
+        return await self._read(
+            lambda ledger: list_transfers(ledger, wanted, after=after, limit=limit, archived=archived)
+        )
 
     async def transfer(self, caller: Caller, number: RowNumber) -> TransferHistory:
         """A transfer with its whole history and the reason of each move."""
-        return await self._read(lambda: questions.transfer(self._site().ledger, caller, number))
+        return await self._read(lambda ledger: questions.transfer(ledger, caller, number))
 
     async def summary(
         self, caller: Caller, query: Annotated[TransferQuery, Depends()], by: SummaryKey = SummaryKey.STATE
     ) -> TransferSummary:
         """Counts of transfers that are not archived, some seconds old; minutes, where counting takes long."""
         wanted = query.seen_by(caller)
-        return await self._read(lambda: questions.summary(self._site().ledger, self._remembered, wanted, by))
+        return await self._read(lambda ledger: questions.summary(ledger, self._remembered, wanted, by))
 
     async def workflows(self, caller: Caller, user: Name = None, after: Name = "") -> tuple[WorkflowStatus, ...]:
         """The workflows of a user, by name; `after`: the last name of the page before."""
         owner = questions.owner_of(caller, user) or caller.name
-        return await self._read(lambda: list_workflows(self._site().ledger, owner, after=after or ""))
+        return await self._read(lambda ledger: list_workflows(ledger, owner, after=after or ""))
 
     async def workflow(self, caller: Caller, name: str, user: Name = None) -> WorkflowSummary:
         """A workflow, and its files by state."""
         owner = questions.owner_of(caller, user) or caller.name
-        return await self._read(lambda: questions.workflow(self._site().ledger, owner, name))
+        return await self._read(lambda ledger: questions.workflow(ledger, owner, name))
 
     async def analytics(
         self, caller: Caller, user: Name = None, since: date | None = None, until: date | None = None
     ) -> Response:
         """Daily sums of archived transfers as CSV, from `since` to before `until`; default: the last 30 days."""
         owner, (first, last) = questions.owner_of(caller, user), questions.period(since, until, now=datetime.now(UTC))
-        lines = await self._read(lambda: export_csv(self._site().ledger, since=first, until=last, owner=owner))
+        lines = await self._read(lambda ledger: export_csv(ledger, since=first, until=last, owner=owner))
         return StreamingResponse(questions.parts(lines), media_type="text/csv; charset=utf-8", headers=HEADERS)
 
-    async def _read(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+    async def _read(self, work: Callable[[Engine], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: work(self._site().ledger))
 
-    async def _write(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writers, work)
+    async def _write(self, work: Callable[[Site, datetime], T]) -> T:
+        now = datetime.now(UTC)
+        return await asyncio.get_running_loop().run_in_executor(self._writers, lambda: work(self._site(), now))
 
 
 def _body(model: type[SentDocument]) -> dict[str, Any]:

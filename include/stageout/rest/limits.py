@@ -1,4 +1,4 @@
-"""How much one user may ask of the REST API: calls a second, and bytes of a body."""
+"""Limits of one user of the REST API: calls a second, and bytes of a body."""
 
 from __future__ import annotations
 

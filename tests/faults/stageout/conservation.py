@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
 from sqlalchemy import Row, select
 
 from include.ledger.engine import reading
@@ -54,9 +54,10 @@ class Account:
             moves: defaultdict[int, list[MoveRecord]] = defaultdict(list)
             job_moves: defaultdict[int, list[MoveRecord]] = defaultdict(list)
             for row in connection.execute(select(stageout_moves).order_by(stageout_moves.c.id)):
-                (job_moves if row.transfer is None else moves)[row.transfer or row.job].append(MoveRecord.from_row(row))
+                move = MoveRecord(row.state_before, row.state, row.component, row.reason, row.moved_at)
+                (job_moves if row.transfer is None else moves)[row.transfer or row.job].append(move)
         for row in archived.values():
-            moves[row.id] = [MoveRecord.from_json(document) for document in json.loads(row.history)]
+            moves[row.id] = list(TypeAdapter(tuple[MoveRecord, ...]).validate_json(row.history))
         return cls(alive, archived, moves, jobs, job_moves)
 
     def state(self, number: int) -> TransferState:

@@ -31,6 +31,7 @@ from include.stageout.jobs import NewTransferJob, record_job, transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
+from include.stageout.transfers import TransferAtFts
 from tests.fakes.transfers import NOW, recorded, states
 
 ROOT = Path(include.__path__[0]).parent
@@ -201,8 +202,8 @@ def test_a_job_has_the_claim_of_its_transfers_and_another_submitter_takes_both_o
     assert claim_jobs(ledger, TransferJobState.SUBMITTING, WORKER, limit=9, now=NOW).rows == ()
     over = claim_jobs(ledger, TransferJobState.SUBMITTING, StageoutWorker("worker-2"), limit=9, now=LATE)
     assert [(row.id, row.fts_id, row.files) for row in over.rows] == [(number, job.fts_id, 3)]
-    theirs = [(row.id, row.claim, row.claimed_by) for row in transfers_of_jobs(ledger, [number])]
-    assert theirs == [(one, over.claim, "worker-2") for one in ids]
+    theirs = transfers_of_jobs(ledger, [number], TransferAtFts, states=[CLAIMED], claim=over.claim)
+    assert [transfer.id for transfer in theirs] == ids
 
     def submitted(claim):
         def work(connection):

@@ -8,13 +8,14 @@ import zlib
 import pytest
 
 from include.settings.sites import ChecksumMode, RemoteSite
-from include.stageout.places.compare import CopiedFile, judge_copies
+from include.stageout.places.compare import judge_copies
 from include.stageout.places.facts import FileFacts, PlaceOptions
 from include.stageout.places.open import open_place
 from include.stageout.places.verify import CopyVerdict
 from include.storage.open import open_store
 from include.storage.options import Credentials
 from include.storage.s3 import MULTIPART_FROM_BYTES
+from tests.fakes.transfers import transfer
 
 ADLER32, CRC32C, READ_BACK, NONE = ChecksumMode
 A, B, ABSENT = "/store/user/ann/a b.root", "/store/user/ann/b.root", "/store/user/ann/none.root"
@@ -69,9 +70,9 @@ def test_the_store_refuses_for_every_file(s3_server, s3_store):
 def test_a_copy_in_an_object_store_is_verified_by_reading_it(place, s3_store):
     requested = f"adler32:{zlib.adler32(DATA):08x}"
     files = [
-        CopiedFile(1, "/store/temp/a", A, len(DATA), requested),
-        CopiedFile(2, "/store/temp/b", B, 0, "adler32:0a1b2c3d"),
-        CopiedFile(3, "/store/temp/c", ABSENT, 1, None),
+        transfer(id=1, source_name="/store/temp/a", destination_name=A, size=len(DATA), checksum=requested),
+        transfer(id=2, source_name="/store/temp/b", destination_name=B, size=0, checksum="adler32:0a1b2c3d"),
+        transfer(id=3, source_name="/store/temp/c", destination_name=ABSENT, size=1),
     ]
     decided = judge_copies(site_of(s3_store), files, destination=place, source=lambda _: place)
     assert {number: decision.verdict for number, decision in decided.items()} == {

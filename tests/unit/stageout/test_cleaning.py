@@ -8,8 +8,9 @@ import pytest
 
 from include.settings.sites import ChecksumMode
 from include.settings.stageout import StageoutSettings
-from include.stageout.findings import GIVEN_UP, SourceToClean, kept_because, removal_wait
+from include.stageout.findings import GIVEN_UP, kept_because, removal_wait
 from tests.fakes.places import site
+from tests.fakes.transfers import transfer
 
 SETTINGS = StageoutSettings.model_validate({"identities": {"robert": {"name": "b", "user": "bob"}}})
 PISA, BARI = site("pisa"), site("bari", clean=False)
@@ -18,7 +19,7 @@ PISA, BARI = site("pisa"), site("bari", clean=False)
 def file_of(**fields):
     plain = {"owner": "ann", "source": "pisa", "source_name": "/store/temp/user/ann/a.root", "destination": "bari",
              "destination_name": "/store/user/ann/a.root"}  # fmt: skip
-    return SourceToClean(**{**plain, **fields})
+    return transfer(**plain | fields)
 
 
 def kept(file=None, pisa=PISA, bari=BARI, settings=SETTINGS):
@@ -28,6 +29,7 @@ def kept(file=None, pisa=PISA, bari=BARI, settings=SETTINGS):
 def test_a_verified_copy_of_a_users_own_temporary_file_is_enough():
     assert kept() is None
     assert kept(file_of(owner="robert", source_name="/store/temp/user/bob/x/a.root")) is None
+    assert kept(file_of(fts="fts_default")) == "a task of a DAG asked for the copy: its source stays"
     elsewhere = StageoutSettings(temporary_name_space="/{user}.tmp")
     assert kept(file_of(source_name="/store/temp/ann.tmp/a"), settings=elsewhere) is None
 

@@ -16,6 +16,8 @@ branch_labels = None
 depends_on = None
 
 schema = sa.MetaData(naming_convention=NAMING)
+ROW_OPTIONS = {**TABLE_OPTIONS, "sqlite_autoincrement": True}
+"""An id is never used again, also on SQLite: the archive has those of rows that are deleted."""
 
 
 def upgrade() -> None:
@@ -394,7 +396,7 @@ sa.Table(
     sa.UniqueConstraint("owner", "key"),
     sa.Index(None, "created_at"),
     sa.Index(None, "workflow", "owner"),
-    **TABLE_OPTIONS,
+    **ROW_OPTIONS,
 )  # fmt: skip
 sa.Table(
     "stageout_queues", schema,
@@ -405,9 +407,12 @@ sa.Table(
     sa.Column("destination", exact(128), nullable=False),
     sa.Column("activity", exact(128), nullable=False),
     sa.Column("kind", exact(16), nullable=False),
+    sa.Column("fts", exact(128)),
+    sa.Column("verify", exact(8)),
+    sa.Column("priority", sa.Integer),
     sa.UniqueConstraint("digest"),
     sa.Index(None, "owner"),
-    **TABLE_OPTIONS,
+    **ROW_OPTIONS,
 )  # fmt: skip
 sa.Table(
     "stageout_jobs", schema,
@@ -428,7 +433,7 @@ sa.Table(
     sa.Column("moved_at", UtcTime, nullable=False),
     sa.UniqueConstraint("fts_id"),
     sa.Index(None, "state", "due_at"),
-    **TABLE_OPTIONS,
+    **ROW_OPTIONS,
 )  # fmt: skip
 sa.Table(
     "stageout_blocks", schema,
@@ -450,7 +455,7 @@ sa.Table(
     sa.Index(None, "digest", "state"),
     sa.Index(None, "owner", "workflow"),
     sa.Index(None, "state", "due_at"),
-    **TABLE_OPTIONS,
+    **ROW_OPTIONS,
 )  # fmt: skip
 sa.Table(
     "stageout_transfers", schema,
@@ -486,7 +491,7 @@ sa.Table(
     sa.Index(None, "source_name", mysql_length=255),
     sa.Index(None, "state", "due_at"),
     sa.Index(None, "state", "queue", "due_at"),
-    **TABLE_OPTIONS,
+    **ROW_OPTIONS,
 )  # fmt: skip
 sa.Table(
     "stageout_moves", schema,
@@ -500,7 +505,7 @@ sa.Table(
     sa.Column("moved_at", UtcTime, nullable=False),
     sa.Index(None, "job"),
     sa.Index(None, "transfer"),
-    **TABLE_OPTIONS,
+    **ROW_OPTIONS,
 )  # fmt: skip
 sa.Table(
     "stageout_archive", schema,
@@ -542,7 +547,7 @@ sa.Table(
     sa.Column("killed_at", UtcTime),
     sa.UniqueConstraint("digest"),
     sa.Index(None, "closed_at"),
-    **TABLE_OPTIONS,
+    **ROW_OPTIONS,
 )  # fmt: skip
 sa.Table(
     "stageout_catalogue", schema,
@@ -558,7 +563,7 @@ sa.Table(
     sa.UniqueConstraint("digest"),
     sa.Index(None, "block"),
     sa.Index(None, "dataset"),
-    **TABLE_OPTIONS,
+    **ROW_OPTIONS,
 )  # fmt: skip
 sa.Table(
     "stageout_analytics", schema,
@@ -581,13 +586,19 @@ sa.Table(
     sa.UniqueConstraint("digest"),
     sa.Index(None, "day"),
     sa.Index(None, "owner", "workflow"),
-    **TABLE_OPTIONS,
+    **ROW_OPTIONS,
 )  # fmt: skip
 sa.Table(
     "stageout_restores", schema,
     sa.Column("since", UtcTime, primary_key=True),
     sa.Column("noted_at", UtcTime, nullable=False),
     sa.Column("noted_by", exact(128), nullable=False),
+    **TABLE_OPTIONS,
+)  # fmt: skip
+sa.Table(
+    "stageout_passes", schema,
+    sa.Column("component", exact(16), primary_key=True),
+    sa.Column("began_at", UtcTime, nullable=False),
     **TABLE_OPTIONS,
 )  # fmt: skip
 sa.Table(
@@ -603,5 +614,5 @@ sa.Table(
     sa.Column("reason", long_text(), nullable=False),
     sa.Column("outcome", exact(16), nullable=False),
     sa.Index(None, "found_at"),
-    **TABLE_OPTIONS,
+    **ROW_OPTIONS,
 )  # fmt: skip

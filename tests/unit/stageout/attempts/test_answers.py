@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +17,7 @@ from include.stageout.attempts.answers import (
 )
 from include.stageout.retry import exponential
 from include.stageout.states import TRANSFER_MOVES, StageoutComponent, TransferState
-from tests.fakes.transfers import NOW
+from tests.fakes.transfers import NOW, transfer
 
 OPEN, OVERWRITING = JobAnswer(False, False, False), JobAnswer(True, False, False)
 ENDED = JobAnswer(False, True, False)
@@ -38,19 +37,7 @@ def judge_at(now):
 
 
 def row(state=T.SUBMITTED, **fields):
-    return SimpleNamespace(
-        **{
-            "id": 7,
-            "state": state.value,
-            "retries": 0,
-            "size": 10,
-            "checksum": None,
-            "failure": None,
-            "may_write_until": None,
-            "began_at": None,
-            **fields,
-        }
-    )
+    return transfer(state=state, **fields)
 
 
 @pytest.mark.parametrize(

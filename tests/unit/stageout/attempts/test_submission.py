@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,21 +15,19 @@ from include.fts.errors import FtsError
 from include.stageout.attempts.submission import SubmitOutcome, compared_by_fts, draft_jobs, outcome_of
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL
 from tests.fakes.transferloop import ADLER32, mock_site
+from tests.fakes.transfers import transfer
 
 PISA, BARI = mock_site("pisa"), mock_site("bari")
 V, O = VerifyChecksum, SubmitOutcome  # noqa: E741 - outcomes
 
 
 def row(number, **fields):
-    plain = {
-        "id": number, "request": 1, "source_name": f"/store/temp/{number}", "destination_name": f"/store/{number}",
-        "size": 10, "checksum": ADLER32, "may_overwrite": False, "user_job": None,
-    }  # fmt: skip
-    return SimpleNamespace(**{**plain, **fields})
+    names = {"source_name": f"/store/temp/{number}", "destination_name": f"/store/{number}"}
+    return transfer(id=number, checksum=ADLER32, **names | fields)
 
 
 def drafted(rows, source=PISA, destination=BARI):
-    return draft_jobs(rows, source, destination, activity="default", workflows={1: "workflow"})
+    return draft_jobs(rows, source, destination, workflows={1: "workflow"})
 
 
 def test_what_may_overwrite_is_not_in_one_job_with_what_may_not():
@@ -66,7 +63,7 @@ def test_fts_compares_what_the_sites_report(source, destination, declared, expec
 def test_the_metadata_of_a_job_fit_whatever_the_names_are():
     rows = [row(number, request=number, user_job=f"{number}é" * 40) for number in range(100)]
     workflows = {number: f"{number}€" * 60 for number in range(100)}
-    (draft,) = draft_jobs(rows, PISA, BARI, activity="default", workflows=workflows).jobs
+    (draft,) = draft_jobs(rows, PISA, BARI, workflows=workflows).jobs
     job = draft.job(2**60, "ö" * 128, timedelta(hours=5))
     assert len(json.dumps(job.params.metadata).encode()) <= MOST_JOB_METADATA
     assert job.params.metadata["workflows"]
