@@ -112,8 +112,7 @@ def _thaw(site: Site, params: Mapping[str, Any], who: str) -> str:
 
 
 def _redo(site: Site, params: Mapping[str, Any], who: str) -> str:
-    from include.nightlies.removal.undo import redo
-    from include.nightlies.removal.undo_plan import Wish
+    from include.nightlies.removal.undo import Wish, redo
 
     projects, platforms = (tuple(params.get(name) or ()) for name in ("projects", "platforms"))
     slot, build_id = _required(params, "slot"), _required(params, "build_id")

@@ -18,8 +18,8 @@ from include.cli.repository.open import AsJson, holder, open_site, printable, re
 
 if TYPE_CHECKING:
     from include.cli.airflow_connections import Snapshot
-    from include.nightlies.removal.retention_plan import RemovedBuilds, RetentionPlan
-    from include.nightlies.removal.undo_plan import Wish
+    from include.nightlies.removal.retention import RemovedBuilds, RetentionPlan
+    from include.nightlies.removal.undo import Wish
 
 SlotName = Annotated[str, typer.Option(help="Slot of the site configuration.")]
 BuildId = Annotated[str, typer.Option("--build", help="The id of the build, as its index has it.")]
@@ -48,14 +48,13 @@ def undo(
     """
     from include.nightlies.attempt import Attempt
     from include.nightlies.errors import UndoRefused
-    from include.nightlies.removal.undo import plan_undo
+    from include.nightlies.removal.undo import Replacement, plan_undo
     from include.nightlies.removal.undo import undo as do_it
-    from include.nightlies.removal.undo_plan import Instead
     from include.settings.load import load
     from include.settings.secrets import EnvSecrets
     from include.site.site import Site
 
-    instead = Instead.PREDECESSOR if predecessor else Instead.NOTHING
+    instead = Replacement.PREDECESSOR if predecessor else Replacement.NOTHING
     wish = replace(_wish(slot, build, reason, project, platform), instead=instead, move_links=move_links)
     site = Site(load(), EnvSecrets())
     if not yes:
@@ -95,8 +94,7 @@ def retention(
 
     What goes, goes in one revision. A backfill may install it again.
     """
-    import json
-
+    from include.json_values import to_json
     from include.nightlies.attempt import Attempt
     from include.nightlies.removal.retention import plan_retention, remove_expired
 
@@ -105,7 +103,7 @@ def retention(
         plan = plan_retention(site, slot, now=_now())
         done = remove_expired(site, Attempt(f"by hand/{holder()}", holder(), 1, _now), plan) if apply else None
     if as_json:
-        typer.echo(json.dumps(plan.to_json() | {"applied": done.to_json() if done else None}, indent=1))
+        typer.echo(json.dumps(plan.to_json() | {"applied": to_json(done) if done else None}, indent=1))
         return
     _show(plan)
     if done is None:
@@ -147,7 +145,7 @@ def _outcome(done: RemovedBuilds) -> str:
 
 
 def _wish(slot: str, build: str, reason: str, project: list[str] | None, platform: list[str] | None) -> Wish:
-    from include.nightlies.removal.undo_plan import Wish
+    from include.nightlies.removal.undo import Wish
 
     return Wish(slot, build, reason, tuple(project or ()), tuple(platform or ()))
 

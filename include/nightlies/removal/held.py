@@ -19,7 +19,6 @@ from include.cvmfs.format.paths import ancestors, is_below, link_target, parent_
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.nightlies.records import builds
-from include.nightlies.removal.retention_plan import HeldByTag
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.destinations import build_directories, build_of_directory, build_of_tag
 from include.nightlies.rules.passes import began_by_itself
@@ -36,6 +35,23 @@ LATE = timedelta(days=3)
 _PUBLISHED = (ChangeKind.TREE, ChangeKind.LINK, ChangeKind.MOVED)
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldByTag:
+    """A tag and what its revision holds of the slot. `names`: the directories of the builds that it is for.
+
+    `builds`: all that it holds; `only`: those of them that the current revision does not hold any more. `goes`: whether
+    the repository's rule for tags takes it away, `reason`: why, or why not.
+    """
+
+    name: str
+    revision: int
+    names: tuple[str, ...]
+    builds: tuple[str, ...]
+    only: tuple[str, ...]
+    goes: bool
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,19 +104,14 @@ def link_digest(fqrn: str, destination: str, *, target: str, root: str) -> str:
     return _digest("link", fqrn, destination, target, root)
 
 
-def undo_digest(fqrn: str, build: str, lines: Iterable[Sequence[str]]) -> str:
-    """SHA-256 of what undoing a build does: each line names a place, what it has, and what comes instead."""
-    return _digest("undo", fqrn, build, *(json.dumps(list(line)) for line in sorted(map(tuple, lines))))
+def removal_digest(kind: QuestionKind, fqrn: str, name: str, lines: Iterable[Sequence[str]]) -> str:
+    """SHA-256 of what undoing a build or retention does: each line has a path, its content, and what comes instead."""
+    return _digest(kind.value, fqrn, name, *(json.dumps(list(line)) for line in sorted(map(tuple, lines))))
 
 
 def rollback_digest(fqrn: str, before: str, after: str, tags: Iterable[str]) -> str:
     """SHA-256 of going back from one root to another, and of the tags that go with it."""
     return _digest("rollback", fqrn, before, after, *sorted(tags))
-
-
-def retention_digest(fqrn: str, slot: str, builds: Iterable[Sequence[str]]) -> str:
-    """SHA-256 of the removal of these builds of a slot: each names its directory and what it holds."""
-    return _digest("retention", fqrn, slot, *(json.dumps(list(build)) for build in sorted(map(tuple, builds))))
 
 
 def question_digest(bound: Iterable[Bound]) -> str:
