@@ -1,32 +1,33 @@
-"""Values to JSON and back, by their types: fields of a dataclass become keys, and unknown keys are ignored."""
+"""Values to JSON and back, and from rows of the ledger, by the types of their fields."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self
 
 from pydantic import PlainSerializer, TypeAdapter
-
-T = TypeVar("T")
 
 Time = Annotated[datetime, PlainSerializer(datetime.isoformat)]
 """A time that is written with its offset in digits, `+00:00`."""
 
 
-def to_json(value: object) -> Any:
-    """Return the value as what `json.dumps` takes."""
-    kind: Any = type(value)
-    return _adapter(kind).dump_python(value, mode="json")
+_adapter: Callable[[type], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
-def from_json(kind: type[T], value: object) -> T:
-    """Return the value that `to_json` wrote. Raises ValueError for another shape."""
-    own: Any = kind
-    read: T = _adapter(own).validate_python(value)
-    return read
+class JsonValue:
+    """Base of dataclasses that cross XCom, a file or the ledger. Fields become keys; unknown keys are ignored."""
 
+    __slots__ = ()
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+    def to_json(self) -> dict[str, Any]:
+        """Return what `json.dumps` takes."""
+        document: dict[str, Any] = _adapter(type(self)).dump_python(self, mode="json")
+        return document
+
+    @classmethod
+    def from_json(cls, value: Mapping[Any, Any]) -> Self:
+        """Read what `to_json` wrote, or a row with these columns. Raises ValueError for another shape."""
+        read: Self = _adapter(cls).validate_python(dict(value))
+        return read

@@ -166,7 +166,6 @@ class RemoveExpiredOperator(RemovalOperator):
     def remove(self, context: Context, site: Site, attempt: Attempt) -> Done | Waiting:  # noqa: ARG002
         from include.cvmfs.errors import CollectionRunning
         from include.gateway.errors import PathBusy
-        from include.json_values import to_json
         from include.nightlies.removal.retention import RetentionPlan, remove_expired, require_retention_approved
 
         done, busy = {}, dict[str, PathBusy | CollectionRunning]()
@@ -175,7 +174,7 @@ class RemoveExpiredOperator(RemovalOperator):
             require_retention_approved(site, plan, attempt.run)
         for plan in plans:
             try:
-                done[plan.slot] = to_json(remove_expired(site, attempt, plan))
+                done[plan.slot] = remove_expired(site, attempt, plan).to_json()
             except (PathBusy, CollectionRunning) as error:
                 busy[plan.slot] = error
         return Waiting(busy) if busy else Done(done)
@@ -228,13 +227,12 @@ class RollBackOperator(RemovalOperator):
         self.preview = preview
 
     def remove(self, context: Context, site: Site, attempt: Attempt) -> Done | Waiting:
-        from include.json_values import from_json, to_json
         from include.nightlies.removal.rollback import require_rollback_approved, roll_back
         from include.nightlies.removal.rollback_preview import SeenRollback
 
-        wished, seen = bool(context["params"]["approval"]), from_json(SeenRollback, self.preview)
+        wished, seen = bool(context["params"]["approval"]), SeenRollback.from_json(self.preview)
         require = partial(require_rollback_approved, site, run=attempt.run, wished=wished)
-        return Done(to_json(roll_back(site, attempt, rollback_wish_of(context), seen=seen, require=require)))
+        return Done(roll_back(site, attempt, rollback_wish_of(context), seen=seen, require=require).to_json())
 
 
 class RecordRollbackOperator(NightshiftOperator):
@@ -253,14 +251,10 @@ class RecordRollbackOperator(NightshiftOperator):
         self.done = done
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from include.json_values import from_json, to_json
         from include.nightlies.removal.rollback import RolledBack, record_rollback
 
-        done = from_json(RolledBack, self.done)
-        told: dict[str, Any] = to_json(
-            record_rollback(self.site(), attempt_of(context), done, context["params"]["reason"])
-        )
-        return told
+        done = RolledBack.from_json(self.done)
+        return record_rollback(self.site(), attempt_of(context), done, context["params"]["reason"]).to_json()
 
 
 class ReportRollbackOperator(NightshiftOperator):

@@ -94,7 +94,6 @@ def retention(
 
     What goes, goes in one revision. A backfill may install it again.
     """
-    from include.json_values import to_json
     from include.nightlies.attempt import Attempt
     from include.nightlies.removal.retention import plan_retention, remove_expired
 
@@ -103,7 +102,7 @@ def retention(
         plan = plan_retention(site, slot, now=_now())
         done = remove_expired(site, Attempt(f"by hand/{holder()}", holder(), 1, _now), plan) if apply else None
     if as_json:
-        typer.echo(json.dumps(plan.to_json() | {"applied": to_json(done) if done else None}, indent=1))
+        typer.echo(json.dumps(plan.to_json() | {"applied": done.to_json() if done else None}, indent=1))
         return
     _show(plan)
     if done is None:

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC
 from enum import StrEnum
 from typing import Annotated, Any
@@ -80,32 +80,8 @@ class ProvenanceRecord:
         return f"{folder_of(self.path)}/{self.revision}-{run}.json"
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "repository": self.repository,
-            "path": self.path,
-            "revision": self.revision,
-            "run_id": self.run_id,
-            "holder": self.holder,
-            "publisher": self.publisher,
-            "key_id": self.key_id,
-            "published_at": self.published_at.astimezone(UTC).isoformat(timespec="microseconds"),
-            "root_hash": self.root_hash,
-            "nested_hash": self.nested_hash,
-            "changeset": self.changeset,
-            "source": self.source,
-            "artifact_sha256": self.artifact_sha256,
-            "slot": self.slot,
-            "build_id": self.build_id,
-            "project": self.project,
-            "platform": self.platform,
-            "kind": self.kind,
-            "came_from": self.came_from,
-            "from_build": self.from_build,
-            "leads_to": self.leads_to,
-            "before": self.before,
-            "reason": self.reason,
-        }
+        at = self.published_at.astimezone(UTC).isoformat(timespec="microseconds")
+        return {"format": FORMAT, **asdict(self), "published_at": at}
 
 
 @dataclass(frozen=True, slots=True)

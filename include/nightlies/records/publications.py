@@ -161,7 +161,7 @@ def publication(bind: Bind, key: PublicationKey) -> Publication | None:
     """The publication of that key, or None."""
     with reading(bind) as connection:
         row = connection.execute(_joined().where(*_is(key))).mappings().first()
-    return None if row is None else Publication.from_row(row)
+    return None if row is None else Publication.from_json(row)
 
 
 def publications_of_run(bind: Bind, run_id: str) -> tuple[Publication, ...]:
@@ -365,13 +365,13 @@ def _joined() -> Any:
 
 
 def _found(connection: Connection, key: PublicationKey) -> Publication:
-    return Publication.from_row(connection.execute(_joined().where(*_is(key))).mappings().one())
+    return Publication.from_json(connection.execute(_joined().where(*_is(key))).mappings().one())
 
 
 def _all(bind: Bind, query: Any) -> tuple[Publication, ...]:
     with reading(bind) as connection:
         rows: Sequence[RowMapping] = connection.execute(query).mappings().all()
-    return tuple(Publication.from_row(row) for row in rows)
+    return tuple(Publication.from_json(row) for row in rows)
 
 
 def _published(connection: Connection, publication: Publication, platform: ColumnElement[bool]) -> list[str]:

@@ -9,6 +9,7 @@ from enum import Enum
 
 from sqlalchemy import Connection, RowMapping, exists, func, insert, or_, select, update
 
+from include.json_values import JsonValue
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.records.tables import artifacts, builds, publications, quality
 from include.nightlies.records.undos import of_build
@@ -35,7 +36,7 @@ class QualityVerdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class QualityRecord:
+class QualityRecord(JsonValue):
     """One suite in one run. `reason`: its first fault, or why there is nothing to report; `faults`: how many there are.
 
     `accepted`: why a person accepted the faults, "" if they were not accepted. `build_date`, `fault_rows`: the date of
@@ -233,9 +234,4 @@ def _records(bind: Bind, *where: object) -> list[QualityRecord]:
 
 
 def _record(row: RowMapping) -> QualityRecord:
-    typed = {
-        "suite": Suite(row["suite"]),
-        "verdict": QualityVerdict(row["verdict"]),
-        "fault_rows": tuple(row["fault_rows"] or ()),
-    }
-    return QualityRecord(**{name: row[name] for name in QualityRecord.__dataclass_fields__} | typed)
+    return QualityRecord.from_json({**row, "fault_rows": row["fault_rows"] or ()})

@@ -18,6 +18,7 @@ from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS, Tag
 from include.cvmfs.format.paths import ancestors, is_below, link_target, parent_of
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
+from include.json_values import JsonValue
 from include.nightlies.records import builds
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.destinations import build_directories, build_of_directory, build_of_tag
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class HeldByTag:
+class HeldByTag(JsonValue):
     """A tag and what its revision holds of the slot. `names`: the directories of the builds that it is for.
 
     `builds`: all that it holds; `only`: those of them that the current revision does not hold any more. `goes`: whether

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import ClassVar
 
 from include.cvmfs.format.catalog import NestedRef
+from include.json_values import JsonValue
 from include.nightlies.attempt import Attempt
 from include.nightlies.records import links as linked
 from include.nightlies.records import questions
@@ -159,7 +160,7 @@ class MovedLink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
+class Removal(JsonValue):
     """What would be taken back from which revision. `notes`: what to know of it; `refused`: why it must not be done."""
 
     kind: ClassVar[QuestionKind]

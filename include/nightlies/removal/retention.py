@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.paths import common_top, is_below
 from include.cvmfs.revision.revision import Revision
-from include.json_values import Time, from_json, to_json
+from include.json_values import JsonValue, Time
 from include.nightlies.attempt import Attempt
 from include.nightlies.removal.held import BuildReader, HeldByTag
 from include.nightlies.removal.removal import ChangedPath, Content, Removal, ask, record, require_approved
@@ -77,7 +77,7 @@ class RetentionPlan(Removal):
             "remove": len(self.expired),
             "bytes": self.bytes,
             "builds": [_flat(decision) for decision in self.decisions],
-            "tags": [to_json(tag) for tag in self.tags],
+            "tags": [tag.to_json() for tag in self.tags],
             "notes": list(self.notes),
         }
 
@@ -85,11 +85,11 @@ class RetentionPlan(Removal):
     def from_json(cls, value: Mapping[str, Any]) -> RetentionPlan:
         """Read what `to_json` wrote. Raises KeyError or ValueError for another shape."""
         decisions = [{**build, "build": {**build, "key": build}} for build in value["builds"]]
-        return from_json(cls, {**value, "decisions": decisions})
+        return super(RetentionPlan, cls).from_json({**value, "decisions": decisions})
 
 
 @dataclass(frozen=True, slots=True)
-class RemovedBuilds:
+class RemovedBuilds(JsonValue):
     """Outcome of a plan, by the directories of its builds. `revision`: in which builds went, None: none was made.
 
     `absent`: what an earlier try had removed; `kept`: what stayed after all, and why.
@@ -225,7 +225,7 @@ class _Judged:
 
 
 def _flat(decision: RetentionDecision) -> dict[str, Any]:
-    build = to_json(decision.build)
+    build = decision.build.to_json()
     key = build.pop("key")
     return {**key, **build, "remove": decision.remove, "reason": decision.reason}
 

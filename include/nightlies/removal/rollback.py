@@ -18,6 +18,7 @@ from include.cvmfs.format.history import TRUNK_PREVIOUS
 from include.cvmfs.revision.diff import Difference, diff
 from include.cvmfs.revision.needed_objects import KnownRoot, back_from
 from include.cvmfs.revision.revision import Revision
+from include.json_values import JsonValue
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import PREVIEW_OUTDATED
 from include.nightlies.records import links as linked
@@ -46,7 +47,7 @@ def _ignore(_: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class RolledBack:
+class RolledBack(JsonValue):
     """A rollback that was made: from one revision to the content of another, as ``revision`` with the root ``root``."""
 
     repository: str
@@ -58,7 +59,7 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedRollback:
+class RecordedRollback(JsonValue):
     """What was recorded in the ledger: artifacts that count as undone, those that no longer do, links and tags."""
 
     undone: int

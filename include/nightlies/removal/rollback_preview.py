@@ -16,7 +16,7 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.paths import is_below, link_target, name_of, path_and_above
 from include.cvmfs.revision.diff import Difference, DifferingEntry, diff
 from include.cvmfs.revision.revision import Revision
-from include.json_values import to_json
+from include.json_values import JsonValue
 from include.ledger.engine import Bind
 from include.nightlies.errors import ROLLBACK_REFUSED
 from include.nightlies.records import builds
@@ -141,7 +141,7 @@ class RollbackWish:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenRollback:
+class SeenRollback(JsonValue):
     """What a preview showed, and what a rollback is bound to: both roots, and the tags that go."""
 
     from_root: str
@@ -245,7 +245,7 @@ class RollbackPreview(Removal):
             "repository": self.repository,
             "from_revision": self.revision,
             "to_revision": self.plan.tag.revision,
-            **to_json(self.seen),
+            **self.seen.to_json(),
             "changes_nothing": self.changes_nothing,
             "lines": list(self.lines()),
         }

@@ -6,14 +6,13 @@ Each pass is a run of the slot's DAG; the reasons are in docs/decisions/0016-a-r
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from include.errors import NightshiftError
+from include.json_values import JsonValue, Time
 from include.nightlies.rules.build_date import resolve_build_date
 from include.settings.model import Begins, Slot
 
@@ -107,7 +106,7 @@ class Turn(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(JsonValue):
     """One run of a night: its `number` from 1 on, and the id of the run that began the night.
 
     `until`: when the night ends, whatever the index lists; None: at once. `after`: when this pass begins to look, where
@@ -116,22 +115,8 @@ class Pass:
 
     first: str
     number: int = 1
-    until: datetime | None = None
-    after: datetime | None = None
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Pass:
-        return cls(
-            str(value["first"]), int(value["number"]), _instant(value.get("until")), _instant(value.get("after"))
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "first": self.first,
-            "number": self.number,
-            "until": self.until.isoformat() if self.until else None,
-            "after": self.after.isoformat() if self.after else None,
-        }
+    until: Time | None = None
+    after: Time | None = None
 
     def run_id(self, build_date: date, number: int | None = None) -> str:
         """The id of the run of this pass, or of another of the same night; the same for all that ask."""
@@ -248,7 +233,3 @@ def _at(day: date, at: time, zone: ZoneInfo, fold: int) -> datetime:
 
 def _minute(instant: datetime) -> str:
     return instant.isoformat(" ", "minutes")
-
-
-def _instant(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None

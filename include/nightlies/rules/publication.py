@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
-
-from sqlalchemy import RowMapping
 
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.paths import MOST_LINKS, link_target
 from include.cvmfs.revision.revision import Revision
+from include.json_values import JsonValue
 from include.nightlies.rules.states import Phase, Skip, State
 
 
@@ -105,7 +104,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(JsonValue):
     """One row of the ledger: what became of one destination in one run.
 
     `code`: of the error that ended it. `blocked_by`: the artifact
@@ -150,12 +149,6 @@ class Publication:
     skip_reason: Skip | None = None
     blocked_by: str | None = None
     holder: str | None = None
-
-    @classmethod
-    def from_row(cls, row: RowMapping) -> Publication:
-        values = {column.name: row[column.name] for column in fields(cls)}
-        skip = None if row["skip_reason"] is None else Skip(row["skip_reason"])
-        return cls(**{**values, "state": State(row["state"]), "phase": Phase(row["phase"]), "skip_reason": skip})
 
     @property
     def key(self) -> PublicationKey:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from include.cvmfs.format.paths import MOST_LINKS, ancestors
-from include.json_values import Time
+from include.json_values import JsonValue, Time
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import WEEKDAYS
 from include.settings.retention import Retention
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBuild:
+class HeldBuild(JsonValue):
     """A build as the repository holds it, in a `directory` of its own. Size in bytes.
 
     `dated`: whether the date of `key` is known; otherwise it is the day of the last change. `changed_at`: when

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import datetime as dt
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import date
 from typing import Any
 
+from include.json_values import JsonValue
 from include.nightlies.rules.publication import Publication, PublicationKey
 
 
 @dataclass(frozen=True, slots=True)
-class Night:
+class Night(JsonValue):
     """Which build a run installs. `run` names the run in the ledger, `reason` where the date came from.
 
     `number`: which pass of its night the run is; `earlier`: the names of the passes before it. Only the `last` one
@@ -20,7 +21,7 @@ class Night:
 
     run: str
     slot: str
-    date: date
+    date: dt.date
     reason: str
     projects: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
@@ -30,41 +31,15 @@ class Night:
     last: bool = True
     without: tuple[str, ...] = ()
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Night:
-        return cls(
-            run=value["run"],
-            slot=value["slot"],
-            date=date.fromisoformat(value["date"]),
-            reason=value["reason"],
-            projects=tuple(value["projects"]),
-            platforms=tuple(value["platforms"]),
-            dry_run=bool(value["dry_run"]),
-            number=int(value.get("number", 1)),
-            earlier=tuple(value.get("earlier", ())),
-            last=bool(value.get("last", True)),
-            without=tuple(value.get("without", ())),
-        )
-
     def to_json(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "slot": self.slot,
-            "date": self.date.isoformat(),
-            "reason": self.reason,
-            "projects": list(self.projects),
-            "platforms": list(self.platforms),
-            "dry_run": self.dry_run,
-            "number": self.number,
-            "earlier": list(self.earlier),
-            "last": self.last,
-            # what was added later is left out while it is empty
-            **({"without": list(self.without)} if self.without else {}),
-        }
+        value = JsonValue.to_json(self)
+        if not self.without:
+            del value["without"]  # what was added later is left out while it is empty
+        return value
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Item(JsonValue):
     """One tree to publish: where it comes from and where it goes. `size` in bytes; sum and size None where unknown.
 
     `store`: name of the only store from which `source` may be read; None for any store of the configuration.
@@ -82,36 +57,9 @@ class Item:
     linked: bool = False
     store: str | None = None
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Item:
-        return cls(
-            name=value["name"],
-            destination=value["destination"],
-            source=value["source"],
-            sha256=value.get("sha256"),
-            size=value.get("size"),
-            needs=tuple(value.get("needs", ())),
-            inherits=value.get("inherits"),
-            linked=value.get("linked", False),
-            store=value.get("store"),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "destination": self.destination,
-            "source": self.source,
-            "sha256": self.sha256,
-            "size": self.size,
-            "needs": list(self.needs),
-            "inherits": self.inherits,
-            "linked": self.linked,
-            "store": self.store,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(JsonValue):
     """What one mapped task works on, in this order. `nested`: directories above that become nested catalogs."""
 
     run: str
@@ -132,30 +80,9 @@ class Batch:
         """Return what names this item's publication in the ledger."""
         return PublicationKey(self.repository, item.destination, self.run)
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Batch:
-        return cls(
-            run=value["run"],
-            repository=value["repository"],
-            items=tuple(Item.from_json(item) for item in value["items"]),
-            nested=tuple(value["nested"]),
-            replace=bool(value["replace"]),
-            tag=value["tag"],
-            dry_run=bool(value["dry_run"]),
-        )
-
     def to_json(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "repository": self.repository,
-            "items": [item.to_json() for item in self.items],
-            "nested": list(self.nested),
-            "replace": self.replace,
-            "tag": self.tag,
-            "dry_run": self.dry_run,
-            # for people who read the task; it is derived again when read
-            "name": self.name,
-        }
+        # the name is for people who read the task
+        return JsonValue.to_json(self) | {"name": self.name}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from include.cvmfs.commit.commit import MANIFEST_KEY
 from include.cvmfs.commit.tags import add_tag
 from include.cvmfs.errors import REVISION_UNKNOWN, KeyFileError
 from include.cvmfs.format.keys import save_signer
-from include.json_values import from_json, to_json
 from include.nightlies.errors import PREVIEW_OUTDATED, ROLLBACK_REFUSED, NotApproved
 from include.nightlies.records import builds, questions
 from include.nightlies.records import links as linked
@@ -295,7 +294,7 @@ def test_a_yes_is_for_both_roots_and_the_tags_that_go(slots: Nights) -> None:
     require_rollback_approved(site, preview.plan, "rollback/8", wished=False)
     assert ask_rollback(site, run, preview, wished=False).question is None
     seen = SeenRollback.of(preview.plan)
-    assert from_json(SeenRollback, to_json(seen)) == seen
+    assert SeenRollback.from_json(seen.to_json()) == seen
 
 
 def test_where_the_signing_key_is_not_it_is_found_before_anybody_is_asked(nights: Nights, tmp_path: Path) -> None:
