@@ -13,7 +13,7 @@ from airflow.sdk import XComArg
 
 from hooks.site import default_deferrable, run_name
 from operators.base import NightshiftOperator, clock, holder_name
-from operators.lease import Done, LeaseTaskOperator, Waiting
+from operators.lease_task import Done, LeaseTaskOperator, Waiting
 from operators.links import RepositoryLink
 from operators.prepare import ProgressReporter, yielding
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hooks.site import default_deferrable
 from operators.base import NightshiftOperator, clock, holder_name
-from operators.lease import Killed, WaitedTooLong, quietly
+from operators.lease_task import Killed, WaitedTooLong, quietly
 from triggers.checks import CHECKS
 from triggers.fts import FtsJobTrigger
 

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from hooks.cause import PLAN, first_cause, reason_kept, why_no_build
 from hooks.site import run_name
 from operators.base import NightshiftOperator, attempt_of
-from operators.lease import Done, LeaseTaskOperator, Waiting
+from operators.lease_task import Done, LeaseTaskOperator, Waiting
 from operators.links import NightLink, QualityLink
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from hooks.retry import RetryByKind
 from include.dag_runs import OWNER
 from operators.approve import AskApprovalOperator, approve_each
 from operators.base import NightshiftOperator, attempt_of, batches_of, note_failure
-from operators.lease import Done, LeaseTaskOperator, Waiting, WritingOperator
+from operators.lease_task import Done, LeaseTaskOperator, Waiting, WritingOperator
 from operators.links import RepositoryLink
 from operators.prepare import PrepareArtifactsOperator
 

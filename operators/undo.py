@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from hooks.site import require_wanted, run_name
 from operators.approve import questions_to_map
 from operators.base import NightshiftOperator, attempt_of, clock
-from operators.lease import Done, LeaseTaskOperator, Waiting
+from operators.lease_task import Done, LeaseTaskOperator, Waiting
 from operators.links import NightLink
 
 if TYPE_CHECKING:

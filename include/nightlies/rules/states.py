@@ -60,7 +60,7 @@ class Phase(Enum):
     PUBLISH = "publish"
 
 
-class Who(Enum):
+class AllowedTry(Enum):
     """Which try may make a move: any that is not replaced, or only a later one than the phase's last."""
 
     ANY = "any"
@@ -68,10 +68,10 @@ class Who(Enum):
 
 
 _S, _P = State, Phase
-_ANY, _LATER = Who.ANY, Who.LATER
+_ANY, _LATER = AllowedTry.ANY, AllowedTry.LATER
 
 # (from, to): {phase that may make the move: which try}
-MOVES: dict[tuple[State, State], dict[Phase, Who]] = {
+MOVES: dict[tuple[State, State], dict[Phase, AllowedTry]] = {
     (_S.PLANNED, _S.PREPARING): {_P.PREPARE: _ANY},
     (_S.PLANNED, _S.UNCHANGED): {_P.PLAN: _ANY, _P.PREPARE: _ANY},
     (_S.PLANNED, _S.SKIPPED): {_P.PLAN: _ANY, _P.PREPARE: _ANY, _P.PUBLISH: _ANY},
@@ -147,7 +147,7 @@ def decide(
     who = MOVES.get((current, to), {}).get(phase)
     if who is None:
         return MoveDecision(MoveVerdict.ILLEGAL, f"{phase.value} makes no such move. {_cure(current)}")
-    if who is Who.LATER and try_number == recorded_try:
+    if who is AllowedTry.LATER and try_number == recorded_try:
         why = f"only a later try of {phase.value} than {recorded_try} may. {_cure(current)}"
         return MoveDecision(MoveVerdict.ILLEGAL, why)
     return MoveDecision(MoveVerdict.MOVE, f"try {try_number} of {phase.value}")

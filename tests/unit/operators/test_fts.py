@@ -23,7 +23,7 @@ from include.stageout.errors import (
     StageoutError,
 )
 from operators.fts import FtsTransferOperator
-from operators.lease import Killed, WaitedTooLong
+from operators.lease_task import Killed, WaitedTooLong
 from sensors.fts import FtsJobSensor
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.refused import refused
