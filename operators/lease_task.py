@@ -180,6 +180,7 @@ class LeaseTaskOperator(WritingOperator):
             What the task returns, or what it has to wait for before the next attempt.
 
         Raises:
+            PathBusy, CollectionRunning: The whole attempt has to wait, and is repeated.
             NightshiftError: What failed for good; whether a further try may help is its `retryable`.
         """
 
@@ -219,7 +220,7 @@ class LeaseTaskOperator(WritingOperator):
             site = self.site()
             patience = time.monotonic() + self.patience_s
             while True:
-                outcome = self.outlasting(site, lambda: self.unless_frozen(site, lambda: self.attempt(context, site)))
+                outcome = self.outlasting(site, lambda: self.unless_frozen(site, lambda: self._tried(context, site)))
                 self._drop = None
                 if isinstance(outcome, Done):
                     return outcome.result
@@ -234,6 +235,15 @@ class LeaseTaskOperator(WritingOperator):
                 self._stop.wait(min(POLL_S, left_s))
         finally:
             self._stop = self._drop = None
+
+    def _tried(self, context: Context, site: Site) -> Done | Waiting:
+        from include.cvmfs.errors import CollectionRunning
+        from include.gateway.errors import PathBusy
+
+        try:
+            return self.attempt(context, site)
+        except (PathBusy, CollectionRunning) as busy:
+            return Waiting({self.task_id: busy})
 
     def _limit_s(self, site: Site, waiting: Waiting) -> float:
         if self.wait_limit_s is not None:

@@ -217,14 +217,9 @@ class ReserveDestinationsOperator(LeaseTaskOperator):
         self.batches = batches
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.cvmfs.errors import CollectionRunning
-        from include.gateway.errors import PathBusy
         from include.nightlies.steps.reserve import reserve_run
 
-        try:
-            made = reserve_run(site, attempt_of(context), batches_of(self.batches))
-        except (PathBusy, CollectionRunning) as busy:
-            return Waiting({"reserve": busy})
+        made = reserve_run(site, attempt_of(context), batches_of(self.batches))
         return Done(
             {
                 "revision": made.revision,

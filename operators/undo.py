@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
@@ -30,37 +29,6 @@ PLAN = "plan"
 """The key under which a look leaves what it saw, for people and for the tasks after it."""
 
 
-class RemovalOperator(LeaseTaskOperator):
-    """Base of the tasks that change the repository; skipped in a dry run. Waits for busy paths in the triggerer."""
-
-    step: ClassVar[str]
-    ui_color = "#fee2e2"
-
-    def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.cvmfs.errors import CollectionRunning
-        from include.gateway.errors import PathBusy
-
-        if context["params"].get("dry_run"):
-            raise AirflowSkipException(f"dry run: see the task before; {self.step} changes nothing")
-        try:
-            return self.remove(context, site, attempt_of(context))
-        except (PathBusy, CollectionRunning) as busy:
-            return Waiting({self.step: busy})
-
-    @abstractmethod
-    def remove(self, context: Context, site: Site, attempt: Attempt) -> Done | Waiting:
-        """Do it.
-
-        Args:
-            context: The context of the task.
-            site: The site, with clients of its services.
-            attempt: The try, as steps record it.
-
-        Returns:
-            What the task returns, or what it has to wait for.
-        """
-
-
 class PlanUndoOperator(NightshiftOperator):
     """Reports what undoing would take away or replace, which links lead there, and what speaks against it.
 
@@ -81,23 +49,25 @@ class PlanUndoOperator(NightshiftOperator):
         return _questions(self, context, site, ask)
 
 
-class UndoBuildOperator(RemovalOperator):
-    """Undoes it in one revision. It looks again itself, and refuses what would do harm, or is not what was approved.
+class UndoBuildOperator(LeaseTaskOperator):
+    """Undoes it in one revision; skipped in a dry run. It looks again itself, and refuses what would do harm, or is not
+    what was approved.
 
-    A second try of what was done finds nothing to do.
+    Waits for busy paths in the triggerer. A second try of what was done finds nothing to do.
     """
 
-    step = "undo"
     operator_extra_links = (NightLink(),)
+    ui_color = "#fee2e2"
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.night: dict[str, str] | None = None  # of the build that it undid
 
-    def remove(self, context: Context, site: Site, attempt: Attempt) -> Done | Waiting:
+    def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.nightlies.removal.removal import require_approved
         from include.nightlies.removal.undo import undo
 
+        attempt = _attempt_unless_dry(context)
         require = partial(require_approved, site, run=attempt.run, wished=bool(context["params"]["approval"]))
         plan, revision = undo(site, attempt, wish_of(context), require=require)
         self.night = {"slot": plan.wish.slot, "date": plan.build.date.isoformat()}
@@ -146,10 +116,10 @@ class PlanRetentionOperator(NightshiftOperator):
         return _questions(self, context, site, ask, repository=self.repository)
 
 
-class RemoveExpiredOperator(RemovalOperator):
-    """Removes the builds that the plan lets go, those of a slot in one revision.
+class RemoveExpiredOperator(LeaseTaskOperator):
+    """Removes the builds that the plan lets go, those of a slot in one revision; skipped in a dry run.
 
-    What an earlier try removed is returned as `absent`.
+    Waits for busy paths in the triggerer. What an earlier try removed is returned as `absent`.
 
     Args:
         plans: What `PlanRetentionOperator` left under `PLAN`.
@@ -157,18 +127,18 @@ class RemoveExpiredOperator(RemovalOperator):
     """
 
     template_fields = ("plans",)
-    step = "retention"
+    ui_color = "#fee2e2"
 
     def __init__(self, *, plans: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.plans = plans
 
-    def remove(self, context: Context, site: Site, attempt: Attempt) -> Done | Waiting:  # noqa: ARG002
+    def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.cvmfs.errors import CollectionRunning
         from include.gateway.errors import PathBusy
         from include.nightlies.removal.retention import RetentionPlan, remove_expired, require_retention_approved
 
-        done, busy = {}, dict[str, PathBusy | CollectionRunning]()
+        attempt, done, busy = _attempt_unless_dry(context), {}, dict[str, PathBusy | CollectionRunning]()
         plans = [RetentionPlan.from_json(value) for value in self.plans or ()]
         for plan in plans:
             require_retention_approved(site, plan, attempt.run)
@@ -209,8 +179,8 @@ class PreviewRollbackOperator(NightshiftOperator):
         return _questions(self, context, site, ask, go=not preview.changes_nothing)
 
 
-class RollBackOperator(RemovalOperator):
-    """Makes the revision that the preview showed. Refused if anything moved since.
+class RollBackOperator(LeaseTaskOperator):
+    """Makes the revision that the preview showed; skipped in a dry run. Refused if anything moved since.
 
     A second try finds the revision that the first one made.
 
@@ -220,16 +190,17 @@ class RollBackOperator(RemovalOperator):
     """
 
     template_fields = ("preview",)
-    step = "roll back"
+    ui_color = "#fee2e2"
 
     def __init__(self, *, preview: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.preview = preview
 
-    def remove(self, context: Context, site: Site, attempt: Attempt) -> Done | Waiting:
+    def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.nightlies.removal.rollback import require_rollback_approved, roll_back
         from include.nightlies.removal.rollback_preview import SeenRollback
 
+        attempt = _attempt_unless_dry(context)
         wished, seen = bool(context["params"]["approval"]), SeenRollback.from_json(self.preview)
         require = partial(require_rollback_approved, site, run=attempt.run, wished=wished)
         return Done(roll_back(site, attempt, rollback_wish_of(context), seen=seen, require=require).to_json())
@@ -284,6 +255,12 @@ class ReportRollbackOperator(NightshiftOperator):
         if readers < revision:
             self.log.warning("readers still get revision %d at the public URL: a cache is in between", readers)
         return {**self.done, **report}
+
+
+def _attempt_unless_dry(context: Context) -> Attempt:
+    if context["params"].get("dry_run"):
+        raise AirflowSkipException("dry run: see the task before; nothing is changed")
+    return attempt_of(context)
 
 
 def _questions(
