@@ -142,21 +142,6 @@ def move(
     return writing(bind, work)
 
 
-def note_verified(bind: Bind, key: PublicationKey, *, now: datetime) -> Publication:
-    """Record that what is published was read back through the public URL; raises IllegalMove if nothing is."""
-
-    def work(connection: Connection) -> Publication:
-        row = _locked(connection, key)
-        if row is None:
-            raise PublicationUnknown(str(key))
-        if not State(row["state"]).good:
-            raise IllegalMove(str(key), row["state"], "verified", "nothing is published. Publish it first.")
-        _set(connection, key, {"verified_at": now, "updated_at": now})
-        return _found(connection, key)
-
-    return writing(bind, work)
-
-
 def publication(bind: Bind, key: PublicationKey) -> Publication | None:
     """The publication of that key, or None."""
     with reading(bind) as connection:

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from include.errors import ErrorRow, is_retryable
-from include.nightlies.errors import NightlyError
+from include.nightlies.errors import NightlyError, listed
 
 SHOWN = 20
 """Lines of a message; the ledger has them all."""
@@ -194,9 +194,8 @@ class GateClosed(StepError):
 
     def __init__(self, run: str, missing: Sequence[str]) -> None:
         self.missing = tuple(missing)
-        shown = "\n".join(f"- {line}" for line in self.missing[:SHOWN])
-        more = f"\n… and {len(self.missing) - SHOWN} more; see the ledger" if len(self.missing) > SHOWN else ""
-        super().__init__(f"run {run}: {len(self.missing)} missing:\n{shown}{more}")
+        lines = listed(self.missing, SHOWN, "; see the ledger")
+        super().__init__(f"run {run}: {len(self.missing)} missing:{lines}")
 
 
 class QualityBlocked(StepError):
@@ -210,9 +209,8 @@ class QualityBlocked(StepError):
 
     def __init__(self, build: str, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
-        shown = "".join(f"\n- {line}" for line in self.faults[:SHOWN])
-        more = f"\n… and {len(self.faults) - SHOWN} more; see the Data Docs" if len(self.faults) > SHOWN else ""
-        super().__init__(f"build {build} is kept back by the quality gate:{shown}{more}\n{self.hint}.")
+        lines = listed(self.faults, SHOWN, "; see the Data Docs")
+        super().__init__(f"build {build} is kept back by the quality gate:{lines}\n{self.hint}.")
 
 
 SOURCE_AMBIGUOUS = ErrorRow(StepError, "source-ambiguous")
