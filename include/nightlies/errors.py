@@ -1,4 +1,4 @@
-"""What can be wrong with a night, its index, its dates and its records.
+"""Errors of a night, its index, its dates and its records.
 
 NightlyError
 ├── BadIndex              a build's index as a whole cannot be used

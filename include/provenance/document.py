@@ -31,7 +31,7 @@ _WHAT = "provenance"
 
 
 class ChangeKind(StrEnum):
-    """What was done to the path."""
+    """Change of the path."""
 
     TREE = "tree"
     LINK = "link"
@@ -41,8 +41,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProvenanceRecord:
-    """Who published what, or took it away. `holder`: who held the lease; `publisher`: the way; `key_id`: of the
-    gateway's key.
+    """Change of a path and its maker. `holder`: who held the lease; `publisher`: the way; `key_id`: of its key.
 
     `came_from`: where a tree was that was inherited, moved, or put in the place of another one, `from_build` the
     build that was named for it. `leads_to`: where a link leads, or where what was taken away is now. `before`: the

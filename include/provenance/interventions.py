@@ -53,7 +53,7 @@ FREEZE, THAW = "freeze", "thaw"
 
 @dataclass(frozen=True, slots=True)
 class Intervention(JsonValue):
-    """One row of the ledger: `kind` is `freeze` or `thaw`; `freeze` names the freeze that was meant."""
+    """Row of the ledger: `kind` is `freeze` or `thaw`; `freeze` names the freeze that was meant."""
 
     repository: str
     kind: str
@@ -76,7 +76,7 @@ class Intervention(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class FreezeState:
-    """Whether one repository is `frozen`; `unknown`: why that is not known."""
+    """State of a repository: `frozen`, or not; `unknown`: why that is not known."""
 
     repository: str
     frozen: Freeze | None = None

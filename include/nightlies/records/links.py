@@ -1,4 +1,4 @@
-"""What the ledger records of links and tags: every decision, in order, with its reason."""
+"""Ledger records of links and tags: every decision, in order, with its reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SET = (LinkState.MOVED.value, LinkState.UNCHANGED.value, LinkState.REMOVED.valu
 
 @dataclass(frozen=True, slots=True)
 class LinkRecord(JsonValue):
-    """One decision. `kind`: link or tag; `path`: of the link, or the tag's name; `build_*`: what it was for."""
+    """Decision. `kind`: link or tag; `path`: of the link, or the tag's name; `build_*`: what it was for."""
 
     kind: str
     repository: str

@@ -37,9 +37,9 @@ _BEGUN_AGAIN = (
     "state", "reason", "artifact", "artifact_sha256", "phase", "try_number", "plan_try", "seconds", "updated_at",
 )  # fmt: skip
 NEIGHBOURS = 4
-"""How many earlier destinations of a project are read; a night mostly repeats the one before."""
+"""Number of earlier destinations of a project are read; a night mostly repeats the one before."""
 LOOKED_AT = 8 * NEIGHBOURS
-"""How many of its newest artifacts are read for these: some were never published."""
+"""Number of its newest artifacts are read for these: some were never published."""
 
 
 def place(fqrn: str, destination: str) -> str:

@@ -1,4 +1,4 @@
-"""What the ledger records of questions: what was asked in a run, who answered what and when, what the answer binds."""
+"""Ledger records of questions: what was asked in a run, who answered what and when, what the answer binds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class Question(JsonValue):
-    """One question of a run. `number`: from 1 on in its run; `turn`: which time it is that the run asks anybody.
+    """Question of a run. `number`: from 1 on in its run; `turn`: which time it is that the run asks anybody.
 
     `expires_at`: the last moment at which an answer is of use, `deadline`: until when it is waited for. `answered_by`:
     the user, as Airflow names it.
@@ -62,7 +62,7 @@ class Question(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a changeset holds, as far as an approval binds it; `begun`: when it was."""
+    """Content of a changeset, as far as an approval binds it; `begun`: when it was."""
 
     source_sha256: str
     root_hash: str

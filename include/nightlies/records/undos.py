@@ -50,7 +50,7 @@ def forget(bind: Bind, run: str, fqrn: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Undone(JsonValue):
-    """One artifact that was taken back. `predecessor`: the build whose tree is there instead, None: nothing."""
+    """Artifact that was taken back. `predecessor`: the build whose tree is there instead, None: nothing."""
 
     artifact: int
     artifact_sha256: str

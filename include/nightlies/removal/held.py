@@ -32,7 +32,7 @@ from include.site.single_changes import contents_of
 from include.site.site import Site
 
 LATE = timedelta(days=3)
-"""What is published later than this after the begin of its night's day was published again by a person."""
+"""Time after the begin of a night's day; a person published what is published later."""
 _PUBLISHED = (ChangeKind.TREE, ChangeKind.LINK, ChangeKind.MOVED)
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class HeldByTag(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What was read of one catalog: its symbolic links with where each leads, and what is nested in it."""
+    """Content of a catalog: its symbolic links with where each leads, and what is nested in it."""
 
     links: Mapping[str, str]
     nested: tuple[NestedRef, ...]

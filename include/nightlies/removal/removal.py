@@ -161,7 +161,7 @@ class MovedLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal(JsonValue):
-    """What would be taken back from which revision. `notes`: what to know of it; `refused`: why it must not be done."""
+    """Plan of a removal from a revision. `notes`: what to know of it; `refused`: why it must not be done."""
 
     kind: ClassVar[QuestionKind]
     repository: str

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPlan(Removal):
-    """What was decided of each build of a slot, the newest first. `notes`: what could not be read."""
+    """Decision about each build of a slot, the newest first. `notes`: what could not be read."""
 
     kind = QuestionKind.RETENTION
     slot: str
@@ -50,7 +50,7 @@ class RetentionPlan(Removal):
 
     @property
     def bytes(self) -> int:
-        """Of the files of the builds that go, in bytes; the store may free less, since others share them."""
+        """Size of the files of the builds that go, in bytes; the store may free less, since others share them."""
         return sum(decision.build.bytes for decision in self.expired)
 
     @property

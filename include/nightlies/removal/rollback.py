@@ -60,7 +60,7 @@ class RolledBack(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class RecordedRollback(JsonValue):
-    """What was recorded in the ledger: artifacts that count as undone, those that no longer do, links and tags."""
+    """Counts of ledger records: artifacts that count as undone, those that no longer do, links and tags."""
 
     undone: int
     back: int
@@ -88,7 +88,7 @@ def require_rollback_approved(site: Site, plan: RollbackPlan, run: str, *, wishe
 
 
 def require_possible(site: Site, fqrn: str) -> None:
-    """What a rollback needs, found before anybody is asked. Raises KeyFileError, NotSupported, GatewayError."""
+    """Check what a rollback needs, before anybody is asked. Raises KeyFileError, NotSupported, GatewayError."""
     require_switchable(site, fqrn, Operation.ROLLBACK)
 
 
@@ -214,7 +214,7 @@ def _is_back(current: Revision, change: ChangedPath) -> bool:
 
 
 def _tags(site: Site, attempt: Attempt, done: RolledBack, reason: str) -> list[LinkRecord]:
-    """Of the tags that went, those that the ledger had given."""
+    """Return the tags that went and that the ledger had given."""
     last = (linked.history(site.ledger, done.repository, name, limit=1) for name in done.tags_lost)
     return [
         replace(

@@ -38,7 +38,7 @@ _OF_A_DIRECTORY = frozenset({"mtime", "nested catalog", "links"})
 
 @dataclass(slots=True)
 class ChangedFiles:
-    """How many files and bytes go, come back or change. Files are all entries but directories; sizes in bytes."""
+    """Files and bytes that go, come back or change. Files are all entries but directories; sizes in bytes."""
 
     gone: int = 0
     bytes_gone: int = 0
@@ -68,7 +68,7 @@ class ChangedFiles:
 
 @dataclass(frozen=True, slots=True)
 class ChangedPlaces:
-    """What differs, by place. ``elsewhere``: topmost paths that belong to no given place, each with how it differs.
+    """Differences by place. ``elsewhere``: topmost paths that belong to no given place, each with how it differs.
 
     ``more``: entries below no place that are only in the total.
     """
@@ -133,7 +133,7 @@ _LISTED_FROM = 20_000  # objects; fewer are looked for one by one
 
 @dataclass(frozen=True, slots=True)
 class RollbackWish:
-    """Where to go back to: a tag's name or a revision's number; and why."""
+    """Goal of a rollback: a tag's name or a revision's number; and why."""
 
     repository: str
     target: str | int
@@ -142,7 +142,7 @@ class RollbackWish:
 
 @dataclass(frozen=True, slots=True)
 class SeenRollback(JsonValue):
-    """What a preview showed, and what a rollback is bound to: both roots, and the tags that go."""
+    """Content of a preview, which a rollback is bound to: both roots, and the tags that go."""
 
     from_root: str
     to_root: str

@@ -1,4 +1,4 @@
-"""One build and its artifacts as the ledger has them, and the order of builds."""
+"""Build and its artifacts as the ledger has them, and the order of builds."""
 
 from __future__ import annotations
 

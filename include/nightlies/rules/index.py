@@ -100,7 +100,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Artifact(JsonValue):
-    """One tarball of a build: a project on a platform.
+    """Tarball of a build: a project on a platform.
 
     `size` in bytes; `url` relative to the index's store, or full.
     """

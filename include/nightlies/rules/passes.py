@@ -84,7 +84,7 @@ def first_pass(slot: Slot, day: date, now: datetime) -> Pass:
 
 
 AFTER_FAILURE = timedelta(minutes=5)
-"""How long a night rests after a pass that could not even be planned."""
+"""Time that a night rests after a pass that could not even be planned."""
 _SCHEDULED = re.compile(r"scheduled__[\d-]{10}T(\d\d):(\d\d):[\d.]+\+00:00")
 """The id that Airflow gives to a run of a schedule."""
 
@@ -98,7 +98,7 @@ def began_by_itself(run: str) -> bool:
 
 
 class Turn(Enum):
-    """What a night does next."""
+    """Next step of a night."""
 
     WAIT = "wait"
     GO = "go"
@@ -107,7 +107,7 @@ class Turn(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pass(JsonValue):
-    """One run of a night: its `number` from 1 on, and the id of the run that began the night.
+    """Run of a night: its `number` from 1 on, and the id of the run that began the night.
 
     `until`: when the night ends, whatever the index lists; None: at once. `after`: when this pass begins to look, where
     the one before could not be planned.
@@ -142,7 +142,7 @@ class Pass(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class SeenBuild:
-    """What a build's index and the ledger showed. Counts are of artifacts that the slot takes.
+    """Content of a build's index and the ledger. Counts are of artifacts that the slot takes.
 
     `problem`: why the index cannot be used at the moment; then the others mean nothing.
     """
@@ -175,7 +175,7 @@ class SeenBuild:
 
 @dataclass(frozen=True, slots=True)
 class PassDecision:
-    """What the night does next, and why."""
+    """Next step of the night, and its reason."""
 
     turn: Turn
     reason: str

@@ -1,4 +1,4 @@
-"""One publication as the rules see it: its key, its row, the figures of a move, and the current content of a place."""
+"""Publication as the rules see it: its key, its row, the figures of a move, and the current content of a place."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PublicationKey:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a move records besides the state; None leaves what is recorded, `seconds` by phase are added to it."""
+    """Figures of a move; None leaves what is recorded, `seconds` by phase are added to it."""
 
     artifact_sha256: str | None = None
     changeset: str | None = None
@@ -75,7 +75,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a plan records of a publication. `artifact`: its row in the ledger; `sha256`: the sum that was announced."""
+    """Record of a planned publication. `artifact`: its row in the ledger; `sha256`: the sum that was announced."""
 
     artifact: int | None = None
     sha256: str | None = None
@@ -84,7 +84,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What brings a publication to the state `to`, and why.
+    """Move of a publication to the state `to`, and why.
 
     `error`: what ended it; `skip`: why it is skipped; `blocked_by`: the artifact that keeps it out.
     """
@@ -105,7 +105,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Publication(JsonValue):
-    """One row of the ledger: what became of one destination in one run.
+    """Row of the ledger: the state of a destination in a run.
 
     `code`: of the error that ended it. `blocked_by`: the artifact
     that it depends on and that was not published. `holder`: the try that moved it last, as leases name it.

@@ -51,7 +51,7 @@ class HeldBuild(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class RetentionDecision:
-    """What becomes of a build, and why."""
+    """Decision about a build, and its reason."""
 
     build: HeldBuild
     remove: bool

@@ -35,11 +35,11 @@ class State(Enum):
 
 
 class Skip(Enum):
-    """Why a publication was skipped."""
+    """Reason why a publication was skipped."""
 
     DRY_RUN = "dry_run"
     BLOCKED = "blocked"
-    """What it depends on failed or was skipped."""
+    """A dependency failed or was skipped."""
     UNDONE = "undone"
     SUPERSEDED = "superseded"
     """Its build lists it with another sum now."""
@@ -51,17 +51,17 @@ ENDED = frozenset({State.PUBLISHED, State.UNCHANGED, State.SKIPPED, State.FAILED
 
 
 class Phase(Enum):
-    """Which step of a night makes a move; each counts its tries on its own."""
+    """Step of a night that makes a move; each counts its tries on its own."""
 
     PLAN = "plan"
     PREPARE = "prepare"
     APPROVE = "approve"
-    """Where people are asked; its tries are the times that they were."""
+    """People are asked; its tries are the times that they were."""
     PUBLISH = "publish"
 
 
 class AllowedTry(Enum):
-    """Which try may make a move: any that is not replaced, or only a later one than the phase's last."""
+    """Try that may make a move: any that is not replaced, or only a later one than the phase's last."""
 
     ANY = "any"
     LATER = "later"
@@ -116,7 +116,7 @@ MOVES: dict[tuple[State, State], dict[Phase, AllowedTry]] = {
 
 
 class MoveVerdict(Enum):
-    """What becomes of a move that is asked for."""
+    """Verdict on a move that is asked for."""
 
     MOVE = "move"
     REPEAT = "repeat"

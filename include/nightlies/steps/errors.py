@@ -1,4 +1,4 @@
-"""What can end a step of a night, besides the errors of the subjects that it calls.
+"""Errors that end a step of a night, besides the errors of the subjects that it calls.
 
 StepError
 ├── ArtifactMissing       an artifact that its store does not have (yet: may be tried again)
@@ -28,7 +28,7 @@ from include.nightlies.errors import NightlyError, listed
 SHOWN = 20
 """Lines of a message; the ledger has them all."""
 DEPENDENCY_WAIT_S = 6 * 3600.0
-"""How long an artifact waits for one that it depends on: as long as preparing one may take."""
+"""Time that an artifact waits for one that it depends on: as long as preparing one may take."""
 
 
 class StepError(NightlyError):

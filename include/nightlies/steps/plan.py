@@ -38,7 +38,7 @@ from include.site.site import Site
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """One artifact of another build. `path`: where its tree really is; `hash`: that tree's nested catalog."""
+    """Artifact of another build. `path`: where its tree really is; `hash`: that tree's nested catalog."""
 
     artifact: Artifact
     path: str
@@ -145,7 +145,7 @@ def _why(ledger: Bind, base: BuildRecord, artifact: Artifact) -> str:
 MAX_MAPPED = 200
 """Mapped tasks of one run: more cost the scheduler more than they bring."""
 OVERTAKEN = 10
-"""How often a plan reads its index again because another run of the date planned meanwhile."""
+"""Number of times that a plan reads its index because another run of the date planned meanwhile."""
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What the steps of a run hand to each other: small values that cross XCom as JSON and carry names and digests only."""
+"""Values that the steps of a run hand to each other: small, as JSON over XCom, with names and digests only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from include.nightlies.rules.publication import Publication, PublicationKey
 
 @dataclass(frozen=True, slots=True)
 class Night(JsonValue):
-    """Which build a run installs. `run` names the run in the ledger, `reason` where the date came from.
+    """Build that a run installs. `run` names the run in the ledger, `reason` where the date came from.
 
     `number`: which pass of its night the run is; `earlier`: the names of the passes before it. Only the `last` one
     takes all that the index lists, and ends the night. `without`: the artifacts that may be missing in this run.
@@ -40,7 +40,7 @@ class Night(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class Item(JsonValue):
-    """One tree to publish: where it comes from and where it goes. `size` in bytes; sum and size None where unknown.
+    """Tree to publish: where it comes from and where it goes. `size` in bytes; sum and size None where unknown.
 
     `store`: name of the only store from which `source` may be read; None for any store of the configuration.
     `needs`: names of the items that go in before it. `inherits`: where the tree is that a partial build takes from
@@ -60,7 +60,7 @@ class Item(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class Batch(JsonValue):
-    """What one mapped task works on, in this order. `nested`: directories above that become nested catalogs."""
+    """Items that a mapped task works on, in this order. `nested`: directories above that become nested catalogs."""
 
     run: str
     repository: str
@@ -87,7 +87,7 @@ class Batch(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class PublicationRequest:
-    """One tree or tarball to publish by hand. `source`: a URL in one of the configured stores."""
+    """Tree or tarball to publish by hand. `source`: a URL in one of the configured stores."""
 
     repository: str
     path: str
@@ -100,7 +100,7 @@ class PublicationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is going to do. `settled`: what needs no doing, each with its reason; `notes`: faults to read.
+    """Plan of a run. `settled`: what needs no doing, each with its reason; `notes`: faults to read.
 
     `inherited`: what a partial build takes from another one; None if there is nothing to take.
     """
@@ -113,7 +113,7 @@ class Plan:
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """What became of a batch in one step: publications that went well, and errors by artifact."""
+    """Outcome of a batch in a step: publications that went well, and errors by artifact."""
 
     done: list[Publication] = field(default_factory=list)
     failures: dict[str, Exception] = field(default_factory=dict)
