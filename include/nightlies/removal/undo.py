@@ -73,7 +73,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoPlan(Removal):
-    """The removal of a build from its ``top``. ``absent``: what an earlier try, or somebody else, took away already."""
+    """The removal of a build from its ``top``. ``absent``: what was taken away already."""
 
     kind = QuestionKind.UNDO
     wish: Wish
