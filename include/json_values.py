@@ -7,9 +7,15 @@ from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, Self
 
-from pydantic import PlainSerializer, TypeAdapter
+from pydantic import BeforeValidator, PlainSerializer, TypeAdapter
 
-Time = Annotated[datetime, PlainSerializer(datetime.isoformat)]
+
+def _time(value: object) -> object:
+    # by the standard library, whose zones all others know
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
+
+
+Time = Annotated[datetime, BeforeValidator(_time), PlainSerializer(datetime.isoformat)]
 """A time that is written with its offset in digits, `+00:00`."""
 
 
