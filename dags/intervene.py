@@ -10,7 +10,7 @@ from airflow.sdk import DAG, Param
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from operators.base import alert_failed_run
-from operators.lease import InterveneOperator
+from operators.interventions import InterveneOperator
 from operators.publishing import default_args
 
 NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"

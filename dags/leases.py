@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Asset, CronTriggerTimetable, Param
 
 from include.settings.load import load
 from operators.base import alert_failed_run
-from operators.leases import EndLeasesOperator, ListLeasesOperator
+from operators.interventions import EndLeasesOperator, ListLeasesOperator
 from operators.publishing import default_args
 
 DOC = """

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import Asset, AssetWatcher
 from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
-from hooks.cause import why_no_build
 from include.dag_runs import PASS
 from operators.base import NightshiftOperator, clock
+from operators.night import NightOperator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,35 +21,27 @@ if TYPE_CHECKING:
     from include.settings.model import Slot
 
 
-class StartNextPassOperator(NightshiftOperator):
+class StartNextPassOperator(NightOperator):
     """Starts the run of the next pass of the night, unless this was the last one, or that run is there already.
 
     The next run's id follows from the night alone, so that a retry or a cleared task starts it once. It gets the time
     when the night ends, and waits for some minutes first if this run made no plan. Skipped where the night ends.
 
     Args:
-        night: What `BuildSensor` returned; None: it found no night.
         plan: The id of the task that planned this pass.
-        **kwargs: Those of every operator.
+        **kwargs: `night`, and those of every operator.
     """
 
-    template_fields = ("night",)
     ui_color = "#e6f1f2"
 
-    def __init__(self, *, night: Any, plan: str, **kwargs: Any) -> None:
+    def __init__(self, *, plan: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.night = night
         self.plan = plan
 
     def execute(self, context: Context) -> NoReturn:
-        from include.nightlies.rules.passes import ELSEWHERE, Pass
-        from include.nightlies.steps.values import Night
+        from include.nightlies.rules.passes import Pass
 
-        if self.night is None:
-            raise AirflowSkipException(why_no_build(context))
-        if ELSEWHERE in self.night:
-            raise AirflowSkipException(f"the night goes on in run {self.night[ELSEWHERE]}")
-        night = Night.from_json(self.night)
+        night = self.night_here(context)
         if night.last:
             raise AirflowSkipException("the night ends with this pass")
         turn = Pass.from_json(self.night["pass"])

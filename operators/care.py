@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from hooks.site import require_wanted
 from include.errors import NightshiftError
 from operators.base import NightshiftOperator, attempt_of, clock, holder_name
-from operators.lease import Killed, WaitedTooLong, WritingOperator, quietly
+from operators.lease_task import Killed, WaitedTooLong, WritingOperator, quietly
 from operators.links import CollectionLogLink
 from triggers.checks import CHECKS, Observation
 from triggers.poll import PollTrigger

@@ -13,7 +13,7 @@ from airflow.sdk import XComArg
 
 from hooks.site import default_deferrable, run_name
 from operators.base import NightshiftOperator, clock, holder_name
-from operators.lease import Done, LeaseTaskOperator, Waiting
+from operators.lease_task import Done, LeaseTaskOperator, Waiting
 from operators.links import RepositoryLink
 from operators.prepare import ProgressReporter, yielding
 
@@ -96,16 +96,11 @@ class CvmfsTagOperator(CvmfsOperator):
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.cvmfs.commit.commit import NewTag
-        from include.cvmfs.errors import CollectionRunning
-        from include.gateway.errors import PathBusy
         from include.site.single_changes import tag_revision
 
         tag = NewTag(self.tag, "; ".join(filter(None, (self.message, run_name(context)))))
         holder, lease = holder_name(context), self.path.rstrip("/")
-        try:
-            done = tag_revision(site, self.fqrn, tag, lease=lease, holder=holder, now=clock())
-        except (PathBusy, CollectionRunning) as busy:
-            return Waiting({self.tag: busy})
+        done = tag_revision(site, self.fqrn, tag, lease=lease, holder=holder, now=clock())
         self.log.info("tag %s names revision %d of %s", self.tag, done.revision, self.fqrn)
         return Done({"tag": self.tag, **done.to_json()})
 
@@ -140,8 +135,6 @@ class CvmfsRemoveOperator(CvmfsOperator):
         self.only_report = dry_run
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.cvmfs.errors import CollectionRunning
-        from include.gateway.errors import PathBusy
         from include.nightlies.steps.approve import require_no_approval
         from include.provenance.single_changes import note_removed
         from include.site.single_changes import removal
@@ -157,10 +150,7 @@ class CvmfsRemoveOperator(CvmfsOperator):
         if self.only_report or not there:
             return Done(facts | {"dry_run": self.only_report, "revision": head.manifest.revision, "unchanged": True})
         now, holder = clock(), holder_name(context)
-        try:
-            done = removal(there).commit(site, self.fqrn, holder=holder, now=now)
-        except (PathBusy, CollectionRunning) as busy:
-            return Waiting({there[0]: busy})
+        done = removal(there).commit(site, self.fqrn, holder=holder, now=now)
         note_removed(site, self.fqrn, there, done, holder=holder, now=now, run=run_name(context))
         return Done(facts | {"dry_run": False} | done.to_json())
 
@@ -228,9 +218,7 @@ class CvmfsPublishTreeOperator(CvmfsOperator):
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.cvmfs.commit.commit import NewTag
-        from include.cvmfs.errors import CollectionRunning
         from include.cvmfs.format.history import check_tag_name
-        from include.gateway.errors import PathBusy
         from include.nightlies.steps.approve import require_no_approval
         from include.provenance.single_changes import note_by_hand
         from include.site.single_changes import publish_changeset, require_tag, would_publish
@@ -244,12 +232,9 @@ class CvmfsPublishTreeOperator(CvmfsOperator):
         if self.only_report:
             return Done(would_publish(site, changeset, replaces=self.replace).to_json())
         now, holder = clock(), holder_name(context)
-        try:
-            done = publish_changeset(
-                site, changeset, holder=holder, now=now, replaces=self.replace, tag=tag, on_lease=self.on_lease
-            )
-        except (PathBusy, CollectionRunning) as busy:
-            return Waiting({changeset.destination: busy})
+        done = publish_changeset(
+            site, changeset, holder=holder, now=now, replaces=self.replace, tag=tag, on_lease=self.on_lease
+        )
         again = context["ti"].try_number > 1
         note_by_hand(site, done, source=self.source, holder=holder, now=now, run=run_name(context), again=again)
         self.log.info("%s%s: %s", self.fqrn, changeset.destination, done.to_json())
@@ -328,17 +313,13 @@ class CvmfsLeaseOperator(CvmfsOperator):
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.gateway.client.values import seal
-        from include.gateway.errors import PathBusy
         from include.nightlies.steps.approve import require_no_approval
 
         require_no_approval(site, self.fqrn)
         site.require_thawed(self.fqrn)
         gateway_conn_id = site.settings.repository(self.fqrn).gateway
         with site.gateway(self.fqrn) as client:
-            try:
-                lease = client.acquire(self.fqrn, self.path, hostname=holder_name(context, self.release_task_id))
-            except PathBusy as busy:
-                return Waiting({self.path: busy})
+            lease = client.acquire(self.fqrn, self.path, hostname=holder_name(context, self.release_task_id))
             self.on_lease(lambda: client.drop(lease))
             sealed = seal(lease, site.secrets.get(gateway_conn_id).password or "", now=clock())
         self.log.info("lease on %s taken until %s", lease.full_path, sealed["expires"] or "the gateway ends it")

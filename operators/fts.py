@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hooks.site import default_deferrable
 from operators.base import NightshiftOperator, clock, holder_name
-from operators.lease import Killed, WaitedTooLong, quietly
+from operators.lease_task import Killed, WaitedTooLong, quietly
 from triggers.fts import KILL_S, TransfersTrigger
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from hooks.cause import PLAN, first_cause, reason_kept, why_no_build
 from hooks.site import run_name
 from operators.base import NightshiftOperator, attempt_of
-from operators.lease import Done, LeaseTaskOperator, Waiting
+from operators.lease_task import Done, LeaseTaskOperator, Waiting
 from operators.links import NightLink, QualityLink
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from include.nightlies.records.quality import QualityRecord
+    from include.nightlies.steps.values import Night
     from include.site.site import Site
 
 
@@ -27,22 +29,49 @@ INHERITED = "inherited"
 """The key under which a plan hands on what a partial build takes from another one."""
 
 
-class PlanNightOperator(NightshiftOperator):
-    """Reads a build's index, records it in the ledger and hands on the batches to publish, in their order.
-
-    What a partial build takes from another one is handed on under the key `inherited`, for `InheritArtifactsOperator`.
+class NightOperator(NightshiftOperator):
+    """Base of the tasks of a night.
 
     Args:
         night: What `BuildSensor` returned, a night as a mapping; None: it found none.
         **kwargs: Those of every operator.
     """
 
-    template_fields = ("night",)
-    ui_color = "#e0e7ff"
+    template_fields: Sequence[str] = ("night",)
 
-    def __init__(self, *, night: Any, **kwargs: Any) -> None:
+    def __init__(self, *, night: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.night = night
+
+    def night_here(self, context: Context) -> Night:
+        """Return the night of this run.
+
+        Args:
+            context: The context of the task.
+
+        Returns:
+            The night.
+
+        Raises:
+            AirflowSkipException: The sensor found no night, or the night goes on in another run.
+        """
+        from include.nightlies.rules.passes import ELSEWHERE
+        from include.nightlies.steps.values import Night
+
+        if self.night is None:
+            raise AirflowSkipException(why_no_build(context))
+        if ELSEWHERE in self.night:
+            raise AirflowSkipException(f"the night goes on in run {self.night[ELSEWHERE]}")
+        return Night.from_json(self.night)
+
+
+class PlanNightOperator(NightOperator):
+    """Reads a build's index, records it in the ledger and hands on the batches to publish, in their order.
+
+    What a partial build takes from another one is handed on under the key `inherited`, for `InheritArtifactsOperator`.
+    """
+
+    ui_color = "#e0e7ff"
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         from include.nightlies.steps.plan import plan_night
@@ -81,39 +110,32 @@ class PlanPublicationOperator(NightshiftOperator):
         return [batch.to_json() for batch in plan.batches]
 
 
-class CheckCompletenessOperator(NightshiftOperator):
+class CheckCompletenessOperator(NightOperator):
     """Fails the run if the ledger misses anything that the run had to publish; whatever came before.
 
-    Of a night that goes on only what this very pass took is checked.
+    Of a night that goes on only what this very pass took is checked. With a night, what its slot requires counts too,
+    and the reason why the slot's links stay is recorded. A dry run is skipped here, so that nothing after it happens.
 
     Args:
-        night: The night of the run, if it was one; then what its slot requires counts too, and the reason why the
-            slot's links stay is recorded. A dry run is skipped here, so that nothing after it happens.
         of_night: Whether the run is one of a night, which fails without `night`.
-        **kwargs: Those of every operator.
+        **kwargs: `night`, and those of every operator.
     """
 
-    template_fields = ("night",)
     operator_extra_links = (NightLink(),)
     ui_color = "#fee2e2"
 
-    def __init__(self, *, night: Any = None, of_night: bool = True, **kwargs: Any) -> None:
+    def __init__(self, *, of_night: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.night = night
         self.of_night = of_night
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from include.nightlies.rules.passes import ELSEWHERE
         from include.nightlies.steps.errors import GateClosed
         from include.nightlies.steps.gate import gate, gate_of_pass
-        from include.nightlies.steps.values import Night
 
         run = run_name(context)
         if self.of_night and self.night is None:
             raise GateClosed(run, [why_no_build(context)])
-        if self.night is not None and ELSEWHERE in self.night:
-            raise AirflowSkipException(f"the night goes on in run {self.night[ELSEWHERE]}")
-        night = Night.from_json(self.night) if self.night is not None else None
+        night = self.night_here(context) if self.night is not None else None
         if night is not None and not night.last:
             planned = context["ti"].xcom_pull(task_ids=PLAN, key="return_value") is not None
             site = self.site()
@@ -129,23 +151,14 @@ class CheckCompletenessOperator(NightshiftOperator):
         return passed.to_json()
 
 
-class CheckIndexOperator(NightshiftOperator):
+class CheckIndexOperator(NightOperator):
     """Judges the index of a night's build by the suite `index`; fails if the suite blocks and found something.
 
     Returns the verdict by suite; nothing where the slot has no such suite, and then nothing is imported for it.
-
-    Args:
-        night: What `BuildSensor` returned, a night as a mapping; None: it found none.
-        **kwargs: Those of every operator.
     """
 
-    template_fields = ("night",)
     operator_extra_links = (QualityLink(),)
     ui_color = "#ede9fe"
-
-    def __init__(self, *, night: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.night = night
 
     def execute(self, context: Context) -> dict[str, str]:
         from include.nightlies.steps.values import Night
@@ -157,34 +170,19 @@ class CheckIndexOperator(NightshiftOperator):
             return verdicts(self.outlasting(site, lambda: check_index(site, this_try, night, accepted=accepted)))
 
 
-class CheckBuildOperator(NightshiftOperator):
+class CheckBuildOperator(NightOperator):
     """Judges a night's build by the suites `published`, `night` and `growth`; fails if one blocks and found something.
 
     Skipped where there is nothing to judge: before the night's last pass, in a dry run, and where nothing was planned.
-
-    Args:
-        night: What `BuildSensor` returned, a night as a mapping; None: it found none.
-        **kwargs: Those of every operator.
     """
 
-    template_fields = ("night",)
     operator_extra_links = (QualityLink(),)
     ui_color = "#ede9fe"
 
-    def __init__(self, *, night: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.night = night
-
     def execute(self, context: Context) -> dict[str, str]:
-        from include.nightlies.rules.passes import ELSEWHERE
-        from include.nightlies.steps.values import Night
         from include.quality.check import check_build
 
-        if self.night is None:
-            raise AirflowSkipException(why_no_build(context))
-        if ELSEWHERE in self.night:
-            raise AirflowSkipException(f"the night goes on in run {self.night[ELSEWHERE]}")
-        night = Night.from_json(self.night)
+        night = self.night_here(context)
         if not night.last or night.dry_run:
             raise AirflowSkipException("dry run" if night.dry_run else "the night's last pass judges the build")
         if context["ti"].xcom_pull(task_ids=PLAN, key="return_value") is None:
@@ -194,23 +192,14 @@ class CheckBuildOperator(NightshiftOperator):
         return verdicts(self.outlasting(site, lambda: check_build(site, this_try, night, accepted=accepted)))
 
 
-class SetLinksOperator(LeaseTaskOperator):
+class SetLinksOperator(LeaseTaskOperator, NightOperator):
     """Lets the slot's links lead to the build and gives its revision its name; forward only, to what is whole only.
 
     Waits for busy paths in the triggerer. Returns what became of each link, with its reason.
-
-    Args:
-        night: What `BuildSensor` returned; None: it found no night.
-        **kwargs: Those of `LeaseTaskOperator`.
     """
 
-    template_fields = ("night",)
     operator_extra_links = (NightLink(),)
     ui_color = "#fef9c3"
-
-    def __init__(self, *, night: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.night = night
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.cvmfs.errors import CollectionRunning
@@ -231,23 +220,21 @@ class SetLinksOperator(LeaseTaskOperator):
         return Done(linked.to_json())
 
 
-class AnnounceBuildOperator(NightshiftOperator):
+class AnnounceBuildOperator(NightOperator):
     """Notifies those that wait for the slot's builds, as an event of its asset; the last task, after the links.
 
     Args:
-        night: What `BuildSensor` returned; None: it found no night.
         passed: What `CheckCompletenessOperator` returned; None: it failed or was skipped.
         linked: What `SetLinksOperator` returned; None: it was skipped.
-        **kwargs: Those of every operator.
+        **kwargs: `night`, and those of every operator.
     """
 
     template_fields = ("night", "passed", "linked")
     operator_extra_links = (NightLink(),)
     ui_color = "#dcfce7"
 
-    def __init__(self, *, night: Any, passed: Any, linked: Any, **kwargs: Any) -> None:
+    def __init__(self, *, passed: Any, linked: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.night = night
         self.passed = passed
         self.linked = linked
 

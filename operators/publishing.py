@@ -16,7 +16,7 @@ from hooks.retry import RetryByKind
 from include.dag_runs import OWNER
 from operators.approve import AskApprovalOperator, approve_each
 from operators.base import NightshiftOperator, attempt_of, batches_of, note_failure
-from operators.lease import Done, LeaseTaskOperator, Waiting, WritingOperator
+from operators.lease_task import Done, LeaseTaskOperator, Waiting, WritingOperator
 from operators.links import RepositoryLink
 from operators.prepare import PrepareArtifactsOperator
 
@@ -217,14 +217,9 @@ class ReserveDestinationsOperator(LeaseTaskOperator):
         self.batches = batches
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.cvmfs.errors import CollectionRunning
-        from include.gateway.errors import PathBusy
         from include.nightlies.steps.reserve import reserve_run
 
-        try:
-            made = reserve_run(site, attempt_of(context), batches_of(self.batches))
-        except (PathBusy, CollectionRunning) as busy:
-            return Waiting({"reserve": busy})
+        made = reserve_run(site, attempt_of(context), batches_of(self.batches))
         return Done(
             {
                 "revision": made.revision,

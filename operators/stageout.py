@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from hooks.retry import RetryByKind
 from include.settings.pools import STAGEOUT
 from operators.base import NightshiftOperator, alert_failed_run, clock, holder_name, log_folder
-from operators.lease import Killed
+from operators.lease_task import Killed
 from operators.prepare import yielding
 from operators.publishing import default_args
 

@@ -10,14 +10,18 @@ from airflow.sdk.exceptions import AirflowSkipException
 from hooks.site import require_wanted, run_name
 from operators.approve import questions_to_map
 from operators.base import NightshiftOperator, attempt_of, clock
-from operators.lease import Done, LeaseTaskOperator, Waiting
+from operators.lease_task import Done, LeaseTaskOperator, Waiting
 from operators.links import NightLink
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow.sdk import Context
 
+    from include.nightlies.attempt import Attempt
     from include.nightlies.removal.rollback_preview import RollbackWish
-    from include.nightlies.removal.undo_plan import Wish
+    from include.nightlies.removal.undo import Wish
+    from include.nightlies.steps.approve import ApprovalRequest
     from include.site.site import Site
 
 
@@ -35,18 +39,14 @@ class PlanUndoOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         from include.nightlies.removal.undo import ask_undo, plan_undo
-        from include.nightlies.steps.approve import ApprovalRequest
 
-        site, run = self.site(), run_name(context)
+        site = self.site()
         plan = plan_undo(site, wish_of(context))
         for line in plan.lines():
             self.log.info("%s", line)
         context["ti"].xcom_push(key=PLAN, value=plan.to_json())
-        asked = ApprovalRequest(None, True, "dry run: no approval is asked for")
-        if not context["params"]["dry_run"]:
-            asked = ask_undo(site, attempt_of(context), plan, wished=bool(context["params"]["approval"]))
-        self.log.info("%s", asked.why)
-        return questions_to_map(site, run, asked)
+        ask = partial(ask_undo, site, plan=plan, wished=bool(context["params"]["approval"]))
+        return _questions(self, context, site, ask)
 
 
 class UndoBuildOperator(LeaseTaskOperator):
@@ -64,18 +64,12 @@ class UndoBuildOperator(LeaseTaskOperator):
         self.night: dict[str, str] | None = None  # of the build that it undid
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.cvmfs.errors import CollectionRunning
-        from include.gateway.errors import PathBusy
-        from include.nightlies.removal.undo import require_undo_approved, undo
+        from include.nightlies.removal.removal import require_approved
+        from include.nightlies.removal.undo import undo
 
-        if context["params"]["dry_run"]:
-            raise AirflowSkipException("dry run: see the task before; nothing is undone")
-        attempt, wished = attempt_of(context), bool(context["params"]["approval"])
-        require = partial(require_undo_approved, site, run=attempt.run, wished=wished)
-        try:
-            plan, revision = undo(site, attempt, wish_of(context), require=require)
-        except (PathBusy, CollectionRunning) as busy:
-            return Waiting({"undo": busy})
+        attempt = _attempt_unless_dry(context)
+        require = partial(require_approved, site, run=attempt.run, wished=bool(context["params"]["approval"]))
+        plan, revision = undo(site, attempt, wish_of(context), require=require)
         self.night = {"slot": plan.wish.slot, "date": plan.build.date.isoformat()}
         return Done(plan.to_json() | {"revision": revision})
 
@@ -101,7 +95,6 @@ class PlanRetentionOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         from include.nightlies.removal.retention import ask_retention, plan_retention
-        from include.nightlies.steps.approve import ApprovalRequest
         from include.site.collecting import require_collectable
 
         require_wanted(context, self.repository)
@@ -119,11 +112,8 @@ class PlanRetentionOperator(NightshiftOperator):
         if not going:
             raise AirflowSkipException(f"{self.repository}: no build of {len(slots)} slots with `retention` expired")
         context["ti"].xcom_push(key=PLAN, value=[plan.to_json() for plan in going])
-        asked = ApprovalRequest(None, True, "dry run: no approval is asked for")
-        if not context["params"].get("dry_run"):
-            asked = ask_retention(site, attempt_of(context), self.repository, going)
-        self.log.info("%s", asked.why)
-        return questions_to_map(site, run_name(context), asked, repository=self.repository)
+        ask = partial(ask_retention, site, fqrn=self.repository, plans=going)
+        return _questions(self, context, site, ask, repository=self.repository)
 
 
 class RemoveExpiredOperator(LeaseTaskOperator):
@@ -146,12 +136,9 @@ class RemoveExpiredOperator(LeaseTaskOperator):
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.cvmfs.errors import CollectionRunning
         from include.gateway.errors import PathBusy
-        from include.nightlies.removal.retention import remove_expired, require_retention_approved
-        from include.nightlies.removal.retention_plan import RetentionPlan
+        from include.nightlies.removal.retention import RetentionPlan, remove_expired, require_retention_approved
 
-        if context["params"].get("dry_run"):
-            raise AirflowSkipException("dry run: see the plan; nothing is removed")
-        attempt, done, busy = attempt_of(context), {}, dict[str, PathBusy | CollectionRunning]()
+        attempt, done, busy = _attempt_unless_dry(context), {}, dict[str, PathBusy | CollectionRunning]()
         plans = [RetentionPlan.from_json(value) for value in self.plans or ()]
         for plan in plans:
             require_retention_approved(site, plan, attempt.run)
@@ -176,7 +163,6 @@ class PreviewRollbackOperator(NightshiftOperator):
         from include.nightlies.errors import ROLLBACK_REFUSED
         from include.nightlies.removal.rollback import ask_rollback, require_possible
         from include.nightlies.removal.rollback_preview import preview_rollback, require_whole
-        from include.nightlies.steps.approve import ApprovalRequest
 
         if context["dag_run"].run_type == "backfill":
             raise ROLLBACK_REFUSED("a backfill would roll back once for each date. Trigger one run by hand instead.")
@@ -189,11 +175,8 @@ class PreviewRollbackOperator(NightshiftOperator):
             self.log.info("%s", line)
         context["ti"].xcom_push(key=PLAN, value=preview.to_json())
         require_whole(preview)
-        asked = ApprovalRequest(None, not preview.changes_nothing, "dry run: no approval is asked for")
-        if not params["dry_run"]:
-            asked = ask_rollback(site, attempt_of(context), preview, wished=bool(params["approval"]))
-        self.log.info("%s", asked.why)
-        return questions_to_map(site, run_name(context), asked)
+        ask = partial(ask_rollback, site, preview=preview, wished=bool(params["approval"]))
+        return _questions(self, context, site, ask, go=not preview.changes_nothing)
 
 
 class RollBackOperator(LeaseTaskOperator):
@@ -214,20 +197,13 @@ class RollBackOperator(LeaseTaskOperator):
         self.preview = preview
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.gateway.errors import PathBusy
         from include.nightlies.removal.rollback import require_rollback_approved, roll_back
         from include.nightlies.removal.rollback_preview import SeenRollback
 
-        if context["params"]["dry_run"]:
-            raise AirflowSkipException("dry run: see the task before; nothing is rolled back")
-        attempt, wished = attempt_of(context), bool(context["params"]["approval"])
+        attempt = _attempt_unless_dry(context)
+        wished, seen = bool(context["params"]["approval"]), SeenRollback.from_json(self.preview)
         require = partial(require_rollback_approved, site, run=attempt.run, wished=wished)
-        seen = SeenRollback.from_json(self.preview)
-        try:
-            done = roll_back(site, attempt, rollback_wish_of(context), seen=seen, require=require)
-        except PathBusy as busy:
-            return Waiting({"roll back": busy})
-        return Done(done.to_json())
+        return Done(roll_back(site, attempt, rollback_wish_of(context), seen=seen, require=require).to_json())
 
 
 class RecordRollbackOperator(NightshiftOperator):
@@ -246,12 +222,10 @@ class RecordRollbackOperator(NightshiftOperator):
         self.done = done
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from dataclasses import asdict
-
         from include.nightlies.removal.rollback import RolledBack, record_rollback
 
         done = RolledBack.from_json(self.done)
-        return asdict(record_rollback(self.site(), attempt_of(context), done, context["params"]["reason"]))
+        return record_rollback(self.site(), attempt_of(context), done, context["params"]["reason"]).to_json()
 
 
 class ReportRollbackOperator(NightshiftOperator):
@@ -283,6 +257,31 @@ class ReportRollbackOperator(NightshiftOperator):
         return {**self.done, **report}
 
 
+def _attempt_unless_dry(context: Context) -> Attempt:
+    if context["params"].get("dry_run"):
+        raise AirflowSkipException("dry run: see the task before; nothing is changed")
+    return attempt_of(context)
+
+
+def _questions(
+    operator: NightshiftOperator,
+    context: Context,
+    site: Site,
+    ask: Callable[..., ApprovalRequest],
+    *,
+    go: bool = True,
+    repository: str | None = None,
+) -> list[dict[str, Any]]:
+    """Ask for an approval, and return the run's questions; a dry run asks nothing, and may `go` on."""
+    from include.nightlies.steps.approve import ApprovalRequest
+
+    asked = ApprovalRequest(None, go, "dry run: no approval is asked for")
+    if not context["params"].get("dry_run"):
+        asked = ask(attempt=attempt_of(context))
+    operator.log.info("%s", asked.why)
+    return questions_to_map(site, run_name(context), asked, repository=repository)
+
+
 def rollback_wish_of(context: Context) -> RollbackWish:
     """Return the wish in the run's parameters.
 
@@ -307,7 +306,7 @@ def rollback_wish_of(context: Context) -> RollbackWish:
 
 def wish_of(context: Context) -> Wish:
     """Return the wish in the run's parameters."""
-    from include.nightlies.removal.undo_plan import Instead, Wish
+    from include.nightlies.removal.undo import Replacement, Wish
 
     params = context["params"]
     return Wish(
@@ -316,6 +315,6 @@ def wish_of(context: Context) -> Wish:
         reason=params["reason"],
         projects=tuple(params.get("projects") or ()),
         platforms=tuple(params.get("platforms") or ()),
-        instead=Instead(params["instead"]),
+        instead=Replacement(params["instead"]),
         move_links=bool(params["move_links"]),
     )

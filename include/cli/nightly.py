@@ -18,8 +18,8 @@ from include.cli.repository.open import AsJson, holder, open_site, printable, re
 
 if TYPE_CHECKING:
     from include.cli.airflow_connections import Snapshot
-    from include.nightlies.removal.retention_plan import RemovedBuilds, RetentionPlan
-    from include.nightlies.removal.undo_plan import Wish
+    from include.nightlies.removal.retention import RemovedBuilds, RetentionPlan
+    from include.nightlies.removal.undo import Wish
 
 SlotName = Annotated[str, typer.Option(help="Slot of the site configuration.")]
 BuildId = Annotated[str, typer.Option("--build", help="The id of the build, as its index has it.")]
@@ -48,16 +48,12 @@ def undo(
     """
     from include.nightlies.attempt import Attempt
     from include.nightlies.errors import UndoRefused
-    from include.nightlies.removal.undo import plan_undo
+    from include.nightlies.removal.undo import Replacement, plan_undo
     from include.nightlies.removal.undo import undo as do_it
-    from include.nightlies.removal.undo_plan import Instead
-    from include.settings.load import load
-    from include.settings.secrets import EnvSecrets
-    from include.site.site import Site
 
-    instead = Instead.PREDECESSOR if predecessor else Instead.NOTHING
+    instead = Replacement.PREDECESSOR if predecessor else Replacement.NOTHING
     wish = replace(_wish(slot, build, reason, project, platform), instead=instead, move_links=move_links)
-    site = Site(load(), EnvSecrets())
+    site = open_site()
     if not yes:
         plan = plan_undo(site, wish)
         for line in plan.lines():
@@ -75,11 +71,8 @@ def undo(
 def redo(slot: SlotName, build: BuildId, project: Projects = None, platform: Platforms = None) -> None:
     """Let the next run of a build install again what was undone of it; the repository is not changed by this."""
     from include.nightlies.removal.undo import redo as do_it
-    from include.settings.load import load
-    from include.settings.secrets import EnvSecrets
-    from include.site.site import Site
 
-    site = Site(load(), EnvSecrets())
+    site = open_site()
     count = do_it(site, _wish(slot, build, "", project, platform), now=_now())
     typer.echo(f"{count} artifacts of {build} may be installed again; run nightly_install for its date")
 
@@ -95,8 +88,6 @@ def retention(
 
     What goes, goes in one revision. A backfill may install it again.
     """
-    import json
-
     from include.nightlies.attempt import Attempt
     from include.nightlies.removal.retention import plan_retention, remove_expired
 
@@ -147,7 +138,7 @@ def _outcome(done: RemovedBuilds) -> str:
 
 
 def _wish(slot: str, build: str, reason: str, project: list[str] | None, platform: list[str] | None) -> Wish:
-    from include.nightlies.removal.undo_plan import Wish
+    from include.nightlies.removal.undo import Wish
 
     return Wish(slot, build, reason, tuple(project or ()), tuple(platform or ()))
 
@@ -197,7 +188,6 @@ def install(
     """
     from include.cli.airflow_connections import NIGHT_S, airflow_api, follow
     from include.cli.airflow_connections import install as start
-    from include.cli.repository.open import open_site
     from include.monitoring.render import to_text
     from include.monitoring.summaries import read_summary
     from include.nightlies.rules.build_date import today
@@ -229,7 +219,6 @@ def summary(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Say what became of a night, as the ledger has it now. Exit code 1 if something required is missing."""
-    from include.cli.repository.open import open_site, refusing
     from include.monitoring.render import to_text
     from include.monitoring.summaries import read_summary, store_summary
     from include.nightlies.rules.build_date import today

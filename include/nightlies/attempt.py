@@ -1,4 +1,4 @@
-"""One try of one task of a run, as its steps are handed it."""
+"""Attempt: a try of a task of a run, as its steps are handed it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OnLease = Callable[[Callable[[], object]], None]
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try of one task of a run, and how it records what it does to a publication.
+    """Try of a task of a run, which records what it does to a publication.
 
     `holder`: what others see as the holder of its leases; `number`: which try it is; `last`: no try follows.
     `outlast`: the caller waits out an outage and calls again. `on_lease` gets what gives the current lease back.

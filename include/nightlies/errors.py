@@ -1,4 +1,4 @@
-"""What can be wrong with a night, its index, its dates and its records.
+"""Errors of a night, its index, its dates and its records.
 
 NightlyError
 ├── BadIndex              a build's index as a whole cannot be used
@@ -28,6 +28,12 @@ from datetime import date
 from enum import Enum
 
 from include.errors import ErrorRow, NightshiftError
+
+
+def listed(lines: Sequence[str], shown: int = 20, hint: str = "") -> str:
+    """Return a line of a message for each, as many as are shown, and how many more there are."""
+    more = f"\n… and {len(lines) - shown} more{hint}" if len(lines) > shown else ""
+    return "".join(f"\n- {line}" for line in lines[:shown]) + more
 
 
 class NightlyError(NightshiftError):
@@ -135,13 +141,12 @@ class BaseUnusable(NightlyError):
 
     code = "base-build-unusable"
 
-    def __init__(self, build: str, base: str, what: str, missing: Sequence[str] = (), shown: int = 20) -> None:
+    def __init__(self, build: str, base: str, what: str, missing: Sequence[str] = ()) -> None:
         self.missing = tuple(missing)
-        lines = "".join(f"\n- {line}" for line in self.missing[:shown])
-        more = f"\n… and {len(self.missing) - shown} more" if len(self.missing) > shown else ""
         super().__init__(
             f"the partial build {build} takes what it does not list from {base}, which {what}. "
-            f"Install that build first, or let the index name another `base`; nothing was changed.{lines}{more}"
+            f"Install that build first, or let the index name another `base`; nothing was changed."
+            f"{listed(self.missing)}"
         )
 
 
@@ -161,11 +166,9 @@ class UndoRefused(NightlyError):
 
     code = "undo-refused"
 
-    def __init__(self, build: str, reasons: Sequence[str], shown: int = 20) -> None:
+    def __init__(self, build: str, reasons: Sequence[str]) -> None:
         self.reasons = tuple(reasons)
-        lines = "".join(f"\n- {line}" for line in self.reasons[:shown])
-        more = f"\n… and {len(self.reasons) - shown} more" if len(self.reasons) > shown else ""
-        super().__init__(f"build {build} is not undone; nothing was changed:{lines}{more}")
+        super().__init__(f"build {build} is not undone; nothing was changed:{listed(self.reasons)}")
 
 
 class NotApproved(NightlyError):

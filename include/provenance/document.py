@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC
 from enum import StrEnum
 from typing import Annotated, Any
@@ -31,7 +31,7 @@ _WHAT = "provenance"
 
 
 class ChangeKind(StrEnum):
-    """What was done to the path."""
+    """Change of the path."""
 
     TREE = "tree"
     LINK = "link"
@@ -41,8 +41,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProvenanceRecord:
-    """Who published what, or took it away. `holder`: who held the lease; `publisher`: the way; `key_id`: of the
-    gateway's key.
+    """Change of a path and its maker. `holder`: who held the lease; `publisher`: the way; `key_id`: of its key.
 
     `came_from`: where a tree was that was inherited, moved, or put in the place of another one, `from_build` the
     build that was named for it. `leads_to`: where a link leads, or where what was taken away is now. `before`: the
@@ -80,32 +79,8 @@ class ProvenanceRecord:
         return f"{folder_of(self.path)}/{self.revision}-{run}.json"
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "repository": self.repository,
-            "path": self.path,
-            "revision": self.revision,
-            "run_id": self.run_id,
-            "holder": self.holder,
-            "publisher": self.publisher,
-            "key_id": self.key_id,
-            "published_at": self.published_at.astimezone(UTC).isoformat(timespec="microseconds"),
-            "root_hash": self.root_hash,
-            "nested_hash": self.nested_hash,
-            "changeset": self.changeset,
-            "source": self.source,
-            "artifact_sha256": self.artifact_sha256,
-            "slot": self.slot,
-            "build_id": self.build_id,
-            "project": self.project,
-            "platform": self.platform,
-            "kind": self.kind,
-            "came_from": self.came_from,
-            "from_build": self.from_build,
-            "leads_to": self.leads_to,
-            "before": self.before,
-            "reason": self.reason,
-        }
+        at = self.published_at.astimezone(UTC).isoformat(timespec="microseconds")
+        return {"format": FORMAT, **asdict(self), "published_at": at}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, Connection, Index, RowMapping, Table, insert, select
+from sqlalchemy import Column, Connection, Index, Table, insert, select
 
 from include.cvmfs.coordination import freeze as document
 from include.cvmfs.coordination.freeze import Changed, Freeze
 from include.cvmfs.errors import FormatError
 from include.errors import NightshiftError
 from include.gateway.errors import GatewayError
+from include.json_values import JsonValue
 from include.ledger.engine import Bind, reading, writing
 from include.ledger.metadata import ROW_ID, TABLE_OPTIONS, UtcTime, exact, long_text, metadata
 from include.site.site import Site
@@ -51,8 +52,8 @@ FREEZE, THAW = "freeze", "thaw"
 
 
 @dataclass(frozen=True, slots=True)
-class Intervention:
-    """One row of the ledger: `kind` is `freeze` or `thaw`; `freeze` names the freeze that was meant."""
+class Intervention(JsonValue):
+    """Row of the ledger: `kind` is `freeze` or `thaw`; `freeze` names the freeze that was meant."""
 
     repository: str
     kind: str
@@ -61,10 +62,6 @@ class Intervention:
     reason: str
     until: datetime | None
     done_at: datetime
-
-    @classmethod
-    def from_row(cls, row: RowMapping) -> Intervention:
-        return cls(**{name: row[name] for name in cls.__slots__})
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -79,7 +76,7 @@ class Intervention:
 
 @dataclass(frozen=True, slots=True)
 class FreezeState:
-    """Whether one repository is `frozen`; `unknown`: why that is not known."""
+    """State of a repository: `frozen`, or not; `unknown`: why that is not known."""
 
     repository: str
     frozen: Freeze | None = None
@@ -131,7 +128,7 @@ def interventions_of(bind: Bind, fqrn: str | None = None, *, limit: int = 100) -
     if fqrn is not None:
         query = query.where(interventions.c.repository == fqrn)
     with reading(bind) as connection:
-        return [Intervention.from_row(row) for row in connection.execute(query).mappings()]
+        return [Intervention.from_json(row) for row in connection.execute(query).mappings()]
 
 
 def standing(site: Site, fqrn: str, now: datetime) -> FreezeState:

@@ -1,4 +1,4 @@
-"""Who published a path: what the ledger and the signed documents have of it, and whether the path still has that."""
+"""Provenance of a path: what the ledger and the signed documents have of it, and whether the path still has that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HANDS = 8
 
 @dataclass(frozen=True, slots=True)
 class PathRecord:
-    """One record: its document's key, what that is worth, and what the path has `now`, in words.
+    """Record with its document's key, what that is worth, and what the path has `now`, in words.
 
     `asked`: the path that it answers for, another one than was asked for where a link leads there. `origin`: who
     published first what was inherited, moved or put in the place of something else.

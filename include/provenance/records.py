@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CheckedRecord:
-    """What a record's document in the store is worth: `verdict` in words, `good` None where it could not be checked."""
+    """Worth of a record's document in the store: `verdict` in words, `good` None where it could not be checked."""
 
     good: bool | None
     verdict: str

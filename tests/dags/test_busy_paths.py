@@ -18,7 +18,7 @@ from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Batch, PublicationRequest
-from operators.lease import Done, Waiting
+from operators.lease_task import Done, Waiting
 from operators.publishing import PublishArtifactsOperator
 from tests.dags.conftest import FQRN, MiniSite
 from tests.fakes.attempts import attempt

@@ -27,7 +27,7 @@ from include.settings.traits import record_traits
 from include.site.site import Site
 from include.storage.options import Traits
 from operators.care import CvmfsCollectOperator
-from operators.lease import Killed
+from operators.lease_task import Killed
 from tests.dags.conftest import FQRN, MiniSite, Run, read_dags, record
 from tests.dags.test_approval import anna
 from tests.fakes.builds import Build, tree

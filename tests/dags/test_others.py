@@ -34,7 +34,7 @@ from operators.cvmfs import (
     CvmfsTagOperator,
     cvmfs_lease,
 )
-from operators.lease import Killed
+from operators.lease_task import Killed
 from sensors.cvmfs import CvmfsPathSensor, CvmfsRevisionSensor, LeaseFreeSensor
 from tests.dags.conftest import FQRN, KEY, MiniSite
 from tests.fakes.builds import tree

@@ -28,7 +28,7 @@ from include.stageout.requests import record_request
 from include.stageout.status import TransferFilter, TransferStatus, list_transfers
 from include.stageout.tables import stageout_jobs
 from operators import stageout
-from operators.lease import Killed
+from operators.lease_task import Killed
 from operators.stageout import NICENESS, StageoutPassOperator
 from tests.dags.conftest import MiniSite, read_dags, record
 from tests.fakes.ftsservice import FtsService

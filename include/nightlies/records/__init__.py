@@ -1,1 +1,1 @@
-"""What the ledger records of nights."""
+"""Ledger records of nights."""

@@ -1,4 +1,4 @@
-"""What the ledger records of builds, their artifacts and the changesets made of them."""
+"""Ledger records of builds, their artifacts and the changesets made of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ChangesetRecord:
 
     @classmethod
     def of(cls, changeset: Changeset) -> ChangesetRecord:
-        """As it is kept."""
+        """Changeset as it is kept."""
         return cls(
             digest=changeset.digest,
             repository=changeset.repository,

@@ -23,7 +23,7 @@ _GOOD = tuple(state.value for state in State if state.good)
 def plan_many(
     bind: Bind, planned: Mapping[PublicationKey, Planned], *, try_number: int, now: datetime
 ) -> dict[PublicationKey, Publication]:
-    """As `records.plan` for each, all in one transaction or none. Raises StaleAttempt."""
+    """Plan each as `records.plan` does, all in one transaction or none. Raises StaleAttempt."""
 
     def work(connection: Connection) -> dict[PublicationKey, Publication]:
         there = {run: _of_run(connection, run) for run in {key.run_id for key in planned}}

@@ -59,7 +59,7 @@ _KEYS_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One object by its key; ``path``: the first that needs it; ``size``: stored bytes when found, None: absent."""
+    """Damaged object by its key; ``path``: the first that needs it; ``size``: stored bytes when found, None: absent."""
 
     key: str
     path: str
@@ -68,7 +68,7 @@ class Damage:
 
     @property
     def identity(self) -> bytes:
-        """As a preparation knows it (``digests.identity``)."""
+        """Name by which a preparation knows it (``digests.identity``)."""
         return identity(hash_of_key(self.key))
 
 

@@ -1,4 +1,4 @@
-"""What the ledger records of links and tags: every decision, in order, with its reason."""
+"""Ledger records of links and tags: every decision, in order, with its reason."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import date, datetime
 
 from sqlalchemy import Connection, insert, select
 
+from include.json_values import JsonValue
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.records.publications import place
 from include.nightlies.records.tables import links
@@ -20,8 +21,8 @@ _SET = (LinkState.MOVED.value, LinkState.UNCHANGED.value, LinkState.REMOVED.valu
 
 
 @dataclass(frozen=True, slots=True)
-class LinkRecord:
-    """One decision. `kind`: link or tag; `path`: of the link, or the tag's name; `build_*`: what it was for."""
+class LinkRecord(JsonValue):
+    """Decision. `kind`: link or tag; `path`: of the link, or the tag's name; `build_*`: what it was for."""
 
     kind: str
     repository: str
@@ -58,10 +59,7 @@ def history(bind: Bind, fqrn: str, path: str, *, limit: int = 100) -> tuple[Link
     """Return what was decided of a link or tag, the newest first."""
     query = select(links).where(links.c.place == place(fqrn, path)).order_by(links.c.id.desc()).limit(limit)
     with reading(bind) as connection:
-        return tuple(
-            LinkRecord(**{name: row[name] for name in LinkRecord.__dataclass_fields__})
-            for row in connection.execute(query).mappings()
-        )
+        return tuple(LinkRecord.from_json(row) for row in connection.execute(query).mappings())
 
 
 def led_to(bind: Bind, fqrn: str, path: str) -> BuildKey | None:

@@ -1,4 +1,4 @@
-"""How far running preparations are, for those who watch a night; final figures are in the publication itself."""
+"""Progress of running preparations, for those who watch a night; final figures are in the publication itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NotedProgress:
-    """Of one preparation. `publication`: its row; sizes in bytes, of what was read and of what was sent."""
+    """Progress of a preparation. `publication`: its row; sizes in bytes, of what was read and of what was sent."""
 
     publication: int
     try_number: int

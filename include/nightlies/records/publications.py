@@ -37,9 +37,9 @@ _BEGUN_AGAIN = (
     "state", "reason", "artifact", "artifact_sha256", "phase", "try_number", "plan_try", "seconds", "updated_at",
 )  # fmt: skip
 NEIGHBOURS = 4
-"""How many earlier destinations of a project are read; a night mostly repeats the one before."""
+"""Number of earlier destinations of a project are read; a night mostly repeats the one before."""
 LOOKED_AT = 8 * NEIGHBOURS
-"""How many of its newest artifacts are read for these: some were never published."""
+"""Number of its newest artifacts are read for these: some were never published."""
 
 
 def place(fqrn: str, destination: str) -> str:
@@ -142,26 +142,11 @@ def move(
     return writing(bind, work)
 
 
-def note_verified(bind: Bind, key: PublicationKey, *, now: datetime) -> Publication:
-    """Record that what is published was read back through the public URL; raises IllegalMove if nothing is."""
-
-    def work(connection: Connection) -> Publication:
-        row = _locked(connection, key)
-        if row is None:
-            raise PublicationUnknown(str(key))
-        if not State(row["state"]).good:
-            raise IllegalMove(str(key), row["state"], "verified", "nothing is published. Publish it first.")
-        _set(connection, key, {"verified_at": now, "updated_at": now})
-        return _found(connection, key)
-
-    return writing(bind, work)
-
-
 def publication(bind: Bind, key: PublicationKey) -> Publication | None:
     """The publication of that key, or None."""
     with reading(bind) as connection:
         row = connection.execute(_joined().where(*_is(key))).mappings().first()
-    return None if row is None else Publication.from_row(row)
+    return None if row is None else Publication.from_json(row)
 
 
 def publications_of_run(bind: Bind, run_id: str) -> tuple[Publication, ...]:
@@ -365,13 +350,13 @@ def _joined() -> Any:
 
 
 def _found(connection: Connection, key: PublicationKey) -> Publication:
-    return Publication.from_row(connection.execute(_joined().where(*_is(key))).mappings().one())
+    return Publication.from_json(connection.execute(_joined().where(*_is(key))).mappings().one())
 
 
 def _all(bind: Bind, query: Any) -> tuple[Publication, ...]:
     with reading(bind) as connection:
         rows: Sequence[RowMapping] = connection.execute(query).mappings().all()
-    return tuple(Publication.from_row(row) for row in rows)
+    return tuple(Publication.from_json(row) for row in rows)
 
 
 def _published(connection: Connection, publication: Publication, platform: ColumnElement[bool]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the ledger records of the quality gate: the verdict of each suite in a run, and the figures that nights have."""
+"""Ledger records of the quality gate: the verdict of each suite in a run, and the figures that nights have."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from enum import Enum
 
 from sqlalchemy import Connection, RowMapping, exists, func, insert, or_, select, update
 
+from include.json_values import JsonValue
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.records.tables import artifacts, builds, publications, quality
 from include.nightlies.records.undos import of_build
@@ -21,7 +22,7 @@ ROWS, ROW_LENGTH = 100, 500
 """Rows that are kept of a suite, and characters of each; the Data Docs have all."""
 _GOOD = [state.value for state in State if state.good]
 LOOKED_AT = 60
-"""How many earlier builds are searched for those that count: some were refused or undone."""
+"""Number of earlier builds that are searched for those that count: some were refused or undone."""
 
 
 class QualityVerdict(Enum):
@@ -35,8 +36,8 @@ class QualityVerdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class QualityRecord:
-    """One suite in one run. `reason`: its first fault, or why there is nothing to report; `faults`: how many there are.
+class QualityRecord(JsonValue):
+    """Verdict of a suite in a run. `reason`: its first fault, or why there is none; `faults`: their number.
 
     `accepted`: why a person accepted the faults, "" if they were not accepted. `build_date`, `fault_rows`: the date of
     the build, and its first faults; None and empty in what earlier versions recorded.
@@ -61,7 +62,7 @@ class QualityRecord:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFigures:
-    """What the ledger has of one artifact of a build; None where nothing of it is in the repository.
+    """Ledger's figures of an artifact of a build; None where nothing of it is in the repository.
 
     `size`: of the artifact itself; `files`, `bytes`: of its tree; `seconds`: of work, of all runs; `added_bytes`,
     `added_objects`: what they stored of it. Sizes in bytes.
@@ -233,9 +234,4 @@ def _records(bind: Bind, *where: object) -> list[QualityRecord]:
 
 
 def _record(row: RowMapping) -> QualityRecord:
-    typed = {
-        "suite": Suite(row["suite"]),
-        "verdict": QualityVerdict(row["verdict"]),
-        "fault_rows": tuple(row["fault_rows"] or ()),
-    }
-    return QualityRecord(**{name: row[name] for name in QualityRecord.__dataclass_fields__} | typed)
+    return QualityRecord.from_json({**row, "fault_rows": row["fault_rows"] or ()})

@@ -1,13 +1,14 @@
-"""What the ledger records of questions: what was asked in a run, who answered what and when, what the answer binds."""
+"""Ledger records of questions: what was asked in a run, who answered what and when, what the answer binds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, RowMapping, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
+from include.json_values import JsonValue
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.errors import QuestionSettled
 from include.nightlies.records.tables import bound as bound_table
@@ -19,8 +20,8 @@ _AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One question of a run. `number`: from 1 on in its run; `turn`: which time it is that the run asks anybody.
+class Question(JsonValue):
+    """Question of a run. `number`: from 1 on in its run; `turn`: which time it is that the run asks anybody.
 
     `expires_at`: the last moment at which an answer is of use, `deadline`: until when it is waited for. `answered_by`:
     the user, as Airflow names it.
@@ -43,11 +44,6 @@ class Question:
     answered_by: str | None
     comment: str
 
-    @classmethod
-    def from_row(cls, row: RowMapping) -> Question:
-        values = {field.name: row[field.name] for field in fields(cls)}
-        return cls(**{**values, "kind": QuestionKind(row["kind"]), "answer": Answer(row["answer"])})
-
     @property
     def outcome(self) -> str:
         """Return what became of it, in words."""
@@ -66,7 +62,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a changeset holds, as far as an approval binds it; `begun`: when it was."""
+    """Content of a changeset, as far as an approval binds it; `begun`: when it was."""
 
     source_sha256: str
     root_hash: str
@@ -168,14 +164,14 @@ def question(bind: Bind, question_id: int) -> Question:
     """The question of that id."""
     with reading(bind) as connection:
         row = connection.execute(select(questions).where(questions.c.id == question_id)).mappings().one()
-    return Question.from_row(row)
+    return Question.from_json(row)
 
 
 def of_run(bind: Bind, run: str) -> tuple[Question, ...]:
     """All questions of a run, in their order."""
     query = select(questions).where(questions.c.run_id == run).order_by(questions.c.number)
     with reading(bind) as connection:
-        return tuple(Question.from_row(row) for row in connection.execute(query).mappings())
+        return tuple(Question.from_json(row) for row in connection.execute(query).mappings())
 
 
 def bound_of(bind: Bind, question_id: int) -> tuple[Bound, ...]:
@@ -216,4 +212,4 @@ def prepared(bind: Bind, digests: Iterable[str]) -> dict[str, Prepared]:
 
 def _locked(connection: Connection, question_id: int) -> Question:
     query = select(questions).where(questions.c.id == question_id).with_for_update()
-    return Question.from_row(connection.execute(query).mappings().one())
+    return Question.from_json(connection.execute(query).mappings().one())

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from include.json_values import JsonValue
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.records.publications import place
 from include.nightlies.records.tables import artifacts, created, undone
@@ -48,8 +49,8 @@ def forget(bind: Bind, run: str, fqrn: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
-    """One artifact that was taken back. `predecessor`: the build whose tree is there instead, None: nothing."""
+class Undone(JsonValue):
+    """Artifact that was taken back. `predecessor`: the build whose tree is there instead, None: nothing."""
 
     artifact: int
     artifact_sha256: str
@@ -95,7 +96,7 @@ def of_build(bind: Bind, build: int) -> dict[tuple[int, str], Undone]:
     )
     with reading(bind) as connection:
         rows = connection.execute(query).mappings().all()
-    found = (Undone(**{name: row[name] for name in Undone.__dataclass_fields__}) for row in rows)
+    found = (Undone.from_json(row) for row in rows)
     return {(entry.artifact, entry.artifact_sha256): entry for entry in found}
 
 
@@ -106,7 +107,7 @@ def of_artifact(bind: Bind, artifact: int, sha256: str | None) -> Undone | None:
     )
     with reading(bind) as connection:
         row = connection.execute(query).mappings().first()
-    return None if row is None else Undone(**{name: row[name] for name in Undone.__dataclass_fields__})
+    return None if row is None else Undone.from_json(row)
 
 
 def lift_back(bind: Bind, back: Iterable[tuple[int, str]], *, now: datetime) -> int:

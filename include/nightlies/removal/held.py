@@ -18,8 +18,8 @@ from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS, Tag
 from include.cvmfs.format.paths import ancestors, is_below, link_target, parent_of
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
+from include.json_values import JsonValue
 from include.nightlies.records import builds
-from include.nightlies.removal.retention_plan import HeldByTag
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.destinations import build_directories, build_of_directory, build_of_tag
 from include.nightlies.rules.passes import began_by_itself
@@ -32,15 +32,32 @@ from include.site.single_changes import contents_of
 from include.site.site import Site
 
 LATE = timedelta(days=3)
-"""What is published later than this after the begin of its night's day was published again by a person."""
+"""Time after the begin of a night's day; a person published what is published later."""
 _PUBLISHED = (ChangeKind.TREE, ChangeKind.LINK, ChangeKind.MOVED)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class HeldByTag(JsonValue):
+    """A tag and what its revision holds of the slot. `names`: the directories of the builds that it is for.
+
+    `builds`: all that it holds; `only`: those of them that the current revision does not hold any more. `goes`: whether
+    the repository's rule for tags takes it away, `reason`: why, or why not.
+    """
+
+    name: str
+    revision: int
+    names: tuple[str, ...]
+    builds: tuple[str, ...]
+    only: tuple[str, ...]
+    goes: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Read:
-    """What was read of one catalog: its symbolic links with where each leads, and what is nested in it."""
+    """Content of a catalog: its symbolic links with where each leads, and what is nested in it."""
 
     links: Mapping[str, str]
     nested: tuple[NestedRef, ...]

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.paths import common_top, is_below
 from include.cvmfs.revision.revision import Revision
+from include.json_values import JsonValue, Time
 from include.nightlies.attempt import Attempt
-from include.nightlies.records import questions
-from include.nightlies.removal.held import BuildReader
-from include.nightlies.removal.retention_plan import RemovedBuilds, RetentionPlan
+from include.nightlies.removal.held import BuildReader, HeldByTag
+from include.nightlies.removal.removal import ChangedPath, Content, Removal, ask, record, require_approved
 from include.nightlies.rules import approval
-from include.nightlies.rules.approval import Bound, QuestionKind, WantedApproval
+from include.nightlies.rules.approval import Bound, QuestionKind
 from include.nightlies.rules.destinations import folder_of_builds
 from include.nightlies.rules.retention_rules import HeldBuild, RetentionDecision, decide
-from include.nightlies.steps.approve import ApprovalRequest, require_answer, settings_of
+from include.nightlies.steps.approve import ApprovalRequest
 from include.provenance.document import ChangeKind
-from include.provenance.records import begun, newest, note
+from include.provenance.records import newest
 from include.publishers.required_objects import topmost
 from include.settings.errors import SettingsError
 from include.settings.model import Slot
@@ -29,10 +30,75 @@ from include.settings.retention import Retention
 from include.site.single_changes import HandChange
 from include.site.site import Site
 
-OF_USE = timedelta(hours=12)
-"""How long an answer is of use: a plan does not grow old, but a run does."""
-
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPlan(Removal):
+    """Decision about each build of a slot, the newest first. `notes`: what could not be read."""
+
+    kind = QuestionKind.RETENTION
+    slot: str
+    made_at: Time
+    decisions: tuple[RetentionDecision, ...]
+    tags: tuple[HeldByTag, ...] = ()
+
+    @property
+    def expired(self) -> tuple[RetentionDecision, ...]:
+        """The builds that go."""
+        return tuple(decision for decision in self.decisions if decision.remove)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the files of the builds that go, in bytes; the store may free less, since others share them."""
+        return sum(decision.build.bytes for decision in self.expired)
+
+    @property
+    def title(self) -> str:
+        return f"{len(self.expired)} builds of {self.slot}"
+
+    @property
+    def bound(self) -> Bound:
+        builds = [(decision.build.directory, decision.build.nested_hash) for decision in self.expired]
+        return Bound(self.slot, "/", approval.removal_digest(self.kind, self.repository, self.slot, builds))
+
+    def lines(self) -> Iterator[str]:
+        yield f"slot {self.slot}: {len(self.expired)} of {len(self.decisions)} builds go, {self.bytes / 1e6:,.1f} MB"
+        for decision in self.expired:
+            yield f"{decision.build.directory}, {decision.build.bytes / 1e6:,.1f} MB: {decision.reason}"
+        yield from self.notes
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "slot": self.slot,
+            "repository": self.repository,
+            "revision": self.revision,
+            "made_at": self.made_at.isoformat(),
+            "remove": len(self.expired),
+            "bytes": self.bytes,
+            "builds": [_flat(decision) for decision in self.decisions],
+            "tags": [tag.to_json() for tag in self.tags],
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RetentionPlan:
+        """Read what `to_json` wrote. Raises KeyError or ValueError for another shape."""
+        decisions = [{**build, "build": {**build, "key": build}} for build in value["builds"]]
+        return super(RetentionPlan, cls).from_json({**value, "decisions": decisions})
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedBuilds(JsonValue):
+    """Outcome of a plan, by the directories of its builds. `revision`: in which builds went, None: none was made.
+
+    `absent`: what an earlier try had removed; `kept`: what stayed after all, and why.
+    """
+
+    revision: int | None
+    removed: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_retention(site: Site, slot_name: str, *, now: datetime) -> RetentionPlan:
@@ -51,7 +117,10 @@ def plan_retention(site: Site, slot_name: str, *, now: datetime) -> RetentionPla
             build = reader.with_publications(head.revision, decision.build, since=since)
             held[build.directory] = build
     decisions = decide(held.values(), rules, now=now, today=today)
-    return RetentionPlan(slot.name, slot.repository, head.manifest.revision, now, decisions, tags, notes)
+    return RetentionPlan(
+        repository=slot.repository, revision=head.manifest.revision, notes=notes, slot=slot.name, made_at=now,
+        decisions=decisions, tags=tags,
+    )  # fmt: skip
 
 
 def remove_expired(site: Site, attempt: Attempt, plan: RetentionPlan) -> RemovedBuilds:
@@ -65,7 +134,7 @@ def remove_expired(site: Site, attempt: Attempt, plan: RetentionPlan) -> Removed
     planned = {decision.build.directory: decision for decision in plan.expired}
     if not planned:
         return RemovedBuilds(None)
-    removal = _Removal(site, slot, planned, attempt.clock())
+    removal = _Judged(site, slot, planned, attempt.clock())
     removal.judge(site.head(slot.repository).revision)
     revision = None
     if removal.going:
@@ -86,28 +155,21 @@ def ask_retention(site: Site, attempt: Attempt, fqrn: str, plans: Sequence[Reten
     large = [plan for plan in plans if _is_large(site, plan)]
     if not large:
         return ApprovalRequest(None, True, f"{fqrn}: no slot loses more builds than its approve_above; none is asked")
-    settings, now = settings_of(site, fqrn), attempt.clock()
     count = sum(len(plan.expired) for plan in large)
     limits = [
         f"slot {plan.slot} asks above {_rules(site.settings.slot(plan.slot)).approve_above} builds" for plan in large
     ]
-    wanted = WantedApproval(
-        QuestionKind.RETENTION, fqrn, f"Remove {count} expired builds from {fqrn}?",
-        (f"run {attempt.run}", *limits, *(line for plan in large for line in plan.lines())),
-        tuple(Bound(plan.slot, "/", _digest_of(plan)) for plan in large), settings.deadline_minutes, now + OF_USE,
-    )  # fmt: skip
-    until = approval.deadline(now, settings.deadline_minutes, wanted.expires)
-    question = questions.ask(site.ledger, attempt.run, wanted, now=now, deadline=until)
-    return ApprovalRequest(question, True, f"{count} builds to approve, digest {wanted.digest}")
+    subject = f"Remove {count} expired builds from {fqrn}?"
+    return ask(site, attempt, large, subject, [f"run {attempt.run}", *limits], f"{count} builds")
 
 
 def require_retention_approved(site: Site, plan: RetentionPlan, run: str) -> None:
     """Raises NotApproved if so many builds go and exactly these were not agreed to in this run."""
     if _is_large(site, plan):
-        require_answer(site.ledger, run, f"{len(plan.expired)} builds of {plan.slot}", _digest_of(plan))
+        require_approved(site, plan, run, wished=True)
 
 
-class _Removal:
+class _Judged:
     """The builds of a plan, judged again in the revision that they are removed from. `going`: what is removed so that
     they go, and directories that are empty without them; `kept`: why a build of the plan stays."""
 
@@ -162,10 +224,10 @@ class _Removal:
         return replace(build, rebuilt_at=planned.build.rebuilt_at)
 
 
-def _digest_of(plan: RetentionPlan) -> str:
-    """Return what an approval binds: the builds that go, and what each holds; not the revision."""
-    builds = [(decision.build.directory, decision.build.nested_hash) for decision in plan.expired]
-    return approval.retention_digest(plan.repository, plan.slot, builds)
+def _flat(decision: RetentionDecision) -> dict[str, Any]:
+    build = decision.build.to_json()
+    key = build.pop("key")
+    return {**key, **build, "remove": decision.remove, "reason": decision.reason}
 
 
 def _is_large(site: Site, plan: RetentionPlan) -> bool:
@@ -185,18 +247,16 @@ def _today(slot: Slot, now: datetime) -> date:
 
 def _record(site: Site, attempt: Attempt, slot: Slot, gone: Sequence[RetentionDecision], revision: int) -> None:
     """Have it known which builds went and why: one record for the directory of each. Raises nothing."""
-    now = attempt.clock()
-    common = begun(site, slot.repository, revision=revision, run_id=attempt.run, holder=attempt.holder, at=now)
     for decision in gone:
-        build = decision.build
-        log.info("removed %s, %d bytes: %s", build.key, build.bytes, decision.reason)
-        note(
-            site,
-            replace(
-                common, path=build.directory, kind=ChangeKind.REMOVED, slot=slot.name, build_id=build.key.build_id,
-                before=build.nested_hash, reason=f"retention: {decision.reason}",
-            ),
-        )  # fmt: skip
+        log.info("removed %s, %d bytes: %s", decision.build.key, decision.build.bytes, decision.reason)
+    changes = [
+        ChangedPath(
+            decision.build.directory, Content(decision.build.nested_hash), None, slot.name, decision.build.key,
+            reason=f"retention: {decision.reason}",
+        )
+        for decision in gone
+    ]  # fmt: skip
+    record(site, attempt, slot.repository, changes, revision=revision)
 
 
 def _record_absent(site: Site, attempt: Attempt, slot: Slot, absent: Sequence[RetentionDecision]) -> None:

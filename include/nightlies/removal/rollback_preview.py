@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from enum import Enum
 from typing import Any, Self
 
 from include.cvmfs.check.check_objects import NeededObjects, check_presence
@@ -17,11 +16,14 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.paths import is_below, link_target, name_of, path_and_above
 from include.cvmfs.revision.diff import Difference, DifferingEntry, diff
 from include.cvmfs.revision.revision import Revision
+from include.json_values import JsonValue
 from include.ledger.engine import Bind
 from include.nightlies.errors import ROLLBACK_REFUSED
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
+from include.nightlies.removal.removal import ChangedPath, Content, Effect, MovedLink, Removal
 from include.nightlies.rules import approval
+from include.nightlies.rules.approval import Bound, QuestionKind
 from include.nightlies.rules.build import ArtifactRecord, BuildKey, BuildRecord
 from include.nightlies.rules.destinations import build_directory, destination_of
 from include.nightlies.rules.links import all_links_of
@@ -36,7 +38,7 @@ _OF_A_DIRECTORY = frozenset({"mtime", "nested catalog", "links"})
 
 @dataclass(slots=True)
 class ChangedFiles:
-    """How many files and bytes go, come back or change. Files are all entries but directories; sizes in bytes."""
+    """Files and bytes that go, come back or change. Files are all entries but directories; sizes in bytes."""
 
     gone: int = 0
     bytes_gone: int = 0
@@ -66,7 +68,7 @@ class ChangedFiles:
 
 @dataclass(frozen=True, slots=True)
 class ChangedPlaces:
-    """What differs, by place. ``elsewhere``: topmost paths that belong to no given place, each with how it differs.
+    """Differences by place. ``elsewhere``: topmost paths that belong to no given place, each with how it differs.
 
     ``more``: entries below no place that are only in the total.
     """
@@ -129,17 +131,9 @@ SHOWN = 200
 _LISTED_FROM = 20_000  # objects; fewer are looked for one by one
 
 
-class RevertedHow(Enum):
-    """What happens to a place."""
-
-    GOES = "goes"
-    COMES_BACK = "comes back"
-    CHANGES = "changes"
-
-
 @dataclass(frozen=True, slots=True)
 class RollbackWish:
-    """Where to go back to: a tag's name or a revision's number; and why."""
+    """Goal of a rollback: a tag's name or a revision's number; and why."""
 
     repository: str
     target: str | int
@@ -147,8 +141,8 @@ class RollbackWish:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenRollback:
-    """What a preview showed, and what a rollback is bound to: both roots, and the tags that go."""
+class SeenRollback(JsonValue):
+    """Content of a preview, which a rollback is bound to: both roots, and the tags that go."""
 
     from_root: str
     to_root: str
@@ -162,60 +156,6 @@ class SeenRollback:
         """Return what an approval binds."""
         return approval.rollback_digest(fqrn, self.from_root, self.to_root, self.tags_lost)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"from_root": self.from_root, "to_root": self.to_root, "tags_lost": list(self.tags_lost)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(value["from_root"], value["to_root"], tuple(value["tags_lost"]))
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedContent:
-    """What a destination has in a revision: a tree, or a link that leads to ``leads_to``.
-
-    ``sha256``: of the artifact that it was made of, as far as the ledger knows."""
-
-    nested_hash: str
-    sha256: str | None
-    leads_to: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RevertedArtifact:
-    """An artifact of a build whose destination has something else afterwards; None: nothing, or a bare reservation."""
-
-    slot: Slot
-    build: BuildRecord
-    record: ArtifactRecord
-    destination: str
-    before: PlacedContent | None
-    after: PlacedContent | None
-
-    @property
-    def how(self) -> RevertedHow:
-        if self.before is None:
-            return RevertedHow.COMES_BACK
-        return RevertedHow.GOES if self.after is None else RevertedHow.CHANGES
-
-
-@dataclass(frozen=True, slots=True)
-class RevertedLink:
-    """A link of a slot that leads elsewhere afterwards; None: it is not there. ``build``: that it leads to then,
-    ``left``: that it led to."""
-
-    path: str
-    slot: Slot
-    before: str | None
-    after: str | None
-    build: BuildKey | None
-    left: BuildKey | None
-
-    def __str__(self) -> str:
-        if self.before is None:
-            return f"{self.path}: comes back, leads to {self.after}"
-        return f"{self.path}: leads to {self.before}, {f'then to {self.after}' if self.after else 'goes'}"
-
 
 @dataclass(frozen=True, slots=True)
 class RevertedContent:
@@ -223,8 +163,8 @@ class RevertedContent:
     way then, and are empty; ``lost``: objects of the later one that the store has not. ``unread``: why the earlier one
     cannot be read, if it cannot; then nothing is known of what differs."""
 
-    artifacts: tuple[RevertedArtifact, ...]
-    links: tuple[RevertedLink, ...]
+    artifacts: tuple[ChangedPath, ...]
+    links: tuple[MovedLink, ...]
     places: ChangedPlaces
     reserved: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
@@ -239,18 +179,17 @@ class RevertedContent:
         if self.unread:
             yield f"what changes is not known: the current revision cannot be read ({self.unread})"
             return
-        of_build: dict[tuple[str, BuildKey, RevertedHow], list[RevertedArtifact]] = {}
-        for reverted in self.artifacts:
-            of_build.setdefault((reverted.slot.name, reverted.build.key, reverted.how), []).append(reverted)
+        of_build: dict[tuple[str, BuildKey, Effect], list[ChangedPath]] = {}
+        for change in self.artifacts:
+            if change.slot and change.build:
+                of_build.setdefault((change.slot, change.build, change.effect), []).append(change)
         texts = []
-        for (slot, key, how), parts in sorted(of_build.items(), key=lambda item: (item[0][0], item[0][1])):
-            files = sum(
-                (self.places.at.get(reverted.destination, ChangedFiles()) for reverted in parts), ChangedFiles()
-            )
-            names = ", ".join(reverted.record.artifact.name for reverted in parts[:5])
+        for (slot, key, effect), parts in sorted(of_build.items(), key=lambda item: (item[0][0], item[0][1])):
+            files = sum((self.places.at.get(change.path, ChangedFiles()) for change in parts), ChangedFiles())
+            names = ", ".join(change.name for change in parts[:5])
             more = f" and {len(parts) - 5} more" if len(parts) > 5 else ""
-            all_of_it = f"{len(parts)} of {len(parts[0].build.artifacts)} artifacts"
-            texts.append(f"{how.value}: {key} of slot {slot}, {all_of_it} ({names}{more}): {files}")
+            all_of_it = f"{len(parts)} of {parts[0].listed} artifacts"
+            texts.append(f"{effect.value}: {key} of slot {slot}, {all_of_it} ({names}{more}): {files}")
         yield from _shown(texts, "builds")
         yield from _shown([f"link {link}" for link in self.links], "links")
         verbs = {Difference.ADDED: "comes back", Difference.REMOVED: "goes", Difference.CHANGED: "changes"}
@@ -259,26 +198,32 @@ class RevertedContent:
         yield f"in total: {self.places.total}"
 
 
-@dataclass(frozen=True, slots=True)
-class RollbackPreview:
-    """What a rollback would do. ``notes``: what to know of it; ``refused``: why it must not be done."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackPreview(Removal):
+    """The removal of all that is newer than a revision, and what comes back."""
 
+    kind = QuestionKind.ROLLBACK
     wish: RollbackWish
     plan: RollbackPlan
     content: RevertedContent
-    notes: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
 
     @property
     def seen(self) -> SeenRollback:
         return SeenRollback.of(self.plan)
 
     @property
+    def bound(self) -> Bound:
+        return Bound(self.plan.goal, "/", self.seen.digest(self.repository))
+
+    @property
+    def title(self) -> str:
+        return f"rollback of {self.repository} to {self.plan.goal}"
+
+    @property
     def changes_nothing(self) -> bool:
         return self.content.is_empty
 
     def lines(self) -> Iterator[str]:
-        """The whole of it, for the person who decides."""
         manifest, tag = self.plan.head.manifest, self.plan.tag
         then = datetime.fromtimestamp(tag.timestamp, UTC)
         number = f" (revision {tag.revision})" if tag.name else ""
@@ -297,8 +242,8 @@ class RollbackPreview:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "repository": self.wish.repository,
-            "from_revision": self.plan.head.manifest.revision,
+            "repository": self.repository,
+            "from_revision": self.revision,
             "to_revision": self.plan.tag.revision,
             **self.seen.to_json(),
             "changes_nothing": self.changes_nothing,
@@ -330,7 +275,10 @@ def preview_rollback(site: Site, wish: RollbackWish) -> RollbackPreview:
     if content.lost:
         what = f"{len(content.lost)} objects of that revision are not in the store"
         refused.append(f"{what}, the first: {content.lost[0]}")
-    return RollbackPreview(wish, plan, content, tuple(notes), tuple(refused))
+    return RollbackPreview(
+        repository=fqrn, revision=plan.head.manifest.revision, notes=tuple(notes), refused=tuple(refused), wish=wish,
+        plan=plan, content=content,
+    )  # fmt: skip
 
 
 def require_whole(preview: RollbackPreview) -> None:
@@ -360,7 +308,7 @@ def compare(site: Site, fqrn: str, before: Revision, after: Revision, *, presenc
 
 
 def _compared(site: Site, fqrn: str, before: Revision, after: Revision, *, presence: bool) -> RevertedContent:
-    artifacts, links, reserved = list[RevertedArtifact](), list[RevertedLink](), list[str]()
+    artifacts, links, reserved = list[ChangedPath](), list[MovedLink](), list[str]()
     for _, slot in sorted(site.settings.slots.items()):
         if slot.repository != fqrn:
             continue
@@ -373,7 +321,7 @@ def _compared(site: Site, fqrn: str, before: Revision, after: Revision, *, prese
         entries = diff(before, after)
         if presence:
             entries = _noting(entries, after, needed)
-        places = by_place(entries, [*(reverted.destination for reverted in artifacts), *(link.path for link in links)])
+        places = by_place(entries, [*(change.path for change in artifacts), *(link.path for link in links)])
         if presence:
             many = len(needed) >= _LISTED_FROM
             check_presence(after.catalogs.store, needed, findings, lambda _: None, listing=many)
@@ -385,7 +333,7 @@ def _compared(site: Site, fqrn: str, before: Revision, after: Revision, *, prese
 
 def _artifacts(
     ledger: Bind, slot: Slot, build: BuildRecord, before: Revision, after: Revision, reserved: list[str]
-) -> Iterator[RevertedArtifact]:
+) -> Iterator[ChangedPath]:
     top = build_directory(slot, build.build_id, build_date=build.date)
     if top != "/":
         old, new = before.nested_at(top), after.nested_at(top)
@@ -403,37 +351,37 @@ def _artifacts(
         if was is not None and not was.leads_to and is_reserved(before, where):
             was = None
         if was != then:
-            placed = [_known(ledger, slot, record, where, side) for side in (was, then)]
-            yield RevertedArtifact(slot, build, record, where, *placed)
+            yield ChangedPath(
+                where, _known(ledger, slot, record, where, was), _known(ledger, slot, record, where, then), slot.name,
+                build.key, record, len(build.artifacts),
+            )  # fmt: skip
 
 
-def _at(tree: Revision, where: str) -> PlacedContent | None:
+def _at(tree: Revision, where: str) -> Content | None:
     reference = tree.nested_at(where)
     if reference is not None:
-        return PlacedContent(str(reference.hash), None)
+        return Content(str(reference.hash))
     entry = tree.lookup(where)
-    return PlacedContent("", None, link_target(where, entry.symlink)) if entry and entry.is_symlink else None
+    return Content("", leads_to=link_target(where, entry.symlink)) if entry and entry.is_symlink else None
 
 
-def _known(
-    ledger: Bind, slot: Slot, record: ArtifactRecord, where: str, placed: PlacedContent | None
-) -> PlacedContent | None:
-    """With the sum of its artifact. A link of a partial build shows what the ledger lists for it now."""
+def _known(ledger: Bind, slot: Slot, record: ArtifactRecord, where: str, placed: Content | None) -> Content | None:
+    """Add the sum of its artifact. A link of a partial build shows what the ledger lists for it now."""
     if placed is None:
         return None
     sha256 = record.artifact.sha256
     if not placed.leads_to:
         sha256 = records.artifact_that_became(ledger, slot.repository, where, placed.nested_hash) or ""
-    return PlacedContent(placed.nested_hash, sha256 or None, placed.leads_to)
+    return Content(placed.nested_hash, sha256 or None, placed.leads_to)
 
 
-def _links(ledger: Bind, slot: Slot, before: Revision, after: Revision) -> Iterator[RevertedLink]:
+def _links(ledger: Bind, slot: Slot, before: Revision, after: Revision) -> Iterator[MovedLink]:
     for path in all_links_of(slot):
         was, then = (_at(tree, path) for tree in (before, after))
         old, new = was.leads_to if was else None, then.leads_to if then else None
         if old != new:
-            keys = [builds.key_of_directory(ledger, slot, target) if target else None for target in (new, old)]
-            yield RevertedLink(path, slot, old, new, *keys)
+            build, left = (builds.key_of_directory(ledger, slot, target) if target else None for target in (new, old))
+            yield MovedLink(path, slot.name, old, new, build, left)
 
 
 def _noting(entries: Iterable[DifferingEntry], after: Revision, needed: NeededObjects) -> Iterator[DifferingEntry]:

@@ -1,1 +1,1 @@
-"""What decides about nights: pure functions of values, with their reasons."""
+"""Decisions about nights: pure functions of values, with their reasons."""

@@ -1,4 +1,4 @@
-"""What an approval binds, how long its answer is waited for, and what people are shown; pure.
+"""Approvals: what one binds, how long its answer is waited for, and what people are shown; pure.
 
 The reasons: docs/decisions/0021-what-an-approval-binds.md.
 """
@@ -16,7 +16,7 @@ from enum import Enum
 from include.cvmfs.coordination.generation import CHANGESET_LIFE
 
 MARGIN = timedelta(hours=1)
-"""What a changeset has left of its life at least, when the last moment for an answer has passed: it is to be hung."""
+"""Remaining life of a changeset at least, when the last moment for an answer has passed: it is to be hung."""
 SHORTEST = timedelta(minutes=1)
 """A time for an answer that is shorter than this counts as no time."""
 SHOWN = 500
@@ -24,7 +24,7 @@ SHOWN = 500
 
 
 class QuestionKind(Enum):
-    """What a question is about."""
+    """Subject of a question."""
 
     PUBLICATION = "publication"
     UNDO = "undo"
@@ -33,7 +33,7 @@ class QuestionKind(Enum):
 
 
 class Answer(Enum):
-    """What became of a question. REPLACED: a newer question took its place before an answer."""
+    """State of a question. REPLACED: a newer question took its place before an answer."""
 
     OPEN = "open"
     APPROVED = "approved"
@@ -44,7 +44,7 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One thing that an answer is for. `digest`: of what `destination` is to have; `figures`: what people read."""
+    """Subject that an answer is for. `digest`: of what `destination` is to have; `figures`: what people read."""
 
     name: str
     destination: str
@@ -104,19 +104,14 @@ def link_digest(fqrn: str, destination: str, *, target: str, root: str) -> str:
     return _digest("link", fqrn, destination, target, root)
 
 
-def undo_digest(fqrn: str, build: str, lines: Iterable[Sequence[str]]) -> str:
-    """SHA-256 of what undoing a build does: each line names a place, what it has, and what comes instead."""
-    return _digest("undo", fqrn, build, *(json.dumps(list(line)) for line in sorted(map(tuple, lines))))
+def removal_digest(kind: QuestionKind, fqrn: str, name: str, lines: Iterable[Sequence[str]]) -> str:
+    """SHA-256 of what undoing a build or retention does: each line has a path, its content, and what comes instead."""
+    return _digest(kind.value, fqrn, name, *(json.dumps(list(line)) for line in sorted(map(tuple, lines))))
 
 
 def rollback_digest(fqrn: str, before: str, after: str, tags: Iterable[str]) -> str:
     """SHA-256 of going back from one root to another, and of the tags that go with it."""
     return _digest("rollback", fqrn, before, after, *sorted(tags))
-
-
-def retention_digest(fqrn: str, slot: str, builds: Iterable[Sequence[str]]) -> str:
-    """SHA-256 of the removal of these builds of a slot: each names its directory and what it holds."""
-    return _digest("retention", fqrn, slot, *(json.dumps(list(build)) for build in sorted(map(tuple, builds))))
 
 
 def question_digest(bound: Iterable[Bound]) -> str:

@@ -1,10 +1,11 @@
-"""One build and its artifacts as the ledger has them, and the order of builds."""
+"""Build and its artifacts as the ledger has them, and the order of builds."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from functools import total_ordering
 
 from include.nightlies.rules.index import Artifact, ParentBuild, RejectedArtifact
@@ -18,7 +19,7 @@ _PARTS = re.compile(r"[0-9]+|[^0-9]+")
 class BuildKey:
     """Orders builds; numbers within an id count as numbers, so that b9 is before b10."""
 
-    date: date
+    date: dt.date
     build_id: str
 
     def __lt__(self, other: BuildKey) -> bool:
@@ -59,7 +60,7 @@ class BuildRecord:
     id: int
     slot: str
     build_id: str
-    date: date
+    date: dt.date
     complete: bool
     index_url: str
     rejected: tuple[RejectedArtifact, ...]

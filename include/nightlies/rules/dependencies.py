@@ -74,7 +74,7 @@ CLEAR_PLAN = "Clear task plan with *Downstream*, and not *Only failed*."
 
 
 class Readiness(Enum):
-    """Whether an artifact may be published."""
+    """Readiness of an artifact to be published."""
 
     FREE = "free"
     PENDING = "pending"

@@ -1,4 +1,4 @@
-"""Where a build and its artifacts go in a repository: the slot's template, filled with checked names."""
+"""Destinations of a build and its artifacts in a repository: the slot's template, filled with checked names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def destination(slot: Slot, build_id: str, project: str, platform: str, *, build
 
 
 def destination_of(slot: Slot, build: BuildIndex | BuildRecord, artifact: Artifact) -> str:
-    """As `destination`, of an artifact as a build lists it."""
+    """Return the `destination` of an artifact as a build lists it."""
     return destination(slot, build.build_id, artifact.project, artifact.platform, build_date=build.date)
 
 

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError, ValidationInfo
 from pydantic.types import StrictBool, StrictInt
 
+from include.json_values import JsonValue
 from include.nightlies.errors import BadIndex, BadIndexKey
 from include.settings.text_types import name_fault
 from include.storage.kinds import SCHEMES
@@ -98,8 +99,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
-    """One tarball of a build: a project on a platform.
+class Artifact(JsonValue):
+    """Tarball of a build: a project on a platform.
 
     `size` in bytes; `url` relative to the index's store, or full.
     """
@@ -116,20 +117,9 @@ class Artifact:
     def name(self) -> str:
         return f"{self.project}/{self.platform}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "project": self.project,
-            "platform": self.platform,
-            "url": self.url,
-            "size": self.size,
-            "sha256": self.sha256,
-            "dependencies": list(self.dependencies),
-            "priority": self.priority,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class RejectedArtifact:
+class RejectedArtifact(JsonValue):
     """An artifact that cannot be installed, and why; the other artifacts go on.
 
     `project` and `platform` are None where the index does not have them in a usable form.
@@ -140,19 +130,6 @@ class RejectedArtifact:
     position: int
     project: str | None = None
     platform: str | None = None
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> RejectedArtifact:
-        return cls(value["name"], value["reason"], value["position"], value["project"], value["platform"])
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "reason": self.reason,
-            "position": self.position,
-            "project": self.project,
-            "platform": self.platform,
-        }
 
 
 @dataclass(frozen=True, slots=True)

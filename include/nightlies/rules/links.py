@@ -1,4 +1,4 @@
-"""Where the links of a slot lead: `latest` and weekdays, which move forward in (build date, build id) only. Pure."""
+"""Targets of the links of a slot: `latest` and weekdays, which move forward in (build date, build id) only. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATEST = "latest"
 
 
 class LinkState(Enum):
-    """What became of a link, or of a tag."""
+    """State of a link, or of a tag."""
 
     MOVED = "moved"
     UNCHANGED = "unchanged"
@@ -27,7 +27,7 @@ class LinkState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What is where a link is to be. `target`: the path that a symbolic link leads to, None for anything else.
+    """Content of the place of a link. `target`: the path that a symbolic link leads to, None for anything else.
 
     `key`: the build that it leads to, or of a link that is gone the one that it led to last; None: not known.
     """
@@ -39,7 +39,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class LinkDecision:
-    """What is to become of the link at `path`, and why. `target`: the absolute path that it is to lead to."""
+    """Decision about the link at `path`, and its reason. `target`: the absolute path that it is to lead to."""
 
     path: str
     target: str

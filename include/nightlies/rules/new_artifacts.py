@@ -86,7 +86,7 @@ def _still_told(index: BuildIndex, before: BuildRecord) -> BuildIndex:
 ALIVE = timedelta(hours=1)
 """A publication under way in another run that nothing has moved for so long is not waited for any more."""
 SKEW = timedelta(minutes=5)
-"""How far a builder's clock may be ahead of ours before its times count for nothing."""
+"""A builder's clock may be so far ahead of ours before its times count for nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ ALONE = 64
 AT_LEAST = 16
 """Batches of a larger run: as many as may be under way at once on a machine or two."""
 TASKS_S = 4.0
-"""What the two tasks of a batch cost beside their work: scheduling, a process each, connections."""
+"""Cost of the two tasks of a batch beside their work: scheduling, a process each, connections."""
 SHARE = 0.1
-"""How much of its own time a batch may cost."""
+"""Share of its own time that a batch may cost."""
 ARTIFACT_S = 0.15
 BYTES_PER_S = 20e6
-"""What an artifact costs whatever its size, and how fast its bytes are prepared by one core."""
+"""Cost of an artifact whatever its size, and how fast its bytes are prepared by one core."""
 
 
 def work_s(size: int | None) -> float:

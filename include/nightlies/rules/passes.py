@@ -6,14 +6,13 @@ Each pass is a run of the slot's DAG; the reasons are in docs/decisions/0016-a-r
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from include.errors import NightshiftError
+from include.json_values import JsonValue, Time
 from include.nightlies.rules.build_date import resolve_build_date
 from include.settings.model import Begins, Slot
 
@@ -85,7 +84,7 @@ def first_pass(slot: Slot, day: date, now: datetime) -> Pass:
 
 
 AFTER_FAILURE = timedelta(minutes=5)
-"""How long a night rests after a pass that could not even be planned."""
+"""Time that a night rests after a pass that could not even be planned."""
 _SCHEDULED = re.compile(r"scheduled__[\d-]{10}T(\d\d):(\d\d):[\d.]+\+00:00")
 """The id that Airflow gives to a run of a schedule."""
 
@@ -99,7 +98,7 @@ def began_by_itself(run: str) -> bool:
 
 
 class Turn(Enum):
-    """What a night does next."""
+    """Next step of a night."""
 
     WAIT = "wait"
     GO = "go"
@@ -107,8 +106,8 @@ class Turn(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """One run of a night: its `number` from 1 on, and the id of the run that began the night.
+class Pass(JsonValue):
+    """Run of a night: its `number` from 1 on, and the id of the run that began the night.
 
     `until`: when the night ends, whatever the index lists; None: at once. `after`: when this pass begins to look, where
     the one before could not be planned.
@@ -116,22 +115,8 @@ class Pass:
 
     first: str
     number: int = 1
-    until: datetime | None = None
-    after: datetime | None = None
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Pass:
-        return cls(
-            str(value["first"]), int(value["number"]), _instant(value.get("until")), _instant(value.get("after"))
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "first": self.first,
-            "number": self.number,
-            "until": self.until.isoformat() if self.until else None,
-            "after": self.after.isoformat() if self.after else None,
-        }
+    until: Time | None = None
+    after: Time | None = None
 
     def run_id(self, build_date: date, number: int | None = None) -> str:
         """The id of the run of this pass, or of another of the same night; the same for all that ask."""
@@ -157,7 +142,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class SeenBuild:
-    """What a build's index and the ledger showed. Counts are of artifacts that the slot takes.
+    """Content of a build's index and the ledger. Counts are of artifacts that the slot takes.
 
     `problem`: why the index cannot be used at the moment; then the others mean nothing.
     """
@@ -190,7 +175,7 @@ class SeenBuild:
 
 @dataclass(frozen=True, slots=True)
 class PassDecision:
-    """What the night does next, and why."""
+    """Next step of the night, and its reason."""
 
     turn: Turn
     reason: str
@@ -248,7 +233,3 @@ def _at(day: date, at: time, zone: ZoneInfo, fold: int) -> datetime:
 
 def _minute(instant: datetime) -> str:
     return instant.isoformat(" ", "minutes")
-
-
-def _instant(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None

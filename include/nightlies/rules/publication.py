@@ -1,16 +1,15 @@
-"""One publication as the rules see it: its key, its row, the figures of a move, and the current content of a place."""
+"""Publication as the rules see it: its key, its row, the figures of a move, and the current content of a place."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
-
-from sqlalchemy import RowMapping
 
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.paths import MOST_LINKS, link_target
 from include.cvmfs.revision.revision import Revision
+from include.json_values import JsonValue
 from include.nightlies.rules.states import Phase, Skip, State
 
 
@@ -57,7 +56,7 @@ class PublicationKey:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a move records besides the state; None leaves what is recorded, `seconds` by phase are added to it."""
+    """Figures of a move; None leaves what is recorded, `seconds` by phase are added to it."""
 
     artifact_sha256: str | None = None
     changeset: str | None = None
@@ -76,7 +75,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a plan records of a publication. `artifact`: its row in the ledger; `sha256`: the sum that was announced."""
+    """Record of a planned publication. `artifact`: its row in the ledger; `sha256`: the sum that was announced."""
 
     artifact: int | None = None
     sha256: str | None = None
@@ -85,7 +84,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What brings a publication to the state `to`, and why.
+    """Move of a publication to the state `to`, and why.
 
     `error`: what ended it; `skip`: why it is skipped; `blocked_by`: the artifact that keeps it out.
     """
@@ -105,8 +104,8 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
-    """One row of the ledger: what became of one destination in one run.
+class Publication(JsonValue):
+    """Row of the ledger: the state of a destination in a run.
 
     `code`: of the error that ended it. `blocked_by`: the artifact
     that it depends on and that was not published. `holder`: the try that moved it last, as leases name it.
@@ -150,12 +149,6 @@ class Publication:
     skip_reason: Skip | None = None
     blocked_by: str | None = None
     holder: str | None = None
-
-    @classmethod
-    def from_row(cls, row: RowMapping) -> Publication:
-        values = {column.name: row[column.name] for column in fields(cls)}
-        skip = None if row["skip_reason"] is None else Skip(row["skip_reason"])
-        return cls(**{**values, "state": State(row["state"]), "phase": Phase(row["phase"]), "skip_reason": skip})
 
     @property
     def key(self) -> PublicationKey:

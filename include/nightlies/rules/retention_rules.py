@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any
 
 from include.cvmfs.format.paths import MOST_LINKS, ancestors
+from include.json_values import JsonValue, Time
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import WEEKDAYS
 from include.settings.retention import Retention
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBuild:
+class HeldBuild(JsonValue):
     """A build as the repository holds it, in a `directory` of its own. Size in bytes.
 
     `dated`: whether the date of `key` is known; otherwise it is the day of the last change. `changed_at`: when
@@ -30,7 +30,7 @@ class HeldBuild:
     directory: str
     key: BuildKey
     nested_hash: str
-    changed_at: datetime
+    changed_at: Time
     files: int
     bytes: int
     empty: bool = False
@@ -38,7 +38,7 @@ class HeldBuild:
     links: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     refers_to: tuple[str, ...] = ()
-    rebuilt_at: datetime | None = None
+    rebuilt_at: Time | None = None
     protected: str = ""
 
     def counts(self, today: date) -> bool:
@@ -48,47 +48,10 @@ class HeldBuild:
     def is_of_future(self, today: date) -> bool:
         return self.dated and self.key.date > today
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "directory": self.directory,
-            "build_id": self.key.build_id,
-            "date": self.key.date.isoformat(),
-            "dated": self.dated,
-            "nested_hash": self.nested_hash,
-            "changed_at": self.changed_at.isoformat(),
-            "files": self.files,
-            "bytes": self.bytes,
-            "empty": self.empty,
-            "links": list(self.links),
-            "tags": list(self.tags),
-            "refers_to": list(self.refers_to),
-            "rebuilt_at": self.rebuilt_at.isoformat() if self.rebuilt_at else None,
-            "protected": self.protected,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> HeldBuild:
-        rebuilt_at = value["rebuilt_at"]
-        return cls(
-            directory=value["directory"],
-            key=BuildKey(date.fromisoformat(value["date"]), value["build_id"]),
-            nested_hash=value["nested_hash"],
-            changed_at=datetime.fromisoformat(value["changed_at"]),
-            files=value["files"],
-            bytes=value["bytes"],
-            empty=value["empty"],
-            dated=value["dated"],
-            links=tuple(value["links"]),
-            tags=tuple(value["tags"]),
-            refers_to=tuple(value["refers_to"]),
-            rebuilt_at=datetime.fromisoformat(rebuilt_at) if rebuilt_at else None,
-            protected=value["protected"],
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class RetentionDecision:
-    """What becomes of a build, and why."""
+    """Decision about a build, and its reason."""
 
     build: HeldBuild
     remove: bool

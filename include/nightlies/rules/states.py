@@ -35,11 +35,11 @@ class State(Enum):
 
 
 class Skip(Enum):
-    """Why a publication was skipped."""
+    """Reason why a publication was skipped."""
 
     DRY_RUN = "dry_run"
     BLOCKED = "blocked"
-    """What it depends on failed or was skipped."""
+    """A dependency failed or was skipped."""
     UNDONE = "undone"
     SUPERSEDED = "superseded"
     """Its build lists it with another sum now."""
@@ -51,27 +51,27 @@ ENDED = frozenset({State.PUBLISHED, State.UNCHANGED, State.SKIPPED, State.FAILED
 
 
 class Phase(Enum):
-    """Which step of a night makes a move; each counts its tries on its own."""
+    """Step of a night that makes a move; each counts its tries on its own."""
 
     PLAN = "plan"
     PREPARE = "prepare"
     APPROVE = "approve"
-    """Where people are asked; its tries are the times that they were."""
+    """People are asked; its tries are the times that they were."""
     PUBLISH = "publish"
 
 
-class Who(Enum):
-    """Which try may make a move: any that is not replaced, or only a later one than the phase's last."""
+class AllowedTry(Enum):
+    """Try that may make a move: any that is not replaced, or only a later one than the phase's last."""
 
     ANY = "any"
     LATER = "later"
 
 
 _S, _P = State, Phase
-_ANY, _LATER = Who.ANY, Who.LATER
+_ANY, _LATER = AllowedTry.ANY, AllowedTry.LATER
 
 # (from, to): {phase that may make the move: which try}
-MOVES: dict[tuple[State, State], dict[Phase, Who]] = {
+MOVES: dict[tuple[State, State], dict[Phase, AllowedTry]] = {
     (_S.PLANNED, _S.PREPARING): {_P.PREPARE: _ANY},
     (_S.PLANNED, _S.UNCHANGED): {_P.PLAN: _ANY, _P.PREPARE: _ANY},
     (_S.PLANNED, _S.SKIPPED): {_P.PLAN: _ANY, _P.PREPARE: _ANY, _P.PUBLISH: _ANY},
@@ -116,7 +116,7 @@ MOVES: dict[tuple[State, State], dict[Phase, Who]] = {
 
 
 class MoveVerdict(Enum):
-    """What becomes of a move that is asked for."""
+    """Verdict on a move that is asked for."""
 
     MOVE = "move"
     REPEAT = "repeat"
@@ -147,7 +147,7 @@ def decide(
     who = MOVES.get((current, to), {}).get(phase)
     if who is None:
         return MoveDecision(MoveVerdict.ILLEGAL, f"{phase.value} makes no such move. {_cure(current)}")
-    if who is Who.LATER and try_number == recorded_try:
+    if who is AllowedTry.LATER and try_number == recorded_try:
         why = f"only a later try of {phase.value} than {recorded_try} may. {_cure(current)}"
         return MoveDecision(MoveVerdict.ILLEGAL, why)
     return MoveDecision(MoveVerdict.MOVE, f"try {try_number} of {phase.value}")

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """What came of asking. `question`: the one that awaits an answer, or None, and `why` none is asked.
+    """Outcome of asking. `question`: the one that awaits an answer, or None, and `why` none is asked.
 
     `go`: whether the run goes on without an answer.
     """

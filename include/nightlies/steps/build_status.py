@@ -45,7 +45,7 @@ def fresh_artifacts(
 
 @dataclass(slots=True)
 class Watch:
-    """What one process saw of an index, look by look; an index that did not change is not read again.
+    """Looks of a process at an index; an index that did not change is not read again.
 
     Attributes:
         connect: Gives the site as it is configured at that moment.
@@ -103,7 +103,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class FirstArtifacts:
-    """What one process saw of the indices of a slot's dates, look by look.
+    """Looks of a process at the indices of a slot's dates.
 
     Attributes:
         connect: Gives the site as it is configured at that moment.

@@ -1,4 +1,4 @@
-"""What a repository needs now and then: its whitelist checked, its tags pruned by rule, its catalogs checked."""
+"""Maintenance of a repository: its whitelist checked, its tags pruned by rule, its catalogs checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What became of a repository's tags, with the reasons. ``done``: false in a dry run or without a rule."""
+    """Outcome for a repository's tags, with the reasons. ``done``: false in a dry run or without a rule."""
 
     decisions: tuple[TagDecision, ...]
     done: bool

@@ -27,7 +27,7 @@ REPORTS = 60
 """Collections of a repository whose files are kept."""
 GROUP_PAUSE_S = 60.0
 ALL_PAUSES_S = 15 * 60.0
-"""How long a sweep gives way, before one group of deletions and in all."""
+"""Time that a sweep gives way, before one group of deletions and in all."""
 LOOK_S = 1.0
 SHOW_EVERY_S = 30.0
 _NAME_LENGTH = 200

@@ -1,4 +1,4 @@
-"""What can end a step of a night, besides the errors of the subjects that it calls.
+"""Errors that end a step of a night, besides the errors of the subjects that it calls.
 
 StepError
 ├── ArtifactMissing       an artifact that its store does not have (yet: may be tried again)
@@ -23,12 +23,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from include.errors import ErrorRow, is_retryable
-from include.nightlies.errors import NightlyError
+from include.nightlies.errors import NightlyError, listed
 
 SHOWN = 20
 """Lines of a message; the ledger has them all."""
 DEPENDENCY_WAIT_S = 6 * 3600.0
-"""How long an artifact waits for one that it depends on: as long as preparing one may take."""
+"""Time that an artifact waits for one that it depends on: as long as preparing one may take."""
 
 
 class StepError(NightlyError):
@@ -194,9 +194,8 @@ class GateClosed(StepError):
 
     def __init__(self, run: str, missing: Sequence[str]) -> None:
         self.missing = tuple(missing)
-        shown = "\n".join(f"- {line}" for line in self.missing[:SHOWN])
-        more = f"\n… and {len(self.missing) - SHOWN} more; see the ledger" if len(self.missing) > SHOWN else ""
-        super().__init__(f"run {run}: {len(self.missing)} missing:\n{shown}{more}")
+        lines = listed(self.missing, SHOWN, "; see the ledger")
+        super().__init__(f"run {run}: {len(self.missing)} missing:{lines}")
 
 
 class QualityBlocked(StepError):
@@ -210,9 +209,8 @@ class QualityBlocked(StepError):
 
     def __init__(self, build: str, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
-        shown = "".join(f"\n- {line}" for line in self.faults[:SHOWN])
-        more = f"\n… and {len(self.faults) - SHOWN} more; see the Data Docs" if len(self.faults) > SHOWN else ""
-        super().__init__(f"build {build} is kept back by the quality gate:{shown}{more}\n{self.hint}.")
+        lines = listed(self.faults, SHOWN, "; see the Data Docs")
+        super().__init__(f"build {build} is kept back by the quality gate:{lines}\n{self.hint}.")
 
 
 SOURCE_AMBIGUOUS = ErrorRow(StepError, "source-ambiguous")

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What a run that passed the gate has published; `lacking`: what is optional and missing, with its reason."""
+    """Publications of a run that passed the gate; `lacking`: what is optional and missing, with its reason."""
 
     run: str
     repositories: tuple[str, ...]

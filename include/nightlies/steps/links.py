@@ -186,7 +186,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """What became of a build's links and of its tag. ``revision``: the last that was made, None: none was."""
+    """Outcome for a build's links and its tag. ``revision``: the last that was made, None: none was."""
 
     links: tuple[LinkDecision, ...] = ()
     tag: LinkDecision | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from include.cvmfs.errors import TagError
@@ -38,7 +38,7 @@ from include.site.site import Site
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """One artifact of another build. `path`: where its tree really is; `hash`: that tree's nested catalog."""
+    """Artifact of another build. `path`: where its tree really is; `hash`: that tree's nested catalog."""
 
     artifact: Artifact
     path: str
@@ -145,7 +145,7 @@ def _why(ledger: Bind, base: BuildRecord, artifact: Artifact) -> str:
 MAX_MAPPED = 200
 """Mapped tasks of one run: more cost the scheduler more than they bring."""
 OVERTAKEN = 10
-"""How often a plan reads its index again because another run of the date planned meanwhile."""
+"""Number of times that a plan reads its index because another run of the date planned meanwhile."""
 
 log = logging.getLogger(__name__)
 
@@ -160,58 +160,19 @@ def plan_night(site: Site, attempt: Attempt, night: Night, *, max_mapped: int = 
     """
     slot = site.settings.slot(night.slot)
     seen = _looked_at(site, attempt, slot, night)
-    repository, index, record, taken = seen.repository, seen.index, seen.record, seen.taken
-    notes, parts = list(seen.notes), [tree.artifact for tree in taken]
-    chosen, more = _chosen([*index.artifacts, *parts], index, slot, night)
-    if not night.last:
-        arrived = fresh_artifacts(site.ledger, slot, night, index, record, attempt.clock())
-        fresh = set(arrived.fresh)
-        chosen = tuple(candidate for candidate in chosen if candidate.name in fresh)
-        notes += [f"{name}: {why}" for name, why in arrived.held.items()]
-    items, refused = _items(site, slot, index, chosen, ordered=not more)
-    notes += more + [f"{name} is refused: {error}" for name, error in refused.items()]
-    from_base = {tree.artifact.name: tree.path for tree in taken}
-    links = slot.partial == "link"
-    items = [
-        replace(item, inherits=from_base[item.name], linked=links, needs=()) if item.name in from_base else item
-        for item in items
-    ]
-    batch = Batch(night.run, slot.repository, tuple(items), nested_directories(slot, index), dry_run=night.dry_run)
-    undone_before = undone.of_build(site.ledger, record.id)
-    open_items, settled = [], []
-    artifacts = {known.artifact.name: known for known in record.artifacts}
-    planned = plan_many(
-        site.ledger,
-        {
-            batch.key(item): Planned(
-                listed.id if (listed := artifacts.get(item.name)) else None, item.sha256, _reason(index, night, item)
-            )
-            for item in items
-        },
-        try_number=attempt.number,
-        now=attempt.clock(),
-    )
-    damages = damage.of_repository(site.ledger, slot.repository)
-    for item in items:
-        artifact, publication = artifacts.get(item.name), planned[batch.key(item)]
-        if publication.state.good:
-            settled.append(publication)
-        elif item.name in refused:
-            settled.append(_refuse(site.ledger, attempt, publication, refused[item.name]))
-        elif artifact and (gone := undone_before.get((artifact.id, artifact.artifact.sha256))) is not None:
-            settled.append(_skip(site.ledger, attempt, publication, str(gone)))
-        elif (held := held_already(site.ledger, repository, publication, damages)) is not None:
-            settled.append(_settle(site.ledger, attempt, publication, held, repository))
-        else:
-            open_items.append(item)
-    own = [item for item in open_items if item.inherits is None]
-    others = tuple(item for item in open_items if item.inherits is not None)
+    items, refused, notes = _choose(site, attempt, slot, night, seen)
+    nested = nested_directories(slot, seen.index)
+    batch = Batch(night.run, slot.repository, tuple(items), nested, dry_run=night.dry_run)
+    settled = _settled(site.ledger, seen, refused, attempt, batch, night)
+    left = [item for item in items if item.name not in settled]
+    own, others = ([item for item in left if (item.inherits is None) is listed] for listed in (True, False))
     plan = Plan(
-        cut(batch, own, max_mapped), tuple(settled), tuple(notes), replace(batch, items=others) if others else None
-    )
+        cut(batch, own, max_mapped), tuple(settled.values()), tuple(notes),
+        replace(batch, items=tuple(others)) if others else None,
+    )  # fmt: skip
     log.info(
-        "planned build %s of slot %s for %s: %d to publish in %d batches, %d to take from %s, %d settled, %d notes",
-        index.build_id, slot.name, index.date, len(own), len(plan.batches), len(others), index.base or "no other build",
+        "planned %s of slot %s: %d to publish in %d batches, %d to take from %s, %d settled, %d notes",
+        seen.record.key, slot.name, len(own), len(plan.batches), len(others), seen.index.base or "no other build",
         len(settled), len(notes),
     )  # fmt: skip
     for note in notes:
@@ -332,6 +293,65 @@ def _require_tag(site: Site, batch: Batch, item: Item, tag: str) -> None:
     if there is None or str(there.hash) not in ours:
         what = f"names revision {taken.revision} of {batch.repository} already"
         raise TagError(tag, f"{what}; choose another name, or publish without a tag")
+
+
+def _choose(
+    site: Site, attempt: Attempt, slot: Slot, night: Night, seen: _LookedAt
+) -> tuple[list[Item], dict[str, NightlyError], list[str]]:
+    """Return what this pass takes, in order; what of it is refused, and why; and faults to read."""
+    index, notes = seen.index, list(seen.notes)
+    chosen, more = _chosen([*index.artifacts, *(tree.artifact for tree in seen.taken)], index, slot, night)
+    if not night.last:
+        arrived = fresh_artifacts(site.ledger, slot, night, index, seen.record, attempt.clock())
+        fresh = set(arrived.fresh)
+        chosen = tuple(candidate for candidate in chosen if candidate.name in fresh)
+        notes += [f"{name}: {why}" for name, why in arrived.held.items()]
+    items, refused = _items(site, slot, index, chosen, ordered=not more)
+    notes += more + [f"{name} is refused: {error}" for name, error in refused.items()]
+    from_base, links = {tree.artifact.name: tree.path for tree in seen.taken}, slot.partial == "link"
+    items = [
+        replace(item, inherits=from_base[item.name], linked=links, needs=()) if item.name in from_base else item
+        for item in items
+    ]
+    return items, refused, notes
+
+
+def _settled(
+    ledger: Bind,
+    seen: _LookedAt,
+    refused: Mapping[str, NightlyError],
+    attempt: Attempt,
+    batch: Batch,
+    night: Night,
+) -> dict[str, Publication]:
+    """Record a publication of every item, and return those that need no doing: refused, undone, or held already."""
+    artifacts = {listed.artifact.name: listed for listed in seen.record.artifacts}
+    planned = plan_many(
+        ledger,
+        {
+            batch.key(item): Planned(
+                listed.id if (listed := artifacts.get(item.name)) else None, item.sha256,
+                _reason(seen.index, night, item),
+            )
+            for item in batch.items
+        },
+        try_number=attempt.number,
+        now=attempt.clock(),
+    )  # fmt: skip
+    undone_before = undone.of_build(ledger, seen.record.id)
+    damages = damage.of_repository(ledger, batch.repository)
+    settled = {}
+    for item in batch.items:
+        artifact, publication = artifacts.get(item.name), planned[batch.key(item)]
+        if publication.state.good:
+            settled[item.name] = publication
+        elif item.name in refused:
+            settled[item.name] = _refuse(ledger, attempt, publication, refused[item.name])
+        elif artifact and (gone := undone_before.get((artifact.id, artifact.artifact.sha256))) is not None:
+            settled[item.name] = _skip(ledger, attempt, publication, str(gone))
+        elif (held := held_already(ledger, seen.repository, publication, damages)) is not None:
+            settled[item.name] = _settle(ledger, attempt, publication, held, seen.repository)
+    return settled
 
 
 def _reason(index: BuildIndex, night: Night, item: Item) -> str:

@@ -94,7 +94,7 @@ Progress = Callable[[Item, PrepareProgress], None]
 log = logging.getLogger(__name__)
 
 PROGRESS_EVERY = timedelta(seconds=2)
-"""How often the progress of a preparation is written to the ledger; a shorter one leaves no row."""
+"""Interval at which the progress of a preparation is written to the ledger; a shorter one leaves no row."""
 
 
 def prepare_batch(site: Site, attempt: Attempt, batch: Batch, *, progress: Progress | None = None) -> BatchOutcome:
@@ -132,7 +132,7 @@ def _nothing_to_do(publication: Publication) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What an attempt prepares the items of a batch with. ``seen`` was read before ``head``."""
+    """Context in which an attempt prepares the items of a batch. ``seen`` was read before ``head``."""
 
     site: Site
     attempt: Attempt
@@ -184,7 +184,7 @@ class Preparation:
         return changeset
 
     def _mended(self, changeset: Changeset, damages: Sequence[Damage]) -> None:
-        """What was damaged and is part of the changeset was sent again: then it is damaged no more."""
+        """Take parts of the changeset off the list of damage: they were sent again."""
         if changeset.stored and damages:
             needed = objects_of(changeset, self.head.catalogs)
             sent = [found for found in damages if found.identity in needed]

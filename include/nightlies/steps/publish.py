@@ -56,17 +56,16 @@ def publish_batch(
     """Publish every item that is prepared and not published yet; neither a busy path nor a failure stops the others.
 
     An item whose dependencies are not published yet is among the busy ones, and one that needs what a collection is
-    about to delete; one with a dependency that failed is
-    skipped with that reason, if this is the last try, and one with a dependency that is among `ended` and not in the
-    repository at once (`readiness`). Where the repository asks for approval, a changeset that was not
-    approved fails.
-    What was rebuilt since it was planned is skipped. A reservation that is missing is made again, under a lease of its
-    own: it was taken away when the artifact had failed, and the artifact was mended since.
+    about to delete. One with a dependency that failed is skipped with that reason, if this is the last try; at once, if
+    the dependency is among `ended` and not in the repository (`readiness`). Skips artifacts that were rebuilt after
+    planning. Where the repository asks for approval, a changeset that was not approved fails. A missing reservation is
+    made again, under a lease of its own: it was taken away when the artifact had failed, which was mended since.
     Raises RepositoryFrozen, RepositoryDisabled of a gateway that gives out no leases for now, and an outage that the
     attempt outlasts.
     """
     outcome = PublishOutcome()
     publisher = site.publisher(batch.repository)
+    planned = _planned(site.ledger, batch)
     for item in batch.items:
         publication = records.publication(site.ledger, batch.key(item))
         try:
@@ -74,18 +73,16 @@ def publish_batch(
                 raise PublicationUnknown(str(batch.key(item)))
             if publication.state.good or publication.state is State.SKIPPED:
                 log.info("%s: %s already, %s", item.name, publication.state.value, publication.reason)
-                vouch(site, attempt, batch, item, publication)
-                outcome.done.append(publication)
-                continue
-            if publication.changeset is None or _given_up(publication, attempt.number):
+            elif publication.changeset is None or _given_up(publication, attempt.number):
                 raise FailedBefore(item.name, publication.reason)
-            if (skipped := _skipped(site.ledger, attempt, batch, item, publication, ended)) is not None:
-                outcome.done.append(skipped)
-                continue
-            site.require_thawed(batch.repository)
-            done = _publish_one(site, attempt, publisher, batch, item, publication)
-            outcome.done.append(done)
-            vouch(site, attempt, batch, item, done)
+            elif skip := _overtaken(site.ledger, publication) or _blocked(item, publication, attempt, planned, ended):
+                publication = attempt.move(site.ledger, publication.key, skip)
+            else:
+                site.require_thawed(batch.repository)
+                publication = _Publishing(site, attempt, publisher, batch, item, publication).run()
+            planned[item.name] = publication
+            outcome.done.append(publication)
+            vouch(site, attempt, batch, item, publication)
         except (RepositoryFrozen, RepositoryDisabled):
             raise  # nothing is wrong with the artifact: the caller waits, and calls again
         except (PathBusy, DependencyPending, CollectionRunning) as busy:
@@ -96,22 +93,21 @@ def publish_batch(
                 raise
             # whatever is wrong with one artifact, the others go on
             outcome.failures[item.name] = error
+            planned = _planned(site.ledger, batch)
             log.warning("%s: %s", item.name, error)
     return outcome
+
+
+def _planned(ledger: Bind, batch: Batch) -> dict[str, Publication]:
+    """Return the publications of the run by `project/platform`; none where no item depends on another."""
+    rows = records.publications_of_run(ledger, batch.run) if any(item.needs for item in batch.items) else ()
+    return {f"{row.project}/{row.platform}": row for row in rows}
 
 
 def give_up(ledger: Bind, attempt: Attempt, batch: Batch, busy: Mapping[str, Exception], name: str, why: str) -> None:
     """Record that an artifact had to wait for too long."""
     item = next(item for item in batch.items if item.name == name)
     attempt.move(ledger, batch.key(item), Move(State.FAILED, Phase.PUBLISH, why, error=busy[name]))
-
-
-def _skipped(
-    ledger: Bind, attempt: Attempt, batch: Batch, item: Item, publication: Publication, ended: Mapping[str, str]
-) -> Publication | None:
-    """None if the item may go in; its publication, skipped, if it never will. Raises what is to be tried later."""
-    skip = _overtaken(ledger, publication) or _require_dependencies(ledger, batch, item, attempt.last, ended)
-    return attempt.move(ledger, publication.key, skip) if skip else None
 
 
 def _overtaken(ledger: Bind, publication: Publication) -> Move | None:
@@ -135,21 +131,19 @@ def _overtaken(ledger: Bind, publication: Publication) -> Move | None:
     return Move(State.SKIPPED, Phase.PUBLISH, reason, skip=Skip.UNDONE)
 
 
-def _require_dependencies(
-    ledger: Bind, batch: Batch, item: Item, last_try: bool, ended: Mapping[str, str]
+def _blocked(
+    item: Item,
+    publication: Publication,
+    attempt: Attempt,
+    planned: Mapping[str, Publication],
+    ended: Mapping[str, str],
 ) -> Move | None:
     """None if the item may go in, why it is skipped if it never will. Raises what is to be tried later."""
-    if not item.needs:
-        return None
-    planned = records.publications_of_run(ledger, batch.run)
-    verdict = readiness(
-        item.needs,
-        {f"{publication.project}/{publication.platform}": publication for publication in planned},
-        last_try=last_try,
-        ended=ended,
-    )
+    verdict = readiness(item.needs, planned, last_try=attempt.last, ended=ended)
     if verdict.readiness is Readiness.PENDING:
-        raise DependencyPending(item.name, verdict.reason, repository=batch.repository, path=item.destination)
+        raise DependencyPending(
+            item.name, verdict.reason, repository=publication.repository, path=publication.destination
+        )
     if verdict.readiness is Readiness.LATER:
         raise DependencyFailed(item.name, verdict.reason)
     if verdict.readiness is Readiness.FREE:
@@ -165,99 +159,93 @@ def _given_up(publication: Publication, try_number: int) -> bool:
     return publication.phase is not Phase.PUBLISH or publication.publish_try >= try_number
 
 
-def _publish_one(
-    site: Site,
-    attempt: Attempt,
-    publisher: Publisher,
-    batch: Batch,
-    item: Item,
-    publication: Publication,
-) -> Publication:
-    ledger, key = site.ledger, batch.key(item)
-    interrupted = publication.state is State.PUBLISHING and publication.publish_try < attempt.number
+@dataclass(slots=True)
+class _Publishing:
+    """Publishes one prepared item. `changeset`: the last one, `again`: why this try had to prepare it once more."""
 
-    def hang(changeset: Changeset) -> Published:
-        digest = tree_digest_of(batch.repository, item.destination, changeset.source_sha256, changeset.root)
-        require_approved(site, batch.run, batch.repository, item.name, digest)
-        # written before anything is done: a process that outlived its task finds here that it was replaced
-        attempt.move(ledger, key, Move(State.PUBLISHING, Phase.PUBLISH, f"try {attempt.number}"))
-        tag = NewTag(batch.tag, f"{item.destination} from {printable(item.source)}") if batch.tag else None
+    site: Site
+    attempt: Attempt
+    publisher: Publisher
+    batch: Batch
+    item: Item
+    publication: Publication
+    changeset: Changeset | None = None
+    again: str = ""
+    seconds: float = 0.0
 
-        def swap() -> Published:
-            return publisher.publish(
-                changeset, holder=attempt.holder, now=attempt.clock(), replace=batch.replace, tag=tag,
-                on_lease=attempt.on_lease,
-            )  # fmt: skip
-
+    def run(self) -> Publication:
+        """Publish it and record that. Raises what is to be tried later; what failed is recorded."""
+        item, publication = self.item, self.publication
         try:
-            return swap()
+            done = self._hung_or_prepared_again()
+        except (PathBusy, CollectionRunning, RepositoryFrozen, RepositoryDisabled):
+            raise
+        except Exception as error:
+            if self.attempt.outlasts(error):
+                raise
+            # the next question is about what was prepared last
+            figures = self._prepared() if self.again and isinstance(error, NotApproved) else None
+            self.attempt.move(self.site.ledger, publication.key, Move.failed(Phase.PUBLISH, error, figures))
+            raise
+        interrupted = publication.state is State.PUBLISHING and publication.publish_try < self.attempt.number
+        state, reason = _reached(done, interrupted=interrupted)
+        if self.again:
+            reason = f"{reason}; prepared again, since {self.again}"
+        reason = "; ".join([reason, *(self.changeset.notes if self.changeset else ())])
+        log.info("%s: %s, %s, lease held %.3f s", item.name, state.value, reason, done.lease_held_s)
+        figures = _figures(done, self._prepared() if self.again else Figures())
+        return self.attempt.move(self.site.ledger, publication.key, Move(state, Phase.PUBLISH, reason, figures))
+
+    def _hung_or_prepared_again(self) -> Published:
+        self.changeset = _changeset(self.site.ledger, self.publication)
+        try:
+            return self._hang(self.changeset)
+        except (PrepareAgain, BaseChanged, BaseMoved) as stale:
+            # at once if objects are gone; if another publication came in between, only a later try than the one that
+            # failed because of that, which derives from what is there now
+            if not isinstance(stale, PrepareAgain) and self.publication.code not in {BaseChanged.code, BaseMoved.code}:
+                raise
+            self.changeset = self._prepare_again(stale)
+        return self._hang(self.changeset)
+
+    def _hang(self, changeset: Changeset) -> Published:
+        attempt, item, batch = self.attempt, self.item, self.batch
+        digest = tree_digest_of(batch.repository, item.destination, changeset.source_sha256, changeset.root)
+        require_approved(self.site, batch.run, batch.repository, item.name, digest)
+        # written before anything is done: a process that outlived its task finds here that it was replaced
+        attempt.move(
+            self.site.ledger, self.publication.key, Move(State.PUBLISHING, Phase.PUBLISH, f"try {attempt.number}")
+        )
+        try:
+            return self._swap(changeset)
         except NotReserved as missing:
             # removed after the artifact had failed; it was mended since
             log.info("%s: %s", item.name, missing)
-            reserve_again(site, attempt, batch, item)
-            return swap()
+            reserve_again(self.site, attempt, batch, item)
+            return self._swap(changeset)
 
-    again: Again | None = None
-    try:
-        changeset = _changeset(site.ledger, publication)
-        try:
-            done = hang(changeset)
-        except (PrepareAgain, BaseChanged, BaseMoved) as stale:
-            if not _is_for_us(stale, publication):
-                raise
-            again = _prepared_again(site, attempt, batch, item, publication, stale)
-            done = hang(again.changeset)
-    except (PathBusy, CollectionRunning, RepositoryFrozen, RepositoryDisabled):
-        raise
-    except Exception as error:
-        if attempt.outlasts(error):
-            raise
-        # the next question is about what was prepared last
-        newer = again is not None and isinstance(error, NotApproved)
-        figures = figures_of(again.changeset, seconds=again.seconds) if again is not None and newer else None
-        attempt.move(ledger, key, Move.failed(Phase.PUBLISH, error, figures))
-        raise
-    state, reason = _reached(done, interrupted=interrupted)
-    if again is not None:
-        changeset = again.changeset
-        reason = f"{reason}; prepared again, since {again.why}"
-    reason = "; ".join([reason, *changeset.notes])
-    log.info("%s: %s, %s, lease held %.3f s", item.name, state.value, reason, done.lease_held_s)
-    return attempt.move(ledger, key, Move(state, Phase.PUBLISH, reason, _figures(done, again)))
+    def _swap(self, changeset: Changeset) -> Published:
+        attempt, item, batch = self.attempt, self.item, self.batch
+        tag = NewTag(batch.tag, f"{item.destination} from {printable(item.source)}") if batch.tag else None
+        return self.publisher.publish(
+            changeset, holder=attempt.holder, now=attempt.clock(), replace=batch.replace, tag=tag,
+            on_lease=attempt.on_lease,
+        )  # fmt: skip
 
+    def _prepare_again(self, stale: Exception) -> Changeset:
+        log.warning("%s: preparing it again: %s", self.item.name, stale)
+        started, where = time.monotonic(), self.publication
+        lost = stale.keys if isinstance(stale, ObjectsLost) else ()
+        if lost:
+            damages = [Damage(key, where.destination, "sent, acknowledged, and not in the store") for key in lost]
+            damage.note(self.site.ledger, where.repository, damages, now=self.attempt.clock())
+        preparation = Preparation.begin(self.site, self.attempt, self.batch)
+        changeset = preparation.changeset_of(self.item, self.publication, lost)
+        self.again, self.seconds = str(stale), time.monotonic() - started
+        return changeset
 
-def _is_for_us(stale: Exception, publication: Publication) -> bool:
-    """Tell whether this try prepares the tree again: at once if objects are gone; if another publication came in
-    between, only a later try than the one that failed because of that, and it derives from what is there now."""
-    return isinstance(stale, PrepareAgain) or publication.code in {BaseChanged.code, BaseMoved.code}
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """A tree that this step had to prepare once more, why, and how long that took."""
-
-    changeset: Changeset
-    why: str
-    seconds: float
-
-
-def _prepared_again(
-    site: Site,
-    attempt: Attempt,
-    batch: Batch,
-    item: Item,
-    publication: Publication,
-    stale: Exception,
-) -> Again:
-    log.warning("%s: preparing it again: %s", item.name, stale)
-    started = time.monotonic()
-    lost: tuple[str, ...] = ()
-    if isinstance(stale, ObjectsLost):
-        lost = stale.keys
-        found = [Damage(key, item.destination, "sent, acknowledged, and not in the store") for key in lost]
-        damage.note(site.ledger, batch.repository, found, now=attempt.clock())
-    changeset = Preparation.begin(site, attempt, batch).changeset_of(item, publication, lost)
-    return Again(changeset, str(stale), time.monotonic() - started)
+    def _prepared(self) -> Figures:
+        return figures_of(self.changeset, seconds=self.seconds) if self.changeset else Figures()
 
 
 def _reached(done: Published, *, interrupted: bool) -> tuple[State, str]:
@@ -280,8 +268,7 @@ def _changeset(ledger: Bind, publication: Publication) -> Changeset:
     return Changeset.parse(record.body)
 
 
-def _figures(done: Published, again: Again | None) -> Figures:
-    prepared = Figures() if again is None else figures_of(again.changeset, seconds=again.seconds)
+def _figures(done: Published, prepared: Figures) -> Figures:
     return replace(
         prepared,
         revision_before=done.revision_before,

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Reservation:
-    """What a reserve did. `refused` maps destinations that something is in the way of to the reason."""
+    """Outcome of a reserve. `refused` maps destinations that something is in the way of to the reason."""
 
     revision: int = 0
     created: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Where an artifact lies: the configured store that holds a URL, and the tree or archive that is read from it."""
+"""Place of an artifact: the configured store that holds a URL, and the tree or archive that is read from it."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def read_index(site: Site, slot: Slot, wanted: date) -> tuple[BuildIndex, str]:
 def read_again(
     site: Site, slot: Slot, wanted: date, *, pause: Callable[[float], object] = time.sleep
 ) -> tuple[BuildIndex, str]:
-    """As `read_index`, but one that cannot be used is read again: it may be written in this very moment."""
+    """Read as `read_index` does; an index that cannot be used is read again: it may be written in this very moment."""
     for _ in range(LOOKS - 1):
         try:
             return read_index(site, slot, wanted)

@@ -1,18 +1,19 @@
-"""What the steps of a run hand to each other: small values that cross XCom as JSON and carry names and digests only."""
+"""Values that the steps of a run hand to each other: small, as JSON over XCom, with names and digests only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import datetime as dt
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import date
 from typing import Any
 
+from include.json_values import JsonValue
 from include.nightlies.rules.publication import Publication, PublicationKey
 
 
 @dataclass(frozen=True, slots=True)
-class Night:
-    """Which build a run installs. `run` names the run in the ledger, `reason` where the date came from.
+class Night(JsonValue):
+    """Build that a run installs. `run` names the run in the ledger, `reason` where the date came from.
 
     `number`: which pass of its night the run is; `earlier`: the names of the passes before it. Only the `last` one
     takes all that the index lists, and ends the night. `without`: the artifacts that may be missing in this run.
@@ -20,7 +21,7 @@ class Night:
 
     run: str
     slot: str
-    date: date
+    date: dt.date
     reason: str
     projects: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
@@ -30,42 +31,16 @@ class Night:
     last: bool = True
     without: tuple[str, ...] = ()
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Night:
-        return cls(
-            run=value["run"],
-            slot=value["slot"],
-            date=date.fromisoformat(value["date"]),
-            reason=value["reason"],
-            projects=tuple(value["projects"]),
-            platforms=tuple(value["platforms"]),
-            dry_run=bool(value["dry_run"]),
-            number=int(value.get("number", 1)),
-            earlier=tuple(value.get("earlier", ())),
-            last=bool(value.get("last", True)),
-            without=tuple(value.get("without", ())),
-        )
-
     def to_json(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "slot": self.slot,
-            "date": self.date.isoformat(),
-            "reason": self.reason,
-            "projects": list(self.projects),
-            "platforms": list(self.platforms),
-            "dry_run": self.dry_run,
-            "number": self.number,
-            "earlier": list(self.earlier),
-            "last": self.last,
-            # what was added later is left out while it is empty
-            **({"without": list(self.without)} if self.without else {}),
-        }
+        value = JsonValue.to_json(self)
+        if not self.without:
+            del value["without"]  # what was added later is left out while it is empty
+        return value
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """One tree to publish: where it comes from and where it goes. `size` in bytes; sum and size None where unknown.
+class Item(JsonValue):
+    """Tree to publish: where it comes from and where it goes. `size` in bytes; sum and size None where unknown.
 
     `store`: name of the only store from which `source` may be read; None for any store of the configuration.
     `needs`: names of the items that go in before it. `inherits`: where the tree is that a partial build takes from
@@ -82,37 +57,10 @@ class Item:
     linked: bool = False
     store: str | None = None
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Item:
-        return cls(
-            name=value["name"],
-            destination=value["destination"],
-            source=value["source"],
-            sha256=value.get("sha256"),
-            size=value.get("size"),
-            needs=tuple(value.get("needs", ())),
-            inherits=value.get("inherits"),
-            linked=value.get("linked", False),
-            store=value.get("store"),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "destination": self.destination,
-            "source": self.source,
-            "sha256": self.sha256,
-            "size": self.size,
-            "needs": list(self.needs),
-            "inherits": self.inherits,
-            "linked": self.linked,
-            "store": self.store,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What one mapped task works on, in this order. `nested`: directories above that become nested catalogs."""
+class Batch(JsonValue):
+    """Items that a mapped task works on, in this order. `nested`: directories above that become nested catalogs."""
 
     run: str
     repository: str
@@ -132,35 +80,14 @@ class Batch:
         """Return what names this item's publication in the ledger."""
         return PublicationKey(self.repository, item.destination, self.run)
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Batch:
-        return cls(
-            run=value["run"],
-            repository=value["repository"],
-            items=tuple(Item.from_json(item) for item in value["items"]),
-            nested=tuple(value["nested"]),
-            replace=bool(value["replace"]),
-            tag=value["tag"],
-            dry_run=bool(value["dry_run"]),
-        )
-
     def to_json(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "repository": self.repository,
-            "items": [item.to_json() for item in self.items],
-            "nested": list(self.nested),
-            "replace": self.replace,
-            "tag": self.tag,
-            "dry_run": self.dry_run,
-            # for people who read the task; it is derived again when read
-            "name": self.name,
-        }
+        # the name is for people who read the task
+        return JsonValue.to_json(self) | {"name": self.name}
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationRequest:
-    """One tree or tarball to publish by hand. `source`: a URL in one of the configured stores."""
+    """Tree or tarball to publish by hand. `source`: a URL in one of the configured stores."""
 
     repository: str
     path: str
@@ -173,7 +100,7 @@ class PublicationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is going to do. `settled`: what needs no doing, each with its reason; `notes`: faults to read.
+    """Plan of a run. `settled`: what needs no doing, each with its reason; `notes`: faults to read.
 
     `inherited`: what a partial build takes from another one; None if there is nothing to take.
     """
@@ -186,7 +113,7 @@ class Plan:
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """What became of a batch in one step: publications that went well, and errors by artifact."""
+    """Outcome of a batch in a step: publications that went well, and errors by artifact."""
 
     done: list[Publication] = field(default_factory=list)
     failures: dict[str, Exception] = field(default_factory=dict)

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """What was read of one destination: its entries, and of the files a sample with their hashes."""
+    """Result of reading a destination: its entries, and of the files a sample with their hashes."""
 
     destination: str
     revision: int

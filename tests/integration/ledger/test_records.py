@@ -112,7 +112,6 @@ def test_a_publication_keeps_its_figures_and_knows_its_build(ledger):
     assert done.ended_at == later(1)
     assert records.publication(ledger, KEY) == done
     assert records.publications_of_run(ledger, KEY.run_id) == (done,)
-    assert records.note_verified(ledger, KEY, now=later(2)).verified_at == later(2)
 
 
 def test_a_process_that_outlived_its_try_cannot_turn_back_what_is_published(ledger):
@@ -186,14 +185,6 @@ def test_the_hash_of_an_artifact_is_found_over_all_runs_and_only_when_published(
 def test_what_was_never_planned_cannot_move(ledger):
     with refused(PublicationUnknown, publication=str(KEY)):
         go(ledger, State.PREPARING, Phase.PREPARE)
-    with pytest.raises(PublicationUnknown):
-        records.note_verified(ledger, KEY, now=NOW)
-
-
-def test_only_what_is_there_can_be_verified(ledger):
-    records.plan(ledger, KEY, Planned(), try_number=1, now=NOW)
-    with refused(IllegalMove, current="planned", to="verified"):
-        records.note_verified(ledger, KEY, now=NOW)
 
 
 def test_the_longest_keys_fit(ledger):

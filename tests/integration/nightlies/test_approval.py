@@ -13,8 +13,8 @@ from include.nightlies.errors import NotApproved
 from include.nightlies.records import questions
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.records.questions import Question
-from include.nightlies.removal.undo import ask_undo, plan_undo, require_undo_approved, undo
-from include.nightlies.removal.undo_plan import UndoPlan, Wish
+from include.nightlies.removal.removal import require_approved
+from include.nightlies.removal.undo import UndoPlan, Wish, ask_undo, plan_undo, undo
 from include.nightlies.rules.approval import MARGIN, Answer
 from include.nightlies.rules.states import State
 from include.nightlies.steps.approve import ApprovalRequest, ask_run, open_question, settle_question
@@ -292,7 +292,7 @@ def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights)
 
     def take_back(run: str) -> int | None:
         def require(plan: UndoPlan) -> None:
-            require_undo_approved(asking.site, plan, run, wished=False)
+            require_approved(asking.site, plan, run, wished=False)
 
         return undo(asking.site, attempt(run), wish, require=require)[1]
 
@@ -324,9 +324,9 @@ def test_whoever_undoes_may_wish_to_be_asked_where_the_repository_does_not(night
     publish(nights, night_of(2))
     plan = plan_undo(nights.site, Wish("main", "b20261102", "it crashes"))
     assert ask_undo(nights.site, attempt("undo/1"), plan, wished=False).question is None
-    require_undo_approved(nights.site, plan, "undo/1", wished=False)
+    require_approved(nights.site, plan, "undo/1", wished=False)
     asked = ask_undo(nights.site, attempt("undo/1"), plan, wished=True)
     with pytest.raises(NotApproved):
-        require_undo_approved(nights.site, plan, "undo/1", wished=True)
+        require_approved(nights.site, plan, "undo/1", wished=True)
     answer(nights, asked)
-    require_undo_approved(nights.site, plan, "undo/1", wished=True)
+    require_approved(nights.site, plan, "undo/1", wished=True)

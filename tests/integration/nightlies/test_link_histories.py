@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from include.nightlies.records import builds
-from include.nightlies.removal.undo import redo, undo
-from include.nightlies.removal.undo_plan import Wish
+from include.nightlies.removal.undo import Wish, redo, undo
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import all_links_of
 from include.nightlies.steps.errors import GateClosed, NotVerified

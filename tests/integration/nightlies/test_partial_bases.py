@@ -9,8 +9,7 @@ import pytest
 from include.nightlies.errors import BadIndex, BaseUnusable
 from include.nightlies.records import builds
 from include.nightlies.records.publications import publications_of_run
-from include.nightlies.removal.undo import undo
-from include.nightlies.removal.undo_plan import Instead, Wish
+from include.nightlies.removal.undo import Replacement, Wish, undo
 from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.states import State
 from include.nightlies.steps.plan import plan_night
@@ -85,8 +84,8 @@ def test_what_the_base_itself_refused_is_missed_unless_it_is_optional_or_listed(
     assert any("Extra/x86_64 is not taken from" in note for note in plan.notes)
 
 
-@pytest.mark.parametrize("instead", list(Instead))
-def test_what_was_undone_of_the_base_is_named_with_who_did_it_and_why(slots: Nights, instead: Instead) -> None:
+@pytest.mark.parametrize("instead", list(Replacement))
+def test_what_was_undone_of_the_base_is_named_with_who_did_it_and_why(slots: Nights, instead: Replacement) -> None:
     store(slots, build_of(3, {"A": b"a3", "B": b"b3", "C": b"c3"}))
     run(slots, night_of(3))
     wish = Wish("main", "b20261103", "it crashes", projects=("A",), instead=instead)

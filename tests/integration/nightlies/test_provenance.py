@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from include.nightlies.removal import undo as undo_step
-from include.nightlies.removal.undo import undo
-from include.nightlies.removal.undo_plan import Instead, Wish
+from include.nightlies.removal.undo import Replacement, Wish, undo
 from include.nightlies.steps import links as link_step
 from include.provenance.query import ask
 from include.provenance.records import check
@@ -135,7 +134,7 @@ def test_what_was_taken_back_says_who_did_why_and_what_its_links_became(slots: N
 def test_what_a_predecessor_replaced_says_whose_tree_it_is_and_why(slots: Nights) -> None:
     a_night(slots, 2, {"A": b"2"})
     a_night(slots, 3, {"A": b"3"})
-    undone(slots, instead=Instead.PREDECESSOR)
+    undone(slots, instead=Replacement.PREDECESSOR)
     new, old = who(slots, f"{FOLDER}/b20261103/A/x86_64", 9)
     assert (new["kind"], new["from_build"], new["came_from"]) == ("tree", "b20261102", f"{FOLDER}/b20261102/A/x86_64")
     assert new["artifact_sha256"] == new["origin"]["artifact_sha256"] == sha_of(slots, 2)
@@ -151,9 +150,9 @@ def die(*_: object, **__: object) -> None:
     raise Died
 
 
-@pytest.mark.parametrize("instead", list(Instead))
+@pytest.mark.parametrize("instead", list(Replacement))
 def test_what_was_taken_back_by_a_try_that_died_is_told_by_the_next_and_once(
-    slots: Nights, instead: Instead, monkeypatch: pytest.MonkeyPatch
+    slots: Nights, instead: Replacement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_night(slots, 2, {"A": b"2"})
     a_night(slots, 3, {"A": b"3"})
@@ -165,7 +164,7 @@ def test_what_was_taken_back_by_a_try_that_died_is_told_by_the_next_and_once(
     for _ in range(2):
         undone(slots, **wanted)
     new, _ = who(slots, f"{FOLDER}/b20261103/A/x86_64", 9)
-    kind, origin = ("removed", None) if instead is Instead.NOTHING else ("tree", "b20261102")
+    kind, origin = ("removed", None) if instead is Replacement.NOTHING else ("tree", "b20261102")
     assert (new["kind"], new["reason"], new["from_build"]) == (kind, "it crashes", origin)
 
 

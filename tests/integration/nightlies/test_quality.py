@@ -14,8 +14,7 @@ import pytest
 from include.nightlies.records import quality
 from include.nightlies.records.builds import builds_of
 from include.nightlies.records.quality import QualityVerdict
-from include.nightlies.removal.undo import undo
-from include.nightlies.removal.undo_plan import Wish
+from include.nightlies.removal.undo import Wish, undo
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import LinkState
 from include.nightlies.steps.errors import GateClosed, QualityBlocked

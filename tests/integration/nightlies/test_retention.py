@@ -17,8 +17,7 @@ from include.cvmfs.commit.tags import add_tag, remove_tags
 from include.gateway.errors import PathBusy
 from include.nightlies.records import builds, tables
 from include.nightlies.removal import retention as step
-from include.nightlies.removal.retention import plan_retention, remove_expired
-from include.nightlies.removal.retention_plan import RemovedBuilds, RetentionPlan
+from include.nightlies.removal.retention import RemovedBuilds, RetentionPlan, plan_retention, remove_expired
 from include.nightlies.rules.states import State
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.inherit import inherit_batch

@@ -14,6 +14,7 @@ from include.nightlies.errors import PREVIEW_OUTDATED, ROLLBACK_REFUSED, NotAppr
 from include.nightlies.records import builds, questions
 from include.nightlies.records import links as linked
 from include.nightlies.records import undos as undone
+from include.nightlies.removal.removal import Effect
 from include.nightlies.removal.rollback import (
     RecordedRollback,
     RolledBack,
@@ -25,15 +26,13 @@ from include.nightlies.removal.rollback import (
     unrecorded,
 )
 from include.nightlies.removal.rollback_preview import (
-    RevertedHow,
     RollbackPreview,
     RollbackWish,
     SeenRollback,
     preview_rollback,
     require_whole,
 )
-from include.nightlies.removal.undo import redo, undo
-from include.nightlies.removal.undo_plan import Wish
+from include.nightlies.removal.undo import Wish, redo, undo
 from include.nightlies.rules.approval import Answer, QuestionKind
 from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.states import State
@@ -117,8 +116,8 @@ def files(nights: Nights) -> set[str]:
 def test_a_preview_names_builds_links_tags_and_figures_and_changes_nothing(slots: Nights) -> None:
     before = slots.store.get(MANIFEST_KEY)
     preview = previewed(slots)
-    assert {(one.destination, one.how) for one in preview.content.artifacts} == {
-        (f"{FOLDER}/b20261104/{name}/x86_64", RevertedHow.GOES) for name in "AB"
+    assert {(one.path, one.effect) for one in preview.content.artifacts} == {
+        (f"{FOLDER}/b20261104/{name}/x86_64", Effect.GOES) for name in "AB"
     }
     assert [str(one) for one in preview.content.links] == [
         f"{FOLDER}/latest: leads to {FOLDER}/b20261104, then to {FOLDER}/b20261103",
@@ -203,7 +202,7 @@ def test_what_was_undone_comes_back_by_a_number_and_counts_as_undone_no_more(slo
     undo(slots.site, attempt("undo/1"), Wish("main", "b20261104", "by mistake", move_links=True))
     assert undone_of(slots, "b20261104") == {"A", "B"}
     preview = previewed(slots, before)
-    assert {one.how for one in preview.content.artifacts} == {RevertedHow.COMES_BACK}
+    assert {one.effect for one in preview.content.artifacts} == {Effect.COMES_BACK}
     assert preview.content.places.total.bytes_back == 4
     _, told = both(slots, before)
     assert (told.undone, told.back) == (0, 2)
@@ -219,7 +218,7 @@ def test_a_rebuild_is_taken_back_and_not_installed_again_but_the_next_rebuild_is
     before = revision(slots)
     install(slots, 4, "rebuilt/4", A=b"rebuilt", B=b"b4")
     preview = previewed(slots, before)
-    assert [(one.record.artifact.project, one.how) for one in preview.content.artifacts] == [("A", RevertedHow.CHANGES)]
+    assert [(one.name, one.effect) for one in preview.content.artifacts] == [("A/x86_64", Effect.CHANGES)]
     assert (preview.content.places.total.bytes_gone, preview.content.places.total.bytes_back) == (7, 2)
     both(slots, before)
     assert slots.site.head(FQRN).revision.read(f"{FOLDER}/b20261104/A/x86_64/file") == b"a4"
@@ -311,8 +310,8 @@ def test_a_revision_with_empty_reservations_takes_what_was_published_since_and_s
     reserved = revision(slots)
     assert not slots.publish(batch).failures
     preview = previewed(slots, reserved)
-    assert [(one.destination, one.how) for one in preview.content.artifacts] == [
-        (f"{FOLDER}/b20261105/A/x86_64", RevertedHow.GOES)
+    assert [(one.path, one.effect) for one in preview.content.artifacts] == [
+        (f"{FOLDER}/b20261105/A/x86_64", Effect.GOES)
     ]
     assert preview.content.reserved == (f"{FOLDER}/b20261105/A/x86_64",)
     assert "reserved and empty in that revision" in "\n".join(preview.lines())

@@ -12,8 +12,7 @@ from include.cvmfs.errors import DestinationError
 from include.nightlies.errors import BuildUnknown, UndoRefused, UnknownChoice
 from include.nightlies.records import links as linked
 from include.nightlies.removal import undo as step
-from include.nightlies.removal.undo import plan_undo, redo, undo
-from include.nightlies.removal.undo_plan import Instead, UndoPlan, Wish
+from include.nightlies.removal.undo import Replacement, UndoPlan, Wish, plan_undo, redo, undo
 from include.nightlies.rules.states import State
 from include.nightlies.steps.plan import plan_night
 from include.site.single_changes import linking
@@ -144,7 +143,7 @@ def test_what_is_undone_is_not_installed_again_until_somebody_lets_it_or_it_is_r
 
 def test_one_project_is_replaced_by_its_predecessor_the_links_stay_and_nothing_is_sent(slots: Nights) -> None:
     before, stored = revision(slots), data_objects(slots)
-    only_b = wish(projects=("B",), instead=Instead.PREDECESSOR)
+    only_b = wish(projects=("B",), instead=Replacement.PREDECESSOR)
     _, made = taken_back(slots, only_b)
     assert made == before + 1
     found = files(slots)
@@ -215,7 +214,7 @@ def test_a_death_right_after_the_commit_is_made_good_by_the_next_try(
     def die(*_: object) -> None:
         raise Died
 
-    for wanted in (wish(projects=("B",), instead=Instead.PREDECESSOR), wish(move_links=True)):
+    for wanted in (wish(projects=("B",), instead=Replacement.PREDECESSOR), wish(move_links=True)):
         with monkeypatch.context() as patch:
             patch.setattr(step, "_record", die)
             with pytest.raises(Died):
@@ -232,7 +231,7 @@ def test_what_cannot_be_meant_is_refused_by_name(slots: Nights) -> None:
         plan_undo(slots.site, wish("nothing"))
     with refused(UnknownChoice, kind="project", names=("C",), known=("A", "B")):
         plan_undo(slots.site, wish(projects=("C",)))
-    (line, _) = plan_undo(slots.site, wish("b20261102", instead=Instead.PREDECESSOR)).refused
+    (line, _) = plan_undo(slots.site, wish("b20261102", instead=Replacement.PREDECESSOR)).refused
     assert "no earlier build has it" in line
 
 

@@ -10,8 +10,7 @@ import pytest
 from include.cvmfs.errors import DestinationError
 from include.nightlies.errors import UndoRefused
 from include.nightlies.removal import undo as step
-from include.nightlies.removal.undo import plan_undo, redo
-from include.nightlies.removal.undo_plan import Instead, UndoPlan, Wish
+from include.nightlies.removal.undo import Replacement, UndoPlan, Wish, plan_undo, redo
 from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.states import State
 from include.nightlies.steps.inherit import inherit_batch
@@ -79,7 +78,7 @@ def test_a_link_that_came_to_lead_there_meanwhile_stops_the_undoing(
 
 def test_a_link_does_not_move_to_what_was_undone_meanwhile(slots: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = plan_undo(slots.site, wish(move_links=True))
-    assert looked.links[0].target == f"{FOLDER}/b20261102"
+    assert looked.links[0].after == f"{FOLDER}/b20261102"
     taken_back(slots, wish("b20261102", move_links=True))
     assert leads_to(slots, "Mon") == ""
     before = revision(slots)
@@ -144,7 +143,7 @@ def test_a_rebuilt_tree_is_replaced_by_what_stood_there_before_and_nothing_is_se
     place = f"{FOLDER}/b20261103/A/x86_64/file"
     assert files(slots)[place] == b"rebuilt"
     stored = data_objects(slots)
-    wanted = wish(projects=("A",), instead=Instead.PREDECESSOR)
+    wanted = wish(projects=("A",), instead=Replacement.PREDECESSOR)
     plan, made = taken_back(slots, wanted)
     assert "what was there in revision main-b20261103, before the rebuild, takes its place" in str(plan.taken[0])
     assert made == revision(slots)
@@ -161,15 +160,15 @@ def test_a_rebuilt_tree_is_replaced_by_what_stood_there_before_and_nothing_is_se
 
 
 def test_bytes_that_were_undone_themselves_are_no_predecessor_and_untagged_ones_neither(slots: Nights) -> None:
-    taken_back(slots, wish(projects=("A",), instead=Instead.PREDECESSOR))
+    taken_back(slots, wish(projects=("A",), instead=Replacement.PREDECESSOR))
     install(slots, 3, {"A": b"rebuilt", "B": b"b3"}, "night/rebuilt")
     # b20261103's first A crashed: its predecessor is another build's
-    plan = plan_undo(slots.site, wish(projects=("A",), instead=Instead.PREDECESSOR))
-    assert plan.taken[0].instead is not None
-    assert plan.taken[0].instead.build_id == "b20261102"
+    plan = plan_undo(slots.site, wish(projects=("A",), instead=Replacement.PREDECESSOR))
+    assert plan.taken[0].after is not None
+    assert plan.taken[0].after.build_id == "b20261102"
     install(slots, 3, {"A": b"rebuilt", "B": b"second"}, "night/second")
     install(slots, 3, {"A": b"rebuilt", "B": b"third"}, "night/third")
-    only_b = plan_undo(slots.site, wish(projects=("B",), instead=Instead.PREDECESSOR)).taken[0].instead
+    only_b = plan_undo(slots.site, wish(projects=("B",), instead=Replacement.PREDECESSOR)).taken[0].after
     assert only_b is not None
     assert only_b.tag == "main-b20261103"
 
@@ -193,7 +192,7 @@ def test_a_base_that_is_undone_leaves_copies_whole_and_is_refused_where_links_le
         # what nobody leads to may go
         taken_back(slots, wish(projects=("B",), move_links=True))
         # a predecessor leaves nothing dangling, and it is said who shows it
-        plan, _ = taken_back(slots, wish(projects=("A",), instead=Instead.PREDECESSOR))
+        plan, _ = taken_back(slots, wish(projects=("A",), instead=Replacement.PREDECESSOR))
         assert any(
             "b20261104 of 2026-11-04 leads to" in one and "shows what takes its place" in one for one in plan.notes
         )

@@ -23,7 +23,7 @@ from include.replicas.states import ReplicaState
 from include.settings.errors import SettingsError
 from include.site.site import Site
 from operators.care import CollectReplicaOperator, SnapshotReplicaOperator
-from operators.lease import Killed, WaitedTooLong
+from operators.lease_task import Killed, WaitedTooLong
 from tests.fakes.node import PublisherNode
 from tests.fakes.refused import refused
 from tests.fakes.replica import Replica, replica

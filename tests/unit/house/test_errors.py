@@ -17,7 +17,7 @@ from tests.fakes.airflowhome import ROOT
 
 FOLDERS = ("bench", "dags", "hooks", "include", "operators", "plugins", "sensors", "triggers")
 ROOT_CLASS = ("include.errors", "NightshiftError")
-SIGNALS = {("operators.lease", "Killed")}
+SIGNALS = {("operators.lease_task", "Killed")}
 """Not errors: nothing that handles exceptions may stop them."""
 CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 

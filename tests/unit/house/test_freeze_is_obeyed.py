@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from operators.lease import WritingOperator
+from operators.lease_task import WritingOperator
 from tests.fakes import airflowhome
 
 ROOT = airflowhome.ROOT
@@ -98,7 +98,7 @@ WRITERS = writers()
 
 @pytest.mark.parametrize("operator", WRITERS, ids=lambda operator: operator.__name__)
 def test_an_operator_that_changes_a_repository_waits_for_its_thaw(operator: type) -> None:
-    assert issubclass(operator, WritingOperator), f"{operator.__name__} changes a repository; see operators/lease.py"
+    assert issubclass(operator, WritingOperator), f"{operator.__name__} changes it: see operators/lease_task.py"
     ours = [one for one in operator.__mro__ if one.__module__.startswith("operators.") and one is not WritingOperator]
     waits = [one for one in ours if "unless_frozen" in inspect.getsource(one)]
     assert waits, f"{operator.__name__} does its work outside of `unless_frozen`"

@@ -32,7 +32,7 @@ ALONE = {
     "include.gateway.client.lease_renewal": TOGETHER,
     "include.gateway.service.http.admin_calls": TOGETHER,
     "include.gateway.service.http.lease_calls": TOGETHER,
-    "include.nightlies.removal.held": "reads the ledger and the repository for a plan that is pure",
+    "include.nightlies.removal.held": TOGETHER,
     "include.pages.benchmarks": KIND,
     "include.pages.nights_rows": TOGETHER,
     "include.pages.nights_view": PURE,

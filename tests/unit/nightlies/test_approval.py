@@ -21,8 +21,8 @@ from include.nightlies.rules.approval import (
     expiry,
     link_digest,
     question_digest,
+    removal_digest,
     tree_digest,
-    undo_digest,
 )
 from include.settings.model import Approval
 
@@ -63,10 +63,10 @@ def test_a_question_is_the_same_in_whatever_order_it_lists(bound: list[Bound]) -
 
 def test_what_is_undone_is_bound_by_what_stands_there_and_what_comes_instead() -> None:
     lines = [("/n/A", "aa"), ("/n/B", "bb", "/n/old/B", "cc")]
-    digest = undo_digest("n.example.org", "b1", lines)
-    assert digest == undo_digest("n.example.org", "b1", reversed(lines))
+    digest = removal_digest(QuestionKind.UNDO, "n.example.org", "b1", lines)
+    assert digest == removal_digest(QuestionKind.UNDO, "n.example.org", "b1", reversed(lines))
     for other in ([lines[0]], [("/n/A", "other"), lines[1]], [("/n/A", "aa", "/n/B", "bb"), *lines[1:]]):
-        assert undo_digest("n.example.org", "b1", other) != digest
+        assert removal_digest(QuestionKind.UNDO, "n.example.org", "b1", other) != digest
 
 
 def test_an_answer_is_waited_for_until_the_deadline_or_until_it_is_of_no_use() -> None:

@@ -134,8 +134,3 @@ def test_a_pass_after_one_that_was_not_planned_rests_first() -> None:
     one = Pass("x", 2, CUTOFF)
     assert one.following(planned=True, now=NOW) == Pass("x", 3, CUTOFF)
     assert one.following(planned=False, now=NOW).after == NOW + AFTER_FAILURE
-
-
-def test_a_pass_crosses_a_run_s_parameters() -> None:
-    for one in (Pass("x"), Pass("x", 4, CUTOFF, NOW)):
-        assert Pass.from_json(one.to_json()) == one

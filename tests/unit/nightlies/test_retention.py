@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.removal.retention_plan import HeldByTag, RetentionPlan
+from include.nightlies.removal.held import HeldByTag
+from include.nightlies.removal.retention import RetentionPlan
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.destinations import build_of_tag, folder_of_builds
 from include.nightlies.rules.passes import began_by_itself
@@ -269,6 +270,9 @@ def test_a_plan_survives_the_way_to_another_task() -> None:
     full = build(3, links=("/l",), tags=("t",), refers_to=("/n/b0",), rebuilt_at=NOW, dated=False, protected="why")
     decided: Sequence[RetentionDecision] = judged([build(0), full, build(9)], rules())
     tag = HeldByTag("t", 4, ("/n/b3",), ("/n/b3", "/n/b7"), ("/n/b7",), True, "is old")
-    plan = RetentionPlan("main", "r.example.org", 7, NOW, tuple(decided), (tag,), ("note",))
+    plan = RetentionPlan(
+        repository="r.example.org", revision=7, notes=("note",), slot="main", made_at=NOW, decisions=tuple(decided),
+        tags=(tag,),
+    )  # fmt: skip
     assert RetentionPlan.from_json(plan.to_json()) == plan
     assert (plan.to_json()["remove"], plan.bytes) == (1, 1000)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.rules.states import ENDED, MOVES, MoveVerdict, Phase, State, Who, decide
+from include.nightlies.rules.states import ENDED, MOVES, AllowedTry, MoveVerdict, Phase, State, decide
 
 
 def verdict(current, to, phase, try_number, recorded=1, last=None):
@@ -49,7 +49,7 @@ def test_every_decision_follows_the_table_and_says_why(current, to, phase, try_n
     assert decision.reason
     if decision.verdict is MoveVerdict.MOVE:
         who = MOVES[current, to][phase]
-        assert who is Who.ANY or try_number > recorded
+        assert who is AllowedTry.ANY or try_number > recorded
 
 
 def test_a_move_whose_answer_was_lost_may_be_made_again():

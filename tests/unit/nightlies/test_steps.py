@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import UTC, date, datetime
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import BuildIndex, RejectedArtifact
@@ -20,10 +16,6 @@ from include.publishers.required_objects import topmost
 from include.settings.model import Slot
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-TEXT = st.text(min_size=1, max_size=20)
-ITEMS = st.builds(
-    Item, name=TEXT, destination=TEXT, source=TEXT, sha256=st.none() | TEXT, size=st.none() | st.integers(0, 1 << 40)
-)
 
 
 def slot(**changes: object) -> Slot:
@@ -34,26 +26,6 @@ def publication(state: State, **changes: object) -> Publication:
     values: dict[str, object] = dict.fromkeys(Publication.__dataclass_fields__)
     values |= {"state": state, "phase": Phase.PUBLISH, "reason": "why", "destination": "/d", "seconds": {}}
     return Publication(**{**values, "project": "A", "platform": "x", **changes})  # type: ignore[arg-type]
-
-
-@given(
-    st.builds(
-        Night, run=TEXT, slot=TEXT, date=st.dates(), reason=TEXT, projects=st.lists(TEXT).map(tuple),
-        platforms=st.lists(TEXT).map(tuple), dry_run=st.booleans(),
-    )
-)  # fmt: skip
-def test_a_night_comes_back_from_xcom(night: Night) -> None:
-    assert Night.from_json(json.loads(json.dumps(night.to_json()))) == night
-
-
-@given(
-    st.builds(
-        Batch, run=TEXT, repository=TEXT, items=st.lists(ITEMS, max_size=3).map(tuple),
-        nested=st.lists(TEXT).map(tuple), replace=st.booleans(), tag=st.none() | TEXT, dry_run=st.booleans(),
-    )
-)  # fmt: skip
-def test_a_batch_comes_back_from_xcom(batch: Batch) -> None:
-    assert Batch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
 
 
 def test_batches_keep_the_order_and_are_no_more_than_allowed() -> None:

@@ -12,7 +12,7 @@ from include.nightlies.steps.errors import DEPENDENCY_WAIT_S, DependencyPending
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
-from operators.lease import Done, LeaseTaskOperator, WaitedTooLong, Waiting
+from operators.lease_task import Done, LeaseTaskOperator, WaitedTooLong, Waiting
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
 

@@ -15,7 +15,7 @@ from include.publishers.server.errors import NodeBusy
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
-from operators.lease import MARGIN_S, NODE_PAUSE_S, Done, Killed, LeaseTaskOperator, WaitedTooLong, Waiting
+from operators.lease_task import MARGIN_S, NODE_PAUSE_S, Done, Killed, LeaseTaskOperator, WaitedTooLong, Waiting
 from tests.fakes.taskcontext import task_context
 from triggers.poll import PollTrigger
 

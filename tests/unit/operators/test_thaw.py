@@ -15,7 +15,7 @@ from include.nightlies.steps import care, verify
 from include.storage.store import Store
 from operators.base import clock
 from operators.care import PruneTagsOperator
-from operators.lease import WritingOperator
+from operators.lease_task import WritingOperator
 from operators.publishing import VerifyArtifactsOperator
 from tests.fakes.plainsite import FQRN, plain_site
 from tests.fakes.taskcontext import task_context

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow.sdk.exceptions import AirflowFailException
-
 from include.errors import NightshiftError
-from operators.base import NightshiftOperator, clock
+from operators.base import NightshiftOperator
 from triggers.checks import unfrozen
 from triggers.poll import PollTrigger
 
@@ -75,69 +73,6 @@ class WritingOperator(NightshiftOperator):
         """The repository is thawed, or its state is unknown: the work is tried, which shows it."""
         self.log.info("back from waiting: %s", event["reason"])
         return self.execute(context)
-
-
-class InterveneOperator(NightshiftOperator):
-    """Freezes or thaws a repository, or lets a night install again what was undone, by the run's parameters.
-
-    The ledger and the freeze name the user who started the run. Returns what was done, in words.
-    """
-
-    ui_color = "#fef9c3"
-
-    def execute(self, context: Context) -> str:
-        params, site = context["params"], self.site()
-        done = _ACTIONS[params["action"]](site, params, f"{_user(context)}@airflow")
-        self.log.info("%s", done)
-        return done
-
-
-def _freeze(site: Site, params: Mapping[str, Any], who: str) -> str:
-    from include.provenance.interventions import BadFreeze, freeze
-
-    now, hours, fqrn = clock().replace(microsecond=0), params.get("hours"), _required(params, "repository")
-    if not params.get("reason"):
-        raise BadFreeze(fqrn, "a freeze needs a reason; fill in the field Reason")
-    until = now + timedelta(hours=hours) if hours else None
-    done = freeze(site, fqrn, reason=params["reason"], who=who, until=until, now=now)
-    return f"{fqrn} is {'' if done.changed else 'already '}{done.after}"
-
-
-def _thaw(site: Site, params: Mapping[str, Any], who: str) -> str:
-    from include.provenance.interventions import thaw
-
-    fqrn = _required(params, "repository")
-    done = thaw(site, fqrn, who=who, now=clock().replace(microsecond=0))
-    return f"{fqrn} is thawed; it was {done.before}" if done.changed else f"{fqrn} is not frozen"
-
-
-def _redo(site: Site, params: Mapping[str, Any], who: str) -> str:
-    from include.nightlies.removal.undo import redo
-    from include.nightlies.removal.undo_plan import Wish
-
-    projects, platforms = (tuple(params.get(name) or ()) for name in ("projects", "platforms"))
-    slot, build_id = _required(params, "slot"), _required(params, "build_id")
-    count = redo(site, Wish(slot, build_id, params.get("reason") or "", projects, platforms), now=clock())
-    return f"{count} artifacts of build {build_id} may be installed again, by {who}; run nightly_install for its date"
-
-
-_ACTIONS = {
-    "freeze": _freeze,
-    "thaw": _thaw,
-    "redo": _redo,
-}
-
-
-def _required(params: Mapping[str, Any], name: str) -> str:
-    value = params.get(name)
-    if not value:
-        raise AirflowFailException(f"the action {params['action']} needs the parameter {name}; start a run with it")
-    return str(value)
-
-
-def _user(context: Context) -> str:
-    """Return the user who started the run, as Airflow names them."""
-    return str(getattr(context["dag_run"], "triggering_user_name", None) or "unknown")
 
 
 MARGIN_S = 60.0
@@ -245,6 +180,7 @@ class LeaseTaskOperator(WritingOperator):
             What the task returns, or what it has to wait for before the next attempt.
 
         Raises:
+            PathBusy, CollectionRunning: The whole attempt has to wait, and is repeated.
             NightshiftError: What failed for good; whether a further try may help is its `retryable`.
         """
 
@@ -284,7 +220,7 @@ class LeaseTaskOperator(WritingOperator):
             site = self.site()
             patience = time.monotonic() + self.patience_s
             while True:
-                outcome = self.outlasting(site, lambda: self.unless_frozen(site, lambda: self.attempt(context, site)))
+                outcome = self.outlasting(site, lambda: self.unless_frozen(site, lambda: self._tried(context, site)))
                 self._drop = None
                 if isinstance(outcome, Done):
                     return outcome.result
@@ -299,6 +235,15 @@ class LeaseTaskOperator(WritingOperator):
                 self._stop.wait(min(POLL_S, left_s))
         finally:
             self._stop = self._drop = None
+
+    def _tried(self, context: Context, site: Site) -> Done | Waiting:
+        from include.cvmfs.errors import CollectionRunning
+        from include.gateway.errors import PathBusy
+
+        try:
+            return self.attempt(context, site)
+        except (PathBusy, CollectionRunning) as busy:
+            return Waiting({self.task_id: busy})
 
     def _limit_s(self, site: Site, waiting: Waiting) -> float:
         if self.wait_limit_s is not None:

@@ -1,19 +1,84 @@
-"""Look after leases that were left behind: whose they are, and the end of those of our own dead tasks."""
+"""Freeze, thaw and redo by hand; list leases that were left behind, and end those of our own dead tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from operators.base import NightshiftOperator
+from operators.base import NightshiftOperator, clock
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from include.gateway.protocol import TaskName
+    from include.site.site import Site
     from include.site.stale_leases import StateOf
+
+
+class InterveneOperator(NightshiftOperator):
+    """Freezes or thaws a repository, or lets a night install again what was undone, by the run's parameters.
+
+    The ledger and the freeze name the user who started the run. Returns what was done, in words.
+    """
+
+    ui_color = "#fef9c3"
+
+    def execute(self, context: Context) -> str:
+        params, site = context["params"], self.site()
+        done = _ACTIONS[params["action"]](site, params, f"{_user(context)}@airflow")
+        self.log.info("%s", done)
+        return done
+
+
+def _freeze(site: Site, params: Mapping[str, Any], who: str) -> str:
+    from include.provenance.interventions import BadFreeze, freeze
+
+    now, hours, fqrn = clock().replace(microsecond=0), params.get("hours"), _required(params, "repository")
+    if not params.get("reason"):
+        raise BadFreeze(fqrn, "a freeze needs a reason; fill in the field Reason")
+    until = now + timedelta(hours=hours) if hours else None
+    done = freeze(site, fqrn, reason=params["reason"], who=who, until=until, now=now)
+    return f"{fqrn} is {'' if done.changed else 'already '}{done.after}"
+
+
+def _thaw(site: Site, params: Mapping[str, Any], who: str) -> str:
+    from include.provenance.interventions import thaw
+
+    fqrn = _required(params, "repository")
+    done = thaw(site, fqrn, who=who, now=clock().replace(microsecond=0))
+    return f"{fqrn} is thawed; it was {done.before}" if done.changed else f"{fqrn} is not frozen"
+
+
+def _redo(site: Site, params: Mapping[str, Any], who: str) -> str:
+    from include.nightlies.removal.undo import Wish, redo
+
+    projects, platforms = (tuple(params.get(name) or ()) for name in ("projects", "platforms"))
+    slot, build_id = _required(params, "slot"), _required(params, "build_id")
+    count = redo(site, Wish(slot, build_id, params.get("reason") or "", projects, platforms), now=clock())
+    return f"{count} artifacts of build {build_id} may be installed again, by {who}; run nightly_install for its date"
+
+
+_ACTIONS = {
+    "freeze": _freeze,
+    "thaw": _thaw,
+    "redo": _redo,
+}
+
+
+def _required(params: Mapping[str, Any], name: str) -> str:
+    value = params.get(name)
+    if not value:
+        raise AirflowFailException(f"the action {params['action']} needs the parameter {name}; start a run with it")
+    return str(value)
+
+
+def _user(context: Context) -> str:
+    """Return the user who started the run, as Airflow names them."""
+    return str(getattr(context["dag_run"], "triggering_user_name", None) or "unknown")
 
 
 class ListLeasesOperator(NightshiftOperator):
