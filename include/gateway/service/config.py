@@ -61,22 +61,12 @@ class RepositoryConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """How another process makes the same configuration: a function by name, and what it is called with."""
-
-    module: str
-    function: str
-    arguments: tuple[object, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ServiceConfig:
     """``keys`` belong to the gateway and to no repository: with ``admin`` they may end leases, but never take one.
 
     Of the payloads of a repository, ``payloads_at_once`` are read and the others wait; one that sends nothing for the
-    idle timeout is refused. ``not_served``: other repositories of the site, and why. With a ``recipe`` commits are made
-    in a process of their own (``commits.process``), without one in threads of the service. ``certificate``: the PEM
-    file with which it speaks https. ``insecure``: it may listen on other addresses than loopback without one.
+    idle timeout is refused. ``not_served``: other repositories of the site, and why. ``certificate``: the PEM file with
+    which it speaks https. ``insecure``: it may listen on other addresses than loopback without one.
     """
 
     state: Path
@@ -93,7 +83,6 @@ class ServiceConfig:
     payloads_at_once: int = 8
     payload_idle_timeout_s: float = 60.0
     limits: RateLimits = field(default_factory=RateLimits)
-    recipe: Recipe | None = None
     not_served: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -119,3 +108,7 @@ class ServiceConfig:
 
     def all_keys(self) -> list[AcceptedKey]:
         return [*self.keys, *(key for repository in self.repositories.values() for key in repository.keys)]
+
+
+ReadConfig = Callable[[], ServiceConfig]
+"""Reads the configuration as it is now; it can be pickled, since the process that commits calls it, too."""

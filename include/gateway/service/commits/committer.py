@@ -57,15 +57,11 @@ class _Opened:
 class StoreCommitter:
     """Opens each repository at its first commit, and keeps it open with its catalogs, tags and reflog.
 
-    ``signer``: who signs for a repository; without it the signers of the configuration, which hold the keys.
+    ``signer`` finds who signs for a repository.
     """
 
     def __init__(
-        self,
-        config: ServiceConfig,
-        memory: RevisionMemory | None = None,
-        *,
-        signer: Callable[[str], ManifestSigner] | None = None,
+        self, config: ServiceConfig, signer: Callable[[str], ManifestSigner], memory: RevisionMemory | None = None
     ) -> None:
         self._signer = signer
         self._repositories: Mapping[str, RepositoryConfig] = config.repositories
@@ -186,7 +182,7 @@ class StoreCommitter:
                 repository = self._repositories.get(name)
                 if repository is None:
                     raise ConfigError(f"{name} is not served any more")
-                signer = self._signer(name) if self._signer is not None else repository.signer()
+                signer = self._signer(name)
                 store, ownership = self._claimed(name, repository.store())
                 catalogs = CatalogCache(store)
                 revisions = self._memory.revisions(name) if self._memory is not None else ()

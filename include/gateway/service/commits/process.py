@@ -7,7 +7,7 @@ were under way are made again, once: a change that was already published is reco
 
 Messages are pickled tuples over a socket pair, a name first:
 
-to the process     start (recipe, revisions, wait)   reconfigure (recipe)   commit (number, orders, trace, steps)
+to the process     start (configuration, revisions, wait)   reconfigure ()   commit (number, orders, trace, steps)
                    fenced (number, refused)    stepped (number)       answered (number, answer)    end
 from the process   settled (0, error)          outcome (number, outcomes, revisions learnt)
                    fence (number, members)     step (number, step)    ask (number, question, ...)
@@ -15,7 +15,6 @@ from the process   settled (0, error)          outcome (number, outcomes, revisi
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import logging
 import os
@@ -25,8 +24,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from include.cvmfs.revision.needed_objects import KnownRoot
 from include.errors import NightshiftError
 from include.gateway.service.commits.committer import OPENING_S, RevisionMemory
 from include.gateway.service.commits.queue import CommitOrder, Fence
-from include.gateway.service.config import ConfigError, Recipe, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import ConfigError, ReadConfig, RepositoryConfig, ServiceConfig
 from include.gateway.service.log import TRACE
 
 log = logging.getLogger(__name__)
@@ -57,10 +57,21 @@ class WorkerEnded(NightshiftError):
 
 
 class CommitterApart:
-    """Commits as ``StoreCommitter`` does, elsewhere. ``looked_at``: whether anybody wants to know of the steps."""
+    """Commits as ``StoreCommitter`` does, elsewhere.
 
-    def __init__(self, config: ServiceConfig, memory: RevisionMemory | None = None, *, looked_at: bool = False) -> None:
-        self._recipe = _recipe_of(config)
+    ``read_config`` is pickled: the process reads the configuration itself, for its stores; keys stay here.
+    ``looked_at``: ``on_step`` is called for each step.
+    """
+
+    def __init__(
+        self,
+        read_config: ReadConfig,
+        config: ServiceConfig,
+        memory: RevisionMemory | None = None,
+        *,
+        looked_at: bool = False,
+    ) -> None:
+        self._read_config = read_config
         self._signers = Signers(config.repositories)
         self._memory = memory
         self._looked_at = looked_at
@@ -103,15 +114,13 @@ class CommitterApart:
 
     def reconfigure(self, config: ServiceConfig) -> None:
         """Serve another configuration from now on. Raises ConfigError, and the old one stays."""
-        recipe, before = _recipe_of(config), self._signers.repositories
-        process = self._running()
+        process, before = self._running(), self._signers.repositories
         self._signers.repositories = config.repositories
         try:
-            process.ask("reconfigure", recipe)
+            process.ask("reconfigure")
         except BaseException:
             self._signers.repositories = before
             raise
-        self._recipe = recipe
 
     def close(self) -> None:
         """Let go of the repositories, and end the process."""
@@ -126,7 +135,7 @@ class CommitterApart:
             if self._process is None or self._process.ended:
                 process = _Process(self._signers)
                 try:
-                    process.ask("start", self._recipe, self._known(), wait_s, timeout_s=_START_S)
+                    process.ask("start", self._read_config, self._known(), wait_s, timeout_s=_START_S)
                 except BaseException:
                     process.end()
                     raise
@@ -200,20 +209,19 @@ class _Process:
         self.ended = False
         threading.Thread(target=self._receive, name="gateway-committer", daemon=True).start()
 
-    def conversation(self, number: int) -> _Conversation:
-        return _Conversation(self, number)
-
-    def open(self, number: int) -> queue.SimpleQueue[tuple[Any, ...]]:
+    @contextmanager
+    def conversation(self, number: int) -> Iterator[queue.SimpleQueue[tuple[Any, ...]]]:
+        """The answers to one number."""
         answers: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         with self._known:
             self._answers[number] = answers
             if self.ended:
                 answers.put(("ended", self._process.returncode))
-        return answers
-
-    def shut(self, number: int) -> None:
-        with self._known:
-            self._answers.pop(number, None)
+        try:
+            yield answers
+        finally:
+            with self._known:
+                self._answers.pop(number, None)
 
     def send(self, *message: Any) -> None:
         try:
@@ -275,27 +283,6 @@ class _Process:
         self.send("answered", number, answer)
 
 
-class _Conversation:
-    """The answers to one number, as a context."""
-
-    def __init__(self, process: _Process, number: int) -> None:
-        self._process, self._number = process, number
-
-    def __enter__(self) -> queue.SimpleQueue[tuple[Any, ...]]:
-        return self._process.open(self._number)
-
-    def __exit__(self, *_: object) -> None:
-        self._process.shut(self._number)
-
-
-def made(recipe: Recipe) -> ServiceConfig:
-    """The configuration that a recipe makes."""
-    function = getattr(importlib.import_module(recipe.module), recipe.function)
-    config = function(*recipe.arguments)
-    assert isinstance(config, ServiceConfig)  # noqa: S101 - the recipe is the program's own
-    return config
-
-
 def _asked(fence: Fence, members: Sequence[int]) -> dict[int, Exception] | Exception:
     try:
         return dict(fence(members))
@@ -316,9 +303,3 @@ def portable(error: Exception) -> Exception:
 def _logs() -> bool:
     """Tell whether this process writes a log: then the other one writes into the same."""
     return bool(logging.getLogger("include").handlers)
-
-
-def _recipe_of(config: ServiceConfig) -> Recipe:
-    if config.recipe is None:
-        raise ConfigError("a configuration that another process cannot make again is served by one process only")
-    return config.recipe

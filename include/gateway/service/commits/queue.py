@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from include.cvmfs import errors as cvmfs
 from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.service.commits.ownership import Owned
-from include.gateway.service.commits.points import OnPoint, Point, pass_by
-from include.gateway.service.config import ConfigError
+from include.gateway.service.config import ConfigError, ServiceConfig
 from include.gateway.service.leases.lease_rows import LeaseRow
 from include.gateway.service.leases.lease_table import LeaseGone, LeaseTable, Spent
 from include.gateway.service.leases.writer import StateError
@@ -30,6 +30,31 @@ log = logging.getLogger(__name__)
 
 GROUP_SIZE = 64
 _THREADS = 1024  # made as they are needed; a repository takes one at a time, and waits for no other
+
+
+class Point(Enum):
+    """The points of a commit in their order, for tests; those of the switch are ``SwitchStep``'s, of the same names."""
+
+    REQUEST_READ = "request read"
+    QUEUED = "queued"
+    TAKEN = "taken into a group"
+    HEAD_READ = SwitchStep.HEAD_READ.value
+    MERGED = SwitchStep.MERGED.value
+    CATALOGS_STORED = SwitchStep.CATALOGS_STORED.value
+    HISTORY_STORED = SwitchStep.HISTORY_STORED.value
+    REFLOG_WRITTEN = SwitchStep.REFLOG_WRITTEN.value
+    BEFORE_SWITCH = SwitchStep.BEFORE_SWITCH.value
+    FENCED = SwitchStep.FENCED.value
+    SWITCHED = SwitchStep.SWITCHED.value
+    RECORDED = "outcome recorded"
+    REPLYING = "replying"
+
+
+OnPoint = Callable[[Point], None]
+
+
+def pass_by(_: Point) -> None:
+    """Do nothing at any point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +87,12 @@ class Committer(Protocol):
     ) -> list[int | Exception]:
         """For each order of one repository its revision, or what stopped it: CvmfsError, StoreError, LeaseGone."""
         ...
+
+    def reconfigure(self, config: ServiceConfig) -> None:
+        """Serve another configuration from now on. Raises ConfigError, and the old one stays."""
+
+    def close(self) -> None:
+        """Let go of the repositories."""
 
 
 # What a failed commit is called on the wire; the words of the stock gateway where it has one. The first fit counts.

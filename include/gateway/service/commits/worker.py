@@ -28,9 +28,9 @@ from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.revision.needed_objects import KnownRoot
 from include.gateway.service import log
 from include.gateway.service.commits.committer import StoreCommitter
-from include.gateway.service.commits.process import made, portable
+from include.gateway.service.commits.process import portable
 from include.gateway.service.commits.queue import CommitOrder
-from include.gateway.service.config import ConfigError
+from include.gateway.service.config import ConfigError, ReadConfig
 
 
 class _Memory:
@@ -69,7 +69,6 @@ class _Worker:
         self._connection = connection
         self._sending = threading.Lock()
         self._answers: dict[int, queue.SimpleQueue[Any]] = {}
-        self._committer: StoreCommitter | None = None
         self._memory = _Memory({})
         self._questions = itertools.count(-1, -1)  # commits have positive numbers
         self._settling = ThreadPoolExecutor(1, thread_name_prefix="gateway-settle")
@@ -112,20 +111,18 @@ class _Worker:
             )
         self._send("settled", 0, problem)
 
-    def _start(self, recipe: Any, known: Mapping[str, tuple[KnownRoot, ...]], wait_s: float) -> None:
-        self._memory = _Memory(known)
-        committer = StoreCommitter(
-            made(recipe), self._memory, signer=lambda repository: _SigningService(self, repository)
+    def _start(self, read_config: ReadConfig, known: Mapping[str, tuple[KnownRoot, ...]], wait_s: float) -> None:
+        self._memory, self._read_config = _Memory(known), read_config
+        self._committer = StoreCommitter(
+            read_config(), lambda repository: _SigningService(self, repository), self._memory
         )
-        self._committer = committer
-        committer.start(wait_s)
+        self._committer.start(wait_s)
 
-    def _reconfigure(self, recipe: Any) -> None:
-        assert self._committer is not None  # noqa: S101 - started before
-        self._committer.reconfigure(made(recipe))
+    def _reconfigure(self) -> None:
+        self._committer.reconfigure(self._read_config())
 
     def _end(self) -> None:
-        if self._committer is not None:
+        if hasattr(self, "_committer"):
             self._committer.close()
         os._exit(0)
 
@@ -147,7 +144,6 @@ class _Worker:
 
         outcomes: list[int | Exception]
         try:
-            assert self._committer is not None  # noqa: S101 - started before
             outcomes = self._committer.commit(orders, fence=fence, on_step=on_step)
         except Exception as error:  # noqa: BLE001 - it is the outcome of each of the group
             outcomes = [error] * len(orders)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from include.gateway.duration import SECOND, format_duration, format_time
 from include.gateway.protocol import EPOCH_HEADER, EXPIRES_HEADER, OFFERS_HEADER, WAITING_HEADER, LeasePath
 from include.gateway.service import requests
-from include.gateway.service.commits.points import Point
+from include.gateway.service.commits.queue import Point
 from include.gateway.service.freezes import Freezes
 from include.gateway.service.http.payloads import read_body, remote_of
 from include.gateway.service.http.serving import OFFERS, Serving

@@ -15,9 +15,8 @@ from include.gateway.protocol import (
     body_signature_fits,
     format_offers,
 )
-from include.gateway.service.commits.points import OnPoint, pass_by
-from include.gateway.service.commits.queue import CommitQueue, Committer
-from include.gateway.service.config import ConfigError, ServiceConfig
+from include.gateway.service.commits.queue import CommitQueue, Committer, OnPoint, pass_by
+from include.gateway.service.config import ConfigError, ReadConfig, ServiceConfig
 from include.gateway.service.http.payloads import Access, Payloads, signature_of
 from include.gateway.service.http.waiters import WaitingList
 from include.gateway.service.leases.lease_rows import LeaseRow
@@ -31,18 +30,16 @@ log = logging.getLogger(__name__)
 OFFERS = format_offers(frozenset(Offer))
 """This service has all of them."""
 
-ReadConfig = Callable[[], ServiceConfig]
-
 
 @dataclass
 class Serving:
-    """``read_config`` reads the configuration again; None: it is as it was when the service started."""
+    """``read_config`` reads the configuration again."""
 
     config: ServiceConfig
     table: LeaseTable
     committer: Committer
+    read_config: ReadConfig
     on_point: OnPoint = pass_by
-    read_config: ReadConfig | None = None
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
@@ -107,8 +104,6 @@ class Serving:
 
         Raises ConfigError, and goes on with the old one, if the new one cannot be served without a restart.
         """
-        if self.read_config is None:
-            raise ConfigError("this service was started with a configuration that cannot be read again")
         try:
             new = self.read_config()
         except Exception as error:
@@ -117,9 +112,7 @@ class Serving:
             if getattr(new, name) != getattr(self.config, name):
                 raise ConfigError(f"{name} was changed, and that needs a restart of the gateway")
         access = Access(new)
-        reconfigure = getattr(self.committer, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(new)
+        self.committer.reconfigure(new)
         self.config, self.access = new, access
         self.payloads.reconfigure(new)
         log.info("configuration read again", extra={"fields": {"repositories": sorted(new.repositories)}})
