@@ -26,7 +26,7 @@ from include.publishers.capabilities import Operation, Way, require
 from include.settings.model import RepositorySettings
 from include.settings.traits import recorded_traits
 from include.site.site import Site, switching
-from include.site.stock_collecting import collect_behind, collect_on_node, rehearse_behind
+from include.site.stock_collecting import collect_behind
 from include.storage.errors import NotFound, StoreError
 from include.storage.probe import may_delete
 from include.storage.store import Store
@@ -160,15 +160,15 @@ def collect(site: Site, fqrn: str, options: CollectionOptions) -> CollectionRepo
 
     Raises CollectionRefused before anything is deleted for what is not as it should be, CollectionBusy while another
     collection is at work, NotSupported where the signing key is elsewhere, Forbidden for a key that may not delete,
-    StoreError, and what asking the stock tools raises (``stock_collecting``).
+    StoreError, TransactionOpen while another publishes on a node, and what ``collect_behind`` raises.
     """
     require_collectable(site, fqrn)
     way = site.way_of_switching(fqrn)
     if way is not Way.NATIVE_OURS:
         require(way, Operation.COLLECT, fqrn=fqrn, path="")
         if way is Way.SERVER_LOCAL:
-            return collect_on_node(site, fqrn, options)
-        return rehearse_behind(site, fqrn, options) if options.dry_run else collect_behind(site, fqrn, options)
+            return _collect_on_node(site, fqrn, options)
+        return collect_behind(site, fqrn, options)
     return _rehearse(site, fqrn, options) if options.dry_run else _collect(site, fqrn, options)
 
 
@@ -196,6 +196,18 @@ def _collect(site: Site, fqrn: str, options: CollectionOptions) -> CollectionRep
             report.notes.append("the bucket keeps old versions: deleted objects still take up space")
     except StoreError as fault:
         report.notes.append(f"whether the bucket keeps old versions is not known: {fault}")
+    return report
+
+
+def _collect_on_node(site: Site, fqrn: str, options: CollectionOptions) -> CollectionReport:
+    """Let ``cvmfs_server`` collect on the node of a repository without a gateway, in a transaction of its own."""
+    site.require_thawed(fqrn)
+    started = datetime.now(UTC)
+    report = CollectionReport(fqrn, started=started, dry_run=options.dry_run)
+    lines = site.server(fqrn).collect(older_than=started - options.rules.grace, listed=True, dry_run=options.dry_run)
+    report.read_stock_output(lines, None if options.dry_run else options.log)
+    report.ended = datetime.now(UTC)
+    report.seconds["collect"] = (report.ended - started).total_seconds()
     return report
 
 

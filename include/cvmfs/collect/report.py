@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, TextIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,38 @@ class CollectionReport:
         """Tell whether everything was deleted that was to be, and nothing that has to stay is lost."""
         return not self.failed and not self.lost
 
+    def read_stock_output(self, lines: Sequence[str], log: TextIO | None = None) -> None:
+        """Take over what ``cvmfs_server gc -l`` printed; ``log``: gets the names of what was deleted.
+
+        Lines of an unknown form are passed over: releases differ in what they print beside these.
+        """
+        shares, done = 0, False
+        if log is not None:
+            log.write(f"# Garbage Collection started at {self.started or datetime.now(UTC):{_LOG_TIME}}\n")
+        for line in lines:
+            if found := _DELETED.match(line):
+                self.condemned += 1
+                if log is not None:
+                    log.write(f"{found[1]}\n")
+            elif _KEPT.match(line):
+                self.roots_kept += 1
+            elif _CONDEMNED.match(line):
+                self.roots_condemned += 1
+            elif found := _SHARE.match(line):
+                shares = max(shares, int(found[1]))
+            elif line.startswith(_DONE):
+                done = True
+            elif line.startswith("Warning:"):
+                self.notes.append(line)
+        if log is not None:
+            log.write(f"# Garbage Collection finished at {datetime.now(UTC):{_LOG_TIME}}\n\n")
+        self.roots_condemned = max(self.roots_condemned, shares)
+        if not self.dry_run:
+            self.deleted += self.condemned
+        if not done:
+            last = next((line for line in reversed(lines) if line.strip()), "nothing")
+            self.notes.append(f"the stock collection did not report its end; its last line: {last[:200]}")
+
     def lines(self) -> list[str]:
         """For a person, a fact a line."""
         done = f"{self.condemned} objects would be deleted" if self.dry_run else f"{self.deleted} objects deleted"
@@ -130,6 +163,11 @@ class CollectionReport:
 
 
 _SHOWN = 100
+_DELETED = re.compile(r"Sweep: ([0-9a-f]{40}(?:-[a-z0-9]+)?[A-Z]?)")
+_KEPT, _CONDEMNED = re.compile(r"Preserving Revision \d+"), re.compile(r"Sweeping Revision \d+")
+_SHARE = re.compile(r"\s+- +\d+% +(\d+) / \d+ unreferenced revisions removed")
+_DONE = "  --> done garbage collecting"
+_LOG_TIME = "%a %b %d %H:%M:%S %Y"
 
 
 def _iso(time: datetime | None) -> str | None:

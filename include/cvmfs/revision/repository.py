@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self
 
-from include.cvmfs.errors import FormatError, ReflogError, TagError
+from include.cvmfs.errors import FormatError, ObjectMissing, ReflogError, TagError
 from include.cvmfs.format import database as reflogs
 from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
@@ -164,16 +164,38 @@ class Repository:
             raise TagError(name, f"no such tag in {self.fqrn}; list them with: nightshift repo tags")
         return found
 
-    def reflog(self) -> Reflog:
-        """The reflog that the manifest names. Raises ReflogError if it is absent or another one, FormatError."""
+    def reflog(self, *, named: bool = True) -> Reflog:
+        """The reflog, which has to be the one that the manifest names unless that is asked for with ``named=False``.
+
+        Raises ReflogError if it is absent or another one, FormatError.
+        """
         try:
             data = self.store.get(reflogs.KEY)
         except NotFound:
             raise ReflogError(self.fqrn, f"no {reflogs.KEY} in {self.store.url}") from None
-        named = self.manifest.reflog
-        if named is None or hash_bytes(data, named.algorithm).digest != named.digest:
-            raise ReflogError(self.fqrn, f"{reflogs.KEY} is not the one that the manifest names ({named})")
+        name = self.manifest.reflog
+        if named and (name is None or hash_bytes(data, name.algorithm).digest != name.digest):
+            raise ReflogError(self.fqrn, f"{reflogs.KEY} is not the one that the manifest names ({name})")
         return Reflog.load(data)
+
+    def superseded_after(self, cutoff: int) -> int:
+        """Return how many revisions before the current one were superseded after ``cutoff`` (Unix s).
+
+        The reflog of a stock collection counts, too, which is not the one that the manifest names.
+        """
+        published = {ref.hash.digest: ref.timestamp for ref in self.reflog(named=False).refs()}
+        root, count = self.manifest.root, 0
+        while published.get(root.digest, cutoff) >= cutoff:
+            try:
+                before = self.at(root).root.previous_revision
+            except ObjectMissing:  # collected
+                if not count:
+                    raise
+                break
+            if before is None:
+                break
+            root, count = before, count + 1
+        return count
 
     def meta(self) -> MetaInfo | None:
         """The meta info; None if there is none. Raises ObjectMissing, ObjectDamaged, FormatError, StoreError."""
