@@ -13,7 +13,7 @@ from enum import Enum
 from include.publishers.errors import Lossy, NotSupported
 
 
-class Way(Enum):
+class PublishRoute(Enum):
     """A publisher with the gateway that it goes through; the value is the heading of its column."""
 
     NATIVE_OURS = "native × Nightshift's gateway"
@@ -90,12 +90,14 @@ class Cell:
     loss: Loss | None = None
 
 
-def cell(way: Way, operation: Operation) -> Cell:
+def cell(way: PublishRoute, operation: Operation) -> Cell:
     """The decision of the table."""
     return TABLE[operation][way]
 
 
-def require(way: Way, operation: Operation, *, fqrn: str, path: str, allow_lossy: Collection[Loss] = ()) -> Cell:
+def require(
+    way: PublishRoute, operation: Operation, *, fqrn: str, path: str, allow_lossy: Collection[Loss] = ()
+) -> Cell:
     """Check an operation against the table.
 
     Args:
@@ -135,13 +137,15 @@ def _lossy(loss: Loss, reason: str, cure: str) -> Cell:
     return Cell(OperationOutcome.LOSSY, reason, cure, loss)
 
 
-def _row(ours: Cell, stock: Cell, server_stock: Cell, server_ours: Cell, server_local: Cell) -> Mapping[Way, Cell]:
+def _row(
+    ours: Cell, stock: Cell, server_stock: Cell, server_ours: Cell, server_local: Cell
+) -> Mapping[PublishRoute, Cell]:
     return {
-        Way.NATIVE_OURS: ours,
-        Way.NATIVE_STOCK: stock,
-        Way.SERVER_STOCK: server_stock,
-        Way.SERVER_OURS: server_ours,
-        Way.SERVER_LOCAL: server_local,
+        PublishRoute.NATIVE_OURS: ours,
+        PublishRoute.NATIVE_STOCK: stock,
+        PublishRoute.SERVER_STOCK: server_stock,
+        PublishRoute.SERVER_OURS: server_ours,
+        PublishRoute.SERVER_LOCAL: server_local,
     }
 
 
@@ -164,7 +168,7 @@ _NO_NS = _no("stock publishers up to 2.11 write no nanoseconds", _WITHOUT_NS)
 _STOCK_ENTRIES = "the stock receiver merges single entries, and"
 _SERVER_TREES = "the stock receiver takes what is new entry by entry, and"
 
-TABLE: Mapping[Operation, Mapping[Way, Cell]] = {
+TABLE: Mapping[Operation, Mapping[PublishRoute, Cell]] = {
     Operation.RESERVE: _row(
         _yes("one commit with an empty nested catalog at every destination"),
         _yes("one commit; the lease is on the topmost directory that is missing"),

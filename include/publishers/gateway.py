@@ -35,7 +35,7 @@ from include.gateway.errors import (
     LeaseLost,
     TagRefused,
 )
-from include.publishers.capabilities import Loss, Operation, Way, require
+from include.publishers.capabilities import Loss, Operation, PublishRoute, require
 from include.publishers.errors import NotSupported, WorkReverted
 from include.storage.store import Store
 
@@ -256,7 +256,7 @@ class RepositoryGateway(ABC):
 
     repository: WriterSide
     client: GatewayClient
-    way: ClassVar[Way]
+    way: ClassVar[PublishRoute]
     tries: ClassVar[int] = 1
     leases_everything: ClassVar[bool] = True
 
@@ -291,7 +291,7 @@ def a_new_lease_may_help(error: GatewayError) -> bool:
 class NightshiftGateway(RepositoryGateway):
     """Our own service: it merges, judges the base of a commit, and repeats a commit that failed."""
 
-    way: ClassVar[Way] = Way.NATIVE_OURS
+    way: ClassVar[PublishRoute] = PublishRoute.NATIVE_OURS
 
     def commit(self, lease: Lease, base: Manifest, new: ObjectHash, tag: NewTag | None, seen: Look) -> int:
         try:
@@ -322,7 +322,7 @@ class StockGateway(RepositoryGateway):
     """
 
     allow_lossy: frozenset[Loss] = frozenset()
-    way: ClassVar[Way] = Way.NATIVE_STOCK
+    way: ClassVar[PublishRoute] = PublishRoute.NATIVE_STOCK
     tries: ClassVar[int] = 5
     leases_everything: ClassVar[bool] = False  # the path of such a lease would end in a slash
 

@@ -128,7 +128,7 @@ def topmost(
 _AT_ONCE = 32
 
 
-class Clearance:
+class ChangesetCheck:
     """Judges one changeset. What is true at one point of a collection is not looked up twice."""
 
     def __init__(self, store: Store, catalogs: CatalogCache, changeset: Changeset) -> None:

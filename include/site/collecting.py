@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from include.cvmfs.collect.collect import GarbageCollection
-from include.cvmfs.collect.record import CollectionOptions, CollectionRules, NotDue, read_record
-from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.switching import SwitchingSide
-from include.cvmfs.commit.manifest_verifier import Voucher
+from include.cvmfs.collect.report import CollectionOptions, CollectionReport, CollectionRules, NotDue, read_record
+from include.cvmfs.collect.sweep import SwitchingSide
 from include.cvmfs.coordination.generation import CHANGESET_LIFE
 from include.cvmfs.errors import CollectionBusy, CollectionRefused, CvmfsError, ReflogError
 from include.cvmfs.format.database import RefType
 from include.cvmfs.format.hashes import Algorithm, ObjectHash
 from include.cvmfs.format.keys import Certificate, Signer, fingerprint, parse_certificate
 from include.cvmfs.format.objects import load
+from include.cvmfs.revision.trust import ManifestVerifier
 from include.errors import NightshiftError
 from include.gateway.service.commits import ownership
-from include.publishers.capabilities import Operation, Way, require
+from include.publishers.capabilities import Operation, PublishRoute, require
 from include.settings.model import RepositorySettings
 from include.settings.traits import recorded_traits
 from include.site.site import Site, switching
@@ -164,9 +163,9 @@ def collect(site: Site, fqrn: str, options: CollectionOptions) -> CollectionRepo
     """
     require_collectable(site, fqrn)
     way = site.way_of_switching(fqrn)
-    if way is not Way.NATIVE_OURS:
+    if way is not PublishRoute.NATIVE_OURS:
         require(way, Operation.COLLECT, fqrn=fqrn, path="")
-        if way is Way.SERVER_LOCAL:
+        if way is PublishRoute.SERVER_LOCAL:
             return _collect_on_node(site, fqrn, options)
         return collect_behind(site, fqrn, options)
     return _rehearse(site, fqrn, options) if options.dry_run else _collect(site, fqrn, options)
@@ -177,7 +176,7 @@ def _collect(site: Site, fqrn: str, options: CollectionOptions) -> CollectionRep
     may_delete(store)
     with switching(site, fqrn, Operation.COLLECT, holder=options.holder, leased=False) as (manifests, signer):
         public_key = site.settings.repository(fqrn).public_key
-        side = SwitchingSide(manifests, fqrn, signer, Voucher(signer, lambda: [public_key.read_bytes()]))
+        side = SwitchingSide(manifests, fqrn, signer, ManifestVerifier(signer, lambda: [public_key.read_bytes()]))
         notes = require_sole_writer(site, fqrn, side, signer, accept=options.rules.accept)
         while True:
             with GarbageCollection(
@@ -252,7 +251,7 @@ def require_collectable(site: Site, fqrn: str) -> None:
     if not site.head(fqrn).manifest.garbage_collectable:
         what = "its manifest does not allow garbage collection"
         raise CollectionRefused(fqrn, what, hint="create it with `garbage_collectable: true`")
-    if site.way_of_switching(fqrn) is not Way.NATIVE_OURS or site.repository_store(fqrn).is_local:
+    if site.way_of_switching(fqrn) is not PublishRoute.NATIVE_OURS or site.repository_store(fqrn).is_local:
         return
     traits = recorded_traits(site.ledger, site.settings.store(settings.store))
     if traits is None or not traits.replace:

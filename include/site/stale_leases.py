@@ -27,8 +27,8 @@ StateOf = Callable[[TaskName], str | None]
 """Asks Airflow for a task's state; None if it does not know the task."""
 
 
-class Whose(Enum):
-    """Whose a lease is, and so what is done with it."""
+class LeaseOwnership(Enum):
+    """Owner of a lease, and so what is done with it."""
 
     DEAD = "ours, of a task that is dead"
     ALIVE = "ours, of a task that runs or is about to"
@@ -45,7 +45,7 @@ class LeaseFinding:
     key_id: str
     hostname: str
     expires: str
-    whose: Whose
+    whose: LeaseOwnership
     reason: str
 
     def to_json(self) -> dict[str, str]:
@@ -61,7 +61,7 @@ class LeaseFinding:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> LeaseFinding:
-        return cls(**{**value, "whose": Whose[value["whose"]]})
+        return cls(**{**value, "whose": LeaseOwnership[value["whose"]]})
 
     def is_of(self, lease: LeaseInfo) -> bool:
         """Tell whether it is the very lease that was judged."""
@@ -117,7 +117,7 @@ def end_dead(site: Site, findings: Iterable[LeaseFinding], state_of: StateOf) ->
     """End the leases of dead tasks; each is judged once more right before. Raises GatewayError if a gateway is away."""
     done = []
     for finding in findings:
-        if finding.whose is Whose.DEAD:
+        if finding.whose is LeaseOwnership.DEAD:
             done.append(_end(site, finding, state_of))
             log.info("%s: %s: %s", finding, "ended" if done[-1].ended else "left alone", done[-1].reason)
     return done
@@ -133,18 +133,24 @@ def hit_by(path: str, held: Sequence[LeaseInfo]) -> list[LeaseInfo]:
     return [lease for lease in held if pattern.match(lease.path or "/")]
 
 
-def _whose(lease: LeaseInfo, key_id: str, state_of: StateOf) -> tuple[Whose, str]:
+def _whose(lease: LeaseInfo, key_id: str, state_of: StateOf) -> tuple[LeaseOwnership, str]:
     if lease.key_id != key_id:
-        return Whose.FOREIGN, f"its key {lease.key_id} is not ours"
+        return LeaseOwnership.FOREIGN, f"its key {lease.key_id} is not ours"
     task = TaskName.parse(lease.hostname)
     if task is None:
-        return Whose.UNKNOWN, "its holder is no task: a user at a command line, or another program with our key"
+        return (
+            LeaseOwnership.UNKNOWN,
+            "its holder is no task: a user at a command line, or another program with our key",
+        )
     state = state_of(task)
     if state is None:
-        return Whose.UNKNOWN, "this Airflow does not know the task: its run was deleted, or it is of another Airflow"
+        return (
+            LeaseOwnership.UNKNOWN,
+            "this Airflow does not know the task: its run was deleted, or it is of another Airflow",
+        )
     if state in DEAD:
-        return Whose.DEAD, f"its task is {state}"
-    return Whose.ALIVE, f"its task is {state}"
+        return LeaseOwnership.DEAD, f"its task is {state}"
+    return LeaseOwnership.ALIVE, f"its task is {state}"
 
 
 def _end(site: Site, finding: LeaseFinding, state_of: StateOf) -> EndedLease:
@@ -156,7 +162,7 @@ def _end(site: Site, finding: LeaseFinding, state_of: StateOf) -> EndedLease:
             return EndedLease(finding, False, "it has ended already, or another one has replaced it")
         for lease in hit_by(finding.path, held):
             whose, why = _whose(lease, ours.key_id, state_of)
-            if whose is not Whose.DEAD:
+            if whose is not LeaseOwnership.DEAD:
                 beside = "" if finding.is_of(lease) else f"the lease on {lease.full_path} would end with it, and "
                 return EndedLease(finding, False, f"{beside}{why}")
         try:

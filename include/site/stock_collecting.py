@@ -18,8 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from include.cvmfs.collect.record import GRACE, CollectionOptions
-from include.cvmfs.collect.report import CollectionReport
+from include.cvmfs.collect.report import GRACE, CollectionOptions, CollectionReport
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import CollectionBusy, CollectionRefused, FormatError
 from include.gateway import errors

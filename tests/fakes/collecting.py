@@ -14,9 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from include.cvmfs.check.check import check
 from include.cvmfs.collect.collect import GarbageCollection
-from include.cvmfs.collect.record import CollectionRules
-from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.switching import SwitchingSide
+from include.cvmfs.collect.report import CollectionReport, CollectionRules
+from include.cvmfs.collect.sweep import SwitchingSide
 from include.cvmfs.commit.commit import NewTag, commit_change, load_history, read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit

@@ -26,7 +26,7 @@ from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.directory import DirectorySource
-from include.publishers.required_objects import Clearance, require_spared
+from include.publishers.required_objects import ChangesetCheck, require_spared
 from include.site.preparing import leave_condemned
 from include.storage.store import Store
 
@@ -78,7 +78,7 @@ class Publisher:
     def judge(self, changeset: Changeset, tag: NewTag | None = None) -> Judged:
         """Raises PrepareAgain, CollectionRunning."""
         path, catalogs = changeset.destination, CatalogCache(self._store)
-        clearance = Clearance(self._store, catalogs, changeset)
+        clearance = ChangesetCheck(self._store, catalogs, changeset)
         catalog = Catalog.load(CatalogCache(self._store, budget=0).database(changeset.root))
         clearance.require_catalogs(catalog)
 

@@ -28,7 +28,7 @@ from include.cli.repository.write import source_at
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from include.cvmfs.collect.record import NotDue
+    from include.cvmfs.collect.report import NotDue
     from include.cvmfs.commit.repair import FileFault
     from include.cvmfs.format.keys import Signer
     from include.site.site import Site
@@ -170,7 +170,7 @@ def gc(
     as_json: AsJson = False,
 ) -> None:
     """Collect the garbage of a repository while others publish. Exit code 1: something was not deleted, or is lost."""
-    from include.cvmfs.collect.record import NotDue
+    from include.cvmfs.collect.report import NotDue
     from include.nightlies.records.damage import note_collection
     from include.site.collecting import collect, options_of
 

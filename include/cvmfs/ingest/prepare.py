@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from include.cvmfs.coordination.generation import Moment
+from include.cvmfs.coordination.generation import CollectionProgress
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.format.hashes import PARTIAL, PLAIN, Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.layout import Layout
@@ -81,7 +81,7 @@ class Base:
 
     root: ObjectHash | None = None
     revision: int = 0
-    moment: Moment = field(default_factory=Moment)
+    moment: CollectionProgress = field(default_factory=CollectionProgress)
 
 
 @dataclass(frozen=True, slots=True)

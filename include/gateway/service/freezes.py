@@ -15,7 +15,7 @@ from include.gateway.duration import SECOND
 from include.gateway.service.clock import Clock
 from include.gateway.service.config import ServiceConfig
 from include.gateway.service.requests import Refused
-from include.gateway.service.store_checks import Looks
+from include.gateway.service.store_checks import StoreCheckCache
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Freezes:
         self._config = config
         self._clock = clock
         self._known: dict[str, tuple[int, Freeze | None]] = {}
-        self._looks: Looks[None] = Looks()
+        self._looks: StoreCheckCache[None] = StoreCheckCache()
 
     async def require_thawed(self, name: str) -> None:
         """Raises Refused for a repository that is frozen.

@@ -15,7 +15,7 @@ T = TypeVar("T")
 PATIENCE_S = 5.0
 
 
-class Looks(Generic[T]):
+class StoreCheckCache(Generic[T]):
     """At most one look for each repository at a time, in a thread of its own, which nothing waits for at the end."""
 
     def __init__(self) -> None:

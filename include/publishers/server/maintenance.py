@@ -18,7 +18,7 @@ from include.cvmfs.errors import FormatError
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.history import check_tag_description, check_tag_name
 from include.cvmfs.revision.repository import Repository
-from include.publishers.capabilities import Loss, Operation, Way, require
+from include.publishers.capabilities import Loss, Operation, PublishRoute, require
 from include.publishers.errors import NotSupported
 from include.publishers.server.commands import NodeTag
 from include.publishers.server.connection import CommandResult, NodeAddress, SshConnection
@@ -179,7 +179,7 @@ class NodeUpkeep:
     """
 
     fqrn: str
-    way: Way
+    way: PublishRoute
     node: Node
     read: Callable[[], Repository]
     allow_lossy: frozenset[Loss] = frozenset()
@@ -264,7 +264,7 @@ class NodeUpkeep:
             NotSupported: The repository is published through a gateway, which collects by itself.
         """
         self.require(Operation.COLLECT, "")
-        if self.way is not Way.SERVER_LOCAL:
+        if self.way is not PublishRoute.SERVER_LOCAL:
             raise NotSupported(self.fqrn, "the node does not collect behind a gateway; use nightshift repo gc", path="")
         with self._session("collecting garbage") as session:
             command = session.commands.collect(older_than, listed=listed, dry_run=dry_run)

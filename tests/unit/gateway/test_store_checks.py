@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from include.gateway.service import store_checks
-from include.gateway.service.store_checks import Looks
+from include.gateway.service.store_checks import StoreCheckCache
 
 
 def test_a_silent_store_holds_one_thread_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,7 @@ def test_a_silent_store_holds_one_thread_however_often_it_is_asked_for(monkeypat
         return "never"
 
     async def ask() -> None:
-        found = Looks[str]()
+        found = StoreCheckCache[str]()
         monkeypatch.setattr(store_checks, "PATIENCE_S", 0.0)
         for _ in range(20):
             with pytest.raises(TimeoutError):
@@ -41,7 +41,7 @@ def test_those_who_ask_together_share_a_look_and_the_next_one_begins_another(mon
         return next(count)
 
     async def ask() -> None:
-        found = Looks[int]()
+        found = StoreCheckCache[int]()
         together = [asyncio.ensure_future(found.look("one", look)) for _ in range(3)]
         await asyncio.sleep(0)
         go_on.set()

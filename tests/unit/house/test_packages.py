@@ -21,7 +21,6 @@ ALONE = {
     "include.benchmarks.judge.charts": TOGETHER,
     "include.benchmarks.measure.publisher": KIND,
     "include.cli.transfers.file_lists": PURE,
-    "include.cvmfs.collect.sweep": TOGETHER,
     "include.cvmfs.collect.weigh": TOGETHER,
     "include.cvmfs.commit.catalog_changes": TOGETHER,
     "include.cvmfs.commit.rowcopy": TOGETHER,

@@ -19,7 +19,7 @@ from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import prepare
 from include.gateway.pack import Pack
-from include.gateway.service.commits.intake import Intake
+from include.gateway.service.commits.intake import PackReceiver
 from include.storage import file
 from include.storage.errors import Unavailable
 from include.storage.file import FileStore
@@ -127,7 +127,7 @@ def test_what_is_not_named_by_its_hash_is_flushed_at_once(tmp_path: Path, disk: 
 
 def test_a_payload_is_flushed_before_it_is_acknowledged(tmp_path: Path, disk: Disk) -> None:
     pack = Pack.of([(hash_bytes(one), one) for one in (b"one", b"two")])
-    intake = Intake(FileStore(tmp_path), len(pack.header.format()), pack.digest)
+    intake = PackReceiver(FileStore(tmp_path), len(pack.header.format()), pack.digest)
     for block in pack.blocks():
         intake.feed(block)
     intake.finish()

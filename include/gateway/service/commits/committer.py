@@ -11,15 +11,15 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from include.cvmfs.commit.commit import MANIFEST_KEY, Change, NewTag, SwitchStep, commit_group, read_head
-from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.commit.metadata_objects import Records
 from include.cvmfs.commit.repair import adopt_reflog
 from include.cvmfs.coordination.condemned import condemned_among
-from include.cvmfs.coordination.generation import Moment, look, require_unmoved
+from include.cvmfs.coordination.generation import CollectionProgress, look, require_unmoved
 from include.cvmfs.errors import CvmfsError, GenerationMoved, ObjectMissing
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.revision.needed_objects import KnownRoot, Lineage, added_objects
+from include.cvmfs.revision.trust import ManifestVerifier
 from include.gateway.service.commits.ownership import PATIENCE_S, Owned, Ownership, claim
 from include.gateway.service.commits.queue import CommitOrder, Fence
 from include.gateway.service.config import ConfigError, RepositoryConfig, ServiceConfig
@@ -47,7 +47,7 @@ class _Opened:
     store: Store
     signer: ManifestSigner
     catalogs: CatalogCache
-    voucher: Voucher
+    voucher: ManifestVerifier
     lineage: Lineage
     ownership: Ownership | None
     records: Records = field(default_factory=Records)
@@ -186,7 +186,7 @@ class StoreCommitter:
                 store, ownership = self._claimed(name, repository.store())
                 catalogs = CatalogCache(store)
                 revisions = self._memory.revisions(name) if self._memory is not None else ()
-                voucher = Voucher(signer, repository.public_keys)
+                voucher = ManifestVerifier(signer, repository.public_keys)
                 lineage = Lineage(catalogs, revisions)
                 known = _Opened(store, signer, catalogs, voucher, lineage, ownership)
                 self._settle(name, known)
@@ -264,7 +264,7 @@ def _require_kept(opened: _Opened, order: CommitOrder) -> None:
     store, name = opened.store, order.repository
     seen = look(store)
     # without a payload all was stored by other means, at any time
-    began = Moment.parse(order.since) if order.since else Moment(seen.completed)
+    began = CollectionProgress.parse(order.since) if order.since else CollectionProgress(seen.completed)
     since, running = seen.lists_since(began), seen.running_since(began)
     if since is None:
         raise GenerationMoved(name, f"what was collected until {seen.token} since the first payload is unknown")

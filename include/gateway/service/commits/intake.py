@@ -23,7 +23,7 @@ BUDGET_BYTES = 32 << 20
 CONNECTIONS = 8
 
 
-class Intake:
+class PackReceiver:
     """Feed it the bytes of a pack, then ``finish`` it; or ``abort`` it. One thread at a time.
 
     ``length``: bytes that the request announces after its message, None if it announces none.

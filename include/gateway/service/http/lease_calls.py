@@ -14,7 +14,7 @@ from include.gateway.service import requests
 from include.gateway.service.commits.queue import Point
 from include.gateway.service.freezes import Freezes
 from include.gateway.service.http.payloads import read_body, remote_of
-from include.gateway.service.http.serving import OFFERS, Serving
+from include.gateway.service.http.serving import OFFERS, ServiceContext
 from include.gateway.service.http.tracing import note
 from include.gateway.service.http.waiters import QueuePlace
 from include.gateway.service.leases.lease_rows import LeaseRow, token_of
@@ -33,7 +33,7 @@ from include.gateway.service.requests import (
 class LeaseCalls:
     """Each reads its request, asks for the signature, changes the ``LeaseTable``, and answers."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: ServiceContext) -> None:
         self._serving = serving
         self._table = serving.table
         self._freezes = Freezes(lambda: serving.config, serving.table.clock)

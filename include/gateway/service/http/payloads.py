@@ -30,7 +30,7 @@ from include.gateway.protocol import (
     split_authorization,
 )
 from include.gateway.service import requests
-from include.gateway.service.commits.intake import Intake
+from include.gateway.service.commits.intake import PackReceiver
 from include.gateway.service.config import AcceptedKey, ServiceConfig
 from include.gateway.service.http.tracing import note
 from include.gateway.service.leases.lease_rows import LeaseRow, Received
@@ -229,7 +229,7 @@ class Payloads:
     ) -> tuple[Received, str]:
         """All objects of the body into the store; the generation of collections that was seen before the first."""
         looked = time.monotonic()
-        intake: Intake | None = None
+        intake: PackReceiver | None = None
         generation = ""
         try:
             async for block in body.blocks():
@@ -250,8 +250,8 @@ class Payloads:
                 await self._in_thread(intake.abort, fault)
             raise
 
-    def _intake(self, store: Store, message: PayloadMessage, body: _Body) -> Intake:
-        return Intake(
+    def _intake(self, store: Store, message: PayloadMessage, body: _Body) -> PackReceiver:
+        return PackReceiver(
             store, message.header_size, message.digest, length=body.left_at_pack, folder=self._config.state.parent
         )
 

@@ -39,12 +39,12 @@ from include.gateway.service.commits.queue import Committer, OnPoint, pass_by
 from include.gateway.service.config import ConfigError, ReadConfig, ServiceConfig
 from include.gateway.service.http.admin_calls import AdminCalls, StatusCalls
 from include.gateway.service.http.lease_calls import LeaseCalls
-from include.gateway.service.http.serving import Serving, log_not_served
+from include.gateway.service.http.serving import ServiceContext, log_not_served
 from include.gateway.service.http.tracing import Tracing, note
 from include.gateway.service.leases.lease_table import LeaseTable
 from include.gateway.service.leases.writer import StateError
 from include.gateway.service.requests import Malformed, Refused
-from include.http_bounds import BoundedHttp, Bounds, is_loopback
+from include.http_bounds import BoundedHttp, ConnectionLimits, is_loopback
 
 
 def allowed_methods(routes: Iterable[BaseRoute], scope: Any) -> list[str]:
@@ -103,7 +103,7 @@ def create_app(
             if own_table:
                 table.close()
             raise
-    serving = Serving(config, table, committer, read_config, on_point)
+    serving = ServiceContext(config, table, committer, read_config, on_point)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -128,7 +128,7 @@ def create_app(
     return app
 
 
-def routes(serving: Serving) -> list[tuple[str, str, Handler]]:
+def routes(serving: ServiceContext) -> list[tuple[str, str, Handler]]:
     """Every call: method, path, handler. ``admin_calls.document`` describes the same."""
     status, leases, admin = StatusCalls(serving), LeaseCalls(serving), AdminCalls(serving)
     return [
@@ -161,7 +161,7 @@ def _route(method: str, path: str, handler: Handler) -> Route:
     return route
 
 
-async def _watch_clock(serving: Serving) -> None:
+async def _watch_clock(serving: ServiceContext) -> None:
     """Notice steps of the wall clock also while no calls come."""
     while True:
         await asyncio.sleep(CLOCK_S)
@@ -170,7 +170,7 @@ async def _watch_clock(serving: Serving) -> None:
                 serving.metrics.clock_steps.inc()
 
 
-def _reload_on_hangup(serving: Serving) -> None:
+def _reload_on_hangup(serving: ServiceContext) -> None:
     def hang_up() -> None:
         task = asyncio.get_running_loop().run_in_executor(None, _reload, serving)
         waiting.add(task)
@@ -181,7 +181,7 @@ def _reload_on_hangup(serving: Serving) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
 
 
-def _reload(serving: Serving) -> None:
+def _reload(serving: ServiceContext) -> None:
     try:
         serving.reload()
     except ConfigError as error:
@@ -250,7 +250,7 @@ def serve(
     app = create_app(read_config, committer=committer, clock=clock, on_point=on_point)
     metrics = app.state.serving.metrics
     limits = config.limits
-    bounds = Bounds(limits.head_s, limits.connections, lambda limit: metrics.limited.labels(limit).inc())
+    bounds = ConnectionLimits(limits.head_s, limits.connections, lambda limit: metrics.limited.labels(limit).inc())
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -32,7 +32,7 @@ OFFERS = format_offers(frozenset(Offer))
 
 
 @dataclass
-class Serving:
+class ServiceContext:
     """``read_config`` reads the configuration again."""
 
     config: ServiceConfig

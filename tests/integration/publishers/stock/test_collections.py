@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from include.cvmfs.collect.record import CollectionOptions, CollectionRules
+from include.cvmfs.collect.report import CollectionOptions, CollectionRules
 from include.cvmfs.coordination import generation
 from include.cvmfs.coordination.generation import CollectionPhase, look
 from include.cvmfs.errors import CollectionBusy, CollectionRefused
