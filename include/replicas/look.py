@@ -23,14 +23,12 @@ from include.publishers.server.maintenance import DetachedJob
 from include.publishers.server.outcomes import Verb
 from include.publishers.server.publisher import address_of
 from include.replicas.states import (
-    CollectionDecision,
     ReplicaLook,
     ReplicaRule,
     ReplicaState,
     SeenReplica,
     judge,
     replicas,
-    wait_for_replicas,
 )
 from include.settings.errors import SettingsError
 from include.settings.ssh import chosen
@@ -157,13 +155,6 @@ def looks_of(bind: Bind, fqrn: str) -> list[ReplicaLook]:
     query = select(replicas).where(replicas.c.repository == fqrn).order_by(replicas.c.replica)
     with reading(bind) as connection:
         return [ReplicaLook.from_row(row) for row in connection.execute(query).mappings()]
-
-
-def before_collection(site: Site, fqrn: str, now: datetime) -> CollectionDecision:
-    """Read all replicas, record the looks, and decide whether a collection may begin. Raises as `look_at_replicas`."""
-    looks = look_at_replicas(site, fqrn, now)
-    record(site.ledger, looks)
-    return wait_for_replicas(looks, rules_of(site, fqrn), now)
 
 
 def rules_of(site: Site, fqrn: str) -> dict[str, ReplicaRule]:

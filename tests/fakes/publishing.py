@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from include.cvmfs.commit.commit import NewTag, SwitchStep, commit_change, read_head, store_all
+from include.cvmfs.commit.commit import NewTag, SwitchStep, read_head, store_all
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.coordination.generation import Look, look, require_unmoved
 from include.cvmfs.errors import GenerationMoved
@@ -29,6 +29,7 @@ from include.cvmfs.sources.directory import DirectorySource
 from include.publishers.required_objects import ChangesetCheck, require_spared
 from include.site.preparing import leave_condemned
 from include.storage.store import Store
+from tests.fakes.commits import commit_change
 
 JUDGEMENTS = 3
 _OPTIONS = PrepareOptions(mtime=1, owner=(0, 0), connections=2)

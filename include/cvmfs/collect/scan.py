@@ -18,7 +18,7 @@ import struct
 import tempfile
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -158,13 +158,6 @@ def split(records: bytes) -> set[bytes]:
 def joined(records: Iterable[bytes]) -> bytes:
     """Records in the order of a list."""
     return b"".join(sorted(records))
-
-
-def by_shard(records: Iterable[bytes]) -> Mapping[int, set[bytes]]:
-    found: dict[int, set[bytes]] = {}
-    for record in records:
-        found.setdefault(record[0], set()).add(record)
-    return found
 
 
 _MAGIC = b"nightshift scan 3\n"

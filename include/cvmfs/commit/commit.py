@@ -209,43 +209,6 @@ def publish(
     return Head(draft, version)
 
 
-def commit_change(
-    store: Store,
-    *,
-    fqrn: str,
-    signer: ManifestSigner,
-    lease_path: str,
-    old_root: ObjectHash,
-    new_root: ObjectHash,
-    now: int,
-    tag: NewTag | None = None,
-    voucher: ManifestVerifier | None = None,
-    catalogs: CatalogCache | None = None,
-    before_switch: Callable[[], None] = _nothing,
-    on_step: Callable[[SwitchStep], None] = _ignore,
-) -> Head:
-    """A group of one: merge the change ``old_root`` -> ``new_root`` inside ``lease_path`` and switch to the result.
-
-    Raises what stopped it: MergeError, BaseChanged, ManifestConflict, ObjectMissing, SignatureError, StoreError, or
-    what ``before_switch`` raised.
-    """
-
-    def fence(_: Sequence[int]) -> Mapping[int, Exception]:
-        try:
-            before_switch()
-        except Exception as error:  # noqa: BLE001 - raised again below
-            return {0: error}
-        return {}
-
-    [outcome] = commit_group(
-        store, [Change(lease_path, old_root, new_root, tag)],
-        fqrn=fqrn, signer=signer, now=now, voucher=voucher, catalogs=catalogs, fence=fence, on_step=on_step,
-    )  # fmt: skip
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
-
-
 def commit_group(
     store: Store,
     changes: Sequence[Change],

@@ -135,9 +135,6 @@ def _listing(whitelist: Whitelist, certificates: tuple[Certificate, ...], manife
     return replace(whitelist, fingerprints=tuple(marks))
 
 
-STOCK_FOLDER = Path("/etc/cvmfs/keys")
-
-
 @dataclass(frozen=True, slots=True)
 class Imported:
     """Outcome: the files that were copied, those that were there already, and those that the folder does not have."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import requests
 
-from include.cvmfs.commit.commit import REFLOG_KEY, SwitchStep, commit_change, read_head
+from include.cvmfs.commit.commit import REFLOG_KEY, SwitchStep, read_head
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.format.keys import format_public_key, load_signer, save_signer
 from include.cvmfs.revision.repository import Repository
@@ -33,6 +33,7 @@ from include.gateway.service.requests import Refused
 from include.settings.secrets import ConnectionSecrets
 from include.storage.open import open_store
 from tests.fakes.certificates import Authority
+from tests.fakes.commits import commit_change
 from tests.fakes.gateway_service import ManualClock
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.commit.commit import NewTag, commit_change, fence, read_head, store_all
+from include.cvmfs.commit.commit import NewTag, fence, read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.coordination.generation import (
@@ -35,6 +35,7 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import Algorithm, DigestSet, ObjectHash, hash_of_key, identity
 from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.storage.errors import Conflict
+from tests.fakes.commits import commit_change
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.check.check import check
-from include.cvmfs.commit.commit import commit_change, read_head, store_all
+from include.cvmfs.commit.commit import read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.coordination.generation import CollectionProgress
@@ -33,6 +33,7 @@ from include.cvmfs.sources.source import Entry, Opener, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
 from include.storage.errors import STORE_FULL, Forbidden
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
+from tests.fakes.commits import commit_change
 from tests.fakes.farstore import FarStore
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import read_back

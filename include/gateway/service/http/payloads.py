@@ -22,7 +22,6 @@ from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.paths import is_below
 from include.errors import code_of
-from include.gateway.pack import HEADER_TOO_BIG, MAX_HEADER_BYTES, NAMED_OBJECT, PackError, PackReader
 from include.gateway.protocol import (
     LeasePath,
     checked_path,
@@ -30,7 +29,14 @@ from include.gateway.protocol import (
     split_authorization,
 )
 from include.gateway.service import requests
-from include.gateway.service.commits.intake import PackReceiver
+from include.gateway.service.commits.intake import (
+    HEADER_TOO_BIG,
+    MAX_HEADER_BYTES,
+    NAMED_OBJECT,
+    PackError,
+    PackReader,
+    PackReceiver,
+)
 from include.gateway.service.config import AcceptedKey, ServiceConfig
 from include.gateway.service.http.tracing import note
 from include.gateway.service.leases.lease_rows import LeaseRow, Received
