@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
@@ -49,15 +49,7 @@ class LeaseFinding:
     reason: str
 
     def to_json(self) -> dict[str, str]:
-        return {
-            "repository": self.repository,
-            "path": self.path,
-            "key_id": self.key_id,
-            "hostname": self.hostname,
-            "expires": self.expires,
-            "whose": self.whose.name,
-            "reason": self.reason,
-        }
+        return asdict(self) | {"whose": self.whose.name}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> LeaseFinding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import Counter
@@ -13,7 +12,15 @@ from typing import Annotated, Any, NamedTuple, TextIO
 
 from pydantic import Field, TypeAdapter
 
-from include.cvmfs.coordination.freeze import CatalogHash, Flag, Instant, Sha256, WholeNumber, read_document
+from include.cvmfs.coordination.freeze import (
+    CatalogHash,
+    Flag,
+    Instant,
+    Sha256,
+    WholeNumber,
+    format_document,
+    read_document,
+)
 from include.storage.errors import NotFound
 from include.storage.store import Store, Version
 
@@ -117,19 +124,7 @@ class CollectionRecord:
         return replace(self, total=self.total + (not known), ended=ended[-_REMEMBERED:])
 
     def format(self) -> bytes:
-        document = {
-            "format": _FORMAT,
-            "total": self.total,
-            "ended": [
-                [one.number, _text(one.ended), one.objects, one.deleted, one.orphans, one.careful] for one in self.ended
-            ],
-            "roots": [str(root) for root in self.roots],
-            "once": self.once,
-            "once_since": _text(self.once_since),
-            "seventh": self.seventh,
-            "listed": _text(self.listed),
-        }
-        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+        return format_document({name: getattr(self, name) for name in _FIELDS}, version=_FORMAT)
 
     @classmethod
     def parse(cls, data: bytes) -> CollectionRecord:
@@ -148,10 +143,6 @@ def read_record(store: Store) -> tuple[CollectionRecord, Version | None]:
     except NotFound:
         return CollectionRecord(), None
     return CollectionRecord.parse(data), version
-
-
-def _text(time: datetime | None) -> str | None:
-    return None if time is None else time.astimezone(UTC).isoformat()
 
 
 @dataclass(frozen=True, slots=True)

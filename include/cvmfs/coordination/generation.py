@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
-from include.cvmfs.coordination.freeze import Instant, Sha256, read_document
+from include.cvmfs.coordination.freeze import Instant, Sha256, format_document, read_document
 from include.cvmfs.errors import FormatError, GenerationMoved
 from include.storage.errors import NotFound
 from include.storage.store import Store, Version
@@ -209,17 +209,12 @@ class Generation:
 
     def format(self) -> bytes:
         """The document as JSON, one line."""
-        document = {
-            "format": FORMAT,
-            "number": self.number,
-            "phase": self.phase.value,
-            "since": _time_text(self.since),
-            "condemned": self.condemned,
-            "past": [[one.number, one.condemned, _time_text(one.ended)] for one in self.past],
-            **({"swept": self.swept} if self.swept else {}),
-            **({"collector": self.collector} if self.collector else {}),
-        }
-        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+        fields = asdict(self) | {"phase": self.phase.value}
+        if not self.swept:
+            del fields["swept"]
+        if not self.collector:
+            del fields["collector"]
+        return format_document(fields, version=FORMAT)
 
     @classmethod
     def parse(cls, data: bytes) -> Generation:
@@ -360,7 +355,3 @@ def _last_collection(store: Store) -> int:
     if time is not None and (seconds := int(time.timestamp())) > 0:
         return seconds
     return int.from_bytes(str(text).encode("utf-8", "surrogatepass")[-7:])
-
-
-def _time_text(time: datetime) -> str:
-    return time.astimezone(UTC).isoformat()

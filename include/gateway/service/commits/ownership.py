@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -62,16 +62,7 @@ class GatewayOwner:
         return cls(secrets.token_hex(16), socket.gethostname(), os.getpid(), SystemClock().boot, since)
 
     def format(self) -> bytes:
-        document = {
-            "format": FORMAT,
-            "id": self.id,
-            "host": self.host,
-            "pid": self.pid,
-            "boot": self.boot,
-            "since": self.since,
-            "count": self.count,
-        }
-        return json.dumps(document, sort_keys=True).encode() + b"\n"
+        return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True).encode() + b"\n"
 
     @classmethod
     def parse(cls, data: bytes) -> GatewayOwner | None:
