@@ -19,8 +19,8 @@ from include.cvmfs.errors import FormatError, RepositoryError
 from include.cvmfs.revision.trust import OpenFailure, failure_of, fetch_trusted
 from include.errors import NightshiftError
 from include.ledger.engine import Bind, reading, writing
+from include.publishers.server.commands import Verb
 from include.publishers.server.maintenance import DetachedJob
-from include.publishers.server.outcomes import Verb
 from include.publishers.server.publisher import address_of
 from include.replicas.states import (
     ReplicaLook,

@@ -115,7 +115,7 @@ def mend_manifest(fqrn: str, *, dry_run: bool) -> None:
 def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, as_json: bool) -> None:
     """Check, send, read back, and keep the list of damaged objects. Exits with 1 if something is still missing."""
     from include.cvmfs.check.check import CheckProgress, check
-    from include.cvmfs.check.restore import restore_objects
+    from include.cvmfs.check.check_objects import restore_objects
     from include.nightlies.records import damage
     from include.publishers.base import tree_options
 

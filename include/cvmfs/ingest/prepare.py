@@ -23,8 +23,7 @@ from include.cvmfs.format.objects import Compression
 from include.cvmfs.ingest.autocatalog import Cuts, cut
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import Chunker, ChunkLimits
-from include.cvmfs.ingest.content_index import ContentIndex
-from include.cvmfs.ingest.packing import PACKED_AT_ONCE_BYTES, Packer
+from include.cvmfs.ingest.packing import PACKED_AT_ONCE_BYTES, ContentIndex, Packer
 from include.cvmfs.ingest.spool import SpecialBits, Specials, Spool, is_marker
 from include.cvmfs.ingest.tree import BuiltTree, beyond, build_tree, check_member, survey
 from include.cvmfs.sources.source import (

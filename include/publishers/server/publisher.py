@@ -38,12 +38,11 @@ from include.publishers.required_objects import (
     occupied,
     unused,
 )
-from include.publishers.server.commands import Commands
+from include.publishers.server.commands import Commands, Verb
 from include.publishers.server.connection import NodeAddress
 from include.publishers.server.errors import NOT_SEEN, SYNC_FAILED, NodeError, NodeLost, NodeUnreachable
 from include.publishers.server.maintenance import NodeUpkeep
 from include.publishers.server.node import OWNER, SLIGHT, FirstDifference, Node, OnLease, Session, TreeComparison
-from include.publishers.server.outcomes import Verb
 from include.publishers.server.pack import NodeArchive, Packing, member
 from include.settings.model import RepositorySettings
 from include.settings.secrets import Secrets

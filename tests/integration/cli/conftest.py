@@ -71,7 +71,10 @@ repositories:
 """
     )
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
-    with running_gateway(partial(one_repository, tmp_path, FQRN, store, AcceptedKey(KEY_ID, SECRET))) as site.url:
+    signing = tmp_path / "signing"  # the gateway's; tests take away those of the command
+    save_signer(signing, FQRN, SIGNER)
+    read_config = partial(one_repository, tmp_path, FQRN, store, AcceptedKey(KEY_ID, SECRET), keys=signing)
+    with running_gateway(read_config) as site.url:
         connection = {"conn_type": "http", "host": "127.0.0.1", "port": port_of(site.url)}
         key = {"login": KEY_ID, "password": SECRET}
         monkeypatch.setenv("AIRFLOW_CONN_GATEWAY_TEST", json.dumps({**connection, **key}))

@@ -18,7 +18,7 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.client.client import GatewayClient
 from include.gateway.errors import GatewayError
 from include.gateway.protocol import authorization
-from include.gateway.service import store_checks
+from include.gateway.service import freezes
 from include.gateway.service.commits import process as apart
 from include.gateway.service.commits.queue import Point
 from tests.fakes.apart import ADMIN, KEY, change, committers, create, served, served_of_file, served_with_keys_here
@@ -116,7 +116,7 @@ def test_a_silent_store_delays_no_other_repository(
     tmp_path: Path, start: Start, beside: ThreadPoolExecutor, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apart, "OPENING_S", 0.05)
-    monkeypatch.setattr(store_checks, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(freezes, "PATIENCE_S", 0.05)
     stores = {name: create(tmp_path, name) for name in ("sick.example.org", STAYS)}
     stores["sick.example.org"] = url_of(silent)
     gateway = start(stores)

@@ -25,10 +25,9 @@ from include.gateway.errors import GatewayUnreachable
 from include.gateway.protocol import authorization, body_signature_fits, sign_body
 from include.gateway.service.commits.committer import StoreCommitter
 from include.gateway.service.commits.queue import Point
-from include.gateway.service.config import AcceptedKey, ConfigError, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, ConfigError, Rate, RateLimits, RepositoryConfig, ServiceConfig
 from include.gateway.service.http import serving
 from include.gateway.service.http.server import serve
-from include.gateway.service.limits import Rate, RateLimits
 from include.gateway.service.requests import Refused
 from include.settings.secrets import ConnectionSecrets
 from include.storage.open import open_store

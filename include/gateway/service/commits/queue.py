@@ -18,9 +18,8 @@ from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.service.commits.ownership import Owned
 from include.gateway.service.config import ConfigError, ServiceConfig
-from include.gateway.service.leases.lease_rows import LeaseRow
+from include.gateway.service.leases.lease_rows import LeaseRow, StateError
 from include.gateway.service.leases.lease_table import LeaseGone, LeaseTable, Spent
-from include.gateway.service.leases.writer import StateError
 from include.gateway.service.log import TRACE
 from include.gateway.service.metrics import Metrics
 from include.gateway.service.requests import INVALID_LEASE, CommitRequest, Refused

@@ -8,15 +8,22 @@ from functools import partial
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from include.gateway.duration import SECOND, format_duration, format_time
-from include.gateway.protocol import EPOCH_HEADER, EXPIRES_HEADER, OFFERS_HEADER, WAITING_HEADER, LeasePath
+from include.gateway.protocol import (
+    EPOCH_HEADER,
+    EXPIRES_HEADER,
+    OFFERS_HEADER,
+    SECOND,
+    WAITING_HEADER,
+    LeasePath,
+    format_duration,
+    format_time,
+)
 from include.gateway.service import requests
 from include.gateway.service.commits.queue import Point
 from include.gateway.service.freezes import Freezes
 from include.gateway.service.http.payloads import read_body, remote_of
-from include.gateway.service.http.serving import OFFERS, ServiceContext
+from include.gateway.service.http.serving import OFFERS, QueuePlace, ServiceContext
 from include.gateway.service.http.tracing import note
-from include.gateway.service.http.waiters import QueuePlace
 from include.gateway.service.leases.lease_rows import LeaseRow, token_of
 from include.gateway.service.leases.lease_table import Busy, digest_of
 from include.gateway.service.requests import (

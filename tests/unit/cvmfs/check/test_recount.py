@@ -6,7 +6,7 @@ import pytest
 
 from include.cvmfs.check.check import check
 from include.cvmfs.check.check_catalog import Miscount
-from include.cvmfs.check.restore import Recounter
+from include.cvmfs.check.check_objects import Recounter
 from include.cvmfs.commit.rewrite import Rewritten, Sender, switch_rewritten
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import CatalogError
