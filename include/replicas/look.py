@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from include.cvmfs.coordination.generation import STATUS_KEY, parse_status_time
 from include.cvmfs.errors import FormatError, RepositoryError
-from include.cvmfs.revision.trust import OpenFailure, failure_of, fetch_trusted
+from include.cvmfs.revision.repository import OpenFailure, failure_of, fetch_trusted
 from include.errors import NightshiftError
 from include.ledger.engine import Bind, reading, writing
 from include.publishers.server.commands import Verb

@@ -18,7 +18,7 @@ from include.cvmfs.format.database import RefType
 from include.cvmfs.format.hashes import Algorithm, ObjectHash
 from include.cvmfs.format.keys import Certificate, Signer, fingerprint, parse_certificate
 from include.cvmfs.format.objects import load
-from include.cvmfs.revision.trust import ManifestVerifier
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.errors import NightshiftError
 from include.gateway.service.commits import ownership
 from include.publishers.capabilities import Operation, PublishRoute, require

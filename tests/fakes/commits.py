@@ -8,7 +8,7 @@ from include.cvmfs.commit.commit import Change, Head, NewTag, SwitchStep, commit
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.keys import ManifestSigner
-from include.cvmfs.revision.trust import ManifestVerifier
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.storage.store import Store
 
 

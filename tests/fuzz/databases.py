@@ -27,8 +27,7 @@ from include.cvmfs.format.objects import Compression
 from include.cvmfs.ingest.packing import ContentIndex
 from include.cvmfs.revision.diff import diff
 from include.cvmfs.revision.get import get
-from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.trust import Trusted
+from include.cvmfs.revision.repository import Repository, Trusted
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, SECONDS, MiniRepository, sample
 

@@ -39,7 +39,7 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.history import Tag
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.format.manifest import Manifest
-from include.cvmfs.revision.trust import ManifestVerifier
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store, Version
 

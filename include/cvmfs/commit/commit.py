@@ -41,7 +41,7 @@ from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.needed_objects import Lineage
-from include.cvmfs.revision.trust import ManifestVerifier
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.errors import NightshiftError
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store, Version

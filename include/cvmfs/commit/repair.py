@@ -40,7 +40,7 @@ from include.cvmfs.format.layout import MetaInfo, skeleton
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.objects import load
 from include.cvmfs.format.whitelist import Whitelist
-from include.cvmfs.revision.trust import ManifestVerifier, load_certificate
+from include.cvmfs.revision.repository import ManifestVerifier, load_certificate
 from include.storage.errors import Conflict, NotFound
 from include.storage.store import Store, Version
 

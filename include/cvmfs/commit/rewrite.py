@@ -22,7 +22,7 @@ from include.cvmfs.format.hashes import ObjectHash, identity
 from include.cvmfs.format.keys import Signer
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.schema import Counts
-from include.cvmfs.revision.trust import ManifestVerifier
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.storage.store import Store
 
 _SENT_AT_ONCE = 64

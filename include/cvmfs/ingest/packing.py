@@ -24,7 +24,7 @@ from include.cvmfs.format.hashes import DIGEST_BYTES, Algorithm, DigestSet, Obje
 from include.cvmfs.format.objects import Compression, compress
 from include.cvmfs.ingest import processes
 from include.cvmfs.ingest.processes import keep_freed_memory
-from include.cvmfs.ingest.upload import Budget, Uploader
+from include.cvmfs.ingest.upload import Budget, JournaledStore, Uploader
 from include.storage.file import FileStore
 from include.storage.kinds import FILE
 from include.storage.store import Store
@@ -204,7 +204,7 @@ class Packer(Generic[T]):
 
     def __init__(
         self,
-        store: Store | None,
+        store: Store | JournaledStore | None,
         *,
         known: Container[bytes],
         algorithm: Algorithm,

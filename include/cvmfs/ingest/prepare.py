@@ -26,6 +26,7 @@ from include.cvmfs.ingest.chunker import Chunker, ChunkLimits
 from include.cvmfs.ingest.packing import PACKED_AT_ONCE_BYTES, ContentIndex, Packer
 from include.cvmfs.ingest.spool import SpecialBits, Specials, Spool, is_marker
 from include.cvmfs.ingest.tree import BuiltTree, beyond, build_tree, check_member, survey
+from include.cvmfs.ingest.upload import JournaledStore
 from include.cvmfs.sources.source import (
     AttributedSource,
     Content,
@@ -101,7 +102,7 @@ DEFAULTS = PrepareOptions()
 def prepare(
     source: TreeSource,
     *,
-    store: Store,
+    store: Store | JournaledStore,
     fqrn: str,
     destination: str,
     now: datetime,

@@ -20,8 +20,8 @@ from include.cvmfs.format.objects import compress
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.needed_objects import known_objects
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.cvmfs.revision.revision import Revision
-from include.cvmfs.revision.trust import ManifestVerifier
 from include.cvmfs.sources.directory import DirectorySource
 from include.site.preparing import leave_condemned
 from include.storage.errors import Conflict

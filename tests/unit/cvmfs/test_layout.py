@@ -25,8 +25,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.layout import KEY, Layout
 from include.cvmfs.format.schema import open_image
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
-from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.trust import ManifestVerifier
+from include.cvmfs.revision.repository import ManifestVerifier, Repository
 from include.cvmfs.sources.directory import DirectorySource
 from tests.fakes.local import DIRECTORY
 from tests.fakes.memorystore import MemoryStore

@@ -17,7 +17,7 @@ from include.cvmfs.format.keys import Signer, fingerprint, format_public_key, ge
 from include.cvmfs.format.manifest import Manifest, sign
 from include.cvmfs.format.whitelist import Whitelist
 from include.cvmfs.format.whitelist import sign as sign_whitelist
-from include.cvmfs.revision.trust import ManifestVerifier
+from include.cvmfs.revision.repository import ManifestVerifier
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 

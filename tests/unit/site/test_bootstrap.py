@@ -14,8 +14,7 @@ from include.cvmfs.commit.commit import read_head
 from include.cvmfs.errors import KeyFileError, RepositoryError
 from include.cvmfs.format.keys import load_signer
 from include.cvmfs.format.layout import Layout
-from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.trust import ManifestVerifier
+from include.cvmfs.revision.repository import ManifestVerifier, Repository
 from include.publishers.errors import PublisherError
 from include.settings.errors import MissingConnection
 from include.settings.load import parse

@@ -19,7 +19,7 @@ from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.hashes import CERTIFICATE, hash_bytes
 from include.cvmfs.format.keys import generate_repository_key
 from include.cvmfs.format.objects import compress
-from include.cvmfs.revision.trust import ManifestVerifier
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.gateway.errors import GatewayUnreachable
 from include.gateway.service.commits import ownership
 from include.site.collecting import require_sole_writer

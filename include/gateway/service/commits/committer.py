@@ -19,7 +19,7 @@ from include.cvmfs.errors import CvmfsError, GenerationMoved, ObjectMissing
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.revision.needed_objects import KnownRoot, Lineage, added_objects
-from include.cvmfs.revision.trust import ManifestVerifier
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.gateway.service.commits.ownership import PATIENCE_S, Owned, Ownership, claim
 from include.gateway.service.commits.queue import CommitOrder, Fence
 from include.gateway.service.config import ConfigError, RepositoryConfig, ServiceConfig

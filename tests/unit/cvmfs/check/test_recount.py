@@ -13,7 +13,7 @@ from include.cvmfs.errors import CatalogError
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.schema import NAMES
-from include.cvmfs.revision.trust import ManifestVerifier
+from include.cvmfs.revision.repository import ManifestVerifier
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, SECONDS, MiniRepository, opened, signer
 from tests.fakes.oldcatalogs import at_revision
