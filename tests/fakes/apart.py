@@ -169,5 +169,5 @@ def committers(process: int | None = None) -> list[psutil.Process]:
     return [
         child for child in psutil.Process(process).children()
         # a process that ended and was not waited for yet has no command line any more
-        if child.status() != psutil.STATUS_ZOMBIE and "commits.worker" in " ".join(child.cmdline())
+        if child.status() != psutil.STATUS_ZOMBIE and "commits.process" in " ".join(child.cmdline())
     ]  # fmt: skip

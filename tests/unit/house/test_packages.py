@@ -28,6 +28,7 @@ ALONE = {
     "include.cvmfs.ingest.processes": TOGETHER,
     "include.cvmfs.sources.zipmembers": KIND,
     "include.gateway.client.lease_renewal": TOGETHER,
+    "include.gateway.service.commits.committer": TOGETHER,
     "include.gateway.client.transport": TOGETHER,
     "include.gateway.service.http.admin_calls": TOGETHER,
     "include.gateway.service.http.lease_calls": TOGETHER,
