@@ -225,9 +225,9 @@ COLLECTION = "/gc"
 RELOAD = "/reload"
 
 API_VERSION = 2
-"""Of the protocol, as our client speaks it."""
+"""Version of the protocol that our client speaks."""
 MIN_VERSION, MAX_VERSION = 2, 3
-"""As our service takes it."""
+"""Versions that our service takes."""
 
 TRACE_HEADER = "X-Nightshift-Trace"
 """In every reply: the id by which the service's log knows the call."""
@@ -244,7 +244,7 @@ BODY_SIGNATURE_HEADER = "X-Nightshift-Body-Signature"
 
 
 class Offer(Enum):
-    """What a gateway may have beyond the stock one."""
+    """Abilities that a gateway may have beyond the stock one."""
 
     BODY_SIGNATURE = "body-signature"
     RENEWAL = "renewal"
@@ -264,13 +264,13 @@ def parse_offers(text: str) -> frozenset[Offer]:
 
 
 def lease_path(token: str) -> str:
-    """Of one lease: GET shows it, POST commits under it, PATCH renews and DELETE drops it."""
+    """Path of a lease: GET shows it, POST commits under it, PATCH renews and DELETE drops it."""
     return f"{LEASES}/{token}"
 
 
 @dataclass(frozen=True, slots=True)
 class AcquireBody:
-    """Of ``POST /leases``, as it is sent. ``request``: drawn by chance, so that a repetition is known."""
+    """Body of ``POST /leases``, as it is sent. ``request``: drawn by chance, so that a repetition is known."""
 
     path: str
     api_version: str
@@ -291,7 +291,7 @@ class AcquireBody:
 
 @dataclass(frozen=True, slots=True)
 class CommitBody:
-    """Of ``POST /leases/<token>``, hashes as they are sent. ``generation``: of collections, when it was prepared."""
+    """Body of ``POST /leases/<token>``, hashes as sent. ``generation``: of collections, when it was prepared."""
 
     old_root_hash: str
     new_root_hash: str

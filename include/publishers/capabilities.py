@@ -1,4 +1,4 @@
-"""What each way to publish can do: one table, which the publishers ask and docs/publishers.md shows.
+"""Abilities of each way to publish: one table, which the publishers ask and docs/publishers.md shows.
 
 A way is a publisher and what is between it and the repository. An outcome carries its reason and, unless it is
 supported, a hint.
@@ -24,7 +24,7 @@ class PublishRoute(Enum):
 
 
 class Operation(Enum):
-    """What may be asked of a publisher, or of what it publishes; the value is the heading of its row."""
+    """Operation of a publisher, or property of what it publishes; the value is the heading of its row."""
 
     RESERVE = "reserve the destinations of a build"
     PUBLISH = "publish a tree at a new or reserved destination"
@@ -57,7 +57,7 @@ class Operation(Enum):
 
 
 class OperationOutcome(Enum):
-    """What becomes of an operation; a lossy one is refused, too, unless the repository's settings allow it."""
+    """Verdict on an operation; a lossy one is refused, too, unless the repository's settings allow it."""
 
     SUPPORTED = "supported"
     REFUSED = "refused"
@@ -65,7 +65,7 @@ class OperationOutcome(Enum):
 
 
 class Loss(Enum):
-    """What `allow_lossy` of a repository may name: what may get lost on the way, silently, if it is allowed."""
+    """Names for `allow_lossy` of a repository: what may get lost on the way, silently, if it is allowed."""
 
     HARD_LINKS = "hard-links"
     SPECIALS = "specials"
@@ -75,7 +75,7 @@ class Loss(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One decision of the table.
+    """A decision of the table.
 
     Attributes:
         outcome: What becomes of the operation.

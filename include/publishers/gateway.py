@@ -327,7 +327,7 @@ class StockGateway(RepositoryGateway):
     leases_everything: ClassVar[bool] = False  # the path of such a lease would end in a slash
 
     def commit(self, lease: Lease, base: Manifest, new: ObjectHash, tag: NewTag | None, seen: Look) -> int:
-        """As every gateway's. Raises NotSupported and Lossy for what the receiver would break or lose, WorkReverted."""
+        """Publish. Raises NotSupported and Lossy for what the receiver would break or lose, and WorkReverted."""
         before, wanted = self.repository.view(base.root), self.repository.view(new)
         exact = self._require_kept(before, wanted, lease.path)
         self._require_still_possible(lease, base, tag, seen)
@@ -358,7 +358,7 @@ class StockGateway(RepositoryGateway):
         return exact
 
     def _require_still_possible(self, lease: Lease, base: Manifest, tag: NewTag | None, seen: Look) -> None:
-        """What our own service would refuse in the commit itself. Raises TagRefused, CollectionMoved."""
+        """Refuse what our own service would refuse in the commit itself. Raises TagRefused, CollectionMoved."""
         fqrn = self.repository.fqrn
         if tag is not None and self._has_tag(base, tag):
             raise TagRefused(

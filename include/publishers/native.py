@@ -65,13 +65,13 @@ log = logging.getLogger(__name__)
 
 _DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
 _LOOKS = 20
-"""How often a change is judged, when collections publish a list between its judgement and its switch."""
+"""Number of times that a change is judged, when collections publish a list between its judgement and its switch."""
 _FIRST_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """What a change is derived from under its lease. Collections are read first: later ones are noticed."""
+    """Base of a change under its lease. Collections are read first: later ones are noticed."""
 
     seen: Look
     manifest: Manifest

@@ -96,7 +96,7 @@ def _require_apart(destinations: Sequence[str]) -> None:
 
 
 def unused(view: Revision, paths: Collection[str], floor: str | None, created: Collection[str]) -> tuple[str, ...]:
-    """As ``topmost``, of those of the paths that are reserved and still empty."""
+    """Return ``topmost`` of the paths that are reserved and still empty."""
     empty = [path for path in paths if is_reserved(view, path)]
     return topmost(empty, floor, lambda above: [entry.name for entry in view.inside(above).listing(above)], created)
 

@@ -39,7 +39,7 @@ from include.storage.remote import HttpStore
 
 MARKER_KEY = ".cvmfs_is_snapshotting"
 DOCUMENT_BYTES = 256 << 10
-"""Of manifest, certificate, whitelist and status; each has a few KiB."""
+"""Limit for manifest, certificate, whitelist and status; each has a few KiB."""
 DOCUMENT_S = 10.0
 _EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -99,7 +99,7 @@ def _snapshot_since(store: ReplicaStore, now: datetime) -> datetime | None:
 
 
 def _last_snapshot(store: ReplicaStore) -> datetime | None:
-    """As the stratum 1 states it; None where it states nothing that can be read."""
+    """Return what the stratum 1 states; None where it states nothing that can be read."""
     try:
         fields = json.loads(store.get(STATUS_KEY))
     except (NightshiftError, ValueError, RecursionError):

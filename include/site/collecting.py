@@ -243,7 +243,7 @@ def _run(collection: GarbageCollection, options: CollectionOptions) -> Collectio
 
 
 def require_collectable(site: Site, fqrn: str) -> None:
-    """What settings, manifest and the store's record say; nothing is tried. Raises CollectionRefused, StoreError."""
+    """Check settings, manifest and the store's record; nothing is tried. Raises CollectionRefused, StoreError."""
     settings = site.settings.repository(fqrn)
     if not settings.garbage_collectable:
         what = "its settings do not allow garbage collection"

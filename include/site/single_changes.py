@@ -36,7 +36,7 @@ from include.site.site import Site
 
 
 class WantedPlace(Enum):
-    """What a builder waits for."""
+    """Condition that a builder waits for."""
 
     FREE = "free"
     """The path does not exist, or is reserved."""
@@ -46,7 +46,7 @@ class WantedPlace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SeenPlace:
-    """What was seen of a place: whether it is as wanted, why, and in which revision."""
+    """Look at a place: whether it is as wanted, why, and in which revision."""
 
     path: str
     ready: bool
@@ -303,7 +303,7 @@ def matching_directories(tree: Revision, rules: Dirtab) -> Iterator[tuple[str, D
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a path has, in figures: entries by kind (below it, itself included), bytes of its files."""
+    """Figures of a path: entries by kind (below it, itself included), bytes of its files."""
 
     entry: Dirent
     files: int

@@ -66,7 +66,7 @@ class LeaseFinding:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFindings:
-    """What was found on all gateways, and the repositories whose gateway did not list them, with the error."""
+    """Leases on all gateways, and the repositories whose gateway did not list them, with the error."""
 
     findings: tuple[LeaseFinding, ...]
     silent: tuple[tuple[str, str], ...]
@@ -74,7 +74,7 @@ class LeaseFindings:
 
 @dataclass(frozen=True, slots=True)
 class EndedLease:
-    """What became of one dead lease. ``fault``: it was not ended, and a person has to see to it."""
+    """Outcome for a dead lease. ``fault``: it was not ended, and a person has to see to it."""
 
     finding: LeaseFinding
     ended: bool

@@ -73,7 +73,7 @@ def collect_behind(site: Site, fqrn: str, options: CollectionOptions, waits: Sto
 
 @dataclass(slots=True)
 class Remembered:
-    """What this machine remembers of the collections of one gateway's repository."""
+    """Memory of this machine of the collections of one gateway's repository."""
 
     file: Path
     seconds: float | None = None  # of the last one
@@ -107,7 +107,7 @@ def _alone(site: Site, fqrn: str) -> Iterator[Remembered]:
 
 @dataclass(slots=True)
 class _Run:
-    """One collection behind a stock gateway."""
+    """A collection behind a stock gateway."""
 
     site: Site
     fqrn: str

@@ -94,7 +94,7 @@ _GREETING_S, _UNANSWERED = 5.0, 1000
 
 
 class GatewayClient(Administration):
-    """One gateway, one key. May be shared between threads.
+    """A gateway and a key. May be shared between threads.
 
     Times in seconds: ``timeout_s`` for each reply, ``commit_timeout_s`` for that of a commit; ``commit_margin_s``: what
     must be left of a lease when a commit begins, or as much as its longest commit took, but never more than half of

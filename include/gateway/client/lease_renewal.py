@@ -21,17 +21,17 @@ log = logging.getLogger(__name__)
 
 ENDS_KNOWN = 4096
 RENEW_AT = 1 / 3
-"""Of its lifetime a lease is renewed: two renewals may fail before it ends."""
+"""Share of its lifetime after which a lease is renewed: two renewals may fail before it ends."""
 SHORTEST_PAUSE_S = 0.05
 MOST_RENEWALS = 30
-"""Of one lease: a holder that hangs, or outlives the task that it was, does not keep others out for ever."""
+"""Limit for a lease: a holder that hangs, or outlives the task that it was, does not keep others out for ever."""
 
 
 LOGGER = "nightshift.leases"
 
 
 class LeaseEvent(Enum):
-    """What became of a lease. All but the first two are an end: the last line of a lease is one of these."""
+    """Event of a lease. All but the first two are an end: the last line of a lease is one of these."""
 
     ACQUIRED = "lease acquired"
     RENEWED = "lease renewed"

@@ -48,7 +48,7 @@ class RateLimits:
 
 
 class Buckets:
-    """One bucket per caller, of one rate. ``now_s``: a monotonic clock."""
+    """Buckets of one rate, one per caller. ``now_s``: a monotonic clock."""
 
     def __init__(self, rate: Rate, now_s: Callable[[], float]) -> None:
         self._rate = rate

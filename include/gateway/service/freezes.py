@@ -70,7 +70,7 @@ class StoreCheckCache(Generic[T]):
 log = logging.getLogger(__name__)
 
 FRESH_S = 1.0
-"""How old what is known of a freeze may be: many acquires at once are one read of the store."""
+"""Seconds for which an answer about a freeze is used: many acquires at once are one read of the store."""
 
 
 class Freezes:

@@ -132,7 +132,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """What a look at the node found. ``record``: of the very transaction that is open, None if that is not ours."""
+    """State of the node at a look. ``record``: of the very transaction that is open, None if that is not ours."""
 
     open: bool
     record: Record | None = None
@@ -339,7 +339,7 @@ _REMAINING = re.compile(r"Path busy\. Time remaining = (\S+)")
 
 
 class Verb(Enum):
-    """What was being done; the value is the word that messages use."""
+    """Action on a node; the value is the word that messages use."""
 
     LOCK = "taking the lock"
     LOOK = "checking the node"

@@ -66,7 +66,7 @@ kill -s TERM -- "-$(cat -- "$job.pid")" && echo ended
 
 
 class Stage(Enum):
-    """Where a job is."""
+    """Stage of a job."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -167,7 +167,7 @@ _MOST_TAGS = _MOST_LINES = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUpkeep:
-    """One repository on its node. Every method raises NodeError where a command on the node fails.
+    """A repository on its node. Every method raises NodeError where a command on the node fails.
 
     Attributes:
         fqrn: The repository's name.

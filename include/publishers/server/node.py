@@ -52,8 +52,8 @@ class FirstDifference:
 
 @dataclass(frozen=True, slots=True)
 class TreeComparison:
-    """What is compared: owners, attributes and special bits only if they are kept; ``specials``: whether these have
-    to be there."""
+    """Properties to compare: owners, attributes and special bits only if they are kept. ``specials``: these have to be
+    there."""
 
     owners: bool = False
     xattrs: tuple[str, ...] = ()
@@ -235,7 +235,7 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """One on the session's path, ours until it is published; aborted if it is left open, whatever the reason."""
+        """A transaction on the session's path, ours until it is published; aborted if it is left open."""
         self.run(Verb.TRANSACTION, self.commands.transaction(self._record.path, self.node.wait_s, self._record))
         try:
             yield

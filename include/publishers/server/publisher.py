@@ -56,7 +56,7 @@ _POLL_S = (0.05, 2.0)
 
 @dataclass
 class _Progress(PhaseTimes):
-    """How far a publication came, over all its attempts. ``before``: the revision that the first one found."""
+    """Progress of a publication, over all its attempts. ``before``: the revision that the first one found."""
 
     before: int | None = None
     sent: bool = False

@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 
 GENERIC = "generic-"
 OPENING_S = 5.0
-"""How long a start waits for the stores. What is not open by then is opened beside the commits of the others."""
+"""Seconds that a start waits for the stores. Others are opened beside the commits."""
 ANSWERING_S = 2 * PATIENCE_S
 
 
 class RevisionMemory(Protocol):
-    """Where revisions that were once found are kept over a restart."""
+    """Keeps revisions that were once found over a restart."""
 
     def revisions(self, repository: str) -> Iterable[KnownRoot]: ...
 

@@ -1,4 +1,4 @@
-"""One payload into a store: an object pack, version 2 (docs/formats.md, object packs), read and verified as it comes.
+"""A payload into a store: an object pack, version 2 (docs/formats.md, object packs), read and verified as it comes.
 
 Objects are sent on, some at a time, only when they have the hash that is their key. Memory is bounded whatever the size
 of a pack: small objects wait within a budget, large ones lie in a file that has no name.

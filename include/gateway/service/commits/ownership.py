@@ -1,4 +1,4 @@
-"""One gateway per repository where the store keeps no conditional writes; any number of them where it does.
+"""A single gateway per repository where the store keeps no conditional writes; any number of them where it does.
 
 Where it keeps them, a gateway that loses the switch merges again on the winner's revision; there are no owners. Where
 it does not, a document in the store names the repository's holder. The holder renews it; a process that finds it

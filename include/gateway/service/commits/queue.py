@@ -58,7 +58,7 @@ def pass_by(_: Point) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CommitOrder:
-    """What the holder of a lease wants committed; ``lease_path`` is ``""`` for the whole repository.
+    """Change that the holder of a lease wants committed; ``lease_path`` is ``""`` for the whole repository.
 
     ``generation``: of collections, as the holder saw it when he judged the change; ``""`` if he knows of none. Then it
     is judged here, by ``since``: how far collections were before the first payload came (``Look.mark``).
@@ -145,7 +145,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Line:
-    """Those who want to commit into one repository, in the order of their arrival."""
+    """Commits that wait for one repository, in the order of their arrival."""
 
     waiting: deque[_Waiting] = field(default_factory=deque)
     asked: dict[tuple[bytes, CommitRequest], asyncio.Future[int]] = field(default_factory=dict)

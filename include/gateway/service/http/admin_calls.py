@@ -307,7 +307,7 @@ NO_COLLECTOR = (
 
 
 class AdminCalls:
-    """Those without a signature only look."""
+    """Calls about the gateway itself; unsigned calls are read-only."""
 
     def __init__(self, serving: ServiceContext) -> None:
         self._serving = serving

@@ -177,7 +177,7 @@ def _duration(seconds: float) -> str:
 
 
 def _token_or_500(text: str) -> str:
-    """As the stock gateway answers a GET of a token that it does not know."""
+    """Reply of the stock gateway to a GET of a token that it does not know."""
     try:
         return checked_token(text)
     except Refused as refused:

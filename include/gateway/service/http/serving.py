@@ -223,7 +223,7 @@ class ServiceContext:
         return key_id
 
     def owner_or_admin(self, key_id: str) -> Callable[[str, str], bool]:
-        """Of a lease's key and repository, whether ``key_id`` may act on it."""
+        """Return a test of a lease's key and repository: whether ``key_id`` may act on it."""
         return lambda owner, repository: key_id == owner or self.access.is_admin(key_id, repository)
 
     def may_use(self, key_id: str) -> Callable[[LeaseRow], bool]:

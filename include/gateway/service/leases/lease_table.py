@@ -107,7 +107,7 @@ def digest_of(token: str) -> bytes:
 
 
 class LeaseTable:
-    """One SQLite file, one process, one writer. Changes return futures; reads see what is on disk."""
+    """A SQLite file with one process and one writer. Changes return futures; reads see what is on disk."""
 
     def __init__(self, file: Path, *, clock: Clock, max_lease_time_s: float) -> None:
         """Raises ConfigError if another gateway uses the file, or if it is not one of ours."""
