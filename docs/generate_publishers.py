@@ -20,7 +20,7 @@ def render(page: str) -> str:
 
 def table() -> str:
     """The table, and below it the reason and the cure of everything that is not simply supported."""
-    from include.publishers.capabilities import TABLE, Cell, Operation, OperationOutcome, Way
+    from include.publishers.capabilities import TABLE, Cell, Operation, OperationOutcome, PublishRoute
 
     notes: dict[tuple[str, str], int] = {}
 
@@ -31,8 +31,8 @@ def table() -> str:
         named = "refused" if cell.loss is None else f"lossy (`{cell.loss.value}`)"
         return f"{named} [{number}]"
 
-    rows = [f"| | {' | '.join(way.value for way in Way)} |", "|---" * (len(Way) + 1) + "|"]
-    rows += [f"| {one.value} | {' | '.join(shown(TABLE[one][way]) for way in Way)} |" for one in Operation]
+    rows = [f"| | {' | '.join(way.value for way in PublishRoute)} |", "|---" * (len(PublishRoute) + 1) + "|"]
+    rows += [f"| {one.value} | {' | '.join(shown(TABLE[one][way]) for way in PublishRoute)} |" for one in Operation]
     listed = [f"{number}. {reason}. Instead: {cure}." for (reason, cure), number in notes.items()]
     return "\n".join([*rows, "", *listed, ""])
 

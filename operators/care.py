@@ -24,7 +24,7 @@ from triggers.replicas import ReplicaJobTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.cvmfs.collect.record import NotDue
+    from include.cvmfs.collect.report import NotDue
     from include.cvmfs.errors import CollectionBusy
     from include.nightlies.steps.collect import Collected
     from include.site.site import Site
@@ -220,7 +220,7 @@ class CvmfsCollectOperator(WritingOperator, _CareOperator):
         return collect_garbage(site, attempt_of(context), self.repository, given)
 
     def _judged(self, context: Context, done: Collected | NotDue) -> dict[str, Any]:
-        from include.cvmfs.collect.record import NotDue
+        from include.cvmfs.collect.report import NotDue
 
         if isinstance(done, NotDue):
             due = f"{done.due:%Y-%m-%d %H:%M} UTC"
@@ -336,7 +336,7 @@ class _ReplicaJobOperator(NightshiftOperator):
         self._drop: Callable[[], object] | None = None
 
     def execute(self, context: Context) -> list[str]:
-        from include.replicas.jobs import job_on
+        from include.replicas.look import job_on
 
         site, token = self.site(), _task_token(context)
         job = job_on(site, self.repository, self.replica, self.verb)
@@ -357,7 +357,7 @@ class _ReplicaJobOperator(NightshiftOperator):
     def ended(self, context: Context, event: dict[str, Any]) -> list[str]:  # noqa: ARG002
         """Judge what the watch saw last. Raises NodeError for a job that failed, WaitedTooLong for one that runs."""
         from include.publishers.server.maintenance import JobLook
-        from include.replicas.jobs import job_on
+        from include.replicas.look import job_on
 
         self._drop = None
         if not event["found"]:

@@ -117,10 +117,10 @@ class EndLeasesOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> list[str]:
         from include.publishers.errors import LeasesLeft
-        from include.site.stale_leases import LeaseFinding, Whose, end_dead
+        from include.site.stale_leases import LeaseFinding, LeaseOwnership, end_dead
 
         findings = [LeaseFinding.from_json(finding) for finding in self.looked["leases"]]
-        dead = [finding for finding in findings if finding.whose is Whose.DEAD]
+        dead = [finding for finding in findings if finding.whose is LeaseOwnership.DEAD]
         faults = [f"{fqrn}: {why}" for fqrn, why in self.looked["silent"].items()]
         if context["params"]["dry_run"]:
             for finding in dead:

@@ -138,7 +138,7 @@ def replicas_quiet(connect: Connect, repository: str) -> Observation:
 def replica_job_ended(connect: Connect, repository: str, replica: str, verb: str) -> Observation:
     """The job `snapshot` or `gc` of a replica's machine runs no more; the result is its exit code and last lines."""
     from include.publishers.server.maintenance import Stage
-    from include.replicas.jobs import job_on
+    from include.replicas.look import job_on
 
     seen = job_on(connect(), repository, replica, verb).look()
     reason = f"{verb} of {repository} on {replica} {'runs' if seen.stage is Stage.RUNNING else 'has ended'}"

@@ -46,7 +46,7 @@ class ReplicaJobTrigger(PollTrigger):
 
     async def on_kill(self) -> None:
         from hooks.secrets import KnownSecrets
-        from include.replicas.jobs import job_on
+        from include.replicas.look import job_on
 
         secrets = KnownSecrets(asyncio.get_running_loop())
 

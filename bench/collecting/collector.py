@@ -17,8 +17,7 @@ from publishing.places import Place
 from publishing.production import bench_site
 from publishing.repositories import FQRN
 
-from include.cvmfs.collect.record import CollectionOptions, CollectionRules
-from include.cvmfs.collect.report import CollectionReport
+from include.cvmfs.collect.report import CollectionOptions, CollectionReport, CollectionRules
 from include.settings.traits import record_traits, recorded_traits
 from include.site.collecting import collect
 from include.site.site import Site, try_store

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.objects import Compression, compress
-from include.cvmfs.ingest.content_index import ContentIndex
+from include.cvmfs.ingest.packing import ContentIndex
 from include.cvmfs.ingest.spool import Spool
 from include.cvmfs.ingest.tree import build_tree
 from include.cvmfs.sources.source import Entry

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -38,9 +37,8 @@ def serve(
     from include.gateway.service import log
     from include.gateway.service.http.server import serve as serve_gateway
 
-    config = served_config(port)
     log.log_to()
-    serve_gateway(config, read_config=partial(served_config, port))
+    serve_gateway(partial(served_config, port))
 
 
 @app.command()
@@ -92,10 +90,7 @@ def gateway_url(settings: SiteSettings) -> str:
 
 def served_config(port: int | None = None) -> ServiceConfig:
     """The service for the site of this process's environment."""
-    from include.gateway.service.config import Recipe
-
-    config = service_config(load(), EnvSecrets(), port=port)
-    return replace(config, recipe=Recipe(__name__, served_config.__name__, (port,)))
+    return service_config(load(), EnvSecrets(), port=port)
 
 
 def service_config(settings: SiteSettings, secrets: Secrets, *, port: int | None = None) -> ServiceConfig:

@@ -1,4 +1,4 @@
-"""What a gateway's answers mean, as one tree, and the tables that map reasons on the wire to its classes and rows.
+"""Meaning of a gateway's answers, as one tree, and the tables that map reasons on the wire to its classes and rows.
 
 GatewayError
 ├── GatewayUnreachable      no connection, nothing was sent                              retryable
@@ -236,7 +236,7 @@ SEALED_LEASE_UNREADABLE = ErrorRow(
     "use the connection that the lease was taken with; if its key was changed meanwhile, clear the task that takes it",
     retryable=False,
 )  # fmt: skip
-"""What a task left of its lease for the tasks after it is not of this key, or is no lease."""
+"""A lease that an earlier task left for those after it is not of this key, or is no lease."""
 
 MERGE_FAILED = ErrorRow(CommitFailed, "commit-merge-conflict", "derive the change again from the current revision")
 MANIFEST_MOVED = ErrorRow(

@@ -1,9 +1,4 @@
-"""The protocol between a gateway and its clients: paths, holders, signatures, offers and bodies (docs/formats.md,
-gateway).
-
-Paths are relative to ``API``. The ``X-Nightshift-*`` headers, the offers and the members ``request`` and ``generation``
-are Nightshift's own; a stock gateway ignores them.
-"""
+"""Protocol between a gateway and its clients (docs/formats.md, gateway): durations, paths, signatures, bodies."""
 
 from __future__ import annotations
 
@@ -11,13 +6,98 @@ import base64
 import hashlib
 import hmac
 import json
+import math
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum
+from fractions import Fraction
 from typing import Any, Self
 
 from include.cvmfs.format.paths import is_below
 from include.gateway.errors import BadLeasePath
+
+NANOSECOND, MICROSECOND, MILLISECOND, SECOND = 1, 10**3, 10**6, 10**9
+MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
+
+_UNITS = {
+    "h": HOUR, "m": MINUTE, "s": SECOND, "ms": MILLISECOND,
+    "us": MICROSECOND, "µs": MICROSECOND, "μs": MICROSECOND, "ns": 1,
+}  # fmt: skip
+_PART = re.compile(r"([0-9]{1,19}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(ns|us|µs|μs|ms|h|m|s)")
+_NUMBER = re.compile(r"[0-9]{1,19}(?:\.[0-9]{1,40})?")
+_TIME = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))? ([+-])(\d\d)(\d\d) \S+(?: m=\S+)?", re.ASCII
+)
+
+
+def format_duration(nanoseconds: int) -> str:
+    """The text of Go's ``Duration.String``: ``1h59m58.123s``, ``7.5ms``, ``0s``."""
+    if nanoseconds == 0:
+        return "0s"
+    sign, left = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
+    if left < SECOND:
+        size, unit = next(
+            (size, unit) for size, unit in ((MILLISECOND, "ms"), (MICROSECOND, "µs"), (1, "ns")) if left >= size
+        )
+        return sign + _decimal(left, size) + unit
+    text = _decimal(left % MINUTE, SECOND) + "s"
+    minutes = left // MINUTE
+    if minutes:
+        text = f"{minutes % 60}m" + text
+    if minutes >= 60:
+        text = f"{minutes // 60}h" + text
+    return sign + text
+
+
+def parse_duration(value: str | float) -> int:
+    """Nanoseconds of a Go duration string, or of seconds given as a number or as its text. Raises ValueError."""
+    if isinstance(value, int | float):
+        if isinstance(value, bool) or not math.isfinite(value):
+            raise ValueError(f"not a duration: {value!r}")
+        return round(value * SECOND)
+    if _NUMBER.fullmatch(value):
+        return int(Fraction(value) * SECOND)
+    body = value[1:] if value[:1] in ("-", "+") else value
+    total, position = Fraction(0), 0
+    while position < len(body):
+        part = _PART.match(body, position)
+        if not part:
+            raise ValueError(f"not a duration: {value[:80]!r}")
+        total += Fraction(part[1] if part[1][-1] != "." else part[1][:-1]) * _UNITS[part[2]]
+        position = part.end()
+    if not body:
+        raise ValueError("not a duration: ''")
+    return -int(total) if value.startswith("-") else int(total)
+
+
+def seconds(value: str | float) -> float:
+    """Seconds of what ``parse_duration`` reads."""
+    return parse_duration(value) / SECOND
+
+
+def format_time(unix_ms: int) -> str:
+    """The text of Go's ``Time.String`` in UTC: ``2026-11-21 00:41:53.972 +0000 UTC``."""
+    whole = datetime.fromtimestamp(unix_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    fraction = f".{unix_ms % 1000:03d}".rstrip("0").rstrip(".")
+    return f"{whole}{fraction} +0000 UTC"
+
+
+def parse_time(text: str) -> datetime:
+    """Read what ``format_time`` and Go print, in any zone; finer than a microsecond is cut off. Raises ValueError."""
+    match = _TIME.fullmatch(text)
+    if not match:
+        raise ValueError(f"not a time: {text[:80]!r}")
+    offset = timedelta(hours=int(match[9]), minutes=int(match[10]))
+    zone = timezone(-offset if match[8] == "-" else offset)
+    parts = [int(match[group]) for group in range(1, 7)]
+    return datetime(*parts, int((match[7] or "0").ljust(6, "0")[:6]), tzinfo=zone)  # type: ignore[arg-type,misc]
+
+
+def _decimal(amount: int, unit: int) -> str:
+    whole, rest = divmod(amount, unit)
+    digits = str(rest).rjust(len(str(unit)) - 1, "0").rstrip("0") if unit > 1 else ""
+    return f"{whole}.{digits}" if digits else str(whole)
 
 
 def sign(secret: str, message: bytes) -> str:
@@ -145,9 +225,9 @@ COLLECTION = "/gc"
 RELOAD = "/reload"
 
 API_VERSION = 2
-"""Of the protocol, as our client speaks it."""
+"""Version of the protocol that our client speaks."""
 MIN_VERSION, MAX_VERSION = 2, 3
-"""As our service takes it."""
+"""Versions that our service takes."""
 
 TRACE_HEADER = "X-Nightshift-Trace"
 """In every reply: the id by which the service's log knows the call."""
@@ -164,7 +244,7 @@ BODY_SIGNATURE_HEADER = "X-Nightshift-Body-Signature"
 
 
 class Offer(Enum):
-    """What a gateway may have beyond the stock one."""
+    """Abilities that a gateway may have beyond the stock one."""
 
     BODY_SIGNATURE = "body-signature"
     RENEWAL = "renewal"
@@ -184,13 +264,13 @@ def parse_offers(text: str) -> frozenset[Offer]:
 
 
 def lease_path(token: str) -> str:
-    """Of one lease: GET shows it, POST commits under it, PATCH renews and DELETE drops it."""
+    """Path of a lease: GET shows it, POST commits under it, PATCH renews and DELETE drops it."""
     return f"{LEASES}/{token}"
 
 
 @dataclass(frozen=True, slots=True)
 class AcquireBody:
-    """Of ``POST /leases``, as it is sent. ``request``: drawn by chance, so that a repetition is known."""
+    """Body of ``POST /leases``, as it is sent. ``request``: drawn by chance, so that a repetition is known."""
 
     path: str
     api_version: str
@@ -211,7 +291,7 @@ class AcquireBody:
 
 @dataclass(frozen=True, slots=True)
 class CommitBody:
-    """Of ``POST /leases/<token>``, hashes as they are sent. ``generation``: of collections, when it was prepared."""
+    """Body of ``POST /leases/<token>``, hashes as sent. ``generation``: of collections, when it was prepared."""
 
     old_root_hash: str
     new_root_hash: str

@@ -16,7 +16,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.schema import Counts
-from include.cvmfs.revision.trust import fetch_trusted
+from include.cvmfs.revision.repository import fetch_trusted
 from include.ledger.engine import Bind, reading
 from include.nightlies.records.links import TAG, LinkRecord
 from include.nightlies.records.tables import collections, damaged, links, publications

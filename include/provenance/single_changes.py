@@ -13,7 +13,7 @@ from include.ledger.errors import LedgerError
 from include.provenance.document import ChangeKind, ProvenanceRecord
 from include.provenance.records import begun, newest, note
 from include.publishers.base import Published
-from include.site.single_changes import HandMade
+from include.site.single_changes import TreePublication
 from include.site.site import Site
 from include.storage.errors import StoreError
 
@@ -23,7 +23,14 @@ log = logging.getLogger(__name__)
 
 
 def note_by_hand(
-    site: Site, done: HandMade, *, source: str, holder: str, now: datetime, run: str | None = None, again: bool = False
+    site: Site,
+    done: TreePublication,
+    *,
+    source: str,
+    holder: str,
+    now: datetime,
+    run: str | None = None,
+    again: bool = False,
 ) -> None:
     """Have a publication in the ledger and signed in the store, if it changed anything. Raises nothing.
 

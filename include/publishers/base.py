@@ -160,7 +160,7 @@ class PhaseTimes:
 
 
 class Publisher(Protocol):
-    """One repository's publisher. Paths are absolute within the repository, without a slash at the end.
+    """Publisher of a repository. Paths are absolute within the repository, without a slash at the end.
 
     Every method may be repeated: it takes its leases, gives them back, and reports what was there already. Besides what
     is listed, it raises NotSupported where its way to publish cannot do it (docs/publishers.md), CollectionRunning

@@ -1,4 +1,4 @@
-"""What each way to publish can do: one table, which the publishers ask and docs/publishers.md shows.
+"""Abilities of each way to publish: one table, which the publishers ask and docs/publishers.md shows.
 
 A way is a publisher and what is between it and the repository. An outcome carries its reason and, unless it is
 supported, a hint.
@@ -13,7 +13,7 @@ from enum import Enum
 from include.publishers.errors import Lossy, NotSupported
 
 
-class Way(Enum):
+class PublishRoute(Enum):
     """A publisher with the gateway that it goes through; the value is the heading of its column."""
 
     NATIVE_OURS = "native × Nightshift's gateway"
@@ -24,7 +24,7 @@ class Way(Enum):
 
 
 class Operation(Enum):
-    """What may be asked of a publisher, or of what it publishes; the value is the heading of its row."""
+    """Operation of a publisher, or property of what it publishes; the value is the heading of its row."""
 
     RESERVE = "reserve the destinations of a build"
     PUBLISH = "publish a tree at a new or reserved destination"
@@ -57,7 +57,7 @@ class Operation(Enum):
 
 
 class OperationOutcome(Enum):
-    """What becomes of an operation; a lossy one is refused, too, unless the repository's settings allow it."""
+    """Verdict on an operation; a lossy one is refused, too, unless the repository's settings allow it."""
 
     SUPPORTED = "supported"
     REFUSED = "refused"
@@ -65,7 +65,7 @@ class OperationOutcome(Enum):
 
 
 class Loss(Enum):
-    """What `allow_lossy` of a repository may name: what may get lost on the way, silently, if it is allowed."""
+    """Names for `allow_lossy` of a repository: what may get lost on the way, silently, if it is allowed."""
 
     HARD_LINKS = "hard-links"
     SPECIALS = "specials"
@@ -75,7 +75,7 @@ class Loss(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One decision of the table.
+    """A decision of the table.
 
     Attributes:
         outcome: What becomes of the operation.
@@ -90,12 +90,14 @@ class Cell:
     loss: Loss | None = None
 
 
-def cell(way: Way, operation: Operation) -> Cell:
+def cell(way: PublishRoute, operation: Operation) -> Cell:
     """The decision of the table."""
     return TABLE[operation][way]
 
 
-def require(way: Way, operation: Operation, *, fqrn: str, path: str, allow_lossy: Collection[Loss] = ()) -> Cell:
+def require(
+    way: PublishRoute, operation: Operation, *, fqrn: str, path: str, allow_lossy: Collection[Loss] = ()
+) -> Cell:
     """Check an operation against the table.
 
     Args:
@@ -135,13 +137,15 @@ def _lossy(loss: Loss, reason: str, cure: str) -> Cell:
     return Cell(OperationOutcome.LOSSY, reason, cure, loss)
 
 
-def _row(ours: Cell, stock: Cell, server_stock: Cell, server_ours: Cell, server_local: Cell) -> Mapping[Way, Cell]:
+def _row(
+    ours: Cell, stock: Cell, server_stock: Cell, server_ours: Cell, server_local: Cell
+) -> Mapping[PublishRoute, Cell]:
     return {
-        Way.NATIVE_OURS: ours,
-        Way.NATIVE_STOCK: stock,
-        Way.SERVER_STOCK: server_stock,
-        Way.SERVER_OURS: server_ours,
-        Way.SERVER_LOCAL: server_local,
+        PublishRoute.NATIVE_OURS: ours,
+        PublishRoute.NATIVE_STOCK: stock,
+        PublishRoute.SERVER_STOCK: server_stock,
+        PublishRoute.SERVER_OURS: server_ours,
+        PublishRoute.SERVER_LOCAL: server_local,
     }
 
 
@@ -164,7 +168,7 @@ _NO_NS = _no("stock publishers up to 2.11 write no nanoseconds", _WITHOUT_NS)
 _STOCK_ENTRIES = "the stock receiver merges single entries, and"
 _SERVER_TREES = "the stock receiver takes what is new entry by entry, and"
 
-TABLE: Mapping[Operation, Mapping[Way, Cell]] = {
+TABLE: Mapping[Operation, Mapping[PublishRoute, Cell]] = {
     Operation.RESERVE: _row(
         _yes("one commit with an empty nested catalog at every destination"),
         _yes("one commit; the lease is on the topmost directory that is missing"),

@@ -35,7 +35,7 @@ from include.gateway.errors import (
     LeaseLost,
     TagRefused,
 )
-from include.publishers.capabilities import Loss, Operation, Way, require
+from include.publishers.capabilities import Loss, Operation, PublishRoute, require
 from include.publishers.errors import NotSupported, WorkReverted
 from include.storage.store import Store
 
@@ -256,7 +256,7 @@ class RepositoryGateway(ABC):
 
     repository: WriterSide
     client: GatewayClient
-    way: ClassVar[Way]
+    way: ClassVar[PublishRoute]
     tries: ClassVar[int] = 1
     leases_everything: ClassVar[bool] = True
 
@@ -291,7 +291,7 @@ def a_new_lease_may_help(error: GatewayError) -> bool:
 class NightshiftGateway(RepositoryGateway):
     """Our own service: it merges, judges the base of a commit, and repeats a commit that failed."""
 
-    way: ClassVar[Way] = Way.NATIVE_OURS
+    way: ClassVar[PublishRoute] = PublishRoute.NATIVE_OURS
 
     def commit(self, lease: Lease, base: Manifest, new: ObjectHash, tag: NewTag | None, seen: Look) -> int:
         try:
@@ -322,12 +322,12 @@ class StockGateway(RepositoryGateway):
     """
 
     allow_lossy: frozenset[Loss] = frozenset()
-    way: ClassVar[Way] = Way.NATIVE_STOCK
+    way: ClassVar[PublishRoute] = PublishRoute.NATIVE_STOCK
     tries: ClassVar[int] = 5
     leases_everything: ClassVar[bool] = False  # the path of such a lease would end in a slash
 
     def commit(self, lease: Lease, base: Manifest, new: ObjectHash, tag: NewTag | None, seen: Look) -> int:
-        """As every gateway's. Raises NotSupported and Lossy for what the receiver would break or lose, WorkReverted."""
+        """Publish. Raises NotSupported and Lossy for what the receiver would break or lose, and WorkReverted."""
         before, wanted = self.repository.view(base.root), self.repository.view(new)
         exact = self._require_kept(before, wanted, lease.path)
         self._require_still_possible(lease, base, tag, seen)
@@ -358,7 +358,7 @@ class StockGateway(RepositoryGateway):
         return exact
 
     def _require_still_possible(self, lease: Lease, base: Manifest, tag: NewTag | None, seen: Look) -> None:
-        """What our own service would refuse in the commit itself. Raises TagRefused, CollectionMoved."""
+        """Refuse what our own service would refuse in the commit itself. Raises TagRefused, CollectionMoved."""
         fqrn = self.repository.fqrn
         if tag is not None and self._has_tag(base, tag):
             raise TagRefused(

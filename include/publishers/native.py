@@ -48,7 +48,7 @@ from include.publishers.capabilities import Operation, require
 from include.publishers.errors import NotSupported
 from include.publishers.gateway import RepositoryGateway, WriterSide, a_new_lease_may_help
 from include.publishers.required_objects import (
-    Clearance,
+    ChangesetCheck,
     is_derived_from,
     is_free,
     is_tree,
@@ -65,13 +65,13 @@ log = logging.getLogger(__name__)
 
 _DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
 _LOOKS = 20
-"""How often a change is judged, when collections publish a list between its judgement and its switch."""
+"""Number of times that a change is judged, when collections publish a list between its judgement and its switch."""
 _FIRST_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """What a change is derived from under its lease. Collections are read first: later ones are noticed."""
+    """Base of a change under its lease. Collections are read first: later ones are noticed."""
 
     seen: Look
     manifest: Manifest
@@ -201,7 +201,7 @@ class NativePublisher:
         if changeset.root_entry.mtime_ns is not None:
             require(self.gateway().way, Operation.TREE_MTIME_NS, fqrn=self.fqrn, path=changeset.destination)
         path, clock = changeset.destination, PhaseTimes()
-        clearance = Clearance(self._store, self._repository.catalogs, changeset)
+        clearance = ChangesetCheck(self._store, self._repository.catalogs, changeset)
         with clock.phase("changeset"):
             catalog = self._stored(changeset)
             root_entry, totals = catalog.root_entry, catalog.statistics.total

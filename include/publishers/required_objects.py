@@ -96,7 +96,7 @@ def _require_apart(destinations: Sequence[str]) -> None:
 
 
 def unused(view: Revision, paths: Collection[str], floor: str | None, created: Collection[str]) -> tuple[str, ...]:
-    """As ``topmost``, of those of the paths that are reserved and still empty."""
+    """Return ``topmost`` of the paths that are reserved and still empty."""
     empty = [path for path in paths if is_reserved(view, path)]
     return topmost(empty, floor, lambda above: [entry.name for entry in view.inside(above).listing(above)], created)
 
@@ -128,7 +128,7 @@ def topmost(
 _AT_ONCE = 32
 
 
-class Clearance:
+class ChangesetCheck:
     """Judges one changeset. What is true at one point of a collection is not looked up twice."""
 
     def __init__(self, store: Store, catalogs: CatalogCache, changeset: Changeset) -> None:

@@ -1,31 +1,36 @@
-"""Read the replicas of a repository, and record in the ledger how far each is."""
+"""Read the replicas of a repository, record how far each is, and run jobs on a stratum 1 over SSH."""
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from include.cvmfs.coordination.generation import STATUS_KEY, parse_status_time
 from include.cvmfs.errors import FormatError, RepositoryError
-from include.cvmfs.revision.trust import OpenFailure, failure_of, fetch_trusted
+from include.cvmfs.revision.repository import OpenFailure, failure_of, fetch_trusted
 from include.errors import NightshiftError
 from include.ledger.engine import Bind, reading, writing
+from include.publishers.server.commands import Verb
+from include.publishers.server.maintenance import DetachedJob
+from include.publishers.server.publisher import address_of
 from include.replicas.states import (
-    CollectionDecision,
     ReplicaLook,
     ReplicaRule,
     ReplicaState,
     SeenReplica,
     judge,
     replicas,
-    wait_for_replicas,
 )
+from include.settings.errors import SettingsError
 from include.settings.ssh import chosen
 from include.site.site import Site
 from include.storage.errors import StoreError, Unavailable
@@ -34,7 +39,7 @@ from include.storage.remote import HttpStore
 
 MARKER_KEY = ".cvmfs_is_snapshotting"
 DOCUMENT_BYTES = 256 << 10
-"""Of manifest, certificate, whitelist and status; each has a few KiB."""
+"""Limit for manifest, certificate, whitelist and status; each has a few KiB."""
 DOCUMENT_S = 10.0
 _EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -94,7 +99,7 @@ def _snapshot_since(store: ReplicaStore, now: datetime) -> datetime | None:
 
 
 def _last_snapshot(store: ReplicaStore) -> datetime | None:
-    """As the stratum 1 states it; None where it states nothing that can be read."""
+    """Return what the stratum 1 states; None where it states nothing that can be read."""
     try:
         fields = json.loads(store.get(STATUS_KEY))
     except (NightshiftError, ValueError, RecursionError):
@@ -152,13 +157,68 @@ def looks_of(bind: Bind, fqrn: str) -> list[ReplicaLook]:
         return [ReplicaLook.from_row(row) for row in connection.execute(query).mappings()]
 
 
-def before_collection(site: Site, fqrn: str, now: datetime) -> CollectionDecision:
-    """Read all replicas, record the looks, and decide whether a collection may begin. Raises as `look_at_replicas`."""
-    looks = look_at_replicas(site, fqrn, now)
-    record(site.ledger, looks)
-    return wait_for_replicas(looks, rules_of(site, fqrn), now)
-
-
 def rules_of(site: Site, fqrn: str) -> dict[str, ReplicaRule]:
     """The limits of a repository's replicas, by name."""
     return {replica.name: ReplicaRule.of(replica) for replica in site.settings.repository(fqrn).replicas}
+
+
+DIRECT = "DIRECT"
+_URL = re.compile(r"(?:https?://[A-Za-z0-9\[]|file:///)[A-Za-z0-9._~:/%\[\]-]*")
+_PROXY = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+")
+
+
+def client_config(fqrn: str, public_key: Path, *, servers: Sequence[str], proxies: Sequence[str]) -> str:
+    """The texts of the client's files, each below a comment that names its place.
+
+    Args:
+        fqrn: The repository.
+        public_key: Where its public master key is here.
+        servers: URLs of the repository, in the order in which they are tried.
+        proxies: URLs of forward proxies that share the load; empty: none.
+
+    Raises:
+        SettingsError: for a URL that no line of a client's configuration can hold.
+    """
+    for url in servers:
+        _require(_URL, url, "http://stratum1.example.org/cvmfs/" + fqrn)
+    for url in proxies:
+        _require(_PROXY, url, "http://squid.example.org:3128")
+    place = f"/etc/cvmfs/keys/{fqrn}.pub"
+    lines = [
+        f"# {place}: a copy of {public_key}",
+        f"#   install -D -m 0644 {public_key.name} {place}",
+        "",
+        f"# /etc/cvmfs/config.d/{fqrn}.conf",
+        f'CVMFS_SERVER_URL="{";".join(servers)}"',
+        f"CVMFS_PUBLIC_KEY={place}",
+        "CVMFS_USE_GEOAPI=no",
+    ]
+    if any(urlsplit(url).scheme == "https" for url in servers):
+        lines.append("CVMFS_USE_SSL_SYSTEM_CA=true")
+    lines += [
+        "",
+        "# /etc/cvmfs/default.local",
+        f'CVMFS_HTTP_PROXY="{"|".join(proxies) or DIRECT}"',
+        "CVMFS_QUOTA_LIMIT=4000",
+        "",
+        f"# then: cvmfs_config setup; cvmfs_config probe {fqrn}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _require(pattern: re.Pattern[str], url: str, example: str) -> None:
+    if not pattern.fullmatch(url):
+        raise SettingsError(f"{url!r} is no URL for a client; write it as {example}, without login and query.")
+
+
+_OPTIONS = {Verb.SNAPSHOT: (), Verb.COLLECT: ("-f",)}
+
+
+def job_on(site: Site, fqrn: str, replica: str, verb: str) -> DetachedJob:
+    """The job of a replica's machine: `snapshot` or `gc`. Raises SettingsError for a replica without `node:`."""
+    (settings,) = chosen(fqrn, site.settings.repository(fqrn).replicas, [replica])
+    if settings.node is None:
+        raise SettingsError(f"replica {replica} of {fqrn} has no machine; add `node:` to it in the configuration.")
+    login, kind = settings.node, Verb(verb)
+    command = (*login.command, kind.value, *_OPTIONS[kind], fqrn)
+    return DetachedJob(address_of(fqrn, login, site.secrets), kind, login.spool.replace("{fqrn}", fqrn), command)

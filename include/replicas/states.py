@@ -16,7 +16,7 @@ from include.settings.ssh import ReplicaSettings
 
 
 class CollectionTurn(Enum):
-    """What a collection does about the replicas."""
+    """Decision of a collection about the replicas."""
 
     GO_ON = "go on"
     WAIT = "wait"
@@ -120,7 +120,7 @@ replicas = Table(
 
 
 class ReplicaState(Enum):
-    """How a replica compares with stratum 0; the value is the word that tables and messages use."""
+    """State of a replica against stratum 0; the value is the word that tables and messages use."""
 
     IN_SYNC = "in sync"
     BEHIND = "behind"
@@ -138,7 +138,7 @@ class ReplicaState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenReplica:
-    """What a replica shows: either its verified `manifest`, or a `fault` instead of it, with its reason.
+    """Documents of a replica: either its verified `manifest`, or a `fault` instead of it, with its reason.
 
     `snapshot_since`: when the marker of a running snapshot was made, None without a marker.
     """
@@ -154,7 +154,7 @@ class SeenReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLook:
-    """One look at a replica: a row of the ledger. Without a trusted manifest it has no revision.
+    """A look at a replica: a row of the ledger. Without a trusted manifest it has no revision.
 
     Attributes:
         state_since: When the replica was first seen in this state.

@@ -10,23 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from include.cvmfs.collect.collect import GarbageCollection
-from include.cvmfs.collect.record import CollectionOptions, CollectionRules, NotDue, read_record
-from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.switching import SwitchingSide
-from include.cvmfs.commit.manifest_verifier import Voucher
+from include.cvmfs.collect.report import CollectionOptions, CollectionReport, CollectionRules, NotDue, read_record
+from include.cvmfs.collect.sweep import SwitchingSide
 from include.cvmfs.coordination.generation import CHANGESET_LIFE
 from include.cvmfs.errors import CollectionBusy, CollectionRefused, CvmfsError, ReflogError
 from include.cvmfs.format.database import RefType
 from include.cvmfs.format.hashes import Algorithm, ObjectHash
 from include.cvmfs.format.keys import Certificate, Signer, fingerprint, parse_certificate
 from include.cvmfs.format.objects import load
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.errors import NightshiftError
 from include.gateway.service.commits import ownership
-from include.publishers.capabilities import Operation, Way, require
+from include.publishers.capabilities import Operation, PublishRoute, require
 from include.settings.model import RepositorySettings
 from include.settings.traits import recorded_traits
 from include.site.site import Site, switching
-from include.site.stock_collecting import collect_behind, collect_on_node, rehearse_behind
+from include.site.stock_collecting import collect_behind
 from include.storage.errors import NotFound, StoreError
 from include.storage.probe import may_delete
 from include.storage.store import Store
@@ -160,15 +159,15 @@ def collect(site: Site, fqrn: str, options: CollectionOptions) -> CollectionRepo
 
     Raises CollectionRefused before anything is deleted for what is not as it should be, CollectionBusy while another
     collection is at work, NotSupported where the signing key is elsewhere, Forbidden for a key that may not delete,
-    StoreError, and what asking the stock tools raises (``stock_collecting``).
+    StoreError, TransactionOpen while another publishes on a node, and what ``collect_behind`` raises.
     """
     require_collectable(site, fqrn)
     way = site.way_of_switching(fqrn)
-    if way is not Way.NATIVE_OURS:
+    if way is not PublishRoute.NATIVE_OURS:
         require(way, Operation.COLLECT, fqrn=fqrn, path="")
-        if way is Way.SERVER_LOCAL:
-            return collect_on_node(site, fqrn, options)
-        return rehearse_behind(site, fqrn, options) if options.dry_run else collect_behind(site, fqrn, options)
+        if way is PublishRoute.SERVER_LOCAL:
+            return _collect_on_node(site, fqrn, options)
+        return collect_behind(site, fqrn, options)
     return _rehearse(site, fqrn, options) if options.dry_run else _collect(site, fqrn, options)
 
 
@@ -177,7 +176,7 @@ def _collect(site: Site, fqrn: str, options: CollectionOptions) -> CollectionRep
     may_delete(store)
     with switching(site, fqrn, Operation.COLLECT, holder=options.holder, leased=False) as (manifests, signer):
         public_key = site.settings.repository(fqrn).public_key
-        side = SwitchingSide(manifests, fqrn, signer, Voucher(signer, lambda: [public_key.read_bytes()]))
+        side = SwitchingSide(manifests, fqrn, signer, ManifestVerifier(signer, lambda: [public_key.read_bytes()]))
         notes = require_sole_writer(site, fqrn, side, signer, accept=options.rules.accept)
         while True:
             with GarbageCollection(
@@ -196,6 +195,18 @@ def _collect(site: Site, fqrn: str, options: CollectionOptions) -> CollectionRep
             report.notes.append("the bucket keeps old versions: deleted objects still take up space")
     except StoreError as fault:
         report.notes.append(f"whether the bucket keeps old versions is not known: {fault}")
+    return report
+
+
+def _collect_on_node(site: Site, fqrn: str, options: CollectionOptions) -> CollectionReport:
+    """Let ``cvmfs_server`` collect on the node of a repository without a gateway, in a transaction of its own."""
+    site.require_thawed(fqrn)
+    started = datetime.now(UTC)
+    report = CollectionReport(fqrn, started=started, dry_run=options.dry_run)
+    lines = site.server(fqrn).collect(older_than=started - options.rules.grace, listed=True, dry_run=options.dry_run)
+    report.read_stock_output(lines, None if options.dry_run else options.log)
+    report.ended = datetime.now(UTC)
+    report.seconds["collect"] = (report.ended - started).total_seconds()
     return report
 
 
@@ -232,7 +243,7 @@ def _run(collection: GarbageCollection, options: CollectionOptions) -> Collectio
 
 
 def require_collectable(site: Site, fqrn: str) -> None:
-    """What settings, manifest and the store's record say; nothing is tried. Raises CollectionRefused, StoreError."""
+    """Check settings, manifest and the store's record; nothing is tried. Raises CollectionRefused, StoreError."""
     settings = site.settings.repository(fqrn)
     if not settings.garbage_collectable:
         what = "its settings do not allow garbage collection"
@@ -240,7 +251,7 @@ def require_collectable(site: Site, fqrn: str) -> None:
     if not site.head(fqrn).manifest.garbage_collectable:
         what = "its manifest does not allow garbage collection"
         raise CollectionRefused(fqrn, what, hint="create it with `garbage_collectable: true`")
-    if site.way_of_switching(fqrn) is not Way.NATIVE_OURS or site.repository_store(fqrn).is_local:
+    if site.way_of_switching(fqrn) is not PublishRoute.NATIVE_OURS or site.repository_store(fqrn).is_local:
         return
     traits = recorded_traits(site.ledger, site.settings.store(settings.store))
     if traits is None or not traits.replace:

@@ -65,7 +65,6 @@ def prepare_for(
     settings = site.settings.repository(head.fqrn)
     known = known_objects(head.revision, tree.known_from)
     if journal is not None:
-        store = JournaledStore(store, journal)
         for sent in journal.known:
             known.add(sent)
     leave_condemned(known, seen, head.revision)
@@ -80,8 +79,9 @@ def prepare_for(
         index=site.settings.paths.var / CONTENT_INDEX,
     )
     return prepare(
-        tree.source, store=store, fqrn=head.fqrn, destination=tree.destination, now=tree.now, options=options,
-        known=known, base=base, progress=tree.progress, dry_run=tree.dry_run,
+        tree.source, store=store if journal is None else JournaledStore(store, journal), fqrn=head.fqrn,
+        destination=tree.destination, now=tree.now, options=options, known=known, base=base, progress=tree.progress,
+        dry_run=tree.dry_run,
     )  # fmt: skip
 
 

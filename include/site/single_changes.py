@@ -36,7 +36,7 @@ from include.site.site import Site
 
 
 class WantedPlace(Enum):
-    """What a builder waits for."""
+    """Condition that a builder waits for."""
 
     FREE = "free"
     """The path does not exist, or is reserved."""
@@ -46,7 +46,7 @@ class WantedPlace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SeenPlace:
-    """What was seen of a place: whether it is as wanted, why, and in which revision."""
+    """Look at a place: whether it is as wanted, why, and in which revision."""
 
     path: str
     ready: bool
@@ -80,7 +80,7 @@ def look_at(site: Site, fqrn: str, path: str, wanted: WantedPlace, *, replaces: 
 
 
 @dataclass(frozen=True, slots=True)
-class HandMade:
+class TreePublication:
     """Outcome of a publication: what was prepared, which directories are new, and the revision unless in a dry run."""
 
     changeset: Changeset
@@ -107,7 +107,7 @@ def publish_tree(
     holder: str,
     replaces: bool = False,
     tag: NewTag | None = None,
-) -> HandMade:
+) -> TreePublication:
     """Prepare a tree, reserve its destination and publish it there, parents made as needed.
 
     ``replaces=False`` refuses a place that holds anything. What the place and its neighbours hold in the current
@@ -143,14 +143,14 @@ def prepared_tree(site: Site, fqrn: str, tree: TreeToPrepare) -> Iterator[Change
             journal.remove()
 
 
-def would_publish(site: Site, changeset: Changeset, *, replaces: bool) -> HandMade:
+def would_publish(site: Site, changeset: Changeset, *, replaces: bool) -> TreePublication:
     """Return what publishing a changeset of a dry run would create. Raises DestinationError where it would be
     refused."""
     head, path = site.head(changeset.repository), changeset.destination
     missing = _missing(head, path)
     if not (replaces or missing or is_free(head.revision, path, changeset.root)):
         raise occupied(path)
-    return HandMade(changeset, missing, None)
+    return TreePublication(changeset, missing, None)
 
 
 def publish_changeset(
@@ -162,7 +162,7 @@ def publish_changeset(
     replaces: bool = False,
     tag: NewTag | None = None,
     on_lease: Callable[[Callable[[], object]], None] | None = None,
-) -> HandMade:
+) -> TreePublication:
     """Reserve the destination of a prepared tree and publish it there, each under a short lease.
 
     A destination that holds this very tree is left as it is. Where publishing fails for good, the directories that were
@@ -178,7 +178,7 @@ def publish_changeset(
             with suppress(NightshiftError):
                 publisher.release([path], floor=None, holder=holder, now=now, created=created)
         raise
-    return HandMade(changeset, created, published)
+    return TreePublication(changeset, created, published)
 
 
 def require_tag(head: Repository, path: str, tag: NewTag | None, root: ObjectHash | None = None) -> None:
@@ -213,11 +213,11 @@ def tag_revision(site: Site, fqrn: str, tag: NewTag, *, lease: str = "", holder:
             raise TagError(tag.name, f"names revision {there.revision} of {fqrn} already; choose another name")
         return Published(lease, there.revision, there.revision, there.hash, None, 0.0, unchanged=True)
     path = checked_destination(lease) if lease else ""
-    return HandChange(path, _nothing).commit(site, fqrn, holder=holder, now=now, tag=tag)
+    return SingleChange(path, _nothing).commit(site, fqrn, holder=holder, now=now, tag=tag)
 
 
 @dataclass(frozen=True, slots=True)
-class HandChange:
+class SingleChange:
     """A change that can be shown before it is made: what it does, and where its lease is (``""``: everywhere)."""
 
     lease: str
@@ -235,7 +235,7 @@ class HandChange:
         return site.publisher(fqrn).change(self.lease, self.apply, holder=holder, now=now, tag=tag)
 
 
-def removal(paths: Sequence[str]) -> HandChange:
+def removal(paths: Sequence[str]) -> SingleChange:
     """Take away files, directories and nested catalogs in one revision.
 
     Raises DestinationError for a path that is no place, or lies within another of the paths.
@@ -249,16 +249,16 @@ def removal(paths: Sequence[str]) -> HandChange:
         for place in places:
             edit.remove(place)
 
-    return HandChange(common_top(places), apply)
+    return SingleChange(common_top(places), apply)
 
 
-def renaming(source: str, target: str) -> HandChange:
+def renaming(source: str, target: str) -> SingleChange:
     """Let a subtree stand at another place; the lease is on the nearest directory above both. No data is moved."""
     old, new = _ordinary(source), _ordinary(target)
-    return HandChange(common_top([old, new]), lambda edit: edit.move(old, new))
+    return SingleChange(common_top([old, new]), lambda edit: edit.move(old, new))
 
 
-def linking(path: str, target: str, *, now: datetime, owner: tuple[int, int] = (0, 0)) -> HandChange:
+def linking(path: str, target: str, *, now: datetime, owner: tuple[int, int] = (0, 0)) -> SingleChange:
     """Let a symlink at ``path`` lead to ``target``, in the place of another symlink or of nothing."""
     place = _ordinary(path)
     if not target or "\0" in target:
@@ -267,13 +267,13 @@ def linking(path: str, target: str, *, now: datetime, owner: tuple[int, int] = (
     def apply(edit: Edit) -> None:
         edit.symlink(place, target, now=int(now.timestamp()), owner=owner)
 
-    return HandChange(place, apply)
+    return SingleChange(place, apply)
 
 
 DIRTAB = f"/{NAME}"
 
 
-def cutting(rules: bytes, name: str, *, now: datetime) -> HandChange:
+def cutting(rules: bytes, name: str, *, now: datetime) -> SingleChange:
     """Let the rules that cut trees into catalogs be these; the lease is on their file alone. ``name`` is for messages.
 
     Raises FormatError for rules that cannot be read.
@@ -283,7 +283,7 @@ def cutting(rules: bytes, name: str, *, now: datetime) -> HandChange:
     def apply(edit: Edit) -> None:
         _write(edit, DIRTAB, rules, int(now.timestamp()))
 
-    return HandChange(DIRTAB, apply)
+    return SingleChange(DIRTAB, apply)
 
 
 def matching_directories(tree: Revision, rules: Dirtab) -> Iterator[tuple[str, Dirent]]:
@@ -303,7 +303,7 @@ def matching_directories(tree: Revision, rules: Dirtab) -> Iterator[tuple[str, D
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a path has, in figures: entries by kind (below it, itself included), bytes of its files."""
+    """Figures of a path: entries by kind (below it, itself included), bytes of its files."""
 
     entry: Dirent
     files: int

@@ -19,7 +19,7 @@ from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.repository import Repository
 from include.gateway.client.client import GatewayClient, open_gateway
 from include.publishers.base import Publisher
-from include.publishers.capabilities import Loss, Operation, Way, require
+from include.publishers.capabilities import Loss, Operation, PublishRoute, require
 from include.publishers.errors import NotSupported, PublisherError
 from include.publishers.gateway import NightshiftGateway, RepositoryGateway, StockGateway, WriterSide
 from include.publishers.native import NativePublisher
@@ -292,17 +292,17 @@ class Site:
         """Call this before any change of the repository. Raises RepositoryFrozen."""
         require_thawed(self.repository_store(fqrn), fqrn, datetime.now(UTC))
 
-    def way_of_switching(self, fqrn: str) -> Way:
+    def way_of_switching(self, fqrn: str) -> PublishRoute:
         """The gateway in front of the repository, for a caller that replaces its manifest on the gateway's machine.
 
         Raises GatewayError where the gateway has to be asked for its kind and does not answer.
         """
         settings = self.settings.repository(fqrn)
         if settings.server is not None and settings.server.behind != "nightshift":
-            return Way.SERVER_LOCAL if settings.server.behind == "none" else Way.SERVER_STOCK
+            return PublishRoute.SERVER_LOCAL if settings.server.behind == "none" else PublishRoute.SERVER_STOCK
         if settings.server is None and _is_stock(settings, partial(self.gateway, fqrn)):
-            return Way.NATIVE_STOCK
-        return Way.NATIVE_OURS
+            return PublishRoute.NATIVE_STOCK
+        return PublishRoute.NATIVE_OURS
 
     def publisher(self, fqrn: str) -> Publisher:
         """The way to publish that the repository's settings choose. Raises RepositoryFrozen."""
@@ -320,7 +320,7 @@ class Site:
             raise NotSupported(
                 fqrn, "has no publisher node; set `publisher: cvmfs-server` and `server:` in the settings"
             )
-        from include.publishers.server.open import open_server
+        from include.publishers.server.publisher import open_server
 
         return open_server(settings, settings.server, self.secrets, self.settings.paths.var, lambda: self.head(fqrn))
 
@@ -329,7 +329,7 @@ class Site:
         settings = self.settings.repository(fqrn)
         if settings.server is None:
             return None
-        from include.publishers.server.open import packing_for
+        from include.publishers.server.publisher import packing_for
 
         return packing_for(settings, repository, self.settings.paths.var)
 

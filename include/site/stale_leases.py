@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
@@ -27,8 +27,8 @@ StateOf = Callable[[TaskName], str | None]
 """Asks Airflow for a task's state; None if it does not know the task."""
 
 
-class Whose(Enum):
-    """Whose a lease is, and so what is done with it."""
+class LeaseOwnership(Enum):
+    """Owner of a lease, and so what is done with it."""
 
     DEAD = "ours, of a task that is dead"
     ALIVE = "ours, of a task that runs or is about to"
@@ -45,23 +45,15 @@ class LeaseFinding:
     key_id: str
     hostname: str
     expires: str
-    whose: Whose
+    whose: LeaseOwnership
     reason: str
 
     def to_json(self) -> dict[str, str]:
-        return {
-            "repository": self.repository,
-            "path": self.path,
-            "key_id": self.key_id,
-            "hostname": self.hostname,
-            "expires": self.expires,
-            "whose": self.whose.name,
-            "reason": self.reason,
-        }
+        return asdict(self) | {"whose": self.whose.name}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> LeaseFinding:
-        return cls(**{**value, "whose": Whose[value["whose"]]})
+        return cls(**{**value, "whose": LeaseOwnership[value["whose"]]})
 
     def is_of(self, lease: LeaseInfo) -> bool:
         """Tell whether it is the very lease that was judged."""
@@ -74,7 +66,7 @@ class LeaseFinding:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFindings:
-    """What was found on all gateways, and the repositories whose gateway did not list them, with the error."""
+    """Leases on all gateways, and the repositories whose gateway did not list them, with the error."""
 
     findings: tuple[LeaseFinding, ...]
     silent: tuple[tuple[str, str], ...]
@@ -82,7 +74,7 @@ class LeaseFindings:
 
 @dataclass(frozen=True, slots=True)
 class EndedLease:
-    """What became of one dead lease. ``fault``: it was not ended, and a person has to see to it."""
+    """Outcome for a dead lease. ``fault``: it was not ended, and a person has to see to it."""
 
     finding: LeaseFinding
     ended: bool
@@ -117,7 +109,7 @@ def end_dead(site: Site, findings: Iterable[LeaseFinding], state_of: StateOf) ->
     """End the leases of dead tasks; each is judged once more right before. Raises GatewayError if a gateway is away."""
     done = []
     for finding in findings:
-        if finding.whose is Whose.DEAD:
+        if finding.whose is LeaseOwnership.DEAD:
             done.append(_end(site, finding, state_of))
             log.info("%s: %s: %s", finding, "ended" if done[-1].ended else "left alone", done[-1].reason)
     return done
@@ -133,18 +125,24 @@ def hit_by(path: str, held: Sequence[LeaseInfo]) -> list[LeaseInfo]:
     return [lease for lease in held if pattern.match(lease.path or "/")]
 
 
-def _whose(lease: LeaseInfo, key_id: str, state_of: StateOf) -> tuple[Whose, str]:
+def _whose(lease: LeaseInfo, key_id: str, state_of: StateOf) -> tuple[LeaseOwnership, str]:
     if lease.key_id != key_id:
-        return Whose.FOREIGN, f"its key {lease.key_id} is not ours"
+        return LeaseOwnership.FOREIGN, f"its key {lease.key_id} is not ours"
     task = TaskName.parse(lease.hostname)
     if task is None:
-        return Whose.UNKNOWN, "its holder is no task: a user at a command line, or another program with our key"
+        return (
+            LeaseOwnership.UNKNOWN,
+            "its holder is no task: a user at a command line, or another program with our key",
+        )
     state = state_of(task)
     if state is None:
-        return Whose.UNKNOWN, "this Airflow does not know the task: its run was deleted, or it is of another Airflow"
+        return (
+            LeaseOwnership.UNKNOWN,
+            "this Airflow does not know the task: its run was deleted, or it is of another Airflow",
+        )
     if state in DEAD:
-        return Whose.DEAD, f"its task is {state}"
-    return Whose.ALIVE, f"its task is {state}"
+        return LeaseOwnership.DEAD, f"its task is {state}"
+    return LeaseOwnership.ALIVE, f"its task is {state}"
 
 
 def _end(site: Site, finding: LeaseFinding, state_of: StateOf) -> EndedLease:
@@ -156,7 +154,7 @@ def _end(site: Site, finding: LeaseFinding, state_of: StateOf) -> EndedLease:
             return EndedLease(finding, False, "it has ended already, or another one has replaced it")
         for lease in hit_by(finding.path, held):
             whose, why = _whose(lease, ours.key_id, state_of)
-            if whose is not Whose.DEAD:
+            if whose is not LeaseOwnership.DEAD:
                 beside = "" if finding.is_of(lease) else f"the lease on {lease.full_path} would end with it, and "
                 return EndedLease(finding, False, f"{beside}{why}")
         try:

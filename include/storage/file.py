@@ -15,7 +15,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -100,6 +100,10 @@ class FileStore(Store):
         self.counters = counters or Counters()
         self._base = str(root).rstrip("/") + "/"
         self._fsync = fsync
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process opens the same folder."""
+        return partial(FileStore, fsync=self._fsync), (self.root,)
 
     @property
     def traits(self) -> Traits:

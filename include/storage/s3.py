@@ -106,6 +106,11 @@ class S3Store(RemoteStore):
         url = f"s3://{bucket}/{prefix}".rstrip("/")
         return cls(url, S3Connection(bucket, credentials, options), f"{prefix}/" if prefix else "")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process opens the same bucket."""
+        way = self._connection
+        return S3Store.open, (way.bucket, self._prefix.rstrip("/"), way.credentials, way.options)
+
     @property
     def traits(self) -> Traits | None:
         return self._connection.traits

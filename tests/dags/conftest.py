@@ -9,11 +9,11 @@ HOME = airflowhome.use()
 # ruff: noqa: E402 - Airflow reads its environment when it is first imported
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,8 +26,7 @@ from sqlalchemy.orm import Session
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.format.keys import save_signer
 from include.gateway.client.client import GatewayClient
-from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
-from include.gateway.service.http.server import serve
+from include.gateway.service.config import AcceptedKey
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.publication import Publication
 from include.settings.load import load
@@ -36,6 +35,7 @@ from include.site.site import Site
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.options import Credentials
 from lab.servers.weed import WeedServer
+from tests.fakes.apart import one_repository, port_of, running_gateway
 from tests.fakes.builds import Build
 from tests.fakes.site import FQRN, MASTER, PUBLIC_KEY, SIGNER
 
@@ -190,14 +190,18 @@ def site(weed: WeedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     (folder / "repository.pub").write_bytes(PUBLIC_KEY)
     (folder / "trees").mkdir()
     save_signer(folder / "signing", FQRN, SIGNER)  # for tests whose configuration says that they are there
-    with _gateway(folder, store, SIGNER) as url:
-        port = url.rpartition(":")[2].partition("/")[0]
+    read_config = partial(
+        one_repository, folder, FQRN, store, AcceptedKey(*KEY), keys=folder / "signing", max_lease_time_s=30,
+        admins=(AcceptedKey(*ADMIN, admin=True),),
+    )  # fmt: skip
+    with running_gateway(read_config) as url:
+        port = port_of(url)
         file = folder / "site.yaml"
         file.write_text(_SITE.format(folder=folder, endpoint=weed.endpoint, fqrn=FQRN))
         environment = {
             "NIGHTSHIFT_CONFIG": str(file),
             "AIRFLOW_CONN_STORE": _connection("object_store"),
-            "AIRFLOW_CONN_GATEWAY": _connection("cvmfs_gateway", host="127.0.0.1", port=int(port)),
+            "AIRFLOW_CONN_GATEWAY": _connection("cvmfs_gateway", host="127.0.0.1", port=port),
             "AIRFLOW_CONN_GATEWAY_ADMIN": _connection("cvmfs_gateway", login=ADMIN[0], password=ADMIN[1]),
         }
         with pytest.MonkeyPatch.context() as patch:
@@ -254,36 +258,6 @@ def record(bag: DagBag) -> None:
         initdb()
         DagBundlesManager().sync_bundles_to_db()
     sync_bag_to_db(bag, BUNDLE, None)
-
-
-class _gateway:  # noqa: N801 - used as a function
-    """The real service in a thread, on a free port."""
-
-    def __init__(self, folder: Path, store: object, signer: object) -> None:
-        repository = RepositoryConfig(lambda: store, lambda: signer, (AcceptedKey(*KEY),))  # type: ignore[arg-type,return-value]
-        self._config = ServiceConfig(
-            folder / "gateway.db", {FQRN: repository}, port=0, max_lease_time_s=30,
-            keys=(AcceptedKey(*ADMIN, admin=True),),
-        )  # fmt: skip
-        self._stop = threading.Event()
-
-    def __enter__(self) -> str:
-        ready, urls = threading.Event(), []
-
-        def listening(url: str) -> None:
-            urls.append(url)
-            ready.set()
-
-        self._thread = threading.Thread(
-            target=lambda: serve(self._config, ready=listening, stop=self._stop), daemon=True
-        )
-        self._thread.start()
-        assert ready.wait(120), "the gateway did not start"
-        return str(urls[0])
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(20)
 
 
 _SITE = """

@@ -25,7 +25,7 @@ from include.provenance import single_changes as provenance
 from include.provenance.query import ask
 from include.settings.errors import SettingsError
 from include.site.site import Site
-from include.site.stale_leases import Whose, judge
+from include.site.stale_leases import LeaseOwnership, judge
 from operators.cvmfs import (
     CvmfsLeaseOperator,
     CvmfsPublishTreeOperator,
@@ -242,7 +242,7 @@ def test_a_lease_is_held_by_the_task_that_gives_it_back_and_is_used_in_between(s
         (info,) = client.leases()
     assert info.hostname == "night/run-1/lease_release try 1"
     states: dict[str, str | None] = {"lease": "success", "lease_release": "not scheduled yet"}
-    assert judge(info, KEY[0], lambda task: states[task.task_id]).whose is Whose.ALIVE
+    assert judge(info, KEY[0], lambda task: states[task.task_id]).whose is LeaseOwnership.ALIVE
     with held_lease(taken) as (client, held):
         assert held.token not in json.dumps(taken)
         assert client.left_s(held) is not None

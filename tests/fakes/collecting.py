@@ -14,10 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from include.cvmfs.check.check import check
 from include.cvmfs.collect.collect import GarbageCollection
-from include.cvmfs.collect.record import CollectionRules
-from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.collect.switching import SwitchingSide
-from include.cvmfs.commit.commit import NewTag, commit_change, load_history, read_head, store_all
+from include.cvmfs.collect.report import CollectionReport, CollectionRules
+from include.cvmfs.collect.sweep import SwitchingSide
+from include.cvmfs.commit.commit import NewTag, load_history, read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.tags import remove_tags
@@ -33,6 +32,7 @@ from include.cvmfs.format.objects import compress
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.storage.store import ObjectMeta, Store, Version
+from tests.fakes.commits import commit_change
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.publishing import Publisher
 

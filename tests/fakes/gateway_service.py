@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from include.cvmfs.commit.commit import SwitchStep
 from include.gateway.service.commits.queue import CommitOrder, Fence
+from include.gateway.service.config import ServiceConfig
 
 
 @dataclass
@@ -66,3 +67,9 @@ class FakeCommitter:
                 self.revision += 1
                 outcomes |= dict.fromkeys(members, self.revision)
         return [outcomes[number] for number in range(len(orders))]
+
+    def reconfigure(self, config: ServiceConfig) -> None:
+        """It opens nothing."""
+
+    def close(self) -> None:
+        """It holds nothing."""

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from include.cvmfs.check.check import check
-from include.cvmfs.commit.commit import NewTag, commit_change, read_head, store_all
+from include.cvmfs.commit.commit import NewTag, read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
@@ -25,6 +25,7 @@ from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.directory import DirectorySource
+from tests.fakes.commits import commit_change
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, master_key, public_key, signer
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from include.cvmfs.check.check import check
-from include.cvmfs.commit.commit import NewTag, commit_change, read_head, store_all
+from include.cvmfs.commit.commit import NewTag, read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalog import MARKER
@@ -28,6 +28,7 @@ from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.storage.file import FileStore
+from tests.fakes.commits import commit_change
 from tests.fakes.local import DIRECTORY
 from tests.fakes.site import FQRN, MASTER, PUBLIC_KEY, SIGNER
 from tests.servers.sshd import SshServer

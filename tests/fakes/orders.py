@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from include.cvmfs.format.keys import load_signer
-from include.gateway.service.config import AcceptedKey, Recipe, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions, Traits
 from include.storage.store import Store
@@ -19,7 +19,7 @@ Order = dict[str, Any]
 
 
 def gateway_config(order: Order) -> ServiceConfig:
-    """What an order says; with ``apart`` its commits are made in a process of their own, as in a deployment."""
+    """What an order says."""
     fqrn, keys = order["fqrn"], Path(order["keys"])
     repository = RepositoryConfig(
         lambda: store_of(order), lambda: load_signer(keys, fqrn), (AcceptedKey(KEY_ID, SECRET),)
@@ -30,7 +30,6 @@ def gateway_config(order: Order) -> ServiceConfig:
         port=order["port"],
         max_lease_time_s=order["max_lease_time_s"],
         stop_timeout_s=1,
-        recipe=Recipe(__name__, gateway_config.__name__, (order,)) if order.get("apart") else None,
     )
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from include.cvmfs.commit.commit import NewTag, SwitchStep, commit_change, read_head, store_all
+from include.cvmfs.commit.commit import NewTag, SwitchStep, read_head, store_all
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.coordination.generation import Look, look, require_unmoved
 from include.cvmfs.errors import GenerationMoved
@@ -26,9 +26,10 @@ from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.directory import DirectorySource
-from include.publishers.required_objects import Clearance, require_spared
+from include.publishers.required_objects import ChangesetCheck, require_spared
 from include.site.preparing import leave_condemned
 from include.storage.store import Store
+from tests.fakes.commits import commit_change
 
 JUDGEMENTS = 3
 _OPTIONS = PrepareOptions(mtime=1, owner=(0, 0), connections=2)
@@ -78,7 +79,7 @@ class Publisher:
     def judge(self, changeset: Changeset, tag: NewTag | None = None) -> Judged:
         """Raises PrepareAgain, CollectionRunning."""
         path, catalogs = changeset.destination, CatalogCache(self._store)
-        clearance = Clearance(self._store, catalogs, changeset)
+        clearance = ChangesetCheck(self._store, catalogs, changeset)
         catalog = Catalog.load(CatalogCache(self._store, budget=0).database(changeset.root))
         clearance.require_catalogs(catalog)
 

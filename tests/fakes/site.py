@@ -244,13 +244,11 @@ class ProcessSite(LiveSite):
         *,
         port: int | None = None,
         die_at: str = "",
-        apart: bool = False,
         patience_s: float = 60,
     ) -> Job:
         """A gateway process, ready; on the port of the one before unless told otherwise.
 
-        ``die_at``: kills itself when a commit comes by this point (``include.gateway.service.commits.points``).
-        ``apart``: its commits are made in a process of their own.
+        ``die_at``: kills itself when a commit comes by this point (``include.gateway.service.commits.queue``).
         """
         job = self.job(
             "gateway",
@@ -262,7 +260,6 @@ class ProcessSite(LiveSite):
             port=self.port if port is None else port,
             max_lease_time_s=self.max_lease_time_s,
             die_at=die_at,
-            apart=apart,
         )
         url = job.wait_for("url", timeout_s=patience_s)["url"]
         if port is None:

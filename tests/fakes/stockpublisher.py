@@ -9,6 +9,7 @@ Requests are written as the stock client writes them, byte for byte but for the 
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -24,13 +25,19 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import PARTIAL, Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.objects import compress
-from include.cvmfs.ingest.chunker import ChunkLimits, cut_marks
+from include.cvmfs.ingest.chunker import Chunker, ChunkLimits
 from include.cvmfs.revision.repository import Repository
-from include.gateway.pack import Pack, packs
 from include.gateway.protocol import authorization
+from tests.fakes.packs import Pack, packs
 
 FORM = "application/x-www-form-urlencoded"
 DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, mtime=1, linkcount=2)
+
+
+def cut_marks(data: bytes, limits: ChunkLimits | None = None) -> list[int]:
+    """Offsets at which ``data`` is cut: starts of all pieces but the first."""
+    chunker = Chunker(limits)
+    return list(itertools.accumulate(len(piece) for piece in [*chunker.feed(data), *chunker.finish()]))[:-1]
 
 
 class StockPanic(Exception):

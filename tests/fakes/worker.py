@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from include.gateway.client.client import GatewayClient
 from include.gateway.errors import PathBusy
 from include.gateway.service.clock import SystemClock
 from include.gateway.service.commits import committer
-from include.gateway.service.commits.points import OnPoint, Point, pass_by
+from include.gateway.service.commits.queue import OnPoint, Point, pass_by
 from include.gateway.service.http.server import serve
 from include.gateway.service.log import log_to
 from include.publishers.native import NativePublisher
@@ -87,8 +88,8 @@ def gateway(order: Order, say: Say) -> None:
     with Path(order["log"]).open("a") as log:
         log_to(log)
         serve(
-            gateway_config(order), clock=ShiftedClock(Path(order["clock"])), on_point=dying(order.get("die_at", "")),
-            ready=lambda url: say(url=url),
+            partial(gateway_config, order), clock=ShiftedClock(Path(order["clock"])),
+            on_point=dying(order.get("die_at", "")), ready=lambda url: say(url=url),
         )  # fmt: skip
 
 

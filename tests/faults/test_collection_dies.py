@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.collect import sweep
-from include.cvmfs.collect.record import CollectionRules
+from include.cvmfs.collect.report import CollectionRules
 from include.cvmfs.coordination.condemned import PREFIX
 from include.cvmfs.coordination.generation import TAKEOVER, CollectionPhase, look
 from include.cvmfs.errors import CollectionBusy, CollectionRunning

@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from include.cvmfs.collect import sweep
 from include.cvmfs.collect.collect import GarbageCollection
-from include.cvmfs.collect.record import CollectionRules
+from include.cvmfs.collect.report import CollectionRules
 from include.cvmfs.commit.commit import NewTag, SwitchStep, load_history, read_head
 from include.cvmfs.commit.rollback import plan_rollback, rollback
 from include.cvmfs.commit.tags import add_tag

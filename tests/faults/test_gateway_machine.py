@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from include.cvmfs.commit.commit import SwitchStep
-from include.gateway.service.commits.points import Point
+from include.gateway.service.commits.queue import Point
 from tests.faults.machine.commits import chosen
 from tests.faults.machine.ends import Ends
 from tests.faults.machine.ground import numbers

@@ -19,7 +19,7 @@ import pytest
 
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.errors import GatewayError
-from include.gateway.service.commits.points import Point
+from include.gateway.service.commits.queue import Point
 from lab.servers.weed import WeedServer
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.site import BUILD, FQRN, ProcessSite, drop
@@ -50,11 +50,11 @@ def on_weed(tmp_path: Path, reserved: Mapping[str, bytes], weed: WeedServer) -> 
     yield from made(tmp_path, reserved, storage, weed.public_url(BUCKET, prefix), weed.store(BUCKET, prefix))
 
 
-def die_and_go_on(site: ProcessSite, point: Point, *, apart: bool) -> None:
+def die_and_go_on(site: ProcessSite, point: Point) -> None:
     # The second group dies, or the second call that comes by: something was acknowledged before, most of the time.
-    dying = site.start_gateway(die_at=f"{point.value}:2", apart=apart)
+    dying = site.start_gateway(die_at=f"{point.value}:2")
     committers = psutil.Process(dying.process.pid).children()
-    assert len(committers) == apart
+    assert len(committers) == 1
     before = site.head().manifest.revision
     first = work(site, f"{BUILD}/first")
     works = [first, *(work(site, f"{BUILD}/more-{number}") for number in range(PUBLISHERS))]
@@ -75,7 +75,7 @@ def die_and_go_on(site: ProcessSite, point: Point, *, apart: bool) -> None:
     assert any(dead[one.path] for one in lost) == (point in _VISIBLE)
     assert site.reflog_is_ahead() == (point in _AHEAD)
 
-    site.start_gateway(apart=apart)
+    site.start_gateway()
     assert not site.reflog_is_ahead()
     sound(site)
     held = {lease.path for lease in works[0].client.leases()}
@@ -95,21 +95,9 @@ def die_and_go_on(site: ProcessSite, point: Point, *, apart: bool) -> None:
     site.goes_on()
 
 
-APART = {Point.TAKEN, Point.MERGED, Point.REFLOG_WRITTEN, Point.FENCED, Point.SWITCHED, Point.RECORDED}
-"""Where two processes are at work at a commit, or one knows what the other does not; elsewhere one is as good."""
-ON_FILES = [
-    pytest.param(
-        point, apart, id=f"{point.value}{', apart' if apart else ''}",
-        marks=() if apart == (point in APART) else pytest.mark.thorough,
-    )
-    for point in Point
-    for apart in (False, True)
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("point", "apart"), ON_FILES)
-def test_killed_at_any_point_it_loses_nothing_on_a_file_store(on_files: ProcessSite, point: Point, apart: bool) -> None:
-    die_and_go_on(on_files, point, apart=apart)
+@pytest.mark.parametrize("point", Point, ids=lambda point: point.value)
+def test_killed_at_any_point_it_loses_nothing_on_a_file_store(on_files: ProcessSite, point: Point) -> None:
+    die_and_go_on(on_files, point)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +111,7 @@ def test_killed_at_any_point_it_loses_nothing_on_a_file_store(on_files: ProcessS
     ids=lambda point: point.value,
 )
 def test_killed_at_the_points_around_the_switch_it_loses_nothing_on_s3(on_weed: ProcessSite, point: Point) -> None:
-    die_and_go_on(on_weed, point, apart=False)
+    die_and_go_on(on_weed, point)
 
 
 @pytest.mark.parametrize("after_forwarding", [False, True], ids=["before the switch", "switched"])
@@ -132,7 +120,7 @@ def test_when_the_process_that_commits_is_killed_alone_the_commit_is_made_once(
 ) -> None:
     assert site.gateway is not None
     site.gateway.kill()
-    gateway = site.start_gateway(apart=True)
+    gateway = site.start_gateway()
     one, before = work(site, f"{BUILD}/one"), site.head().manifest.revision
     held = behind.hold(method="PUT", path=r"/\.cvmfspublished$", after_forwarding=after_forwarding)
     with ThreadPoolExecutor(1) as publisher:

@@ -24,11 +24,10 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.objects import Compression
-from include.cvmfs.ingest.content_index import ContentIndex
+from include.cvmfs.ingest.packing import ContentIndex
 from include.cvmfs.revision.diff import diff
 from include.cvmfs.revision.get import get
-from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.trust import Trusted
+from include.cvmfs.revision.repository import Repository, Trusted
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, SECONDS, MiniRepository, sample
 

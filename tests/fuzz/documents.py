@@ -12,16 +12,16 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from include.cvmfs.collect.record import CollectionRecord, Ended
+from include.cvmfs.collect.report import CollectionRecord, Ended
 from include.cvmfs.coordination.condemned import condemned_among, key_of, read_list, records_of, store_list
 from include.cvmfs.coordination.freeze import Freeze
 from include.cvmfs.coordination.generation import (
     KEY,
     STATUS_KEY,
     CollectionPhase,
+    CollectionProgress,
+    EndedCollection,
     Generation,
-    Moment,
-    Past,
     look,
     require_unmoved,
 )
@@ -101,7 +101,7 @@ def read_provenance_document(data: bytes) -> None:
 
 
 def generations() -> list[bytes]:
-    past = (Past(3, "a" * 64, NOW - timedelta(hours=3)), Past(4, None, NOW))
+    past = (EndedCollection(3, "a" * 64, NOW - timedelta(hours=3)), EndedCollection(4, None, NOW))
     return [
         Generation(5, CollectionPhase.SWEEPING, NOW, "b" * 64, past).format(),
         Generation(5, CollectionPhase.SWEEPING, NOW, "b" * 64, past, swept=17).format(),
@@ -116,7 +116,7 @@ def read_generation(data: bytes) -> None:
     assert seen.generation is not None
     assert Generation.parse(seen.generation.format()) == seen.generation
     for began in (0, 3, 5, 9):
-        for moment in (Moment(began), Moment(began, 17)):
+        for moment in (CollectionProgress(began), CollectionProgress(began, 17)):
             seen.lists_since(moment)
             seen.running_since(moment)
     require_unmoved(store, seen.token, fqrn=FQRN)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 Damage = Sequence[tuple[int, int, int]]
 """Steps: which change, where, and with what; any numbers will do."""
-Way = Callable[[bytes, Damage, Sequence[bytes]], bytes]
+PublishRoute = Callable[[bytes, Damage, Sequence[bytes]], bytes]
 """How damage is done to an example; the last argument are other examples to splice from."""
 
 MOST_STEPS = 6

@@ -74,7 +74,7 @@ from tests.fuzz.letters import (
     read_private_key,
     read_whitelist,
 )
-from tests.fuzz.mutations import Damage, Way, in_bytes, in_json, in_rows
+from tests.fuzz.mutations import Damage, PublishRoute, in_bytes, in_json, in_rows
 from tests.fuzz.packings import _packed, _sum_headers, _zip_fields, read_archive, tars, zips
 
 
@@ -84,7 +84,7 @@ class Reader:
 
     examples: Callable[[], Sequence[bytes]]
     read: Callable[[bytes], object]
-    ways: Sequence[Way] = (in_bytes,)
+    ways: Sequence[PublishRoute] = (in_bytes,)
     errors: tuple[type[Exception], ...] = (CvmfsError,)
 
 
@@ -100,7 +100,7 @@ def attempt(name: str, example: int, way: int, damage: Damage) -> bool:
     return False
 
 
-def then(way: Way, seal: Callable[[bytes], bytes]) -> Way:
+def then(way: PublishRoute, seal: Callable[[bytes], bytes]) -> PublishRoute:
     """The damage, and after it sums and signatures made right again, so that what lies behind them is reached."""
     return lambda data, damage, others: seal(way(data, damage, others))
 

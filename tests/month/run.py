@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.plot import Series, line_plot
-from include.cvmfs.collect.record import GRACE, CollectionRules
+from include.cvmfs.collect.report import GRACE, CollectionRules
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit

@@ -11,7 +11,7 @@ from include.benchmarks.errors import HOST_UNREACHABLE
 from include.benchmarks.measure.programs import SHELL, run_program
 from include.errors import NightshiftError
 from include.publishers.server.connection import CommandResult, NodeAddress, SshConnection
-from include.publishers.server.open import address_of
+from include.publishers.server.publisher import address_of
 from include.settings.secrets import Secrets
 from include.settings.ssh import SshLogin
 

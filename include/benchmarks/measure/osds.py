@@ -25,7 +25,7 @@ from include.benchmarks.measure.hosts import BenchmarkHost, LocalHost
 from include.benchmarks.measure.loads import LoadAccess
 from include.benchmarks.measure.programs import StopSignal
 from include.benchmarks.measure.results import NS_PER_MS, ClusterSample
-from include.publishers.server.open import address_of
+from include.publishers.server.publisher import address_of
 from include.settings.benchmarks import OSD, CephServer, ClusterBlock
 from include.settings.secrets import Secrets
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -27,7 +28,14 @@ from include.benchmarks.measure.targets import FolderArea, ObjectArea
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.keys import Signer, format_public_key, generate_master, generate_repository_key
+from include.cvmfs.format.keys import (
+    Signer,
+    format_public_key,
+    generate_master,
+    generate_repository_key,
+    load_signer,
+    save_signer,
+)
 from include.cvmfs.ingest.prepare import Base, PrepareProgress, prepare
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.source import Content, Entry, EntryKind, Opener
@@ -173,12 +181,11 @@ def _gateway(subject: str, store: Store, signer: Signer) -> Iterator[GatewayClie
     stop = threading.Event()
     interval = sys.getswitchinterval()
     with tempfile.TemporaryDirectory() as state:
-        served = RepositoryConfig(lambda: store, lambda: signer, (key,))
-        config = ServiceConfig(Path(state) / "gateway.db", {FQRN: served}, port=0)
+        save_signer(Path(state), FQRN, signer)
 
         def work() -> None:
             try:
-                serve(config, ready=answers.put, stop=stop)
+                serve(partial(_served, Path(state), store, key), ready=answers.put, stop=stop)
             except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
                 answers.put(error)
 
@@ -193,3 +200,8 @@ def _gateway(subject: str, store: Store, signer: Signer) -> Iterator[GatewayClie
             stop.set()
             thread.join(START_S)
             sys.setswitchinterval(interval)
+
+
+def _served(folder: Path, store: Store, key: AcceptedKey) -> ServiceConfig:
+    served = RepositoryConfig(lambda: store, partial(load_signer, folder, FQRN), (key,))
+    return ServiceConfig(folder / "gateway.db", {FQRN: served}, port=0)

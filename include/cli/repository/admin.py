@@ -68,7 +68,7 @@ def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> N
 
 def mend_counters(fqrn: str, *, dry_run: bool, as_json: bool) -> None:
     """Give all catalogs the counters that are counted, and name each that is wrong."""
-    from include.cvmfs.check.restore import Recounter
+    from include.cvmfs.check.check_objects import Recounter
     from include.publishers.capabilities import Operation
 
     with refusing():

@@ -115,7 +115,7 @@ def refusing() -> Iterator[None]:
 def refuse(fault: Exception) -> NoReturn:
     from include.cli.main import typeable
     from include.cvmfs.errors import ObjectError
-    from include.cvmfs.revision.trust import OpenFailure, failure_of
+    from include.cvmfs.revision.repository import OpenFailure, failure_of
 
     failure = failure_of(fault)
     words = "" if failure is OpenFailure.UNKNOWN else f"[{failure}] "

@@ -215,7 +215,7 @@ def client_config(
 
     Without --stratum1 it reads from the configured replicas, in their order; without replicas from the public URL.
     """
-    from include.replicas.jobs import client_config as text_of
+    from include.replicas.look import client_config as text_of
     from include.settings.load import load
 
     if direct and (proxy or stratum1):

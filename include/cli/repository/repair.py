@@ -28,7 +28,7 @@ from include.cli.repository.write import source_at
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from include.cvmfs.collect.record import NotDue
+    from include.cvmfs.collect.report import NotDue
     from include.cvmfs.commit.repair import FileFault
     from include.cvmfs.format.keys import Signer
     from include.site.site import Site
@@ -115,7 +115,7 @@ def mend_manifest(fqrn: str, *, dry_run: bool) -> None:
 def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, as_json: bool) -> None:
     """Check, send, read back, and keep the list of damaged objects. Exits with 1 if something is still missing."""
     from include.cvmfs.check.check import CheckProgress, check
-    from include.cvmfs.check.restore import restore_objects
+    from include.cvmfs.check.check_objects import restore_objects
     from include.nightlies.records import damage
     from include.publishers.base import tree_options
 
@@ -170,7 +170,7 @@ def gc(
     as_json: AsJson = False,
 ) -> None:
     """Collect the garbage of a repository while others publish. Exit code 1: something was not deleted, or is lost."""
-    from include.cvmfs.collect.record import NotDue
+    from include.cvmfs.collect.report import NotDue
     from include.nightlies.records.damage import note_collection
     from include.site.collecting import collect, options_of
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from include.cvmfs.sources.source import TreeSource
     from include.publishers.base import Published
     from include.settings.prepare import ArtifactLimits
-    from include.site.single_changes import HandChange, HandMade
+    from include.site.single_changes import SingleChange, TreePublication
     from include.site.site import Site
 
 
@@ -77,7 +77,7 @@ def publish(
 
         now = datetime.now(UTC)
 
-        def attempt() -> HandMade:
+        def attempt() -> TreePublication:
             tree = TreeToPrepare(
                 path, source_at(source, site.settings.repository(fqrn).limits), now,
                 damaged=[found.key for found in of_repository(site.ledger, fqrn)],
@@ -294,7 +294,7 @@ def _tag(name: str | None, message: str) -> NewTag | None:
 
 
 def _made(
-    site: Site, fqrn: str, change: HandChange, tag: NewTag | None, noted: Noted, *, dry_run: bool
+    site: Site, fqrn: str, change: SingleChange, tag: NewTag | None, noted: Noted, *, dry_run: bool
 ) -> dict[str, Any]:
     """Make a change and have it noted who did, or only rehearse it; returns what to report of it."""
     if dry_run:
@@ -314,7 +314,7 @@ def _said(outcome: dict[str, Any]) -> str:
     return f"revision {outcome['revision']}, lease on {outcome['lease']} held {outcome['lease_held_s']} s"
 
 
-def _say_published(done: HandMade) -> None:
+def _say_published(done: TreePublication) -> None:
     changeset = done.changeset
     for note in changeset.notes:
         typer.echo(f"note: {note}", err=True)

@@ -17,7 +17,6 @@ from include.cvmfs.check.check_catalog import Audited, Mounted, audit, compare_c
 from include.cvmfs.check.check_objects import HEADS_AT_ONCE, NeededObjects, check_contents, check_presence
 from include.cvmfs.check.findings import Findings, Lost, Problem, Subject
 from include.cvmfs.commit.create import expiry_warning
-from include.cvmfs.commit.metadata_objects import alternative_key
 from include.cvmfs.errors import CvmfsError, FormatError, ObjectDamaged, ObjectError
 from include.cvmfs.format import database as reflogs
 from include.cvmfs.format import manifest as manifests
@@ -25,10 +24,9 @@ from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META, ObjectHash, hash_bytes
 from include.cvmfs.format.history import History
 from include.cvmfs.format.layout import Layout
-from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.format.manifest import Manifest, alternative_key
 from include.cvmfs.format.schema import Counts
-from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.trust import load_certificate
+from include.cvmfs.revision.repository import Repository, load_certificate
 from include.storage.errors import Forbidden, NotFound, StoreError
 from include.storage.file import abandoned, described
 from include.storage.store import Store

@@ -15,16 +15,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TextIO
 
-from include.cvmfs.collect.mark import RootPlan
-from include.cvmfs.collect.record import KEY as RECORD_KEY
-from include.cvmfs.collect.record import SEVENTHS, CollectionRules, Ended, NotDue, read_record
-from include.cvmfs.collect.report import CollectionReport, LostObject
-from include.cvmfs.collect.scan import ScanCache
-from include.cvmfs.collect.shards import WorkingFolder, joined
-from include.cvmfs.collect.sweep import OVERTAKEN, Claim, sweep
-from include.cvmfs.collect.switching import Named, SwitchingSide
-from include.cvmfs.collect.weigh import Marking, Weighing, next_listing, next_second, plan_roots
-from include.cvmfs.commit.metadata_objects import alternative_key
+from include.cvmfs.collect.report import KEY as RECORD_KEY
+from include.cvmfs.collect.report import (
+    SEVENTHS,
+    CollectionReport,
+    CollectionRules,
+    Ended,
+    LostObject,
+    NotDue,
+    read_record,
+)
+from include.cvmfs.collect.scan import ScanCache, WorkingFolder, joined
+from include.cvmfs.collect.sweep import OVERTAKEN, Claim, Named, SwitchingSide, sweep
+from include.cvmfs.collect.weigh import Marking, RootPlan, Weighing, next_listing, next_second, plan_roots
 from include.cvmfs.coordination import generation as generations
 from include.cvmfs.coordination.condemned import PREFIX, SHARDS, hashes_in, key_of, read_index, records_of, store_shards
 from include.cvmfs.coordination.generation import CLOCK_SKEW, ORPHAN_GRACE, CollectionPhase, CollectionStep, look
@@ -38,6 +41,7 @@ from include.cvmfs.errors import (
 )
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, HISTORY, ObjectHash
+from include.cvmfs.format.manifest import alternative_key
 from include.cvmfs.format.objects import hasher
 from include.cvmfs.revision.needed_objects import never_revisions
 from include.storage.errors import Conflict, NotFound, StoreError

@@ -1,12 +1,148 @@
-"""What one collection decided and did, with the reasons and figures that its report shows."""
+"""Rules, records and the report of collections; the records are in ``.nightshift/collections``, the collector's own."""
 
 from __future__ import annotations
 
+import re
+import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, NamedTuple, TextIO
+
+from pydantic import Field, TypeAdapter
+
+from include.cvmfs.coordination.freeze import (
+    CatalogHash,
+    Flag,
+    Instant,
+    Sha256,
+    WholeNumber,
+    format_document,
+    read_document,
+)
+from include.storage.errors import NotFound
+from include.storage.store import Store, Version
+
+CAREFUL_COLLECTIONS = 14
+TWICE = timedelta(hours=23)
+"""Careful mode deletes what was condemned before, so long ago: a day, less what a nightly schedule drifts."""
+LISTING_EVERY = timedelta(hours=20)
+GRACE = timedelta(days=3)
+SETTLE = timedelta(minutes=10)
+"""A request without an answer may still be carried out by the store; so long after it, it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionRules:
+    """``grace``: how long a revision stays after it was superseded. ``careful``: delete only what was condemned twice,
+    a day apart; None: for the first 14 collections of the repository. ``largest_loss``: the share of preserved objects
+    that may be missing since the last collection. ``accept``: the reason to go on in spite of these brakes.
+    ``all_orphans``: look for orphans everywhere, not in a seventh of the names. ``pause`` is called before each group
+    of deletions and may wait. ``wait`` waits so many seconds, for requests without an answer.
+    """
+
+    grace: timedelta = GRACE
+    careful: bool | None = None
+    largest_loss: float = 0.3
+    accept: str = ""
+    all_orphans: bool = False
+    pause: Callable[[], None] = lambda: None
+    wait: Callable[[float], None] = time.sleep
+
+    def is_careful(self, total: int) -> bool:
+        """Tell whether the next collection is; ``total``: how many there were."""
+        return total < CAREFUL_COLLECTIONS if self.careful is None else self.careful
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionOptions:
+    """One run of a collection. ``audited``: preserved objects that are read back. ``log``: the deletion log. ``force``:
+    also when nothing can be deleted yet.
+    """
+
+    holder: str
+    rules: CollectionRules
+    audited: int = 0
+    log: TextIO | None = None
+    progress: Callable[[str, int, int], None] = lambda *_: None
+    force: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotDue:
+    """Why nothing can be deleted now, and when something can at the earliest."""
+
+    reason: str
+    due: datetime
+
+
+KEY = ".nightshift/collections"
+SEVENTHS = 7
+_FORMAT = 1
+_REMEMBERED = 60
+
+
+class Ended(NamedTuple):
+    """A collection that ended. ``objects``: that were preserved; ``deleted``: objects, orphans among them."""
+
+    number: WholeNumber
+    ended: Instant
+    objects: WholeNumber
+    deleted: WholeNumber
+    orphans: WholeNumber
+    careful: Flag
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionRecord:
+    """The document.
+
+    ``total``: collections that ended. ``roots``: the revisions that the last one kept, the current one first,
+    without what a stopped commit left in the reflog for a while. ``once``: the list of what was condemned once, in
+    careful mode, and since when. ``seventh``: which part of the names is looked through for orphans next (0 to 6), and
+    when that was done last.
+    """
+
+    total: WholeNumber = 0
+    ended: tuple[Ended, ...] = ()
+    roots: tuple[CatalogHash, ...] = ()
+    once: Sha256 | None = None
+    once_since: Instant | None = None
+    seventh: Annotated[int, Field(strict=True, ge=0, lt=SEVENTHS)] = 0
+    listed: Instant | None = None
+
+    @property
+    def last(self) -> Ended | None:
+        return self.ended[-1] if self.ended else None
+
+    def with_ended(self, one: Ended) -> CollectionRecord:
+        """With one more; the same number again is the same collection, finished by another process."""
+        known = any(other.number == one.number for other in self.ended)
+        ended = (*(other for other in self.ended if other.number != one.number), one)
+        return replace(self, total=self.total + (not known), ended=ended[-_REMEMBERED:])
+
+    def format(self) -> bytes:
+        return format_document({name: getattr(self, name) for name in _FIELDS}, version=_FORMAT)
+
+    @classmethod
+    def parse(cls, data: bytes) -> CollectionRecord:
+        """Raises FormatError."""
+        return read_document(_READER, data, what="record of collections", version=_FORMAT, key=KEY, required=_FIELDS)
+
+
+_READER = TypeAdapter(CollectionRecord)
+_FIELDS = tuple(field.name for field in fields(CollectionRecord))
+
+
+def read_record(store: Store) -> tuple[CollectionRecord, Version | None]:
+    """The record, empty before the first collection. Raises FormatError, StoreError."""
+    try:
+        data, version = store.get_versioned(KEY)
+    except NotFound:
+        return CollectionRecord(), None
+    return CollectionRecord.parse(data), version
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +206,38 @@ class CollectionReport:
         """Tell whether everything was deleted that was to be, and nothing that has to stay is lost."""
         return not self.failed and not self.lost
 
+    def read_stock_output(self, lines: Sequence[str], log: TextIO | None = None) -> None:
+        """Take over what ``cvmfs_server gc -l`` printed; ``log``: gets the names of what was deleted.
+
+        Lines of an unknown form are passed over: releases differ in what they print beside these.
+        """
+        shares, done = 0, False
+        if log is not None:
+            log.write(f"# Garbage Collection started at {self.started or datetime.now(UTC):{_LOG_TIME}}\n")
+        for line in lines:
+            if found := _DELETED.match(line):
+                self.condemned += 1
+                if log is not None:
+                    log.write(f"{found[1]}\n")
+            elif _KEPT.match(line):
+                self.roots_kept += 1
+            elif _CONDEMNED.match(line):
+                self.roots_condemned += 1
+            elif found := _SHARE.match(line):
+                shares = max(shares, int(found[1]))
+            elif line.startswith(_DONE):
+                done = True
+            elif line.startswith("Warning:"):
+                self.notes.append(line)
+        if log is not None:
+            log.write(f"# Garbage Collection finished at {datetime.now(UTC):{_LOG_TIME}}\n\n")
+        self.roots_condemned = max(self.roots_condemned, shares)
+        if not self.dry_run:
+            self.deleted += self.condemned
+        if not done:
+            last = next((line for line in reversed(lines) if line.strip()), "nothing")
+            self.notes.append(f"the stock collection did not report its end; its last line: {last[:200]}")
+
     def lines(self) -> list[str]:
         """For a person, a fact a line."""
         done = f"{self.condemned} objects would be deleted" if self.dry_run else f"{self.deleted} objects deleted"
@@ -130,6 +298,11 @@ class CollectionReport:
 
 
 _SHOWN = 100
+_DELETED = re.compile(r"Sweep: ([0-9a-f]{40}(?:-[a-z0-9]+)?[A-Z]?)")
+_KEPT, _CONDEMNED = re.compile(r"Preserving Revision \d+"), re.compile(r"Sweeping Revision \d+")
+_SHARE = re.compile(r"\s+- +\d+% +(\d+) / \d+ unreferenced revisions removed")
+_DONE = "  --> done garbage collecting"
+_LOG_TIME = "%a %b %d %H:%M:%S %Y"
 
 
 def _iso(time: datetime | None) -> str | None:

@@ -14,7 +14,6 @@ from enum import Enum
 
 from include.cvmfs.commit.edit import NewRoot
 from include.cvmfs.commit.group import Change, Group, NewTag
-from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.commit.metadata_objects import (
     REFLOG_KEY,
     Records,
@@ -42,6 +41,7 @@ from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.needed_objects import Lineage
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.errors import NightshiftError
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store, Version
@@ -99,7 +99,7 @@ class _TakenOut(NightshiftError):
         self.refused = refused
 
 
-def read_head(store: Store, fqrn: str, voucher: Voucher | None = None) -> Head:
+def read_head(store: Store, fqrn: str, voucher: ManifestVerifier | None = None) -> Head:
     """Read the manifest from the writer's side of the store; a caller that signs on top of it gives a ``voucher``.
 
     Raises RepositoryError, FormatError, StoreError, and SignatureError for a manifest that ``voucher`` does not accept.
@@ -209,43 +209,6 @@ def publish(
     return Head(draft, version)
 
 
-def commit_change(
-    store: Store,
-    *,
-    fqrn: str,
-    signer: ManifestSigner,
-    lease_path: str,
-    old_root: ObjectHash,
-    new_root: ObjectHash,
-    now: int,
-    tag: NewTag | None = None,
-    voucher: Voucher | None = None,
-    catalogs: CatalogCache | None = None,
-    before_switch: Callable[[], None] = _nothing,
-    on_step: Callable[[SwitchStep], None] = _ignore,
-) -> Head:
-    """A group of one: merge the change ``old_root`` -> ``new_root`` inside ``lease_path`` and switch to the result.
-
-    Raises what stopped it: MergeError, BaseChanged, ManifestConflict, ObjectMissing, SignatureError, StoreError, or
-    what ``before_switch`` raised.
-    """
-
-    def fence(_: Sequence[int]) -> Mapping[int, Exception]:
-        try:
-            before_switch()
-        except Exception as error:  # noqa: BLE001 - raised again below
-            return {0: error}
-        return {}
-
-    [outcome] = commit_group(
-        store, [Change(lease_path, old_root, new_root, tag)],
-        fqrn=fqrn, signer=signer, now=now, voucher=voucher, catalogs=catalogs, fence=fence, on_step=on_step,
-    )  # fmt: skip
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
-
-
 def commit_group(
     store: Store,
     changes: Sequence[Change],
@@ -253,7 +216,7 @@ def commit_group(
     fqrn: str,
     signer: ManifestSigner,
     now: int,
-    voucher: Voucher | None = None,
+    voucher: ManifestVerifier | None = None,
     catalogs: CatalogCache | None = None,
     records: Records | None = None,
     lineage: Lineage | None = None,
@@ -268,7 +231,7 @@ def commit_group(
     others signed; without one only the signer's own are built upon. ``lineage``: then a change must be derived from a
     revision, and nothing may have touched its path since. What hinders all of them is the outcome of each.
     """
-    voucher, records = voucher or Voucher(signer), records or Records()
+    voucher, records = voucher or ManifestVerifier(signer), records or Records()
     cache = catalogs or CatalogCache(store)
     waiting, outcomes, conflicts = dict(enumerate(changes)), dict[int, Head | Exception](), 0
     while waiting:
@@ -316,7 +279,9 @@ def commit_group(
     return [outcomes[number] for number in range(len(changes))]
 
 
-def fence(store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: Voucher | None = None) -> Head:
+def fence(
+    store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: ManifestVerifier | None = None
+) -> Head:
     """Let no commit pass that has read anything before this call: the same revision is signed with a later time.
 
     A writer about to switch on the manifest before it meets a conflict and begins again. What a collector waits for
@@ -325,7 +290,7 @@ def fence(store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher:
     attempt = 0
     while True:
         attempt += 1
-        head = read_head(store, fqrn, voucher or Voucher(signer))
+        head = read_head(store, fqrn, voucher or ManifestVerifier(signer))
         later = max(now, head.manifest.timestamp + 1)
         try:
             return publish(store, head, replace(head.manifest, timestamp=later), signer=signer, now=now)

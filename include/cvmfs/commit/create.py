@@ -36,8 +36,7 @@ from include.cvmfs.format.manifest import Manifest, sign
 from include.cvmfs.format.whitelist import DEFAULT_VALIDITY, Whitelist, lists
 from include.cvmfs.format.whitelist import sign as sign_whitelist
 from include.cvmfs.format.whitelist import verify as verify_whitelist
-from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.trust import load_certificate
+from include.cvmfs.revision.repository import Repository, load_certificate
 from include.storage.errors import Conflict, NotFound, Unsupported
 from include.storage.store import Store, Version
 
@@ -133,9 +132,6 @@ def _listing(whitelist: Whitelist, certificates: tuple[Certificate, ...], manife
         if mark.hash not in [known.hash for known in marks]:
             marks.append(mark)
     return replace(whitelist, fingerprints=tuple(marks))
-
-
-STOCK_FOLDER = Path("/etc/cvmfs/keys")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from include.cvmfs.commit.catalog_changes import CatalogComparison, Names
+from include.cvmfs.commit.catalog_changes import CatalogComparison, Names, RowCopy, size_fault
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.commit.rowcopy import RowCopy, size_fault
 from include.cvmfs.errors import (
     BaseChanged,
     CatalogError,

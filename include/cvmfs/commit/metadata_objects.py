@@ -17,7 +17,7 @@ from include.cvmfs.errors import FormatError, HeadDamaged, ObjectDamaged, Object
 from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.hashes import HISTORY, ObjectHash, hash_bytes
 from include.cvmfs.format.history import History
-from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.format.manifest import Manifest, alternative_key
 from include.cvmfs.format.objects import compress, load
 from include.storage.errors import NotFound
 from include.storage.store import Store, Version
@@ -200,11 +200,6 @@ def require_stored(store: Store, objects: Iterable[Stored]) -> None:
         if there.size != (size or there.size or 1):
             wanted = f"{size} bytes" if size else "its content"
             raise ObjectDamaged(name.key, f"{store.url} has {there.size} bytes of it in the place of {wanted}; {_CURE}")
-
-
-def alternative_key(name: ObjectHash) -> str:
-    """Return where the object is found in a repository whose manifest has ``A yes``: beside the manifest."""
-    return f".cvmfsalt-{name.text}"
 
 
 def store_alternatives(store: Store, manifest: Manifest) -> None:

@@ -18,7 +18,6 @@ from include.cvmfs.commit.commit import (
     publish,
     read_head,
 )
-from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.commit.metadata_objects import Records, keep_checksum, store_compressed
 from include.cvmfs.errors import (
     CatalogError,
@@ -41,7 +40,7 @@ from include.cvmfs.format.layout import MetaInfo, skeleton
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.objects import load
 from include.cvmfs.format.whitelist import Whitelist
-from include.cvmfs.revision.trust import load_certificate
+from include.cvmfs.revision.repository import ManifestVerifier, load_certificate
 from include.storage.errors import Conflict, NotFound
 from include.storage.store import Store, Version
 
@@ -132,7 +131,7 @@ def _require_reflog(store: Store, manifest: Manifest) -> None:
 
 
 def empty_history(
-    store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: Voucher | None = None
+    store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: ManifestVerifier | None = None
 ) -> tuple[Head, bool]:
     """Let a new history with the current revision as its only tag take the place of one that cannot be read.
 
@@ -235,7 +234,7 @@ def _newest_meta(store: Store, reflog: Reflog) -> ObjectHash | None:
 
 
 def repair_reflog(
-    store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: Voucher | None = None
+    store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: ManifestVerifier | None = None
 ) -> tuple[Head, int]:
     """Rebuild the reflog from what the manifest leads to, and sign a manifest that names it; no revision is made.
 
@@ -264,7 +263,7 @@ def _rebuild_reflog(store: Store, manifest: Manifest, now: int) -> int:
 
 
 def repair_metadata(
-    store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: Voucher | None = None
+    store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: ManifestVerifier | None = None
 ) -> tuple[Head, bool]:
     """Store the certificate again, and an empty meta info where the repository's is lost; no revision is made.
 
@@ -290,7 +289,9 @@ def _with_metadata(store: Store, draft: Manifest, signer: ManifestSigner) -> tup
     return draft, False
 
 
-def adopt_reflog(store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: Voucher | None = None) -> bool:
+def adopt_reflog(
+    store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: ManifestVerifier | None = None
+) -> bool:
     """Sign a manifest that names the reflog which a crash left ahead of it; whether there was one. No revision is made.
 
     ``now``: Unix s. Raises ReflogError for one that lacks what the manifest names, ManifestConflict, StoreError.
@@ -309,13 +310,13 @@ def adopt_reflog(store: Store, fqrn: str, *, signer: ManifestSigner, now: int, v
 
 
 def _until_first(
-    store: Store, fqrn: str, signer: ManifestSigner, voucher: Voucher | None, attempt: Callable[[Head], T]
+    store: Store, fqrn: str, signer: ManifestSigner, voucher: ManifestVerifier | None, attempt: Callable[[Head], T]
 ) -> T:
     """Try on the current head until no other writer comes first: one who lost has left a reflog ahead of the manifest.
 
     Raises the last ManifestConflict when others keep being faster.
     """
-    voucher = voucher or Voucher(signer)
+    voucher = voucher or ManifestVerifier(signer)
     for _ in range(ATTEMPTS - 1):
         with suppress(ManifestConflict):
             return attempt(read_head(store, fqrn, voucher))

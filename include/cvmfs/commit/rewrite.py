@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from include.cvmfs.commit.commit import Head, read_head, switch
 from include.cvmfs.commit.edit import NewRoot
-from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.commit.metadata_objects import store_all
 from include.cvmfs.coordination.condemned import condemned_among
 from include.cvmfs.coordination.generation import Look, require_unmoved
@@ -23,6 +22,7 @@ from include.cvmfs.format.hashes import ObjectHash, identity
 from include.cvmfs.format.keys import Signer
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.schema import Counts
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.storage.store import Store
 
 _SENT_AT_ONCE = 64
@@ -178,7 +178,7 @@ def switch_rewritten(
     seen: Look,
     signer: Signer,
     now: int,
-    voucher: Voucher | None = None,
+    voucher: ManifestVerifier | None = None,
     before_switch: Callable[[], None] = _nothing,
 ) -> tuple[Head, Rewritten]:
     """Make a revision of what a rewriter makes of the current one; none if nothing is to be rewritten. ``now``: Unix s.
@@ -187,7 +187,7 @@ def switch_rewritten(
     ManifestConflict if another writer switched meanwhile, CollectionRunning and GenerationMoved beside a collection,
     CatalogError and ObjectError for a catalog that cannot be read; then nothing has changed for readers.
     """
-    head = read_head(store, fqrn, voucher or Voucher(signer))
+    head = read_head(store, fqrn, voucher or ManifestVerifier(signer))
     done = rewriter.tree(NestedRef("", head.manifest.root, 0), now=now)
     sender.flush()
     if not done.catalogs:

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 
-from include.cvmfs.coordination.generation import SHARDS, Look, Missed
+from include.cvmfs.coordination.generation import SHARDS, AffectedShards, Look
 from include.cvmfs.errors import CollectionRunning, FormatError, ObjectDamaged, ObjectMissing
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import DIGEST_BYTES, Algorithm, DigestSet, ObjectHash, identity
@@ -194,7 +194,9 @@ def condemned_among(
     return frozenset(found)
 
 
-def condemned_shards(store: Store, missed: Missed, identities: DigestSet | Collection[bytes]) -> tuple[int, ...]:
+def condemned_shards(
+    store: Store, missed: AffectedShards, identities: DigestSet | Collection[bytes]
+) -> tuple[int, ...]:
     """The shards that hold any of the identities, among those of a list that count. Raises as :func:`read_shard`."""
     return tuple(sorted({object_id[0] for object_id in condemned_among(store, missed.name, identities, missed.shards)}))
 

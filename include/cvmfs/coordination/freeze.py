@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -75,6 +75,16 @@ def read_document(
         raise bad(f"is not JSON: {error}") from None
 
 
+def format_document(fields: Mapping[str, Any], *, version: int) -> bytes:
+    """The document that ``read_document`` reads, as one line of JSON, keys in order; times are in UTC."""
+    document = {"format": version, **fields}
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), default=_as_text).encode() + b"\n"
+
+
+def _as_text(value: object) -> str:
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value)
+
+
 def _described(error: ValidationError) -> tuple[str, str]:
     """Return what is wrong, and with which field, if it is one."""
     fault = first_fault(error)
@@ -122,8 +132,7 @@ class Freeze:
 
     def format(self) -> bytes:
         """The document as JSON, one line."""
-        document = {
-            "format": FORMAT,
+        fields = {
             "id": self.id,
             "reason": self.reason,
             "who": self.who,
@@ -131,7 +140,7 @@ class Freeze:
             "until": None if self.until is None else _time_text(self.until),
             "thawed": None if self.thawed is None else _time_text(self.thawed),
         }
-        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+        return format_document(fields, version=FORMAT)
 
     @classmethod
     def parse(cls, data: bytes) -> Freeze:

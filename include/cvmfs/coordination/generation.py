@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
-from include.cvmfs.coordination.freeze import Instant, Sha256, read_document
+from include.cvmfs.coordination.freeze import Instant, Sha256, format_document, read_document
 from include.cvmfs.errors import FormatError, GenerationMoved
 from include.storage.errors import NotFound
 from include.storage.store import Store, Version
@@ -85,7 +85,7 @@ MOVES: dict[tuple[CollectionPhase, CollectionStep], CollectionPhase] = {
 _SINCE_A_LIST = (CollectionPhase.CONDEMNED, CollectionPhase.SWEEPING, CollectionPhase.IDLE)
 
 
-class Past(NamedTuple):
+class EndedCollection(NamedTuple):
     """A collection that ended: its list (SHA-256 in hex; None if it deleted nothing) and when."""
 
     number: CollectionNumber
@@ -94,14 +94,14 @@ class Past(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Moment:
+class CollectionProgress:
     """How far collections were: the last that had ended, and the shards that the next one had swept (0 to 256)."""
 
     completed: int = 0
     swept: int = 0
 
     @classmethod
-    def parse(cls, mark: str) -> Moment:
+    def parse(cls, mark: str) -> CollectionProgress:
         """The moment of a ``Look.mark``, or of a token, which has no shards. Raises FormatError."""
         token, _, swept = mark.partition("+")
         number, _, phase = token.partition(":")
@@ -118,7 +118,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class AffectedShards:
     """A list that a changeset may have to do with, and the shards of it that count."""
 
     name: str
@@ -138,7 +138,7 @@ class Generation:
     phase: CollectionPhase
     since: Instant
     condemned: Sha256 | None = None
-    past: tuple[Past, ...] = ()
+    past: tuple[EndedCollection, ...] = ()
     swept: Shards = 0
     collector: str | None = None
 
@@ -197,7 +197,10 @@ class Generation:
         past = self.past
         if step in {CollectionStep.END, CollectionStep.ABANDON, CollectionStep.BEGIN_ANEW}:
             deleted = self.condemned if step is CollectionStep.END else None
-            past = (*(one for one in past if now - one.ended < ORPHAN_GRACE), Past(self.number, deleted, now))
+            past = (
+                *(one for one in past if now - one.ended < ORPHAN_GRACE),
+                EndedCollection(self.number, deleted, now),
+            )
         number = self.number + (step in {CollectionStep.BEGIN, CollectionStep.BEGIN_ANEW})
         if step is CollectionStep.RENEW:
             condemned = self.condemned
@@ -206,17 +209,12 @@ class Generation:
 
     def format(self) -> bytes:
         """The document as JSON, one line."""
-        document = {
-            "format": FORMAT,
-            "number": self.number,
-            "phase": self.phase.value,
-            "since": _time_text(self.since),
-            "condemned": self.condemned,
-            "past": [[one.number, one.condemned, _time_text(one.ended)] for one in self.past],
-            **({"swept": self.swept} if self.swept else {}),
-            **({"collector": self.collector} if self.collector else {}),
-        }
-        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+        fields = asdict(self) | {"phase": self.phase.value}
+        if not self.swept:
+            del fields["swept"]
+        if not self.collector:
+            del fields["collector"]
+        return format_document(fields, version=FORMAT)
 
     @classmethod
     def parse(cls, data: bytes) -> Generation:
@@ -249,9 +247,9 @@ class Look:
         return 0 if self.generation is None else self.generation.swept
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> CollectionProgress:
         """Return what a changeset that begins now takes down."""
-        return Moment(self.completed, self.swept)
+        return CollectionProgress(self.completed, self.swept)
 
     @property
     def token(self) -> str:
@@ -260,7 +258,7 @@ class Look:
 
     @property
     def mark(self) -> str:
-        """The token and how many shards are swept, as text, for :meth:`Moment.parse`."""
+        """The token and how many shards are swept, as text, for :meth:`CollectionProgress.parse`."""
         return f"{self.token}+{self.swept}" if self.swept else self.token
 
     @property
@@ -268,7 +266,7 @@ class Look:
         """The list of what is about to be deleted: it counts as absent until the collection has ended."""
         return None if self.generation is None else self.generation.condemned
 
-    def lists_since(self, moment: Moment) -> tuple[Missed, ...] | None:
+    def lists_since(self, moment: CollectionProgress) -> tuple[AffectedShards, ...] | None:
         """The lists of the collections that ended since; None when that is unknown.
 
         Of the first of them only the shards count that were not swept at ``moment``.
@@ -282,17 +280,17 @@ class Look:
         if len(missed) != self.completed - began:
             return None
         return tuple(
-            Missed(name, range(moment.swept if number == began + 1 else 0, SHARDS))
+            AffectedShards(name, range(moment.swept if number == began + 1 else 0, SHARDS))
             for number, name in sorted(missed.items())
             if name is not None
         )
 
-    def running_since(self, moment: Moment) -> Missed | None:
+    def running_since(self, moment: CollectionProgress) -> AffectedShards | None:
         """The list that is out; only the shards count that were not swept at ``moment``. None if none of them is."""
         if self.running_list is None:
             return None
         shards = range(moment.swept if moment.completed == self.completed else 0, SHARDS)
-        return Missed(self.running_list, shards) if shards else None
+        return AffectedShards(self.running_list, shards) if shards else None
 
 
 def look(store: Store) -> Look:
@@ -357,7 +355,3 @@ def _last_collection(store: Store) -> int:
     if time is not None and (seconds := int(time.timestamp())) > 0:
         return seconds
     return int.from_bytes(str(text).encode("utf-8", "surrogatepass")[-7:])
-
-
-def _time_text(time: datetime) -> str:
-    return time.astimezone(UTC).isoformat()

@@ -173,3 +173,8 @@ class _Fields:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
+
+
+def alternative_key(name: ObjectHash) -> str:
+    """Return where the object is found in a repository whose manifest has ``A yes``: beside the manifest."""
+    return f".cvmfsalt-{name.text}"

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
 from include.cvmfs.coordination.freeze import CatalogHash, Instant, Sha256, WholeNumber, read_document
-from include.cvmfs.coordination.generation import Moment, Shards
+from include.cvmfs.coordination.generation import CollectionProgress, Shards
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
@@ -35,7 +35,7 @@ class Changeset:
 
     ``base_root`` and ``base_revision``: what the destination was derived from; ``generation``: the collection that had
     ended last when this was begun, at ``created``, and ``swept``: how many shards of its list the one that ran then had
-    swept (``generation.Moment``). ``stored`` is False after a dry run: such a changeset must not be published.
+    swept (``CollectionProgress``). ``stored`` is False after a dry run: such a changeset must not be published.
     """
 
     repository: str
@@ -59,9 +59,9 @@ class Changeset:
     swept: int = 0
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> CollectionProgress:
         """Return how far collections were when it was begun."""
-        return Moment(self.generation, self.swept)
+        return CollectionProgress(self.generation, self.swept)
 
     @property
     def files(self) -> int:

@@ -76,23 +76,6 @@ class Chunker:
             self._looked_at = self.limits.min
 
 
-def cut_marks(data: bytes, limits: ChunkLimits | None = None) -> list[int]:
-    """Offsets at which ``data`` is cut: starts of all pieces but the first."""
-    return list(_marks(data, limits or ChunkLimits()))
-
-
-def _marks(data: bytes, limits: ChunkLimits) -> Iterator[int]:
-    view = memoryview(data)
-    detector = _Detector(limits)
-    last = 0
-    while len(data) - last > limits.min:
-        end = min(len(data), last + limits.max)
-        mark = detector.first(view, last + limits.min, end)
-        last = end if mark is None else mark
-        if last < len(data):
-            yield last
-
-
 class _Detector:
     """Finds the positions whose rolling value is a cut value: within t of 0x7fffffff, or 0xffffffff."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from include.cvmfs.coordination.generation import Moment
+from include.cvmfs.coordination.generation import CollectionProgress
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.format.hashes import PARTIAL, PLAIN, Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.layout import Layout
@@ -23,10 +23,10 @@ from include.cvmfs.format.objects import Compression
 from include.cvmfs.ingest.autocatalog import Cuts, cut
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import Chunker, ChunkLimits
-from include.cvmfs.ingest.content_index import ContentIndex
-from include.cvmfs.ingest.packing import PACKED_AT_ONCE_BYTES, Packer
+from include.cvmfs.ingest.packing import PACKED_AT_ONCE_BYTES, ContentIndex, Packer
 from include.cvmfs.ingest.spool import SpecialBits, Specials, Spool, is_marker
 from include.cvmfs.ingest.tree import BuiltTree, beyond, build_tree, check_member, survey
+from include.cvmfs.ingest.upload import JournaledStore
 from include.cvmfs.sources.source import (
     AttributedSource,
     Content,
@@ -81,7 +81,7 @@ class Base:
 
     root: ObjectHash | None = None
     revision: int = 0
-    moment: Moment = field(default_factory=Moment)
+    moment: CollectionProgress = field(default_factory=CollectionProgress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ DEFAULTS = PrepareOptions()
 def prepare(
     source: TreeSource,
     *,
-    store: Store,
+    store: Store | JournaledStore,
     fqrn: str,
     destination: str,
     now: datetime,

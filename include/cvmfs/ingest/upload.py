@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
@@ -19,8 +19,7 @@ from typing import Protocol
 from include.cvmfs.coordination.generation import CHANGESET_LIFE, CLOCK_SKEW
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.hashes import DIGEST_BYTES, hash_of_key, identity
-from include.storage.kinds import StoreKind
-from include.storage.store import ObjectMeta, Store, Version
+from include.storage.store import Store
 
 FORMAT = 1
 _log = logging.getLogger(__name__)
@@ -101,54 +100,17 @@ class UploadJournal:
             self._file = None
 
 
-class JournaledStore(Store):
-    """A store that notes in a journal what it has put."""
+class JournaledStore:
+    """A store that takes objects, and notes in a journal what it has put."""
 
     def __init__(self, inner: Store, journal: UploadJournal) -> None:
-        self.url, self.counters = inner.url, inner.counters
+        self.kind, self.is_local, self.flush = inner.kind, inner.is_local, inner.flush
         self._inner = inner
         self._journal = journal
-
-    @property
-    def kind(self) -> StoreKind:
-        return self._inner.kind
 
     def put(self, key: str, data: bytes) -> None:
         self._inner.put(key, data)
         self._journal.note(key)
-
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        return self._inner.put_if_absent(key, data)
-
-    def get(self, key: str) -> bytes:
-        return self._inner.get(key)
-
-    def get_versioned(self, key: str) -> tuple[bytes, Version]:
-        return self._inner.get_versioned(key)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._inner.get_range(key, start, length)
-
-    def stream(self, key: str, *, block: int = 1 << 20) -> Iterator[bytes]:
-        return self._inner.stream(key, block=block)
-
-    def head(self, key: str) -> ObjectMeta | None:
-        return self._inner.head(key)
-
-    def replace(self, key: str, data: bytes, *, expected: Version | None) -> Version:
-        return self._inner.replace(key, data, expected=expected)
-
-    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        return self._inner.list(prefix)
-
-    def delete(self, keys: Iterable[str]) -> int:
-        return self._inner.delete(keys)
-
-    def flush(self) -> None:
-        self._inner.flush()
-
-    def child(self, prefix: str) -> Store:
-        return self._inner.child(prefix)
 
 
 def _begin(path: Path, generation: int, now: datetime) -> None:

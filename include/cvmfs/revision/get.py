@@ -53,7 +53,7 @@ class GetProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
+class DownloadResult:
     """Outcome. ``kept``: files that were there already; ``skipped``: entries that could not be made, see ``notes``."""
 
     files: int
@@ -77,7 +77,7 @@ def get(
     *,
     options: GetOptions = GetOptions(),
     progress: Callable[[GetProgress], None] = _ignore,
-) -> Got:
+) -> DownloadResult:
     """Write what is at ``path`` to ``target``: a directory's content into it, a single file as it.
 
     What else is in ``target`` stays. Raises CvmfsError when something there is in the way, above all a symlink where
@@ -113,7 +113,7 @@ class _Getting:
         self._next_report = 0.0
         self._totals = (0, 0)
 
-    def run(self) -> Got:
+    def run(self) -> DownloadResult:
         entry = self.tree.entry(self.path)
         if entry.is_directory:
             self._make_target()
@@ -137,7 +137,7 @@ class _Getting:
         self._report()
         made = self.counts
         notes = tuple(f"{why}: {', '.join(paths)}" for why, paths in sorted(self.notes.items()))
-        return Got(
+        return DownloadResult(
             made["files"], made["bytes"], made["kept"], made["directories"], made["symlinks"], made["hardlinks"],
             made["specials"], made["skipped"], notes,
         )  # fmt: skip

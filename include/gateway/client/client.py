@@ -21,11 +21,18 @@ import requests
 
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.gateway import protocol
-from include.gateway.client.administration import Administration, LeaseEvent
-from include.gateway.client.lease_renewal import Holdings, Keeper
-from include.gateway.client.transport import Call, Reply, ReplyVerdict, Transport, deadline_of, epoch_of, queue_of
+from include.gateway.client.lease_renewal import Holdings, Keeper, LeaseEvent
+from include.gateway.client.transport import (
+    Administration,
+    Call,
+    Reply,
+    ReplyVerdict,
+    Transport,
+    deadline_of,
+    epoch_of,
+    queue_of,
+)
 from include.gateway.client.values import Lease, LeaseInfo, RepositoryInfo
-from include.gateway.duration import seconds
 from include.gateway.errors import (
     LEASE_ENDING,
     CommitUnclear,
@@ -35,16 +42,7 @@ from include.gateway.errors import (
     PathBusy,
     ReplyLost,
 )
-from include.gateway.protocol import (
-    LeasePath,
-    Offer,
-    TaskName,
-    authorization,
-    checked_path,
-    lease_path,
-    overlap,
-    sign_body,
-)
+from include.gateway.protocol import LeasePath, Offer, checked_path, lease_path
 from include.settings.secrets import ConnectionSecrets
 from include.settings.urls import base_url
 
@@ -96,7 +94,7 @@ _GREETING_S, _UNANSWERED = 5.0, 1000
 
 
 class GatewayClient(Administration):
-    """One gateway, one key. May be shared between threads.
+    """A gateway and a key. May be shared between threads.
 
     Times in seconds: ``timeout_s`` for each reply, ``commit_timeout_s`` for that of a commit; ``commit_margin_s``: what
     must be left of a lease when a commit begins, or as much as its longest commit took, but never more than half of
@@ -126,11 +124,11 @@ class GatewayClient(Administration):
         self._offers: frozenset[Offer] = frozenset()
         self._unanswered: dict[tuple[LeasePath, str], str] = {}
         """By path and hostname, the number of the request for a lease whose reply was lost."""
-        self._sign_body = partial(sign_body, secret)
+        self._sign_body = partial(protocol.sign_body, secret)
         self._holdings = Holdings()
         self._transport = Transport(
             base_url,
-            lambda message: authorization(key_id, secret, message),
+            lambda message: protocol.authorization(key_id, secret, message),
             timeout_s=timeout_s,
             retries=retries,
             authorities=authorities,
@@ -200,7 +198,9 @@ class GatewayClient(Administration):
     def holder(self, repository: str, path: str) -> LeaseInfo | None:
         """The lease that overlaps ``path``, the one that lasts longest if there are several."""
         wanted = checked_path(path)
-        held = [lease for lease in self.leases() if lease.repository == repository and overlap(lease.path, wanted)]
+        held = [
+            lease for lease in self.leases() if lease.repository == repository and protocol.overlap(lease.path, wanted)
+        ]
         return max(held, key=lambda lease: lease.expires, default=None)
 
     def acquire(self, repository: str, path: str, *, hostname: str) -> Lease:
@@ -466,7 +466,7 @@ class GatewayClient(Administration):
 
     def _busy(self, reply: Reply, place: LeasePath, hostname: str) -> NoReturn:
         try:
-            remaining_s = max(0.0, seconds((reply.members or {}).get("time_remaining", 0)))
+            remaining_s = max(0.0, protocol.seconds((reply.members or {}).get("time_remaining", 0)))
         except (ValueError, TypeError):
             remaining_s = 0.0
         try:
@@ -475,7 +475,7 @@ class GatewayClient(Administration):
             holder = None
         same = holder is not None and holder.hostname == hostname and holder.key_id == self.key_id
         # a hostname may name no more than a user on a host, who may publish more than once at the same time
-        own = same and ((place, hostname) in self._unanswered or TaskName.parse(hostname) is not None)
+        own = same and ((place, hostname) in self._unanswered or protocol.TaskName.parse(hostname) is not None)
         if not same:
             self._unanswered.pop((place, hostname), None)
         by = f" by {holder.hostname!r} with key {holder.key_id} on {holder.full_path}" if holder else ""

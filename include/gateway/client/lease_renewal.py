@@ -12,9 +12,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 
-from include.gateway.client import administration
-from include.gateway.client.administration import LeaseEvent
 from include.gateway.client.values import Lease
 from include.gateway.errors import GatewayError, LeaseLost, NotOffered
 
@@ -22,10 +21,41 @@ log = logging.getLogger(__name__)
 
 ENDS_KNOWN = 4096
 RENEW_AT = 1 / 3
-"""Of its lifetime a lease is renewed: two renewals may fail before it ends."""
+"""Share of its lifetime after which a lease is renewed: two renewals may fail before it ends."""
 SHORTEST_PAUSE_S = 0.05
 MOST_RENEWALS = 30
-"""Of one lease: a holder that hangs, or outlives the task that it was, does not keep others out for ever."""
+"""Limit for a lease: a holder that hangs, or outlives the task that it was, does not keep others out for ever."""
+
+
+LOGGER = "nightshift.leases"
+
+
+class LeaseEvent(Enum):
+    """Event of a lease. All but the first two are an end: the last line of a lease is one of these."""
+
+    ACQUIRED = "lease acquired"
+    RENEWED = "lease renewed"
+    COMMITTED = "lease committed"
+    DROPPED = "lease dropped"
+    EXPIRED = "lease expired"
+    ABANDONED = "lease abandoned"
+    """It could not be given back, and ends by expiry."""
+
+
+def record(event: LeaseEvent, lease: Lease, *, held_s: float, outcome: str, trace: str | None) -> None:
+    """Write the line. ``held_s``: seconds since the lease was granted; ``trace``: the gateway's id of the call."""
+    fields: dict[str, object] = {
+        "repository": lease.repository,
+        "path": lease.path or "/",
+        "holder": lease.hostname,
+        "key": lease.key_id,
+        "held_s": round(held_s, 3),
+        "outcome": outcome,
+        **({"epoch": lease.epoch} if lease.epoch is not None else {}),
+        **({"trace": trace} if trace else {}),
+    }
+    text = " ".join(f"{name}={value!r}" for name, value in fields.items())
+    logging.getLogger(LOGGER).info("%s: %s", event.value, text, extra={"event": event.name.lower(), "fields": fields})
 
 
 @dataclass(slots=True)
@@ -65,7 +95,7 @@ class Holdings:
     def granted(self, lease: Lease, *, sent_at: float, trace: str | None) -> None:
         with self._lock:
             self._held[lease.token] = Held(lease, sent_at, sent_at, trace)
-        administration.record(LeaseEvent.ACQUIRED, lease, held_s=0.0, outcome="granted", trace=trace)
+        record(LeaseEvent.ACQUIRED, lease, held_s=0.0, outcome="granted", trace=trace)
 
     def adopted(self, lease: Lease) -> None:
         """Keep, for a while, a lease that another process took and handed over."""
@@ -119,7 +149,7 @@ class Holdings:
                 return
             held.lease, held.since_renewal, held.renewals = lease, sent_at, held.renewals + 1
             held_s, number = sent_at - held.since, held.renewals
-        administration.record(LeaseEvent.RENEWED, lease, held_s=held_s, outcome=f"renewal {number}", trace=trace)
+        record(LeaseEvent.RENEWED, lease, held_s=held_s, outcome=f"renewal {number}", trace=trace)
 
     def lost(self, lease: Lease, error: LeaseLost) -> None:
         """Keep the error of a renewal that found the lease lost."""
@@ -159,7 +189,7 @@ class Holdings:
         if held is not None:
             held_s = time.monotonic() - held.since
             ending = f"{outcome}, after {held.trouble}" if held.trouble else outcome
-            administration.record(event, held.lease, held_s=held_s, outcome=ending, trace=trace or held.trace)
+            record(event, held.lease, held_s=held_s, outcome=ending, trace=trace or held.trace)
 
     def has_ended(self, lease: Lease) -> bool:
         with self._lock:

@@ -1,20 +1,27 @@
-"""HTTP as the gateway speaks it: signed calls, time-outs, harmless repetition, and replies as errors of the tree."""
+"""HTTP as the gateway speaks it: signed calls, time-outs, harmless repetition, and replies as errors of the tree.
+
+And the calls with an administrator's key: end leases, open and close a repository, collect garbage.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypeVar
+from urllib.parse import quote
 
 import requests
 
-from include.gateway.client.values import Lease
+from include.gateway import protocol
+from include.gateway.client.values import Lease, RepositoryInfo
 from include.gateway.errors import (
     BAD_REQUEST,
     GATEWAY_FAILED,
+    NOT_SWITCHED,
     UNEXPECTED_REPLY,
     GatewayError,
     GatewayErrorKind,
@@ -25,7 +32,7 @@ from include.gateway.errors import (
     kind_of,
     redact,
 )
-from include.gateway.protocol import API, EPOCH_HEADER, EXPIRES_HEADER, TRACE_HEADER, LeasePath
+from include.gateway.protocol import API, EPOCH_HEADER, EXPIRES_HEADER, TRACE_HEADER, LeasePath, checked_path
 from include.http_calls import CallFailure, failure_of, pooled_session, repeated
 
 T = TypeVar("T")
@@ -234,3 +241,61 @@ def _hide_tokens_of_urllib3() -> None:
     """urllib3 logs every URL at DEBUG, and the protocol puts tokens into URLs."""
     for name in ("urllib3.connectionpool", "urllib3.util.retry"):
         logging.getLogger(name).addFilter(_FILTER)
+
+
+class Administration(ABC):
+    """The part of a client that needs such a key; every call raises AdminKeyNeeded for another one."""
+
+    _verdict: ReplyVerdict
+    key_id: str
+
+    @abstractmethod
+    def _send(self, call: Call) -> Reply: ...
+
+    @abstractmethod
+    def repositories(self) -> list[RepositoryInfo]: ...
+
+    def drop_by_path(self, repository: str, path: str) -> None:
+        """End every lease at and below ``path``, no matter which key holds it."""
+        place = LeasePath(repository, checked_path(path))
+        url = f"{protocol.LEASES_BY_PATH}/{place}"
+        what = f"end of all leases below {place} with key {self.key_id}"
+        call = Call("DELETE", quote(url), what, signed=(protocol.API + url).encode(), repeatable=True)
+        self._verdict.require_ok(self._send(call), what, place)
+
+    def set_enabled(self, repository: str, *, enabled: bool) -> None:
+        """Let a repository give out new leases, or not; those that are held stay as they are.
+
+        A stock gateway replies ok also where it did not do it, so the repository is checked afterwards. It forgets it
+        when it restarts: then every repository is enabled. Raises GatewayError.
+        """
+        what = f"{'enabling' if enabled else 'disabling'} {repository} with key {self.key_id}"
+        body = protocol.format_enable(enabled)
+        path = f"{protocol.REPOSITORIES}/{quote(repository)}"
+        place = LeasePath(repository, "")
+        self._verdict.require_ok(
+            self._send(Call("POST", path, what, signed=body, body=body, repeatable=True)), what, place
+        )
+        if not any(known.name == repository and known.enabled is enabled for known in self.repositories()):
+            raise NOT_SWITCHED(f"{what}: the gateway replied ok and did not do it; {NOT_SWITCHED.hint}")
+
+    def collect_garbage(
+        self, repository: str, *, timeout_s: float, revisions: int = 0, dry_run: bool = False
+    ) -> tuple[str, ...]:
+        """Let a stock gateway run ``cvmfs_server gc -f -l``, and wait for it; the lines of its output.
+
+        ``revisions``: how many before the current one stay; 0: those of the last 3 days, and the one that was current
+        then. (The call also has a time, which ``date`` of the gateway's machine refuses in the form that it is handed
+        on.) The gateway keeps commits of the repository out meanwhile, and not leases.
+
+        Raises CollectionFailed for a run that failed or was refused, whose output the gateway keeps; ReplyLost for one
+        that may be going on; NotOffered, and other GatewayErrors for one that was not begun.
+        """
+        what = f"garbage collection of {repository} with key {self.key_id}"
+        body = protocol.format_collection(repository, revisions=revisions, dry_run=dry_run)
+        reply = self._send(Call("POST", protocol.COLLECTION, what, signed=body, body=body, timeout_s=timeout_s))
+        self._verdict.require_ok(reply, what, LeasePath(repository, ""))
+        output = (reply.members or {}).get("output")
+        if not isinstance(output, str):
+            self._verdict.unexpected(reply, what)
+        return tuple(output.splitlines())

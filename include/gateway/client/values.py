@@ -14,9 +14,8 @@ from cryptography.fernet import Fernet, InvalidToken
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from include.gateway.duration import parse_time
 from include.gateway.errors import SEALED_LEASE_UNREADABLE
-from include.gateway.protocol import LeasePath
+from include.gateway.protocol import LeasePath, parse_time
 
 _USE = b"nightshift sealed lease 1"
 

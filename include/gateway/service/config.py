@@ -1,4 +1,4 @@
-"""The gateway service's configuration: where to listen, where its state is, which repositories and keys it serves."""
+"""Configuration of the gateway service: where to listen, its state, repositories, keys, and limits of a caller."""
 
 from __future__ import annotations
 
@@ -10,11 +10,96 @@ from typing import TYPE_CHECKING
 from include.errors import NightshiftError
 from include.gateway.errors import BadLeasePath
 from include.gateway.protocol import checked_path
-from include.gateway.service.limits import RateLimits
 
 if TYPE_CHECKING:
     from include.cvmfs.format.keys import Signer
     from include.storage.store import Store
+import math
+from collections import OrderedDict
+
+from include.gateway.service.requests import Malformed
+
+_CALLERS = 10_000  # buckets that are remembered; a forgotten caller begins with a full one
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``per_s`` calls a second in the long run, ``burst`` at once."""
+
+    per_s: float
+    burst: float
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimits:
+    """Generous by default: they stop what runs wild, not who works. ``refused`` counts bad signatures by address.
+
+    ``connections``: at the same time, and never more than three quarters of the process's file descriptors; ``head_s``:
+    until the head of a request has to be complete.
+    """
+
+    per_remote: Rate = Rate(4000, 8000)
+    per_key: Rate = Rate(4000, 8000)
+    refused: Rate = Rate(20, 200)
+    leases_per_key: int = 20_000
+    header_bytes: int = 32 << 10
+    connections: int = 4096
+    head_s: float = 20.0
+
+
+class Buckets:
+    """Buckets of one rate, one per caller. ``now_s``: a monotonic clock."""
+
+    def __init__(self, rate: Rate, now_s: Callable[[], float]) -> None:
+        self._rate = rate
+        self._now_s = now_s
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_s(self, caller: str) -> float:
+        """0 if the caller may go on, else in how many seconds. Takes nothing."""
+        level = self._level(caller)
+        return 0.0 if level >= 1 else (1 - level) / self._rate.per_s
+
+    def take(self, caller: str) -> None:
+        self._levels[caller] = (self._level(caller) - 1, self._now_s())
+        self._levels.move_to_end(caller)
+        if len(self._levels) > _CALLERS:
+            self._levels.popitem(last=False)
+
+    def _level(self, caller: str) -> float:
+        level, at = self._levels.get(caller, (self._rate.burst, self._now_s()))
+        return min(self._rate.burst, level + (self._now_s() - at) * self._rate.per_s)
+
+
+class Limiter:
+    """Checked at every request. ``on_limit`` is called with the name of the limit that refused one."""
+
+    def __init__(self, limits: RateLimits, now_s: Callable[[], float], on_limit: Callable[[str], None]) -> None:
+        self._remotes = Buckets(limits.per_remote, now_s)
+        self._keys = Buckets(limits.per_key, now_s)
+        self._refused = Buckets(limits.refused, now_s)
+        self._on_limit = on_limit
+
+    def request(self, remote: str) -> None:
+        """Raises Malformed (429)."""
+        self._require("remote", self._remotes, remote)
+        self._remotes.take(remote)
+        self._require("refused", self._refused, remote)
+
+    def signed(self, key_id: str) -> None:
+        """A call whose signature fits. Raises Malformed (429)."""
+        self._require("key", self._keys, key_id)
+        self._keys.take(key_id)
+
+    def refused(self, remote: str) -> None:
+        """A call whose signature does not fit."""
+        self._refused.take(remote)
+
+    def _require(self, limit: str, buckets: Buckets, caller: str) -> None:
+        wait_s = buckets.wait_s(caller)
+        if wait_s > 0:
+            self._on_limit(limit)
+            raise Malformed(429, "too many requests", headers={"Retry-After": str(math.ceil(wait_s))})
 
 
 class ConfigError(NightshiftError, ValueError):
@@ -61,22 +146,12 @@ class RepositoryConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """How another process makes the same configuration: a function by name, and what it is called with."""
-
-    module: str
-    function: str
-    arguments: tuple[object, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ServiceConfig:
     """``keys`` belong to the gateway and to no repository: with ``admin`` they may end leases, but never take one.
 
     Of the payloads of a repository, ``payloads_at_once`` are read and the others wait; one that sends nothing for the
-    idle timeout is refused. ``not_served``: other repositories of the site, and why. With a ``recipe`` commits are made
-    in a process of their own (``commits.process``), without one in threads of the service. ``certificate``: the PEM
-    file with which it speaks https. ``insecure``: it may listen on other addresses than loopback without one.
+    idle timeout is refused. ``not_served``: other repositories of the site, and why. ``certificate``: the PEM file with
+    which it speaks https. ``insecure``: it may listen on other addresses than loopback without one.
     """
 
     state: Path
@@ -93,7 +168,6 @@ class ServiceConfig:
     payloads_at_once: int = 8
     payload_idle_timeout_s: float = 60.0
     limits: RateLimits = field(default_factory=RateLimits)
-    recipe: Recipe | None = None
     not_served: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -119,3 +193,7 @@ class ServiceConfig:
 
     def all_keys(self) -> list[AcceptedKey]:
         return [*self.keys, *(key for repository in self.repositories.values() for key in repository.keys)]
+
+
+ReadConfig = Callable[[], ServiceConfig]
+"""Reads the configuration as it is now; it can be pickled, since the process that commits calls it, too."""

@@ -1,4 +1,4 @@
-"""What the service counts, for Prometheus; every service has a registry of its own."""
+"""Figures of the service, for Prometheus; every service has a registry of its own."""
 
 from __future__ import annotations
 

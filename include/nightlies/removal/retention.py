@@ -27,7 +27,7 @@ from include.publishers.required_objects import topmost
 from include.settings.errors import SettingsError
 from include.settings.model import Slot
 from include.settings.retention import Retention
-from include.site.single_changes import HandChange
+from include.site.single_changes import SingleChange
 from include.site.site import Site
 
 log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ def remove_expired(site: Site, attempt: Attempt, plan: RetentionPlan) -> Removed
     removal.judge(site.head(slot.repository).revision)
     revision = None
     if removal.going:
-        change = HandChange(common_top(removal.going), removal.apply)
+        change = SingleChange(common_top(removal.going), removal.apply)
         done = change.commit(site, slot.repository, holder=attempt.holder, now=attempt.clock())
         revision = done.revision if removal.removed and not done.unchanged else None
     absent = sorted(planned.keys() - removal.present)

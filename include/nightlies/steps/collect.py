@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from include.cvmfs.collect.record import NotDue
-from include.cvmfs.collect.report import CollectionReport
+from include.cvmfs.collect.report import CollectionReport, NotDue
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import COLLECTION_RUN_REFUSED
 from include.nightlies.records.damage import note_collection

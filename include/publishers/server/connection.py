@@ -44,7 +44,7 @@ _GRACE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """Where a node is and how one logs in there. Times in seconds; the passphrase is in no repr."""
+    """Address of a node, and the login there. Times in seconds; the passphrase is in no repr."""
 
     fqrn: str
     host: str
@@ -70,7 +70,7 @@ class CommandResult:
 
 
 class SshConnection:
-    """One connection, which several threads may use. A context manager. Every error names the node and has a hint."""
+    """A connection, which several threads may use. A context manager. Every error names the node and has a hint."""
 
     def __init__(self, address: NodeAddress) -> None:
         self.address = address
@@ -314,5 +314,5 @@ class _Refuse(paramiko.MissingHostKeyPolicy):
 
 
 def fingerprint(key: paramiko.PKey) -> str:
-    """As ``ssh-keygen -l`` prints it: type and SHA-256."""
+    """Return type and SHA-256, as ``ssh-keygen -l`` prints them."""
     return f"{key.get_name()} {key.fingerprint}"

@@ -1,4 +1,4 @@
-"""What can go wrong with a publisher node: classes that a program tells apart, in one tree, and rows for all else.
+"""Errors of a publisher node: classes that a program tells apart, in one tree, and rows for all else.
 
 PublisherError
 └── NodeError(fqrn, detail)

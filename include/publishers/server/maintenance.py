@@ -18,13 +18,12 @@ from include.cvmfs.errors import FormatError
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.history import check_tag_description, check_tag_name
 from include.cvmfs.revision.repository import Repository
-from include.publishers.capabilities import Loss, Operation, Way, require
+from include.publishers.capabilities import Loss, Operation, PublishRoute, require
 from include.publishers.errors import NotSupported
-from include.publishers.server.commands import NodeTag
+from include.publishers.server.commands import NodeTag, Verb, failure
 from include.publishers.server.connection import CommandResult, NodeAddress, SshConnection
 from include.publishers.server.errors import COMMAND_FAILED, NAME_REFUSED, NodeLost
 from include.publishers.server.node import Node, Session
-from include.publishers.server.outcomes import Verb, failure
 
 _SHORT_S = 60
 _SIGNAL = 128
@@ -67,7 +66,7 @@ kill -s TERM -- "-$(cat -- "$job.pid")" && echo ended
 
 
 class Stage(Enum):
-    """Where a job is."""
+    """Stage of a job."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -168,7 +167,7 @@ _MOST_TAGS = _MOST_LINES = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUpkeep:
-    """One repository on its node. Every method raises NodeError where a command on the node fails.
+    """A repository on its node. Every method raises NodeError where a command on the node fails.
 
     Attributes:
         fqrn: The repository's name.
@@ -179,7 +178,7 @@ class NodeUpkeep:
     """
 
     fqrn: str
-    way: Way
+    way: PublishRoute
     node: Node
     read: Callable[[], Repository]
     allow_lossy: frozenset[Loss] = frozenset()
@@ -264,7 +263,7 @@ class NodeUpkeep:
             NotSupported: The repository is published through a gateway, which collects by itself.
         """
         self.require(Operation.COLLECT, "")
-        if self.way is not Way.SERVER_LOCAL:
+        if self.way is not PublishRoute.SERVER_LOCAL:
             raise NotSupported(self.fqrn, "the node does not collect behind a gateway; use nightshift repo gc", path="")
         with self._session("collecting garbage") as session:
             command = session.commands.collect(older_than, listed=listed, dry_run=dry_run)

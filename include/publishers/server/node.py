@@ -21,10 +21,9 @@ from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import SPECIALS, Entry, EntryKind, Opener, unpack_xattrs
 from include.gateway.errors import PathBusy
 from include.publishers.errors import PublisherError
-from include.publishers.server.commands import HELD, Commands, Record, SeenNode
+from include.publishers.server.commands import HELD, Commands, Record, SeenNode, Verb, busy, failure
 from include.publishers.server.connection import KEPT_LINES, CommandResult, NodeAddress, SshConnection
 from include.publishers.server.errors import NodeBusy, NodeLost, TransactionOpen
-from include.publishers.server.outcomes import Verb, busy, failure
 from include.publishers.server.pack import NodeArchive
 
 _READ_BYTES = 1 << 20
@@ -53,8 +52,8 @@ class FirstDifference:
 
 @dataclass(frozen=True, slots=True)
 class TreeComparison:
-    """What is compared: owners, attributes and special bits only if they are kept; ``specials``: whether these have
-    to be there."""
+    """Properties to compare: owners, attributes and special bits only if they are kept. ``specials``: these have to be
+    there."""
 
     owners: bool = False
     xattrs: tuple[str, ...] = ()
@@ -236,7 +235,7 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """One on the session's path, ours until it is published; aborted if it is left open, whatever the reason."""
+        """A transaction on the session's path, ours until it is published; aborted if it is left open."""
         self.run(Verb.TRANSACTION, self.commands.transaction(self._record.path, self.node.wait_s, self._record))
         try:
             yield

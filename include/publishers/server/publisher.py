@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.edit import Edit
@@ -25,8 +27,8 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import Entry, EntryKind, checked_destination
-from include.publishers.base import PhaseTimes, Published, Released, Reserved
-from include.publishers.capabilities import Operation
+from include.publishers.base import PhaseTimes, Published, Released, Reserved, tree_options
+from include.publishers.capabilities import Loss, Operation, PublishRoute, require
 from include.publishers.errors import NotSupported
 from include.publishers.required_objects import (
     is_derived_from,
@@ -36,11 +38,15 @@ from include.publishers.required_objects import (
     occupied,
     unused,
 )
+from include.publishers.server.commands import Commands, Verb
+from include.publishers.server.connection import NodeAddress
 from include.publishers.server.errors import NOT_SEEN, SYNC_FAILED, NodeError, NodeLost, NodeUnreachable
 from include.publishers.server.maintenance import NodeUpkeep
-from include.publishers.server.node import OWNER, SLIGHT, FirstDifference, OnLease, Session, TreeComparison
-from include.publishers.server.outcomes import Verb
+from include.publishers.server.node import OWNER, SLIGHT, FirstDifference, Node, OnLease, Session, TreeComparison
 from include.publishers.server.pack import NodeArchive, Packing, member
+from include.settings.model import RepositorySettings
+from include.settings.secrets import Secrets
+from include.settings.ssh import NodeSettings, SshLogin
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +56,7 @@ _POLL_S = (0.05, 2.0)
 
 @dataclass
 class _Progress(PhaseTimes):
-    """How far a publication came, over all its attempts. ``before``: the revision that the first one found."""
+    """Progress of a publication, over all its attempts. ``before``: the revision that the first one found."""
 
     before: int | None = None
     sent: bool = False
@@ -369,3 +375,86 @@ def _skeleton(created: Sequence[str], nested: Collection[str], now: datetime) ->
             made.write(member(Entry(f"{path[1:]}/{MARKER}", EntryKind.FILE, 0o644, mtime)))
     made.write(bytes(2 * tarfile.BLOCKSIZE))
     yield made.getvalue()
+
+
+PACKED = "packed"
+"""Below the site's ``var``: trees that were prepared for a node and are not published yet."""
+
+_WAYS = {"stock": PublishRoute.SERVER_STOCK, "nightshift": PublishRoute.SERVER_OURS, "none": PublishRoute.SERVER_LOCAL}
+
+
+def packing_for(settings: RepositorySettings, repository: Repository, var: Path) -> Packing:
+    """Return what packs trees for a repository's node. Raises FormatError for an owner map that cannot be read."""
+    return Packing(
+        settings.fqrn, var / PACKED / settings.fqrn, tree_options(settings.prepare, repository), _lossless(settings)
+    )
+
+
+def open_server(
+    settings: RepositorySettings, node: NodeSettings, secrets: Secrets, var: Path, read: Callable[[], Repository]
+) -> ServerPublisher:
+    """The publisher of a repository on its node. Nothing is connected yet."""
+    way, kept = _WAYS[node.behind], settings.prepare
+    losses = frozenset(Loss(loss) for loss in settings.allow_lossy)
+    owner = kept.owner
+
+    address = address_of(settings.fqrn, node, secrets)
+    commands = Commands(
+        fqrn=settings.fqrn,
+        mount=node.mount.replace("{fqrn}", settings.fqrn),
+        spool=node.spool.replace("{fqrn}", settings.fqrn),
+        program=node.command,
+        gateway=way is not PublishRoute.SERVER_LOCAL,
+        keep_owners=node.keep_owners,
+        limit_s=node.time_limit_s,
+        owner=(owner.uid, owner.gid) if owner else None,
+        xattrs=bool(kept.xattrs),
+    )
+    return ServerPublisher(
+        fqrn=settings.fqrn,
+        way=way,
+        node=Node(address, commands, node.busy_wait_s),
+        read=read,
+        allow_lossy=losses,
+        # finding what was packed needs none of the options of packing
+        packing=Packing.finder(settings.fqrn, var / PACKED / settings.fqrn),
+        compared=TreeComparison(
+            owners=node.keep_owners,
+            xattrs=kept.xattrs,
+            mtime_ns=kept.mtime_ns,
+            special_bits=kept.special_bits == "keep",
+            specials=not (way is PublishRoute.SERVER_STOCK and Loss.SPECIALS in losses),
+        ),
+        ingest=node.install == "ingest",
+    )
+
+
+def address_of(fqrn: str, login: SshLogin, secrets: Secrets) -> NodeAddress:
+    """Return where a machine is that has the repository, and how we log in there. The passphrase is asked for when
+    needed."""
+
+    def passphrase() -> str | None:
+        return secrets.get(login.connection).password if login.connection else None
+
+    return NodeAddress(
+        fqrn=fqrn,
+        host=login.host,
+        port=login.port,
+        user=login.user,
+        known_hosts=login.known_hosts,
+        key=login.key,
+        passphrase=passphrase,
+        connect_timeout_s=login.connect_timeout_s,
+        keepalive_s=login.keepalive_s,
+    )
+
+
+def _lossless(settings: RepositorySettings) -> Callable[[Operation, str], None]:
+    assert settings.server is not None  # noqa: S101 - the settings see to it
+    losses = frozenset(Loss(loss) for loss in settings.allow_lossy)
+    asked = partial(require, _WAYS[settings.server.behind], fqrn=settings.fqrn, allow_lossy=losses)
+
+    def lossless(operation: Operation, path: str) -> None:
+        asked(operation, path=path)
+
+    return lossless

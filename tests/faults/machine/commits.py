@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from include.cvmfs.coordination.generation import look
-from include.gateway.service.commits.points import Point
+from include.gateway.service.commits.queue import Point
 from include.gateway.service.leases.lease_table import digest_of
 from tests.faults.machine.changes import Changes
 from tests.faults.machine.ground import LEASE_NS, numbers, paths, places

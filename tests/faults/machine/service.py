@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from include.gateway.protocol import authorization
-from include.gateway.service.commits.points import Point
+from include.gateway.service.commits.committer import StoreCommitter
+from include.gateway.service.commits.queue import Point
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import API, create_app
 from include.gateway.service.leases.lease_table import LeaseTable
@@ -119,7 +120,9 @@ class Service:
             keys=(ADMIN,),
         )
         self.table = LeaseTable(state, clock=clock, max_lease_time_s=LEASE_S)
-        self._app = create_app(config, table=self.table, clock=clock, on_point=self.gate)
+        committer = StoreCommitter(config, lambda _: signer(), self.table)  # here, where it can stand at any step
+        committer.start()
+        self._app = create_app(lambda: config, committer=committer, table=self.table, clock=clock, on_point=self.gate)
         self._life: AbstractAsyncContextManager[Any] = self._app.router.lifespan_context(self._app)
         loop.run(self._life.__aenter__())
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from include.cvmfs.check.check import check
-from include.cvmfs.commit.commit import commit_change, fence, read_head
+from include.cvmfs.commit.commit import fence, read_head
 from include.cvmfs.commit.edit import Edit, NewRoot
 from include.cvmfs.coordination.condemned import read_list
 from include.cvmfs.coordination.generation import look
@@ -23,6 +23,7 @@ from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.storage.options import Traits
 from tests.fakes.collector import Collector
+from tests.fakes.commits import commit_change
 from tests.fakes.local import LocalRepository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, public_key, signer

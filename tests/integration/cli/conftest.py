@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 from include.cli.repo import app
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.keys import save_master, save_signer
-from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
-from include.gateway.service.http.server import serve
+from include.gateway.service.config import AcceptedKey
 from include.storage.file import FileStore
+from tests.fakes.apart import one_repository, port_of, running_gateway
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN, MASTER, SIGNER, LiveSite
 
@@ -55,21 +55,6 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     keys = tmp_path / "keys"
     save_signer(keys, FQRN, SIGNER)
     save_master(keys, FQRN, MASTER)
-    config = ServiceConfig(
-        tmp_path / "state.db",
-        {FQRN: RepositoryConfig(lambda: store, lambda: SIGNER, (AcceptedKey(KEY_ID, SECRET),))},
-        port=0,
-    )
-    ready, stop, urls = threading.Event(), threading.Event(), []
-
-    def listening(url: str) -> None:
-        urls.append(url)
-        ready.set()
-
-    thread = threading.Thread(target=lambda: serve(config, ready=listening, stop=stop), daemon=True)
-    thread.start()
-    assert ready.wait(120)
-    site.url = urls[0]
     (tmp_path / "site.yaml").write_text(
         f"""
 ledger: "sqlite:///{tmp_path}/ledger.db"
@@ -85,11 +70,13 @@ repositories:
     gateway: gateway_test
 """
     )
-    port = urls[0].rstrip("/").rpartition(":")[2].partition("/")[0]
-    connection = {"conn_type": "http", "host": "127.0.0.1", "port": int(port), "login": KEY_ID, "password": SECRET}
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
-    monkeypatch.setenv("AIRFLOW_CONN_GATEWAY_TEST", json.dumps(connection))
-    yield Commands(site)
-    site.close()
-    stop.set()
-    thread.join(20)
+    signing = tmp_path / "signing"  # the gateway's; tests take away those of the command
+    save_signer(signing, FQRN, SIGNER)
+    read_config = partial(one_repository, tmp_path, FQRN, store, AcceptedKey(KEY_ID, SECRET), keys=signing)
+    with running_gateway(read_config) as site.url:
+        connection = {"conn_type": "http", "host": "127.0.0.1", "port": port_of(site.url)}
+        key = {"login": KEY_ID, "password": SECRET}
+        monkeypatch.setenv("AIRFLOW_CONN_GATEWAY_TEST", json.dumps({**connection, **key}))
+        yield Commands(site)
+        site.close()

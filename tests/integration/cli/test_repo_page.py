@@ -6,18 +6,17 @@ import json
 import os
 import re
 import shlex
-import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from include.cli.repo import app
-from include.cvmfs.format.keys import load_signer
-from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
-from include.gateway.service.http.server import serve
+from include.gateway.service.config import AcceptedKey
 from include.storage.file import FileStore
+from tests.fakes.apart import one_repository, port_of, running_gateway
 from tests.fakes.orders import KEY_ID, SECRET
 
 PAGE = Path(__file__).parents[3] / "docs" / "repo.md"
@@ -42,17 +41,6 @@ MASKS = (
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A configured repository that is not there yet, a gateway, and a build on disk."""
     store, keys = FileStore(tmp_path / "store" / FQRN), tmp_path / "keys"
-    repository = RepositoryConfig(lambda: store, lambda: load_signer(keys, FQRN), (AcceptedKey(KEY_ID, SECRET),))
-    config = ServiceConfig(tmp_path / "state.db", {FQRN: repository}, port=0)
-    ready, stop, urls = threading.Event(), threading.Event(), list[str]()
-
-    def listening(url: str) -> None:
-        urls.append(url)
-        ready.set()
-
-    thread = threading.Thread(target=lambda: serve(config, ready=listening, stop=stop), daemon=True)
-    thread.start()
-    assert ready.wait(120)
     (tmp_path / "site.yaml").write_text(
         f"""
 ledger: "sqlite:///{tmp_path}/ledger.db"
@@ -68,13 +56,7 @@ repositories:
     gateway: gateway_test
 """
     )
-    connection = {
-        "conn_type": "http",
-        "host": "127.0.0.1",
-        "port": int(urls[0].rstrip("/").rpartition(":")[2].partition("/")[0]),
-    }
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
-    monkeypatch.setenv("AIRFLOW_CONN_GATEWAY_TEST", json.dumps({**connection, "login": KEY_ID, "password": SECRET}))
     for version, said in (("v40r0", "first"), ("v40r1", "second")):
         (tmp_path / f"Gaudi-{version}" / "bin").mkdir(parents=True)
         (tmp_path / f"Gaudi-{version}" / "bin" / "gaudirun").write_text(f"#!/bin/sh\necho {said}\n")
@@ -84,9 +66,11 @@ repositories:
             os.utime(path, (1_790_000_000, 1_790_000_000))
     (tmp_path / "rules").write_text("/sw/*/*/bin\n")
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    stop.set()
-    thread.join(20)
+    with running_gateway(partial(one_repository, tmp_path, FQRN, store, AcceptedKey(KEY_ID, SECRET))) as url:
+        connection = {"conn_type": "http", "host": "127.0.0.1", "port": port_of(url)}
+        key = {"login": KEY_ID, "password": SECRET}
+        monkeypatch.setenv("AIRFLOW_CONN_GATEWAY_TEST", json.dumps({**connection, **key}))
+        yield tmp_path
 
 
 def masked(text: str) -> list[str]:

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from include.cli.repo import app
 from include.cvmfs.check.check import check
 from include.cvmfs.check.findings import Subject
-from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.trust import OpenFailure, failure_of
+from include.cvmfs.revision.repository import OpenFailure, Repository, failure_of
 from include.storage.file import FileStore
 from tests.fakes import minirepo
 from tests.fakes.minirepo import FQRN, MiniRepository, public_key, sample

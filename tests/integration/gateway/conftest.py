@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from include.gateway.client.client import GatewayClient
 from include.gateway.service.clock import Clock
-from include.gateway.service.commits.points import OnPoint, pass_by
+from include.gateway.service.commits.queue import OnPoint, pass_by
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.gateway.service.http.serving import ReadConfig
@@ -56,15 +57,17 @@ def service_config(folder: Path, **changes: object) -> ServiceConfig:
 class RunningGateway:
     """A service that runs until ``stop``."""
 
-    config: ServiceConfig
+    read_config: ReadConfig
     committer: FakeCommitter | None
     clock: Clock | None = None
     on_point: OnPoint = pass_by
-    read_config: ReadConfig | None = None
     url: str = ""
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _clients: list[GatewayClient] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.config = self.read_config()
 
     def start(self) -> RunningGateway:
         ready = threading.Event()
@@ -75,8 +78,8 @@ class RunningGateway:
 
         def run() -> None:
             serve(
-                self.config, committer=self.committer, clock=self.clock, ready=listening, stop=self._stop,
-                on_point=self.on_point, read_config=self.read_config,
+                self.read_config, committer=self.committer, clock=self.clock, ready=listening, stop=self._stop,
+                on_point=self.on_point,
             )  # fmt: skip
 
         self._thread = threading.Thread(target=run, daemon=True)
@@ -117,9 +120,9 @@ def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
         real: bool = False,
         **changes: object,
     ) -> RunningGateway:
-        config = service_config(folder or tmp_path, **changes)
+        read_config = read_config or partial(service_config, folder or tmp_path, **changes)
         fake = None if real else committer or FakeCommitter()
-        running.append(RunningGateway(config, fake, clock, on_point, read_config).start())
+        running.append(RunningGateway(read_config, fake, clock, on_point).start())
         return running[-1]
 
     yield start
@@ -133,8 +136,8 @@ def start_module_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     running: list[RunningGateway] = []
 
     def start(**changes: object) -> RunningGateway:
-        config = service_config(tmp_path_factory.mktemp("gateway"), **changes)
-        running.append(RunningGateway(config, FakeCommitter()).start())
+        read_config = partial(service_config, tmp_path_factory.mktemp("gateway"), **changes)
+        running.append(RunningGateway(read_config, FakeCommitter()).start())
         return running[-1]
 
     yield start

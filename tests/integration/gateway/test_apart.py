@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,10 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.client.client import GatewayClient
 from include.gateway.errors import GatewayError
 from include.gateway.protocol import authorization
-from include.gateway.service import store_checks
+from include.gateway.service import freezes
 from include.gateway.service.commits import process as apart
-from include.gateway.service.commits.points import Point
-from tests.fakes.apart import ADMIN, KEY, change, committers, create, served, served_with_keys_here
+from include.gateway.service.commits.queue import Point
+from tests.fakes.apart import ADMIN, KEY, change, committers, create, served, served_of_file, served_with_keys_here
 from tests.integration.gateway.conftest import RunningGateway
 
 GOES, STAYS = "goes.example.org", "stays.example.org"
@@ -32,8 +34,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     running: list[RunningGateway] = []
 
     def start(stores: dict[str, str], **more: object) -> RunningGateway:
-        config = served(str(tmp_path), stores)
-        running.append(RunningGateway(config, None, **more).start())  # type: ignore[arg-type]
+        (tmp_path / "stores.json").write_text(json.dumps(stores))
+        running.append(RunningGateway(partial(served_of_file, str(tmp_path)), None, **more).start())  # type: ignore[arg-type]
         return running[-1]
 
     yield start
@@ -71,11 +73,12 @@ def test_a_repository_is_taken_out_during_its_commit_and_nothing_else_stops(
 ) -> None:
     stores = {name: create(tmp_path, name) for name in (GOES, STAYS)}
     hold = Hold(Point.MERGED)
-    gateway = start(stores, on_point=hold, read_config=lambda: served(str(tmp_path), {STAYS: stores[STAYS]}))
+    gateway = start(stores, on_point=hold)
     client = gateway.client(KEY.id)
     under_way: Future[int] = beside.submit(publish, gateway, client, GOES, "/a")
     assert hold.reached.wait(30)
     try:
+        (tmp_path / "stores.json").write_text(json.dumps({STAYS: stores[STAYS]}))
         signed = {"Authorization": authorization(ADMIN.id, ADMIN.secret, b"")}
         reply = requests.post(f"{gateway.url}/api/v1/reload", headers=signed, timeout=20).json()
     finally:
@@ -87,7 +90,8 @@ def test_a_repository_is_taken_out_during_its_commit_and_nothing_else_stops(
 
 def test_the_process_that_commits_reads_no_signing_key(tmp_path: Path) -> None:
     stores = {STAYS: create(tmp_path, STAYS)}
-    gateway = RunningGateway(served_with_keys_here(str(tmp_path), stores, os.getpid()), None).start()
+    read_config = partial(served_with_keys_here, str(tmp_path), stores, os.getpid())
+    gateway = RunningGateway(read_config, None).start()
     try:
         assert publish(gateway, gateway.client(KEY.id), STAYS, "/a") == 1
         [committer] = committers()
@@ -112,7 +116,7 @@ def test_a_silent_store_delays_no_other_repository(
     tmp_path: Path, start: Start, beside: ThreadPoolExecutor, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apart, "OPENING_S", 0.05)
-    monkeypatch.setattr(store_checks, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(freezes, "PATIENCE_S", 0.05)
     stores = {name: create(tmp_path, name) for name in ("sick.example.org", STAYS)}
     stores["sick.example.org"] = url_of(silent)
     gateway = start(stores)
@@ -138,10 +142,10 @@ def test_the_process_ends_with_the_service_even_while_it_waits_for_a_store(
     tmp_path: Path, silent: socket.socket
 ) -> None:
     create(tmp_path, "sick.example.org")
-    config = served(str(tmp_path), {"sick.example.org": url_of(silent)})
-    process = apart._Process(apart.Signers(config.repositories))
+    read_config = partial(served, str(tmp_path), {"sick.example.org": url_of(silent)})
+    process = apart._Process(apart.Signers(read_config().repositories))
     try:
-        process.send("start", config.recipe, {}, 600.0)
+        process.send("start", read_config, {}, 600.0)
         silent.accept()
         with socket.socket(fileno=os.dup(process._connection.fileno())) as connection:
             connection.shutdown(socket.SHUT_RDWR)

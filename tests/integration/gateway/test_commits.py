@@ -12,7 +12,7 @@ from include.cvmfs import errors as cvmfs
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient
-from include.gateway.service.commits.points import Point
+from include.gateway.service.commits.queue import Point
 from include.gateway.service.leases.lease_table import LeaseGone
 from include.storage.errors import Unavailable
 from tests.fakes.gateway_service import FakeCommitter, ManualClock

@@ -17,8 +17,8 @@ import requests
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client import lease_renewal
-from include.gateway.client.administration import LOGGER
 from include.gateway.client.client import GatewayClient
+from include.gateway.client.lease_renewal import LOGGER
 from include.gateway.client.values import Lease
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.refused import refused

@@ -207,7 +207,7 @@ def test_a_key_is_tried_by_a_call_that_changes_nothing(start_gateway: StartGatew
 
 
 def test_who_hung_up_meanwhile_is_given_no_lease(tmp_path: Path) -> None:
-    app = create_app(service_config(tmp_path), committer=FakeCommitter())
+    app = create_app(lambda: service_config(tmp_path), committer=FakeCommitter())
     body = json.dumps({"path": f"{REPOSITORY}/a", "api_version": "2", "hostname": "h"}).encode()
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",

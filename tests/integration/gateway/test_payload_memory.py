@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from include.cvmfs.format.hashes import ObjectHash
-from include.gateway.pack import PackHeader, PackObject
 from include.gateway.protocol import authorization
+from include.gateway.service.commits.intake import PackHeader, PackObject
 from include.storage.file import FileStore
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN, ProcessSite

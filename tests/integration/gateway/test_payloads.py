@@ -20,10 +20,10 @@ import pytest
 from include.cvmfs.coordination import generation
 from include.cvmfs.coordination.generation import CollectionPhase, Generation
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
-from include.gateway.pack import MAX_HEADER_BYTES, Pack
 from include.gateway.protocol import authorization
 from include.gateway.service.clock import SystemClock
 from include.gateway.service.commits import intake as intakes
+from include.gateway.service.commits.intake import MAX_HEADER_BYTES
 from include.gateway.service.config import AcceptedKey, RepositoryConfig
 from include.gateway.service.leases.lease_rows import Received
 from include.gateway.service.leases.lease_table import LeaseTable, digest_of
@@ -32,6 +32,7 @@ from include.storage.file import FileStore
 from include.storage.store import Store
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.packs import Pack
 from tests.fakes.stockpublisher import FORM, StockWire, payload_message
 from tests.integration.gateway.conftest import RunningGateway, _never
 

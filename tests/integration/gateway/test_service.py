@@ -8,29 +8,31 @@ import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
-from include.cvmfs.commit.commit import REFLOG_KEY, SwitchStep, commit_change, read_head
+from include.cvmfs.commit.commit import REFLOG_KEY, SwitchStep, read_head
 from include.cvmfs.commit.create import create_repository
-from include.cvmfs.format.keys import format_public_key
+from include.cvmfs.format.keys import format_public_key, load_signer, save_signer
 from include.cvmfs.revision.repository import Repository
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient, open_gateway
 from include.gateway.errors import GatewayUnreachable
 from include.gateway.protocol import authorization, body_signature_fits, sign_body
-from include.gateway.service.commits.points import Point
-from include.gateway.service.config import AcceptedKey, ConfigError, RepositoryConfig, ServiceConfig
+from include.gateway.service.commits.committer import StoreCommitter
+from include.gateway.service.commits.queue import Point
+from include.gateway.service.config import AcceptedKey, ConfigError, Rate, RateLimits, RepositoryConfig, ServiceConfig
 from include.gateway.service.http import serving
-from include.gateway.service.http.server import create_app, serve
-from include.gateway.service.limits import Rate, RateLimits
+from include.gateway.service.http.server import serve
 from include.gateway.service.requests import Refused
 from include.settings.secrets import ConnectionSecrets
 from include.storage.open import open_store
 from tests.fakes.certificates import Authority
+from tests.fakes.commits import commit_change
 from tests.fakes.gateway_service import ManualClock
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
@@ -255,8 +257,8 @@ def test_ten_thousand_leases_are_held_at_once_and_listed(tmp_path: Path) -> None
 class Changing:
     """A configuration that is read again."""
 
-    def __init__(self, folder: Path) -> None:
-        self.now: ServiceConfig | Exception = service_config(folder)
+    def __init__(self, folder: Path, **changes: object) -> None:
+        self.now: ServiceConfig | Exception = service_config(folder, **changes)
 
     def __call__(self) -> ServiceConfig:
         if isinstance(self.now, Exception):
@@ -267,8 +269,8 @@ class Changing:
 def test_repositories_that_are_not_served_are_logged_at_the_start_and_when_read_again(
     start_gateway: StartGateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = Changing(tmp_path)
-    http = Http(start_gateway(read_config=source, not_served={"away.example.org": "no gateway key"}))
+    source = Changing(tmp_path, not_served={"away.example.org": "no gateway key"})
+    http = Http(start_gateway(read_config=source))
     source.now = replace(service_config(tmp_path), not_served={"gone.example.org": "elsewhere"})
     http("POST", "/api/v1/reload", signs=b"", key=ADMIN)
     fields = [record.__dict__["fields"] for record in caplog.records if record.message == "repository not served"]
@@ -307,7 +309,7 @@ def test_keys_and_repositories_are_read_again_and_bad_ones_refused(start_gateway
 
 def test_every_point_is_passed_in_order(start_gateway: StartGateway, tmp_path: Path) -> None:
     passed: list[Point] = []
-    world = World(tmp_path / "store")
+    world = World(tmp_path)
     gateway = start_gateway(real=True, on_point=passed.append, repositories={FQRN: world.config})
     world.publish(gateway.client(), "/a")
     assert passed == list(Point)
@@ -317,9 +319,11 @@ class World:
     """A repository in a folder, and its configuration: all that a gateway needs to be started anywhere."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = open_store(folder.as_uri())
+        self.store = open_store((folder / "store").as_uri())
         create_repository(self.store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC))
-        self.config = RepositoryConfig(lambda: self.store, lambda: SIGNER, (AcceptedKey(KEY, SECRET),))
+        save_signer(folder / "keys", FQRN, SIGNER)
+        signer = partial(load_signer, folder / "keys", FQRN)
+        self.config = RepositoryConfig(partial(open_store, self.store.url), signer, (AcceptedKey(KEY, SECRET),))
 
     def publish(self, client: GatewayClient, path: str) -> int:
         with client.lease(FQRN, path, hostname="h") as lease:
@@ -332,7 +336,7 @@ class World:
 
 
 def test_a_gateway_started_elsewhere_loses_nothing_but_leases(start_gateway: StartGateway, tmp_path: Path) -> None:
-    world = World(tmp_path / "store")
+    world = World(tmp_path)
     first = start_gateway(real=True, folder=tmp_path / "here", repositories={FQRN: world.config})
     client = first.client()
     base = change(world.store, "/old")
@@ -355,7 +359,7 @@ def test_a_gateway_started_elsewhere_loses_nothing_but_leases(start_gateway: Sta
 def test_two_gateways_on_a_store_that_keeps_conditions_lose_nothing(
     start_gateway: StartGateway, tmp_path: Path
 ) -> None:
-    world = World(tmp_path / "store")
+    world = World(tmp_path)
     clients = [
         start_gateway(real=True, folder=tmp_path / name, repositories={FQRN: world.config}).client()
         for name in ("one", "two")
@@ -378,7 +382,7 @@ def test_two_gateways_on_a_store_that_keeps_conditions_lose_nothing(
 
 
 def test_a_reflog_that_a_crash_left_ahead_is_taken_over_when_the_service_starts(tmp_path: Path) -> None:
-    world = World(tmp_path / "store")
+    world = World(tmp_path)
 
     def die(step: SwitchStep) -> None:
         if step is SwitchStep.REFLOG_WRITTEN:
@@ -391,9 +395,10 @@ def test_a_reflog_that_a_crash_left_ahead_is_taken_over_when_the_service_starts(
             now=int(time.time()), on_step=die,
         )  # fmt: skip
     assert not reflog_matches(world)
-    app = create_app(service_config(tmp_path / "state", repositories={FQRN: world.config}))
+    committer = StoreCommitter(service_config(tmp_path, repositories={FQRN: world.config}), lambda _: SIGNER)
+    committer.start()
     assert reflog_matches(world)
-    app.state.serving.table.close()
+    committer.close()
 
 
 def reflog_matches(world: World) -> bool:
@@ -406,10 +411,10 @@ def reflog_matches(world: World) -> bool:
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "gateway.example.org"])
 def test_other_addresses_than_loopback_are_refused_without_the_switch(tmp_path: Path, host: str) -> None:
     with refused(ConfigError) as caught:
-        serve(service_config(tmp_path, host=host))
+        serve(partial(service_config, tmp_path, host=host))
     assert "gateway.insecure" in str(caught.value)
     with refused(ConfigError) as caught:
-        serve(service_config(tmp_path, host="192.0.2.1", insecure=True))  # an address of no machine
+        serve(partial(service_config, tmp_path, host="192.0.2.1", insecure=True))  # an address of no machine
     assert "gateway.insecure" not in str(caught.value)
 
 
@@ -429,9 +434,9 @@ def test_it_speaks_https_with_a_certificate_to_those_who_trust_its_authority(
         client.acquire(REPOSITORY, "/b", hostname="h")
     assert "TLS" in str(caught.value)
     with refused(ConfigError) as caught:  # an address of no machine: with a certificate no switch is asked for
-        serve(service_config(tmp_path, host="192.0.2.1", **pair))
+        serve(partial(service_config, tmp_path, host="192.0.2.1", **pair))
     assert "gateway.insecure" not in str(caught.value)
     (tmp_path / "server.key").write_text("none")
     with refused(ConfigError) as caught:
-        serve(service_config(tmp_path, **pair))
+        serve(partial(service_config, tmp_path, **pair))
     assert files.certificate in str(caught.value)

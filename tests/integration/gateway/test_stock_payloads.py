@@ -16,11 +16,12 @@ import pytest
 
 from include.cvmfs.errors import MergeError, ObjectMissing, TagError
 from include.cvmfs.format.hashes import hash_bytes
-from include.gateway.pack import Pack, PackHeader, PackReader
 from include.gateway.protocol import authorization
+from include.gateway.service.commits.intake import PackHeader, PackReader
 from include.gateway.service.config import RepositoryConfig
 from tests.fakes.gateway_service import FakeCommitter
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.packs import Pack
 from tests.fakes.stockpublisher import StockWire
 from tests.integration.gateway.conftest import RunningGateway, _never
 from tests.integration.gateway.test_stock_client import (

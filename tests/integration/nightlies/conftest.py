@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ import pytest
 from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.commit.commit import fence
 from include.cvmfs.commit.create import create_repository
+from include.cvmfs.format.keys import save_signer
 from include.gateway.client.client import GatewayClient
-from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
-from include.gateway.service.http.server import serve
+from include.gateway.service.config import AcceptedKey
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.publication import Publication
 from include.nightlies.steps.errors import GateClosed, ReserveFailed
@@ -34,6 +34,7 @@ from include.site.site import Site
 from include.storage.file import FileStore
 from include.storage.store import Store
 from lab.servers.weed import WeedServer
+from tests.fakes.apart import one_repository, port_of, running_gateway
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.collector import Collector
@@ -171,32 +172,22 @@ def nights(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     store = place.store.child(FQRN)
     create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=now())
     (tmp_path / "repository.pub").write_bytes(PUBLIC_KEY)
-    repository = RepositoryConfig(lambda: store, lambda: SIGNER, (KEY,))
-    config = ServiceConfig(tmp_path / "gateway.db", {FQRN: repository}, port=0, max_lease_time_s=30)
-    ready, stop, urls = threading.Event(), threading.Event(), list[str]()
-
-    def listening(url: str) -> None:
-        urls.append(url)
-        ready.set()
-
-    thread = threading.Thread(target=lambda: serve(config, ready=listening, stop=stop), daemon=True)
-    thread.start()
-    assert ready.wait(120), "the gateway did not start"
-    port = int(urls[0].rpartition(":")[2].partition("/")[0])
+    save_signer(tmp_path / "signing", FQRN, SIGNER)
     file = tmp_path / "site.yaml"
     file.write_text(_SITE.format(folder=tmp_path, store=place.settings, public_url=place.public_url, fqrn=FQRN))
-    environment = {
-        "NIGHTSHIFT_CONFIG": str(file),
-        "AIRFLOW_CONN_STORE": _connection("object_store", OWNER.access_key, OWNER.secret_key),
-        "AIRFLOW_CONN_GATEWAY": _connection("cvmfs_gateway", KEY.id, KEY.secret, host="127.0.0.1", port=port),
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    site = Site(load(), EnvSecrets())
-    yield Nights(site, environment)
-    site.ledger.dispose()
-    stop.set()
-    thread.join(20)
+    keys = tmp_path / "signing"
+    with running_gateway(partial(one_repository, tmp_path, FQRN, store, KEY, keys=keys, max_lease_time_s=30)) as url:
+        where = {"host": "127.0.0.1", "port": port_of(url)}
+        environment = {
+            "NIGHTSHIFT_CONFIG": str(file),
+            "AIRFLOW_CONN_STORE": _connection("object_store", OWNER.access_key, OWNER.secret_key),
+            "AIRFLOW_CONN_GATEWAY": _connection("cvmfs_gateway", KEY.id, KEY.secret, **where),
+        }
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        site = Site(load(), EnvSecrets())
+        yield Nights(site, environment)
+        site.ledger.dispose()
 
 
 def _connection(kind: str, login: str, password: str, **more: object) -> str:

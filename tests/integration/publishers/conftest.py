@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
-from include.gateway.service.http.server import serve
+from include.cvmfs.format.keys import save_signer
+from include.gateway.service.config import AcceptedKey
 from include.storage.file import FileStore
 from include.storage.store import Store
+from tests.fakes.apart import one_repository, running_gateway
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN, SIGNER, LiveSite
 from tests.fakes.stocksite import StockSite
@@ -23,31 +25,18 @@ class ThreadSite(LiveSite):
     """A site whose gateway is a thread."""
 
     max_lease_time_s: float = 30.0
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    _running: ExitStack = field(default_factory=ExitStack)
 
     def start(self) -> None:
-        repository = RepositoryConfig(lambda: self.store, lambda: SIGNER, (AcceptedKey(KEY_ID, SECRET),))
-        config = ServiceConfig(
-            self.folder / "state.db", {FQRN: repository}, port=0, max_lease_time_s=self.max_lease_time_s
-        )
-        ready, self._stop = threading.Event(), threading.Event()
-
-        def listening(url: str) -> None:
-            self.url = url
-            ready.set()
-
-        self._thread = threading.Thread(
-            target=lambda: serve(config, ready=listening, stop=self._stop), daemon=True, name="gateway"
-        )
-        self._thread.start()
-        assert ready.wait(120), "the gateway did not start"
+        if not (self.folder / "keys").exists():
+            save_signer(self.folder / "keys", FQRN, SIGNER)
+        key, lease_s = AcceptedKey(KEY_ID, SECRET), self.max_lease_time_s
+        read_config = partial(one_repository, self.folder, FQRN, self.store, key, max_lease_time_s=lease_s)
+        self.url = self._running.enter_context(running_gateway(read_config))
 
     def stop(self) -> None:
         self.close()
-        self._stop.set()
-        assert self._thread is not None
-        self._thread.join(20)
+        self._running.close()
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from include.cvmfs.collect.collect import GarbageCollection
-from include.cvmfs.collect.record import CollectionRules
-from include.cvmfs.collect.switching import SwitchingSide
+from include.cvmfs.collect.report import CollectionRules
+from include.cvmfs.collect.sweep import SwitchingSide
 from include.cvmfs.commit.commit import MANIFEST_KEY
-from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.commit.rollback import plan_rollback, rollback
 from include.cvmfs.commit.tags import add_tag
 from include.cvmfs.coordination.generation import look
@@ -21,6 +20,7 @@ from include.cvmfs.format.objects import compress
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.needed_objects import known_objects
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.directory import DirectorySource
 from include.site.preparing import leave_condemned
@@ -38,7 +38,7 @@ OBJECT = hash_bytes(compress(SHARED["lib/shared.so"]))
 
 
 def collection(site: ThreadSite, pause: Callable[[], None] = lambda: None) -> GarbageCollection:
-    side = SwitchingSide(site.store, FQRN, SIGNER, Voucher(SIGNER, lambda: [PUBLIC_KEY]))
+    side = SwitchingSide(site.store, FQRN, SIGNER, ManifestVerifier(SIGNER, lambda: [PUBLIC_KEY]))
     rules = CollectionRules(timedelta(), careful=False, pause=pause)
     return GarbageCollection(site.store, side, folder=site.folder / "collections", rules=rules)
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.commit.commit import NewTag, commit_change, read_head
+from include.cvmfs.commit.commit import NewTag, read_head
 from include.cvmfs.commit.create import create_repository
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.storage.file import FileStore
+from tests.fakes.commits import commit_change
 from tests.fakes.replica import Replica, replica
 from tests.fakes.site import FQRN, MASTER, PUBLIC_KEY, SIGNER
 

@@ -17,8 +17,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from include.publishers.server.connection import SshConnection
 from include.publishers.server.errors import COMMAND_FAILED, NodeLost, NodeUnreachable
 from include.publishers.server.maintenance import DetachedJob, JobLook, Stage
-from include.replicas.jobs import job_on
-from include.replicas.look import looks_of
+from include.replicas.look import job_on, looks_of
 from include.replicas.states import ReplicaState
 from include.settings.errors import SettingsError
 from include.site.site import Site

@@ -19,8 +19,8 @@ from include.cvmfs.commit.create import create_repository
 from include.nightlies.steps.care import check_replicas
 from include.nightlies.steps.errors import NotWell
 from include.replicas import look
-from include.replicas.look import before_collection, look_at_replicas, looks_of, record
-from include.replicas.states import CollectionTurn, ReplicaLook, ReplicaState
+from include.replicas.look import look_at_replicas, looks_of, record, rules_of
+from include.replicas.states import CollectionDecision, CollectionTurn, ReplicaLook, ReplicaState, wait_for_replicas
 from include.storage.file import FileStore
 from tests.fakes.attempts import attempt
 from tests.fakes.replica import Answer
@@ -185,15 +185,21 @@ def test_the_ledger_keeps_the_newest_look_at_each(copies: Copies) -> None:
     assert looks_of(copies.site.ledger, "other.example.org") == []
 
 
+def before_collection(copies: Copies, now: datetime) -> CollectionDecision:
+    looks = look_at_replicas(copies.site, FQRN, now)
+    record(copies.site.ledger, looks)
+    return wait_for_replicas(looks, rules_of(copies.site, FQRN), now)
+
+
 def test_a_collection_waits_for_a_snapshot_and_goes_on_after_its_limit(copies: Copies) -> None:
     now = datetime.now(UTC)
-    assert before_collection(copies.site, FQRN, now).turn is CollectionTurn.GO_ON
+    assert before_collection(copies, now).turn is CollectionTurn.GO_ON
     copies.one.marker.touch()
-    waits = before_collection(copies.site, FQRN, now)
+    waits = before_collection(copies, now)
     assert waits.turn is CollectionTurn.WAIT
     began = now.timestamp() - 5 * 3600
     os.utime(copies.one.marker, (began, began))
-    later = before_collection(copies.site, FQRN, now)
+    later = before_collection(copies, now)
     assert (later.turn, later.without) == (CollectionTurn.GO_ON_WITHOUT, ("s1",))
     assert looks_of(copies.site.ledger, FQRN)[0].state is ReplicaState.SNAPSHOT
 

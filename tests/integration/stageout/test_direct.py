@@ -34,7 +34,7 @@ from include.stageout.passes import COMPONENTS, note_passes, run_pass
 from include.stageout.status import TransferFilter, TransferStatus, list_transfers
 from operators import fts as operators
 from operators.fts import FtsTransferOperator
-from operators.lease import Killed, WaitedTooLong
+from operators.lease_task import Killed, WaitedTooLong
 from sensors.fts import FtsJobSensor
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.ledgers import from_a_template

@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, fence, publish, read_head
-from include.cvmfs.commit.metadata_objects import alternative_key
 from include.cvmfs.commit.repair import adopt_reflog, repair_reflog
 from include.cvmfs.commit.rollback import plan_rollback, rollback
 from include.cvmfs.commit.tags import add_tag, remove_tags
 from include.cvmfs.errors import ObjectDamaged
-from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.format.manifest import Manifest, alternative_key
 from include.cvmfs.revision.repository import Repository
 from tests.fakes.local import DIRECTORY, LocalRepository
 from tests.fakes.memorystore import MemoryStore

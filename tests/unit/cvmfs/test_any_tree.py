@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.commit.commit import commit_change, read_head, store_all
+from include.cvmfs.commit.commit import read_head, store_all
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
@@ -25,6 +25,7 @@ from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.source import TreeSource
 from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import packed
+from tests.fakes.commits import commit_change
 from tests.fakes.local import CHUNKS, ODD_TREES, LocalRepository, make_folder, read_folder
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, signer

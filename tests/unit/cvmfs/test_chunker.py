@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
-from include.cvmfs.ingest.chunker import Chunker, ChunkLimits, cut_marks
+from include.cvmfs.ingest.chunker import Chunker, ChunkLimits
 from tests.fakes.refused import refused
+from tests.fakes.stockpublisher import cut_marks
 
 MIB = 1 << 20
 ONE_TWO_FOUR = [

@@ -9,8 +9,8 @@ from datetime import datetime
 
 import pytest
 
-from include.cvmfs.collect.record import CollectionRules, read_record
-from include.cvmfs.collect.switching import SwitchingSide
+from include.cvmfs.collect.report import CollectionRules, read_record
+from include.cvmfs.collect.sweep import SwitchingSide
 from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.metadata_objects import REFLOG_KEY

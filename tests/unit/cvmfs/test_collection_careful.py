@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.cvmfs.collect.record import CollectionRules, read_record
+from include.cvmfs.collect.report import CollectionRules, read_record
 from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.coordination import condemned
 from include.cvmfs.coordination.condemned import PREFIX, key_of, read_index

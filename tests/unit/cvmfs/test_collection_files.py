@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.collect.scan import ScanCache
-from include.cvmfs.collect.shards import WorkingFolder
+from include.cvmfs.collect.scan import ScanCache, WorkingFolder
 from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.coordination.condemned import PREFIX
 from include.cvmfs.coordination.generation import (
@@ -87,7 +86,7 @@ def test_what_a_killed_process_left_is_removed_and_what_is_in_use_stays(tmp_path
     used = WorkingFolder(tmp_path)
     program = (
         "import os, pathlib, signal, sys\n"
-        "from include.cvmfs.collect.shards import WorkingFolder\n"
+        "from include.cvmfs.collect.scan import WorkingFolder\n"
         "left = WorkingFolder(pathlib.Path(sys.argv[1]))\n"
         "(left.path / 'kept').mkdir()\n"
         "(left.path / 'kept' / '00').write_bytes(b'records')\n"

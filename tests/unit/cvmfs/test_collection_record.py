@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.collect.record import CollectionRecord, Ended
+from include.cvmfs.collect.report import CollectionRecord, Ended
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from tests.fakes.refused import refused

@@ -10,8 +10,8 @@ from datetime import timedelta
 import pytest
 
 from include.cvmfs.collect.collect import GarbageCollection
-from include.cvmfs.collect.record import KEY as RECORD_KEY
-from include.cvmfs.collect.record import CollectionRules, read_record
+from include.cvmfs.collect.report import KEY as RECORD_KEY
+from include.cvmfs.collect.report import CollectionRules, read_record
 from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.commit.repair import repair_reflog

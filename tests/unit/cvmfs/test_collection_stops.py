@@ -11,8 +11,8 @@ from datetime import timedelta
 
 import pytest
 
-from include.cvmfs.collect.record import KEY as RECORD_KEY
-from include.cvmfs.collect.record import SETTLE, CollectionRules
+from include.cvmfs.collect.report import KEY as RECORD_KEY
+from include.cvmfs.collect.report import SETTLE, CollectionRules
 from include.cvmfs.collect.sweep import is_dead, process_name
 from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.coordination.condemned import read_list

@@ -8,17 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from include.cvmfs.check.check import check
-from include.cvmfs.commit.commit import (
-    MANIFEST_KEY,
-    REFLOG_KEY,
-    Head,
-    NewTag,
-    SwitchStep,
-    commit_change,
-    read_head,
-    store_all,
-    switch,
-)
+from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, Head, NewTag, SwitchStep, read_head, store_all, switch
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.repair import adopt_reflog, repair_metadata, repair_reflog
@@ -37,6 +27,7 @@ from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.cvmfs.revision.repository import Repository
 from include.gateway.service.commits.queue import refusal_of
+from tests.fakes.commits import commit_change
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 from tests.unit.cvmfs.test_edit import DIRECTORY

@@ -8,11 +8,12 @@ from datetime import timedelta
 import pytest
 
 from include.cvmfs.check.check import check
-from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, NewTag, SwitchStep, commit_change, read_head
+from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, NewTag, SwitchStep, read_head
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.errors import CommitError, TagError
 from include.cvmfs.format.hashes import Algorithm
 from include.storage.errors import Unavailable
+from tests.fakes.commits import commit_change
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 from tests.unit.cvmfs.test_commit import FQRN, MASTER, NOW, SIGNER, Crash, change, commit, opened

@@ -16,7 +16,7 @@ from include.cvmfs.format.objects import Compression, compress
 from include.cvmfs.ingest import packing
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits
-from include.cvmfs.ingest.content_index import ContentIndex
+from include.cvmfs.ingest.packing import ContentIndex
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import archive, file
@@ -162,7 +162,7 @@ def test_algorithms_and_compressions_are_kept_apart(tmp_path: Path) -> None:
 
 
 def test_its_size_is_bounded_and_what_is_used_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.cvmfs.ingest.content_index._BATCH", 10)
+    monkeypatch.setattr("include.cvmfs.ingest.packing._BATCH", 10)
     path = tmp_path / "i.db"
     with index(path, entries=50) as ours:
         loved = ours.key(b"loved")

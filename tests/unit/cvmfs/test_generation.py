@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.commit.commit import NewTag, commit_change, fence, read_head, store_all
+from include.cvmfs.commit.commit import NewTag, fence, read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.coordination.generation import (
@@ -18,13 +18,13 @@ from include.cvmfs.coordination.generation import (
     ORPHAN_GRACE,
     SHARDS,
     STATUS_KEY,
+    AffectedShards,
     CollectionPhase,
+    CollectionProgress,
     CollectionStep,
+    EndedCollection,
     Generation,
     Look,
-    Missed,
-    Moment,
-    Past,
     look,
     require_unmoved,
     write,
@@ -35,6 +35,7 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import Algorithm, DigestSet, ObjectHash, hash_of_key, identity
 from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.storage.errors import Conflict
+from tests.fakes.commits import commit_change
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 
@@ -44,7 +45,7 @@ LIST, OTHER_LIST = "a" * 64, "b" * 64
 TIMES = st.integers(0, 1 << 32).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
 NUMBERS = st.integers(0, 1 << 40)
 LISTS = st.text("0123456789abcdef", min_size=64, max_size=64)
-PASTS = st.lists(st.builds(Past, NUMBERS, st.none() | LISTS, TIMES), max_size=4).map(tuple)
+PASTS = st.lists(st.builds(EndedCollection, NUMBERS, st.none() | LISTS, TIMES), max_size=4).map(tuple)
 QUIET = st.sampled_from([CollectionPhase.IDLE, CollectionPhase.MARKING])
 LOUD = st.sampled_from([CollectionPhase.CONDEMNED, CollectionPhase.SWEEPING])
 DOCUMENTS = (
@@ -59,11 +60,11 @@ HASHES = st.builds(
 )
 
 
-def whole(name: str) -> Missed:
-    return Missed(name, range(256))
+def whole(name: str) -> AffectedShards:
+    return AffectedShards(name, range(256))
 
 
-def idle(number: int, *past: Past) -> Generation:
+def idle(number: int, *past: EndedCollection) -> Generation:
     return Generation(number, CollectionPhase.IDLE, NOW, past=past)
 
 
@@ -226,8 +227,8 @@ def test_a_collection_that_was_given_up_has_deleted_nothing() -> None:
         .after(CollectionStep.CONDEMN, NOW, condemned=LIST)
         .after(CollectionStep.ABANDON, NOW)
     )
-    assert document.past == (Past(1, None, NOW),)
-    assert Look(document).lists_since(Moment(0)) == ()
+    assert document.past == (EndedCollection(1, None, NOW),)
+    assert Look(document).lists_since(CollectionProgress(0)) == ()
 
 
 def test_two_collectors_do_not_begin_at_once() -> None:
@@ -249,23 +250,23 @@ def test_a_changeset_takes_down_the_collection_that_ended_last() -> None:
 
 def test_the_lists_of_all_collections_that_ended_since_count() -> None:
     document = collection(collection(idle(0), name=LIST), name=OTHER_LIST)
-    assert Look(document).lists_since(Moment(0)) == (whole(LIST), whole(OTHER_LIST))
-    assert Look(document).lists_since(Moment(1)) == (whole(OTHER_LIST),)
-    assert Look(document).lists_since(Moment(2)) == ()
+    assert Look(document).lists_since(CollectionProgress(0)) == (whole(LIST), whole(OTHER_LIST))
+    assert Look(document).lists_since(CollectionProgress(1)) == (whole(OTHER_LIST),)
+    assert Look(document).lists_since(CollectionProgress(2)) == ()
 
 
 def test_what_was_sent_after_its_shard_was_swept_is_not_compared() -> None:
     moment = Look(sweeping(17)).moment
-    assert moment == Moment(0, 17)
-    assert Look(sweeping(30)).running_since(moment) == Missed(LIST, range(17, 256))
-    assert Look(sweeping(256)).running_since(Moment(0, 256)) is None
+    assert moment == CollectionProgress(0, 17)
+    assert Look(sweeping(30)).running_since(moment) == AffectedShards(LIST, range(17, 256))
+    assert Look(sweeping(256)).running_since(CollectionProgress(0, 256)) is None
     ended = sweeping(256).after(CollectionStep.END, NOW)
-    assert Look(ended).lists_since(moment) == (Missed(LIST, range(17, 256)),)
+    assert Look(ended).lists_since(moment) == (AffectedShards(LIST, range(17, 256)),)
     assert Look(ended).running_since(moment) is None
     next_one = ended.after(CollectionStep.BEGIN, NOW).after(CollectionStep.CONDEMN, NOW, condemned=OTHER_LIST)
     assert Look(next_one).running_since(moment) == whole(OTHER_LIST), "other shards were swept of another list"
     assert Look(collection(ended, name=OTHER_LIST)).lists_since(moment) == (
-        Missed(LIST, range(17, 256)),
+        AffectedShards(LIST, range(17, 256)),
         whole(OTHER_LIST),
     )
 
@@ -274,32 +275,34 @@ def test_what_was_sent_after_its_shard_was_swept_is_not_compared() -> None:
 def test_a_moment_is_read_from_the_mark_of_its_look(document: Generation) -> None:
     seen = Look(document)
     if document.number:
-        assert Moment.parse(seen.mark) == seen.moment
-        assert Moment.parse(seen.token) == Moment(seen.completed)
+        assert CollectionProgress.parse(seen.mark) == seen.moment
+        assert CollectionProgress.parse(seen.token) == CollectionProgress(seen.completed)
 
 
 @pytest.mark.parametrize("mark", ["", "gc:", "x:idle", "3", "3:asleep", "3:idle+257", "3:idle+x", "3:idle+-1"])
 def test_a_mark_that_names_no_moment_is_refused(mark: str) -> None:
     with refused(FormatError, what="collection generation"):
-        Moment.parse(mark)
-    assert Moment.parse("gc:17") == Moment(17)
+        CollectionProgress.parse(mark)
+    assert CollectionProgress.parse("gc:17") == CollectionProgress(17)
 
 
 def test_what_is_forgotten_or_was_never_known_cannot_be_told() -> None:
     later = NOW + ORPHAN_GRACE
     document = collection(collection(idle(0)), later)
-    assert Look(document).lists_since(Moment(0)) is None
-    assert Look(document).lists_since(Moment(1)) == (whole(LIST),)
-    assert Look(document).lists_since(Moment(7)) is None
-    assert Look(last_collection=5).lists_since(Moment(4)) is None
+    assert Look(document).lists_since(CollectionProgress(0)) is None
+    assert Look(document).lists_since(CollectionProgress(1)) == (whole(LIST),)
+    assert Look(document).lists_since(CollectionProgress(7)) is None
+    assert Look(last_collection=5).lists_since(CollectionProgress(4)) is None
 
 
 def test_a_number_that_nobody_can_have_counted_to_is_not_counted_to() -> None:
-    assert Look(Generation((1 << 53) - 1, CollectionPhase.IDLE, NOW)).lists_since(Moment(0)) is None
+    assert Look(Generation((1 << 53) - 1, CollectionPhase.IDLE, NOW)).lists_since(CollectionProgress(0)) is None
     assert (
-        Look(Generation(5, CollectionPhase.IDLE, NOW, past=(Past(5, None, NOW), Past(9, LIST, NOW)))).lists_since(
-            Moment(4)
-        )
+        Look(
+            Generation(
+                5, CollectionPhase.IDLE, NOW, past=(EndedCollection(5, None, NOW), EndedCollection(9, LIST, NOW))
+            )
+        ).lists_since(CollectionProgress(4))
         == ()
     )
 
@@ -316,7 +319,7 @@ def test_lists_are_remembered_for_longer_than_a_changeset_lives() -> None:
     for _ in range(10):
         now += timedelta(hours=6)
         document = collection(document, now)
-    assert Look(document).lists_since(Moment(document.number - 5)) is not None
+    assert Look(document).lists_since(CollectionProgress(document.number - 5)) is not None
 
 
 # -- the store

@@ -13,7 +13,6 @@ from include.cvmfs.check.findings import Subject
 from include.cvmfs.commit.commit import read_head, switch
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.commit.merge import merge
 from include.cvmfs.commit.rewrite import Rewritten, Sender, Unifier, switch_rewritten
 from include.cvmfs.commit.rollback import plan_rollback, rollback
@@ -26,7 +25,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.layout import KEY, Layout
 from include.cvmfs.format.schema import open_image
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
-from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.repository import ManifestVerifier, Repository
 from include.cvmfs.sources.directory import DirectorySource
 from tests.fakes.local import DIRECTORY
 from tests.fakes.memorystore import MemoryStore
@@ -222,7 +221,14 @@ def unified(store: MemoryStore, layout: Layout, catalogs: Sender | None = None) 
     sender = catalogs or Sender(store)
     unifier = Unifier(CatalogCache(store), layout, sender.keep)
     _, done = switch_rewritten(
-        store, FQRN, unifier, sender, seen=look(store), signer=signer(), now=SECONDS + 60, voucher=Voucher(signer())
+        store,
+        FQRN,
+        unifier,
+        sender,
+        seen=look(store),
+        signer=signer(),
+        now=SECONDS + 60,
+        voucher=ManifestVerifier(signer()),
     )
     return done
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.cvmfs.check.check import check
-from include.cvmfs.commit.commit import commit_change, read_head, store_all
+from include.cvmfs.commit.commit import read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
@@ -25,6 +25,7 @@ from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.dirtab import Dirtab
 from include.cvmfs.sources.source import Entry, EntryKind, IdMap, OwnerMap, pack_xattrs
+from tests.fakes.commits import commit_change
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import read_back
 from tests.fakes.trees import ListedSource, Members

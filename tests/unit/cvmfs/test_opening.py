@@ -22,8 +22,7 @@ from include.cvmfs.errors import (
 from include.cvmfs.format.hashes import CERTIFICATE, Algorithm
 from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
 from include.cvmfs.format.whitelist import KEY as WHITELIST_KEY
-from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.trust import OpenFailure, failure_of
+from include.cvmfs.revision.repository import OpenFailure, Repository, failure_of
 from include.storage.errors import StoreError, Unavailable
 from include.storage.file import FileStore
 from tests.fakes.memorystore import MemoryStore

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.check.check import check
-from include.cvmfs.commit.commit import commit_change, read_head, store_all
+from include.cvmfs.commit.commit import read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.coordination.generation import Moment
+from include.cvmfs.coordination.generation import CollectionProgress
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, DestinationError, SourceError
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import DigestSet, ObjectHash, identity
@@ -33,6 +33,7 @@ from include.cvmfs.sources.source import Entry, Opener, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
 from include.storage.errors import STORE_FULL, Forbidden
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
+from tests.fakes.commits import commit_change
 from tests.fakes.farstore import FarStore
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import read_back
@@ -58,10 +59,10 @@ def preparing_threads() -> list[str]:
 
 
 def test_the_changeset_says_where_it_comes_from() -> None:
-    base = Base(ObjectHash(bytes(20), suffix="C"), revision=41, moment=Moment(7, 9))
+    base = Base(ObjectHash(bytes(20), suffix="C"), revision=41, moment=CollectionProgress(7, 9))
     changeset = run(base=base)
     assert (changeset.repository, changeset.destination, changeset.source) == ("sw.example.org", "/a/b", "x.tar")
-    assert (changeset.base_root, changeset.base_revision, changeset.moment) == (base.root, 41, Moment(7, 9))
+    assert (changeset.base_root, changeset.base_revision, changeset.moment) == (base.root, 41, CollectionProgress(7, 9))
     assert changeset.created == NOW
     assert changeset.source_sha256 is not None
     assert changeset.stored

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.check.check import CheckReport, check
-from include.cvmfs.check.restore import is_whole, restore_objects
+from include.cvmfs.check.check_objects import is_whole, restore_objects
 from include.cvmfs.commit.commit import read_head, switch
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit

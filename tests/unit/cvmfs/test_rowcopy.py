@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from include.cvmfs.commit import rowcopy
+from include.cvmfs.commit import catalog_changes
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import BaseChanged, CvmfsError
@@ -26,7 +26,7 @@ MANY = 300  # more differences than are looked at row by row
 
 @pytest.fixture(params=[2, 5000], ids=["in small batches", "in one batch"])
 def repository(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    monkeypatch.setattr(rowcopy, "_BATCH", request.param)
+    monkeypatch.setattr(catalog_changes, "_BATCH", request.param)
     return Repository()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.commit import metadata_objects
-from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, commit_change, read_head, store_all
+from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, read_head, store_all
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.metadata_objects import NAME, keep_checksum, stale_checksum
 from include.cvmfs.commit.repair import adopt_reflog, repair_metadata, repair_reflog
@@ -21,6 +21,7 @@ from include.cvmfs.commit.tags import add_tag
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import Algorithm, hash_bytes
 from include.cvmfs.format.keys import Signer
+from tests.fakes.commits import commit_change
 from tests.fakes.local import DIRECTORY, LocalRepository
 from tests.fakes.minirepo import FQRN, signer
 

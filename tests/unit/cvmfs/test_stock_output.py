@@ -7,7 +7,6 @@ import io
 import pytest
 
 from include.cvmfs.collect.report import CollectionReport
-from include.site.stock_collecting import take_output
 
 ONE, TWO = "5798f7f4ca7585d850eea64610a1f73d8f8de7a3", "e8ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78"
 OUTPUT = f"""\
@@ -34,7 +33,7 @@ Sweep: {TWO}C
 
 def taken(lines: list[str], *, dry_run: bool = False) -> CollectionReport:
     report = CollectionReport("nights.example.org", dry_run=dry_run)
-    take_output(report, lines)
+    report.read_stock_output(lines)
     return report
 
 
@@ -52,7 +51,7 @@ def test_a_dry_run_deleted_nothing() -> None:
 
 def test_the_deletion_log_has_the_names_with_their_letters() -> None:
     log = io.StringIO()
-    take_output(CollectionReport("nights.example.org"), OUTPUT, log)
+    CollectionReport("nights.example.org").read_stock_output(OUTPUT, log)
     assert log.getvalue().splitlines()[1:4] == [ONE, f"{ONE}-shake128P", f"{TWO}C"]
 
 

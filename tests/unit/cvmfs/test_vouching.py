@@ -10,7 +10,6 @@ import pytest
 
 from include.cvmfs.commit.commit import MANIFEST_KEY, fence, read_head
 from include.cvmfs.commit.create import WHITELIST_KEY, create_repository
-from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.commit.metadata_objects import store_compressed
 from include.cvmfs.errors import SignatureError
 from include.cvmfs.format.hashes import CERTIFICATE
@@ -18,6 +17,7 @@ from include.cvmfs.format.keys import Signer, fingerprint, format_public_key, ge
 from include.cvmfs.format.manifest import Manifest, sign
 from include.cvmfs.format.whitelist import Whitelist
 from include.cvmfs.format.whitelist import sign as sign_whitelist
+from include.cvmfs.revision.repository import ManifestVerifier
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 
@@ -42,17 +42,17 @@ def signed_by(store: MemoryStore, signer: Signer, **changes: object) -> None:
     store.objects[MANIFEST_KEY] = sign(changed, signer.private_key)
 
 
-def masters(*pems: bytes) -> Voucher:
+def masters(*pems: bytes) -> ManifestVerifier:
     def keys() -> Sequence[bytes]:
         return pems
 
-    return Voucher(OURS, keys)
+    return ManifestVerifier(OURS, keys)
 
 
 def test_our_own_manifest_costs_no_request_beyond_its_own() -> None:
     store = repository()
     before = store.counters.gets
-    assert read_head(store, FQRN, Voucher(OURS)).manifest.revision == 0
+    assert read_head(store, FQRN, ManifestVerifier(OURS)).manifest.revision == 0
     assert store.counters.gets == before + 1
 
 
@@ -60,7 +60,7 @@ def test_a_manifest_with_a_changed_line_is_refused() -> None:
     store = repository()
     store.objects[MANIFEST_KEY] = store.objects[MANIFEST_KEY].replace(b"\nS0\n", b"\nS7\n")
     with refused(SignatureError, what="manifest"):
-        read_head(store, FQRN, Voucher(OURS))
+        read_head(store, FQRN, ManifestVerifier(OURS))
 
 
 def test_a_manifest_that_claims_our_certificate_is_not_believed_without_our_signature() -> None:
@@ -68,14 +68,14 @@ def test_a_manifest_that_claims_our_certificate_is_not_believed_without_our_sign
     manifest = Manifest.parse(store.objects[MANIFEST_KEY]).manifest
     store.objects[MANIFEST_KEY] = sign(replace(manifest, revision=9), OTHERS.private_key)
     with refused(SignatureError, what="manifest"):
-        read_head(store, FQRN, Voucher(OURS))
+        read_head(store, FQRN, ManifestVerifier(OURS))
 
 
 def test_a_foreign_manifest_is_refused() -> None:
     store = repository()
     signed_by(store, OTHERS, revision=9)
     with refused(SignatureError, what="manifest"):
-        read_head(store, FQRN, Voucher(OURS))
+        read_head(store, FQRN, ManifestVerifier(OURS))
     with refused(SignatureError, what="manifest"):
         read_head(store, FQRN, masters(PUBLIC))
     with pytest.raises(SignatureError):
@@ -109,4 +109,4 @@ def test_a_fence_makes_no_revision_and_stops_whoever_looked_before_it() -> None:
     assert after.version != before.version
     assert (after.manifest.revision, after.manifest.root) == (before.manifest.revision, before.manifest.root)
     assert after.manifest.timestamp > before.manifest.timestamp
-    assert read_head(store, FQRN, Voucher(OURS)) == after
+    assert read_head(store, FQRN, ManifestVerifier(OURS)) == after

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.gateway.duration import format_duration, format_time, parse_duration, parse_time, seconds
+from include.gateway.protocol import format_duration, format_time, parse_duration, parse_time, seconds
 from tests.fakes.refused import refused
 
 

@@ -16,9 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.protocol import LeasePath, overlap
 from include.gateway.service.config import ConfigError
-from include.gateway.service.leases.lease_rows import token_of
+from include.gateway.service.leases.lease_rows import StateError, token_of
 from include.gateway.service.leases.lease_table import Busy, Granted, LeaseGone, LeaseTable, Spent, digest_of
-from include.gateway.service.leases.writer import StateError
 from include.gateway.service.requests import Refused
 from tests.fakes.gateway_service import ManualClock
 from tests.fakes.refused import refused

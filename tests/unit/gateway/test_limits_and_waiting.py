@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.gateway.protocol import LeasePath, overlap
-from include.gateway.service.http.waiters import PATIENCE_S, WaitingList
-from include.gateway.service.limits import Limiter, Rate, RateLimits
+from include.gateway.service.config import Limiter, Rate, RateLimits
+from include.gateway.service.http.serving import PATIENCE_S, WaitingList
 from include.gateway.service.requests import Malformed
 
 REPOSITORY = "test.example.org"

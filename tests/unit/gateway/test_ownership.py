@@ -139,7 +139,7 @@ def test_a_configuration_that_is_read_again_gives_nothing_away(store: Careless, 
     create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
     served = RepositoryConfig(lambda: store, lambda: SIGNER, (AcceptedKey("k", "s"),))
     config = ServiceConfig(state=tmp_path / "state.db", repositories={FQRN: served})
-    committer = StoreCommitter(config)
+    committer = StoreCommitter(config, lambda _: SIGNER)
     committer.start()
     owner = GatewayOwner.parse(store.objects[KEY])
     committer.reconfigure(config)

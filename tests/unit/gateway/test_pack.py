@@ -9,18 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
-from include.gateway.pack import (
+from include.gateway.service.commits.intake import (
     HEADER_TOO_BIG,
     MAX_HEADER_BYTES,
     MAX_OBJECTS,
     NAMED_OBJECT,
-    Pack,
     PackError,
     PackHeader,
     PackObject,
     PackReader,
-    packs,
 )
+from tests.fakes.packs import Pack, packs
 from tests.fakes.refused import refused
 
 HELLO, EMPTY = zlib.compress(b"hello\n"), zlib.compress(b"")

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from include.gateway.service import store_checks
-from include.gateway.service.store_checks import Looks
+from include.gateway.service import freezes
+from include.gateway.service.freezes import StoreCheckCache
 
 
 def test_a_silent_store_holds_one_thread_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,20 +20,20 @@ def test_a_silent_store_holds_one_thread_however_often_it_is_asked_for(monkeypat
         return "never"
 
     async def ask() -> None:
-        found = Looks[str]()
-        monkeypatch.setattr(store_checks, "PATIENCE_S", 0.0)
+        found = StoreCheckCache[str]()
+        monkeypatch.setattr(freezes, "PATIENCE_S", 0.0)
         for _ in range(20):
             with pytest.raises(TimeoutError):
                 await found.look("silent", silent)
         assert len(began) == 1
-        monkeypatch.setattr(store_checks, "PATIENCE_S", 60.0)
+        monkeypatch.setattr(freezes, "PATIENCE_S", 60.0)
         assert await found.look("other", lambda: "ok") == "ok"
 
     asyncio.run(ask())
 
 
 def test_those_who_ask_together_share_a_look_and_the_next_one_begins_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_checks, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(freezes, "PATIENCE_S", 60.0)
     go_on, count = threading.Event(), iter(range(9))
 
     def look() -> int:
@@ -41,7 +41,7 @@ def test_those_who_ask_together_share_a_look_and_the_next_one_begins_another(mon
         return next(count)
 
     async def ask() -> None:
-        found = Looks[int]()
+        found = StoreCheckCache[int]()
         together = [asyncio.ensure_future(found.look("one", look)) for _ in range(3)]
         await asyncio.sleep(0)
         go_on.set()

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from include.publishers.capabilities import TABLE, Loss, Operation, OperationOutcome, Way, cell, require
+from include.publishers.capabilities import TABLE, Loss, Operation, OperationOutcome, PublishRoute, cell, require
 from include.publishers.errors import Lossy, NotSupported
 from tests.fakes.refused import refused
 
 FQRN = "nights.example.org"
-CELLS = [pytest.param(way, operation, id=f"{way.name}-{operation.name}") for operation in Operation for way in Way]
+CELLS = [
+    pytest.param(way, operation, id=f"{way.name}-{operation.name}") for operation in Operation for way in PublishRoute
+]
 
 
 def test_every_operation_is_decided_for_every_way() -> None:
-    assert {operation: set(row) for operation, row in TABLE.items()} == {one: set(Way) for one in Operation}
+    assert {operation: set(row) for operation, row in TABLE.items()} == {one: set(PublishRoute) for one in Operation}
 
 
 @pytest.mark.parametrize(("way", "operation"), CELLS)
-def test_what_is_not_supported_names_the_path_and_the_cure(way: Way, operation: Operation) -> None:
+def test_what_is_not_supported_names_the_path_and_the_cure(way: PublishRoute, operation: Operation) -> None:
     found = cell(way, operation)
     assert found.reason
     assert (found.outcome is OperationOutcome.LOSSY) == (found.loss is not None)
@@ -34,7 +36,7 @@ def test_what_is_not_supported_names_the_path_and_the_cure(way: Way, operation: 
 
 
 @pytest.mark.parametrize(("way", "operation"), CELLS)
-def test_only_a_loss_that_is_named_is_allowed(way: Way, operation: Operation) -> None:
+def test_only_a_loss_that_is_named_is_allowed(way: PublishRoute, operation: Operation) -> None:
     found = cell(way, operation)
     if found.outcome is OperationOutcome.REFUSED:
         with pytest.raises(NotSupported):
@@ -47,4 +49,4 @@ def test_only_a_loss_that_is_named_is_allowed(way: Way, operation: Operation) ->
 
 def test_what_the_stock_receiver_drops_is_lossy_and_never_supported_for_the_publisher_on_a_node() -> None:
     for operation in (Operation.TREE_HARD_LINKS, Operation.TREE_SPECIALS, Operation.TREE_OWNERS, Operation.TREE_XATTRS):
-        assert cell(Way.SERVER_STOCK, operation).outcome is OperationOutcome.LOSSY
+        assert cell(PublishRoute.SERVER_STOCK, operation).outcome is OperationOutcome.LOSSY

@@ -16,8 +16,7 @@ from include.cvmfs.format.keys import save_signer
 from include.cvmfs.format.objects import Compression
 from include.cvmfs.ingest import packing, processes
 from include.cvmfs.ingest.upload import Budget, Uploader
-from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.trust import fetch_trusted
+from include.cvmfs.revision.repository import Repository, fetch_trusted
 from include.monitoring.findings import Severity
 from include.monitoring.store_checks import conditions, written
 from include.nightlies.steps.sources import opened

@@ -11,7 +11,7 @@ import pytest
 
 from include.cvmfs.errors import TagError
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
-from include.publishers.capabilities import Way
+from include.publishers.capabilities import PublishRoute
 from include.publishers.server.commands import Commands
 from include.publishers.server.errors import NAME_REFUSED
 from include.publishers.server.maintenance import NodeUpkeep
@@ -44,7 +44,7 @@ class Node:
 def upkeep(newest: ObjectHash) -> NodeUpkeep:
     repository: Any = SimpleNamespace(manifest=SimpleNamespace(root=newest))
     node: Any = Node(newest)
-    return NodeUpkeep(fqrn=FQRN, way=Way.SERVER_LOCAL, node=node, read=lambda: repository)
+    return NodeUpkeep(fqrn=FQRN, way=PublishRoute.SERVER_LOCAL, node=node, read=lambda: repository)
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.commit.commit import read_head
-from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.errors import KeyFileError, RepositoryError
 from include.cvmfs.format.keys import load_signer
 from include.cvmfs.format.layout import Layout
-from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.repository import ManifestVerifier, Repository
 from include.publishers.errors import PublisherError
 from include.settings.errors import MissingConnection
 from include.settings.load import parse
@@ -158,7 +157,7 @@ def test_of_two_who_create_it_at_once_with_the_same_keys_one_wins(
         outcomes[1 - outcomes.index(True)], RepositoryError | KeyFileError
     )
     signer = load_signer(tmp_path / "keys", FQRN)
-    read_head(connected().repository_store(FQRN), FQRN, Voucher(signer))
+    read_head(connected().repository_store(FQRN), FQRN, ManifestVerifier(signer))
 
 
 def test_a_repository_of_a_publisher_node_is_not_founded_here(connected: Callable[..., Site]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from include.publishers.capabilities import Way
+from include.publishers.capabilities import PublishRoute
 from include.publishers.errors import PublisherError
 from include.publishers.gateway import NightshiftGateway, StockGateway
 from include.settings.load import load
@@ -163,14 +163,14 @@ def test_a_publisher_finds_out_the_kind_of_its_gateway_once_and_not_before_it_ma
 @pytest.mark.parametrize(
     ("kind", "ours", "way"),
     [
-        ("auto", True, Way.NATIVE_OURS),
-        ("auto", False, Way.NATIVE_STOCK),
-        ("stock", True, Way.NATIVE_STOCK),
-        ("embedded", False, Way.NATIVE_OURS),
+        ("auto", True, PublishRoute.NATIVE_OURS),
+        ("auto", False, PublishRoute.NATIVE_STOCK),
+        ("stock", True, PublishRoute.NATIVE_STOCK),
+        ("embedded", False, PublishRoute.NATIVE_OURS),
     ],
 )
 def test_a_gateway_is_asked_for_its_kind_before_a_manifest_is_replaced_beside_it(
-    on_site: Site, monkeypatch: pytest.MonkeyPatch, kind: str, ours: bool, way: Way
+    on_site: Site, monkeypatch: pytest.MonkeyPatch, kind: str, ours: bool, way: PublishRoute
 ) -> None:
     settings = on_site.settings.repository(FQRN).model_copy(update={"gateway_kind": GatewayKind(kind)})
     site = on_site.settings.model_copy(update={"repositories": {FQRN: settings}})
@@ -180,9 +180,16 @@ def test_a_gateway_is_asked_for_its_kind_before_a_manifest_is_replaced_beside_it
 
 
 @pytest.mark.parametrize(
-    ("behind", "way"), [("stock", Way.SERVER_STOCK), ("none", Way.SERVER_LOCAL), ("nightshift", Way.NATIVE_OURS)]
+    ("behind", "way"),
+    [
+        ("stock", PublishRoute.SERVER_STOCK),
+        ("none", PublishRoute.SERVER_LOCAL),
+        ("nightshift", PublishRoute.NATIVE_OURS),
+    ],
 )
-def test_what_a_node_publishes_through_decides_for_its_repository(on_site: Site, behind: str, way: Way) -> None:
+def test_what_a_node_publishes_through_decides_for_its_repository(
+    on_site: Site, behind: str, way: PublishRoute
+) -> None:
     node = NodeSettings.model_validate(
         {"host": "node", "user": "cv", "known_hosts": "known", "behind": behind, "agent": True},
         context={"root": Path("/")},

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from include.cvmfs.collect.switching import SwitchingSide
+from include.cvmfs.collect.sweep import SwitchingSide
 from include.cvmfs.commit.commit import REFLOG_KEY, read_head, switch
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.errors import CollectionRefused
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.hashes import CERTIFICATE, hash_bytes
 from include.cvmfs.format.keys import generate_repository_key
 from include.cvmfs.format.objects import compress
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.gateway.errors import GatewayUnreachable
 from include.gateway.service.commits import ownership
 from include.site.collecting import require_sole_writer
@@ -56,7 +56,7 @@ class OneSite:
         return self.ours
 
     def required(self, **more: Any) -> list[str]:
-        side = SwitchingSide(self.place.store, FQRN, signer(), Voucher(signer()))
+        side = SwitchingSide(self.place.store, FQRN, signer(), ManifestVerifier(signer()))
         return require_sole_writer(self, FQRN, side, signer(), config=self.config, **more)  # type: ignore[arg-type]
 
     def reason(self) -> str:

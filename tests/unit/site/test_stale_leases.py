@@ -13,7 +13,7 @@ import pytest
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AdminKeyNeeded, GatewayUnreachable
 from include.gateway.protocol import TaskName
-from include.site.stale_leases import EndedLease, LeaseFinding, Whose, end_dead, hit_by, judge, look
+from include.site.stale_leases import EndedLease, LeaseFinding, LeaseOwnership, end_dead, hit_by, judge, look
 
 FQRN, KEY = "nights.example.org", "our-key"
 EXPIRES = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
@@ -71,23 +71,23 @@ def ended(
 
 @pytest.mark.parametrize("state", ["success", "failed", "skipped", "upstream_failed", "removed", "up_for_retry"])
 def test_a_task_that_ended_or_waits_for_its_next_try_is_dead(state: str) -> None:
-    assert judge(lease("/a"), KEY, lambda _: state).whose is Whose.DEAD
+    assert judge(lease("/a"), KEY, lambda _: state).whose is LeaseOwnership.DEAD
 
 
 @pytest.mark.parametrize(
     "state", ["running", "queued", "scheduled", "deferred", "restarting", "up_for_reschedule", "awaiting_input", "x"]
 )
 def test_a_task_in_any_other_state_is_alive(state: str) -> None:
-    assert judge(lease("/a"), KEY, lambda _: state).whose is Whose.ALIVE
+    assert judge(lease("/a"), KEY, lambda _: state).whose is LeaseOwnership.ALIVE
 
 
 def test_others_and_holders_that_are_no_known_task_are_told_apart() -> None:
     def never(_: TaskName) -> str:
         raise AssertionError("nobody asks Airflow about others")
 
-    assert judge(lease("/a", key="their-key"), KEY, never).whose is Whose.FOREIGN
-    assert judge(lease("/a", "somebody@node"), KEY, never).whose is Whose.UNKNOWN
-    assert judge(lease("/a", "gone/run/task try 1"), KEY, state_of()).whose is Whose.UNKNOWN
+    assert judge(lease("/a", key="their-key"), KEY, never).whose is LeaseOwnership.FOREIGN
+    assert judge(lease("/a", "somebody@node"), KEY, never).whose is LeaseOwnership.UNKNOWN
+    assert judge(lease("/a", "gone/run/task try 1"), KEY, state_of()).whose is LeaseOwnership.UNKNOWN
 
 
 def test_only_the_leases_of_dead_tasks_of_ours_are_ended() -> None:

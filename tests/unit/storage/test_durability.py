@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from include.cvmfs.commit.commit import commit_change, read_head, store_all
+from include.cvmfs.commit.commit import read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
@@ -18,15 +18,16 @@ from include.cvmfs.format.hashes import hash_bytes
 from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import prepare
-from include.gateway.pack import Pack
-from include.gateway.service.commits.intake import Intake
+from include.gateway.service.commits.intake import PackReceiver
 from include.storage import file
 from include.storage.errors import Unavailable
 from include.storage.file import FileStore
 from include.storage.open import open_store
 from include.storage.options import Fsync, StoreOptions
 from include.storage.store import Store
+from tests.fakes.commits import commit_change
 from tests.fakes.disk import Disk
+from tests.fakes.packs import Pack
 from tests.fakes.refused import refused
 from tests.fakes.trees import ListedSource, a_file
 from tests.unit.cvmfs.test_edit import DIRECTORY
@@ -127,7 +128,7 @@ def test_what_is_not_named_by_its_hash_is_flushed_at_once(tmp_path: Path, disk: 
 
 def test_a_payload_is_flushed_before_it_is_acknowledged(tmp_path: Path, disk: Disk) -> None:
     pack = Pack.of([(hash_bytes(one), one) for one in (b"one", b"two")])
-    intake = Intake(FileStore(tmp_path), len(pack.header.format()), pack.digest)
+    intake = PackReceiver(FileStore(tmp_path), len(pack.header.format()), pack.digest)
     for block in pack.blocks():
         intake.feed(block)
     intake.finish()

@@ -11,15 +11,15 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from include.cvmfs.commit.commit import MANIFEST_KEY, Change, NewTag, SwitchStep, commit_group, read_head
-from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.commit.metadata_objects import Records
 from include.cvmfs.commit.repair import adopt_reflog
 from include.cvmfs.coordination.condemned import condemned_among
-from include.cvmfs.coordination.generation import Moment, look, require_unmoved
+from include.cvmfs.coordination.generation import CollectionProgress, look, require_unmoved
 from include.cvmfs.errors import CvmfsError, GenerationMoved, ObjectMissing
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.revision.needed_objects import KnownRoot, Lineage, added_objects
+from include.cvmfs.revision.repository import ManifestVerifier
 from include.gateway.service.commits.ownership import PATIENCE_S, Owned, Ownership, claim
 from include.gateway.service.commits.queue import CommitOrder, Fence
 from include.gateway.service.config import ConfigError, RepositoryConfig, ServiceConfig
@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 
 GENERIC = "generic-"
 OPENING_S = 5.0
-"""How long a start waits for the stores. What is not open by then is opened beside the commits of the others."""
+"""Seconds that a start waits for the stores. Others are opened beside the commits."""
 ANSWERING_S = 2 * PATIENCE_S
 
 
 class RevisionMemory(Protocol):
-    """Where revisions that were once found are kept over a restart."""
+    """Keeps revisions that were once found over a restart."""
 
     def revisions(self, repository: str) -> Iterable[KnownRoot]: ...
 
@@ -47,7 +47,7 @@ class _Opened:
     store: Store
     signer: ManifestSigner
     catalogs: CatalogCache
-    voucher: Voucher
+    voucher: ManifestVerifier
     lineage: Lineage
     ownership: Ownership | None
     records: Records = field(default_factory=Records)
@@ -57,15 +57,11 @@ class _Opened:
 class StoreCommitter:
     """Opens each repository at its first commit, and keeps it open with its catalogs, tags and reflog.
 
-    ``signer``: who signs for a repository; without it the signers of the configuration, which hold the keys.
+    ``signer`` finds who signs for a repository.
     """
 
     def __init__(
-        self,
-        config: ServiceConfig,
-        memory: RevisionMemory | None = None,
-        *,
-        signer: Callable[[str], ManifestSigner] | None = None,
+        self, config: ServiceConfig, signer: Callable[[str], ManifestSigner], memory: RevisionMemory | None = None
     ) -> None:
         self._signer = signer
         self._repositories: Mapping[str, RepositoryConfig] = config.repositories
@@ -186,11 +182,11 @@ class StoreCommitter:
                 repository = self._repositories.get(name)
                 if repository is None:
                     raise ConfigError(f"{name} is not served any more")
-                signer = self._signer(name) if self._signer is not None else repository.signer()
+                signer = self._signer(name)
                 store, ownership = self._claimed(name, repository.store())
                 catalogs = CatalogCache(store)
                 revisions = self._memory.revisions(name) if self._memory is not None else ()
-                voucher = Voucher(signer, repository.public_keys)
+                voucher = ManifestVerifier(signer, repository.public_keys)
                 lineage = Lineage(catalogs, revisions)
                 known = _Opened(store, signer, catalogs, voucher, lineage, ownership)
                 self._settle(name, known)
@@ -268,7 +264,7 @@ def _require_kept(opened: _Opened, order: CommitOrder) -> None:
     store, name = opened.store, order.repository
     seen = look(store)
     # without a payload all was stored by other means, at any time
-    began = Moment.parse(order.since) if order.since else Moment(seen.completed)
+    began = CollectionProgress.parse(order.since) if order.since else CollectionProgress(seen.completed)
     since, running = seen.lists_since(began), seen.running_since(began)
     if since is None:
         raise GenerationMoved(name, f"what was collected until {seen.token} since the first payload is unknown")

@@ -1,4 +1,4 @@
-"""One gateway per repository where the store keeps no conditional writes; any number of them where it does.
+"""A single gateway per repository where the store keeps no conditional writes; any number of them where it does.
 
 Where it keeps them, a gateway that loses the switch merges again on the winner's revision; there are no owners. Where
 it does not, a document in the store names the repository's holder. The holder renews it; a process that finds it
@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -62,16 +62,7 @@ class GatewayOwner:
         return cls(secrets.token_hex(16), socket.gethostname(), os.getpid(), SystemClock().boot, since)
 
     def format(self) -> bytes:
-        document = {
-            "format": FORMAT,
-            "id": self.id,
-            "host": self.host,
-            "pid": self.pid,
-            "boot": self.boot,
-            "since": self.since,
-            "count": self.count,
-        }
-        return json.dumps(document, sort_keys=True).encode() + b"\n"
+        return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True).encode() + b"\n"
 
     @classmethod
     def parse(cls, data: bytes) -> GatewayOwner | None:

@@ -7,45 +7,52 @@ were under way are made again, once: a change that was already published is reco
 
 Messages are pickled tuples over a socket pair, a name first:
 
-to the process     start (recipe, revisions, wait)   reconfigure (recipe)   commit (number, orders, trace, steps)
+to the process     start (configuration, revisions, wait)   reconfigure ()   commit (number, orders, trace, steps)
                    fenced (number, refused)    stepped (number)       answered (number, answer)    end
 from the process   settled (0, error)          outcome (number, outcomes, revisions learnt)
                    fence (number, members)     step (number, step)    ask (number, question, ...)
+
+The process reads what publishers wrote, and holds no signing key: the service signs each manifest that it makes. One of
+its threads reads the messages and never waits for anything else: a commit that is under way waits for answers that only
+this thread can hand over, and the end of the service is seen here.
+
+``python -m include.gateway.service.commits.process FD [log]``: the socket to the service, and whether to write its log.
 """
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import logging
 import os
 import pickle
 import queue
+import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from include.cvmfs.commit.commit import SwitchStep
-from include.cvmfs.format.hashes import CERTIFICATE, hash_bytes
+from include.cvmfs.format.hashes import CERTIFICATE, Algorithm, hash_bytes
 from include.cvmfs.format.keys import Signer
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.objects import compress
 from include.cvmfs.revision.needed_objects import KnownRoot
 from include.errors import NightshiftError
-from include.gateway.service.commits.committer import OPENING_S, RevisionMemory
+from include.gateway.service.commits.committer import OPENING_S, RevisionMemory, StoreCommitter
 from include.gateway.service.commits.queue import CommitOrder, Fence
-from include.gateway.service.config import ConfigError, Recipe, RepositoryConfig, ServiceConfig
-from include.gateway.service.log import TRACE
+from include.gateway.service.config import ConfigError, ReadConfig, RepositoryConfig, ServiceConfig
+from include.gateway.service.log import TRACE, log_to
 
 log = logging.getLogger(__name__)
 
-PROGRAM = "include.gateway.service.commits.worker"
+PROGRAM = "include.gateway.service.commits.process"
 _START_S = 120.0
 _END_S = 30.0
 
@@ -57,10 +64,21 @@ class WorkerEnded(NightshiftError):
 
 
 class CommitterApart:
-    """Commits as ``StoreCommitter`` does, elsewhere. ``looked_at``: whether anybody wants to know of the steps."""
+    """Commits as ``StoreCommitter`` does, elsewhere.
 
-    def __init__(self, config: ServiceConfig, memory: RevisionMemory | None = None, *, looked_at: bool = False) -> None:
-        self._recipe = _recipe_of(config)
+    ``read_config`` is pickled: the process reads the configuration itself, for its stores; keys stay here.
+    ``looked_at``: ``on_step`` is called for each step.
+    """
+
+    def __init__(
+        self,
+        read_config: ReadConfig,
+        config: ServiceConfig,
+        memory: RevisionMemory | None = None,
+        *,
+        looked_at: bool = False,
+    ) -> None:
+        self._read_config = read_config
         self._signers = Signers(config.repositories)
         self._memory = memory
         self._looked_at = looked_at
@@ -103,15 +121,13 @@ class CommitterApart:
 
     def reconfigure(self, config: ServiceConfig) -> None:
         """Serve another configuration from now on. Raises ConfigError, and the old one stays."""
-        recipe, before = _recipe_of(config), self._signers.repositories
-        process = self._running()
+        process, before = self._running(), self._signers.repositories
         self._signers.repositories = config.repositories
         try:
-            process.ask("reconfigure", recipe)
+            process.ask("reconfigure")
         except BaseException:
             self._signers.repositories = before
             raise
-        self._recipe = recipe
 
     def close(self) -> None:
         """Let go of the repositories, and end the process."""
@@ -126,7 +142,7 @@ class CommitterApart:
             if self._process is None or self._process.ended:
                 process = _Process(self._signers)
                 try:
-                    process.ask("start", self._recipe, self._known(), wait_s, timeout_s=_START_S)
+                    process.ask("start", self._read_config, self._known(), wait_s, timeout_s=_START_S)
                 except BaseException:
                     process.end()
                     raise
@@ -200,20 +216,19 @@ class _Process:
         self.ended = False
         threading.Thread(target=self._receive, name="gateway-committer", daemon=True).start()
 
-    def conversation(self, number: int) -> _Conversation:
-        return _Conversation(self, number)
-
-    def open(self, number: int) -> queue.SimpleQueue[tuple[Any, ...]]:
+    @contextmanager
+    def conversation(self, number: int) -> Iterator[queue.SimpleQueue[tuple[Any, ...]]]:
+        """The answers to one number."""
         answers: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         with self._known:
             self._answers[number] = answers
             if self.ended:
                 answers.put(("ended", self._process.returncode))
-        return answers
-
-    def shut(self, number: int) -> None:
-        with self._known:
-            self._answers.pop(number, None)
+        try:
+            yield answers
+        finally:
+            with self._known:
+                self._answers.pop(number, None)
 
     def send(self, *message: Any) -> None:
         try:
@@ -275,27 +290,6 @@ class _Process:
         self.send("answered", number, answer)
 
 
-class _Conversation:
-    """The answers to one number, as a context."""
-
-    def __init__(self, process: _Process, number: int) -> None:
-        self._process, self._number = process, number
-
-    def __enter__(self) -> queue.SimpleQueue[tuple[Any, ...]]:
-        return self._process.open(self._number)
-
-    def __exit__(self, *_: object) -> None:
-        self._process.shut(self._number)
-
-
-def made(recipe: Recipe) -> ServiceConfig:
-    """The configuration that a recipe makes."""
-    function = getattr(importlib.import_module(recipe.module), recipe.function)
-    config = function(*recipe.arguments)
-    assert isinstance(config, ServiceConfig)  # noqa: S101 - the recipe is the program's own
-    return config
-
-
 def _asked(fence: Fence, members: Sequence[int]) -> dict[int, Exception] | Exception:
     try:
         return dict(fence(members))
@@ -318,7 +312,139 @@ def _logs() -> bool:
     return bool(logging.getLogger("include").handlers)
 
 
-def _recipe_of(config: ServiceConfig) -> Recipe:
-    if config.recipe is None:
-        raise ConfigError("a configuration that another process cannot make again is served by one process only")
-    return config.recipe
+# -- the process
+
+
+class _Memory:
+    """Revisions on their way to and from the service, which keeps them."""
+
+    def __init__(self, known: Mapping[str, tuple[KnownRoot, ...]]) -> None:
+        self._known = known
+        self._learnt: dict[str, list[KnownRoot]] = {}
+
+    def revisions(self, repository: str) -> Iterable[KnownRoot]:
+        return self._known.get(repository, ())
+
+    def remember_revisions(self, repository: str, revisions: Sequence[KnownRoot]) -> None:
+        self._learnt.setdefault(repository, []).extend(revisions)
+
+    def learnt(self, repository: str) -> tuple[KnownRoot, ...]:
+        return tuple(self._learnt.pop(repository, ()))
+
+
+class _SigningService:
+    """The signer of one repository, whose key is in the service."""
+
+    def __init__(self, worker: _Worker, repository: str) -> None:
+        self._worker, self._repository = worker, repository
+        certificate, checksum = worker.ask("certificate", repository)
+        self.certificate_pem: bytes = certificate
+        self.reflog_checksum: Path | None = checksum
+
+    def sign(self, letter: bytes, algorithm: Algorithm) -> bytes:  # noqa: ARG002 - the letter contains it, too
+        signed: bytes = self._worker.ask("sign", self._repository, letter)
+        return signed
+
+
+class _Worker:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._answers: dict[int, queue.SimpleQueue[Any]] = {}
+        self._memory = _Memory({})
+        self._questions = itertools.count(-1, -1)  # commits have positive numbers
+        self._settling = ThreadPoolExecutor(1, thread_name_prefix="gateway-settle")
+
+    def run(self) -> None:
+        """Until the process ends: when the service asks for it, or is gone."""
+        while True:
+            try:
+                what, *rest = self._connection.recv()
+            except (EOFError, OSError):
+                os._exit(1)  # no service is left to ask before a switch: all work under way stops here
+            if what == "commit":
+                number = rest[0]
+                self._answers[number] = queue.SimpleQueue()
+                threading.Thread(target=self._commit, args=rest, daemon=True).start()
+            elif what in ("fenced", "stepped", "answered"):
+                number, *answer = rest
+                self._answers[number].put(answer[0] if answer else None)
+            else:
+                self._settling.submit(self._settle, what, *rest)
+
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """The service's answer to a question of this process. Raises what it was refused with."""
+        number = next(self._questions)
+        answers = self._answers[number] = queue.SimpleQueue()
+        self._send("ask", number, what, *arguments)
+        answer = answers.get()
+        del self._answers[number]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _settle(self, what: str, *arguments: Any) -> None:
+        problem: Exception | None = None
+        try:
+            getattr(self, f"_{what}")(*arguments)
+        except Exception as error:  # noqa: BLE001 - reported to the service
+            problem = portable(
+                error if isinstance(error, ConfigError) else ConfigError(f"it cannot be served: {error}")
+            )
+        self._send("settled", 0, problem)
+
+    def _start(self, read_config: ReadConfig, known: Mapping[str, tuple[KnownRoot, ...]], wait_s: float) -> None:
+        self._memory, self._read_config = _Memory(known), read_config
+        self._committer = StoreCommitter(
+            read_config(), lambda repository: _SigningService(self, repository), self._memory
+        )
+        self._committer.start(wait_s)
+
+    def _reconfigure(self) -> None:
+        self._committer.reconfigure(self._read_config())
+
+    def _end(self) -> None:
+        if hasattr(self, "_committer"):
+            self._committer.close()
+        os._exit(0)
+
+    def _commit(self, number: int, orders: Sequence[CommitOrder], trace: str, steps: bool) -> None:
+        TRACE.set(trace)
+        answers = self._answers[number]
+
+        def fence(members: Sequence[int]) -> Mapping[int, Exception]:
+            self._send("fence", number, list(members))
+            refused: Mapping[int, Exception] | Exception = answers.get()
+            if isinstance(refused, Exception):
+                raise refused
+            return refused
+
+        def on_step(step: SwitchStep) -> None:
+            if steps:
+                self._send("step", number, step.value)
+                answers.get()
+
+        outcomes: list[int | Exception]
+        try:
+            outcomes = self._committer.commit(orders, fence=fence, on_step=on_step)
+        except Exception as error:  # noqa: BLE001 - it is the outcome of each of the group
+            outcomes = [error] * len(orders)
+        del self._answers[number]
+        told = [portable(outcome) if isinstance(outcome, Exception) else outcome for outcome in outcomes]
+        self._send("outcome", number, told, self._memory.learnt(orders[0].repository))
+
+    def _send(self, *message: Any) -> None:
+        with self._sending, suppress(OSError):
+            self._connection.send(message)
+
+
+def main() -> None:
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # the service gets them too, and decides when to end
+    if "log" in sys.argv[2:]:
+        log_to()
+    _Worker(Connection(int(sys.argv[1]))).run()
+
+
+if __name__ == "__main__":
+    main()

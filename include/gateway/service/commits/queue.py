@@ -10,17 +10,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from include.cvmfs import errors as cvmfs
 from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.service.commits.ownership import Owned
-from include.gateway.service.commits.points import OnPoint, Point, pass_by
-from include.gateway.service.config import ConfigError
-from include.gateway.service.leases.lease_rows import LeaseRow
+from include.gateway.service.config import ConfigError, ServiceConfig
+from include.gateway.service.leases.lease_rows import LeaseRow, StateError
 from include.gateway.service.leases.lease_table import LeaseGone, LeaseTable, Spent
-from include.gateway.service.leases.writer import StateError
 from include.gateway.service.log import TRACE
 from include.gateway.service.metrics import Metrics
 from include.gateway.service.requests import INVALID_LEASE, CommitRequest, Refused
@@ -32,9 +31,34 @@ GROUP_SIZE = 64
 _THREADS = 1024  # made as they are needed; a repository takes one at a time, and waits for no other
 
 
+class Point(Enum):
+    """The points of a commit in their order, for tests; those of the switch are ``SwitchStep``'s, of the same names."""
+
+    REQUEST_READ = "request read"
+    QUEUED = "queued"
+    TAKEN = "taken into a group"
+    HEAD_READ = SwitchStep.HEAD_READ.value
+    MERGED = SwitchStep.MERGED.value
+    CATALOGS_STORED = SwitchStep.CATALOGS_STORED.value
+    HISTORY_STORED = SwitchStep.HISTORY_STORED.value
+    REFLOG_WRITTEN = SwitchStep.REFLOG_WRITTEN.value
+    BEFORE_SWITCH = SwitchStep.BEFORE_SWITCH.value
+    FENCED = SwitchStep.FENCED.value
+    SWITCHED = SwitchStep.SWITCHED.value
+    RECORDED = "outcome recorded"
+    REPLYING = "replying"
+
+
+OnPoint = Callable[[Point], None]
+
+
+def pass_by(_: Point) -> None:
+    """Do nothing at any point."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitOrder:
-    """What the holder of a lease wants committed; ``lease_path`` is ``""`` for the whole repository.
+    """Change that the holder of a lease wants committed; ``lease_path`` is ``""`` for the whole repository.
 
     ``generation``: of collections, as the holder saw it when he judged the change; ``""`` if he knows of none. Then it
     is judged here, by ``since``: how far collections were before the first payload came (``Look.mark``).
@@ -62,6 +86,12 @@ class Committer(Protocol):
     ) -> list[int | Exception]:
         """For each order of one repository its revision, or what stopped it: CvmfsError, StoreError, LeaseGone."""
         ...
+
+    def reconfigure(self, config: ServiceConfig) -> None:
+        """Serve another configuration from now on. Raises ConfigError, and the old one stays."""
+
+    def close(self) -> None:
+        """Let go of the repositories."""
 
 
 # What a failed commit is called on the wire; the words of the stock gateway where it has one. The first fit counts.
@@ -115,7 +145,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Line:
-    """Those who want to commit into one repository, in the order of their arrival."""
+    """Commits that wait for one repository, in the order of their arrival."""
 
     waiting: deque[_Waiting] = field(default_factory=deque)
     asked: dict[tuple[bytes, CommitRequest], asyncio.Future[int]] = field(default_factory=dict)

@@ -32,12 +32,12 @@ from include.gateway.protocol import (
 )
 from include.gateway.service import requests
 from include.gateway.service.config import ConfigError, RepositoryConfig
+from include.gateway.service.freezes import StoreCheckCache
 from include.gateway.service.http.payloads import is_utf8, read_body
-from include.gateway.service.http.serving import OFFERS, Serving
+from include.gateway.service.http.serving import OFFERS, ServiceContext
 from include.gateway.service.http.tracing import note
 from include.gateway.service.metrics import CONTENT_TYPE
 from include.gateway.service.requests import Malformed, Refused, parse_collection, parse_enable
-from include.gateway.service.store_checks import Looks
 from include.storage.errors import StoreError
 
 Schema = dict[str, Any]
@@ -248,11 +248,11 @@ _REMEMBERED_S = 2.0  # a store is not asked more often, however many ask us
 class StatusCalls:
     """None of them needs a signature, and none reveals a secret."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: ServiceContext) -> None:
         self._serving = serving
         self._looked: tuple[float, dict[str, str]] = (float("-inf"), {})
         self._looking = asyncio.Lock()
-        self._looks: Looks[str] = Looks()
+        self._looks: StoreCheckCache[str] = StoreCheckCache()
 
     async def health(self, _: Request) -> Response:
         """The process answers, and its state can be read."""
@@ -307,9 +307,9 @@ NO_COLLECTOR = (
 
 
 class AdminCalls:
-    """Those without a signature only look."""
+    """Calls about the gateway itself; unsigned calls are read-only."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: ServiceContext) -> None:
         self._serving = serving
         self._table = serving.table
 

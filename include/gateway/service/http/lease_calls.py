@@ -8,15 +8,22 @@ from functools import partial
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from include.gateway.duration import SECOND, format_duration, format_time
-from include.gateway.protocol import EPOCH_HEADER, EXPIRES_HEADER, OFFERS_HEADER, WAITING_HEADER, LeasePath
+from include.gateway.protocol import (
+    EPOCH_HEADER,
+    EXPIRES_HEADER,
+    OFFERS_HEADER,
+    SECOND,
+    WAITING_HEADER,
+    LeasePath,
+    format_duration,
+    format_time,
+)
 from include.gateway.service import requests
-from include.gateway.service.commits.points import Point
+from include.gateway.service.commits.queue import Point
 from include.gateway.service.freezes import Freezes
 from include.gateway.service.http.payloads import read_body, remote_of
-from include.gateway.service.http.serving import OFFERS, Serving
+from include.gateway.service.http.serving import OFFERS, QueuePlace, ServiceContext
 from include.gateway.service.http.tracing import note
-from include.gateway.service.http.waiters import QueuePlace
 from include.gateway.service.leases.lease_rows import LeaseRow, token_of
 from include.gateway.service.leases.lease_table import Busy, digest_of
 from include.gateway.service.requests import (
@@ -33,7 +40,7 @@ from include.gateway.service.requests import (
 class LeaseCalls:
     """Each reads its request, asks for the signature, changes the ``LeaseTable``, and answers."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: ServiceContext) -> None:
         self._serving = serving
         self._table = serving.table
         self._freezes = Freezes(lambda: serving.config, serving.table.clock)
@@ -170,7 +177,7 @@ def _duration(seconds: float) -> str:
 
 
 def _token_or_500(text: str) -> str:
-    """As the stock gateway answers a GET of a token that it does not know."""
+    """Reply of the stock gateway to a GET of a token that it does not know."""
     try:
         return checked_token(text)
     except Refused as refused:

@@ -22,7 +22,6 @@ from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.paths import is_below
 from include.errors import code_of
-from include.gateway.pack import HEADER_TOO_BIG, MAX_HEADER_BYTES, NAMED_OBJECT, PackError, PackReader
 from include.gateway.protocol import (
     LeasePath,
     checked_path,
@@ -30,7 +29,14 @@ from include.gateway.protocol import (
     split_authorization,
 )
 from include.gateway.service import requests
-from include.gateway.service.commits.intake import Intake
+from include.gateway.service.commits.intake import (
+    HEADER_TOO_BIG,
+    MAX_HEADER_BYTES,
+    NAMED_OBJECT,
+    PackError,
+    PackReader,
+    PackReceiver,
+)
 from include.gateway.service.config import AcceptedKey, ServiceConfig
 from include.gateway.service.http.tracing import note
 from include.gateway.service.leases.lease_rows import LeaseRow, Received
@@ -229,7 +235,7 @@ class Payloads:
     ) -> tuple[Received, str]:
         """All objects of the body into the store; the generation of collections that was seen before the first."""
         looked = time.monotonic()
-        intake: Intake | None = None
+        intake: PackReceiver | None = None
         generation = ""
         try:
             async for block in body.blocks():
@@ -250,8 +256,8 @@ class Payloads:
                 await self._in_thread(intake.abort, fault)
             raise
 
-    def _intake(self, store: Store, message: PayloadMessage, body: _Body) -> Intake:
-        return Intake(
+    def _intake(self, store: Store, message: PayloadMessage, body: _Body) -> PackReceiver:
+        return PackReceiver(
             store, message.header_size, message.digest, length=body.left_at_pack, folder=self._config.state.parent
         )
 

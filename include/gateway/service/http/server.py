@@ -34,17 +34,17 @@ from include.gateway.protocol import (
 )
 from include.gateway.service import requests
 from include.gateway.service.clock import Clock, SystemClock
-from include.gateway.service.commits.points import OnPoint, pass_by
-from include.gateway.service.commits.queue import Committer
-from include.gateway.service.config import ConfigError, ServiceConfig
+from include.gateway.service.commits.process import CommitterApart
+from include.gateway.service.commits.queue import Committer, OnPoint, pass_by
+from include.gateway.service.config import ConfigError, ReadConfig, ServiceConfig
 from include.gateway.service.http.admin_calls import AdminCalls, StatusCalls
 from include.gateway.service.http.lease_calls import LeaseCalls
-from include.gateway.service.http.serving import ReadConfig, Serving, log_not_served
+from include.gateway.service.http.serving import ServiceContext, log_not_served
 from include.gateway.service.http.tracing import Tracing, note
+from include.gateway.service.leases.lease_rows import StateError
 from include.gateway.service.leases.lease_table import LeaseTable
-from include.gateway.service.leases.writer import StateError
 from include.gateway.service.requests import Malformed, Refused
-from include.http_bounds import BoundedHttp, Bounds, is_loopback
+from include.http_bounds import BoundedHttp, ConnectionLimits, is_loopback
 
 
 def allowed_methods(routes: Iterable[BaseRoute], scope: Any) -> list[str]:
@@ -80,30 +80,30 @@ CLOCK_S = 5.0
 
 
 def create_app(
-    config: ServiceConfig,
+    read_config: ReadConfig,
     *,
     committer: Committer | None = None,
     clock: Clock | None = None,
     table: LeaseTable | None = None,
     on_point: OnPoint = pass_by,
-    read_config: ReadConfig | None = None,
 ) -> Starlette:
     """The ASGI application. Without a ``table`` it opens (and at its end closes) the state of the configuration.
 
-    ``read_config`` reads the configuration again, on SIGHUP and for ``POST /reload``. Raises ConfigError if another
-    gateway holds that state, or one of the repositories (``ownership.py``).
+    ``read_config`` is called now, and on SIGHUP and for ``POST /reload``. Raises ConfigError if another gateway holds
+    that state, or one of the repositories (``ownership.py``), and what reading the configuration raises.
     """
-    own_table = table is None
+    config, own_table = read_config(), table is None
     if table is None:
         table = LeaseTable(config.state, clock=clock or SystemClock(), max_lease_time_s=config.max_lease_time_s)
     if committer is None:
         try:
-            committer = _started(config, table, looked_at=on_point is not pass_by)
+            committer = CommitterApart(read_config, config, table, looked_at=on_point is not pass_by)
+            committer.start()
         except ConfigError:
             if own_table:
                 table.close()
             raise
-    serving = Serving(config, table, committer, on_point, read_config)
+    serving = ServiceContext(config, table, committer, read_config, on_point)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -113,9 +113,7 @@ def create_app(
         watch.cancel()
         await serving.commits.close()
         serving.payloads.close()
-        close = getattr(committer, "close", None)
-        if close is not None:
-            await asyncio.to_thread(close)
+        await asyncio.to_thread(committer.close)
         if own_table:
             table.close()
 
@@ -130,8 +128,8 @@ def create_app(
     return app
 
 
-def routes(serving: Serving) -> list[tuple[str, str, Handler]]:
-    """Every call: method, path, handler. ``openapi.py`` describes the same."""
+def routes(serving: ServiceContext) -> list[tuple[str, str, Handler]]:
+    """Every call: method, path, handler. ``admin_calls.document`` describes the same."""
     status, leases, admin = StatusCalls(serving), LeaseCalls(serving), AdminCalls(serving)
     return [
         ("GET", "/health", status.health),
@@ -163,20 +161,7 @@ def _route(method: str, path: str, handler: Handler) -> Route:
     return route
 
 
-def _started(config: ServiceConfig, table: LeaseTable, *, looked_at: bool) -> Committer:
-    from include.gateway.service.commits.committer import StoreCommitter
-    from include.gateway.service.commits.process import CommitterApart
-
-    committer: CommitterApart | StoreCommitter
-    if config.recipe is not None:
-        committer = CommitterApart(config, table, looked_at=looked_at)
-    else:
-        committer = StoreCommitter(config, table)
-    committer.start()
-    return committer
-
-
-async def _watch_clock(serving: Serving) -> None:
+async def _watch_clock(serving: ServiceContext) -> None:
     """Notice steps of the wall clock also while no calls come."""
     while True:
         await asyncio.sleep(CLOCK_S)
@@ -185,7 +170,7 @@ async def _watch_clock(serving: Serving) -> None:
                 serving.metrics.clock_steps.inc()
 
 
-def _reload_on_hangup(serving: Serving) -> None:
+def _reload_on_hangup(serving: ServiceContext) -> None:
     def hang_up() -> None:
         task = asyncio.get_running_loop().run_in_executor(None, _reload, serving)
         waiting.add(task)
@@ -196,7 +181,7 @@ def _reload_on_hangup(serving: Serving) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
 
 
-def _reload(serving: Serving) -> None:
+def _reload(serving: ServiceContext) -> None:
     try:
         serving.reload()
     except ConfigError as error:
@@ -241,20 +226,20 @@ _SWITCH_S = 0.001  # a thread that merges lets lease calls in between so often; 
 
 
 def serve(
-    config: ServiceConfig,
+    read_config: ReadConfig,
     *,
     committer: Committer | None = None,
     clock: Clock | None = None,
     ready: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
     on_point: OnPoint = pass_by,
-    read_config: ReadConfig | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until ``stop`` is set; ``ready`` gets the URL once connections are accepted.
 
     Raises ConfigError if the port or the state is taken, the certificate cannot be used, or the address is open to
     others with neither a certificate nor ``insecure``.
     """
+    config = read_config()
     if not (config.certificate or config.insecure or is_loopback(config.host)):
         raise ConfigError(
             f"gateway does not listen on {config.host}: requests are not encrypted; set `gateway.certificate` and"
@@ -262,10 +247,10 @@ def serve(
         )
     tls = _tls(config)
     sys.setswitchinterval(_SWITCH_S)
-    app = create_app(config, committer=committer, clock=clock, on_point=on_point, read_config=read_config)
+    app = create_app(read_config, committer=committer, clock=clock, on_point=on_point)
     metrics = app.state.serving.metrics
     limits = config.limits
-    bounds = Bounds(limits.head_s, limits.connections, lambda limit: metrics.limited.labels(limit).inc())
+    bounds = ConnectionLimits(limits.head_s, limits.connections, lambda limit: metrics.limited.labels(limit).inc())
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

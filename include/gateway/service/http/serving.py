@@ -1,48 +1,178 @@
-"""Configuration, keys, leases, commits, limits and figures, which all calls of the service share."""
+"""Everything that the calls of the service share: configuration, keys, leases, commits, figures, and who waits."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from starlette.requests import Request
 
+from include.cvmfs.format.paths import path_and_above
 from include.gateway.protocol import (
     BODY_SIGNATURE_HEADER,
+    LeasePath,
     Offer,
     body_signature_fits,
     format_offers,
 )
-from include.gateway.service.commits.points import OnPoint, pass_by
-from include.gateway.service.commits.queue import CommitQueue, Committer
-from include.gateway.service.config import ConfigError, ServiceConfig
+from include.gateway.service.commits.queue import CommitQueue, Committer, OnPoint, pass_by
+from include.gateway.service.config import ConfigError, Limiter, ReadConfig, ServiceConfig
 from include.gateway.service.http.payloads import Access, Payloads, signature_of
-from include.gateway.service.http.waiters import WaitingList
 from include.gateway.service.leases.lease_rows import LeaseRow
 from include.gateway.service.leases.lease_table import LeaseTable
-from include.gateway.service.limits import Limiter
 from include.gateway.service.metrics import Metrics
 from include.gateway.service.requests import Refused
+
+PATIENCE_S = 60.0
+_LONGEST_LIST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """``since_s`` and ``seen_s``: monotonic, of the first and the last refusal."""
+
+    path: LeasePath
+    key_id: str
+    hostname: str
+    since_s: float
+    seen_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """``position``: 1 for who came first; ``waiting``: how many wait for an overlapping path; times in seconds."""
+
+    waiter: Waiter
+    position: int
+    waiting: int
+    expected_s: float
+    waited_s: float
+
+
+class WaitingList:
+    """Safe to use from several threads. ``now_s``: a monotonic clock."""
+
+    def __init__(
+        self, now_s: Callable[[], float], longest_s: float, mean_held_s: Callable[[str], float | None]
+    ) -> None:
+        """``mean_held_s``: how long leases of a repository are held, None if that is not known yet."""
+        self._now_s = now_s
+        self._longest_s = longest_s
+        self._mean_held_s = mean_held_s
+        self._waiters: dict[tuple[LeasePath, str, str], Waiter] = {}  # those who were seen last come last
+        self._index = _Index()
+        self._lock = threading.Lock()
+
+    def refused(self, path: LeasePath, key_id: str, hostname: str, remaining_s: float) -> QueuePlace:
+        """Record a caller that found the path busy for at most ``remaining_s``; its place among those who wait."""
+        with self._lock:
+            self._forget()
+            now = self._now_s()
+            known = self._waiters.pop((path, key_id, hostname), None)
+            waiter = Waiter(path, key_id, hostname, known.since_s if known else now, now)
+            if known or len(self._waiters) < _LONGEST_LIST:
+                self._waiters[path, key_id, hostname] = waiter
+                if known is None:
+                    self._index.add(waiter)
+            return self._place(waiter, remaining_s, self._index.overlapping(path))
+
+    def granted(self, path: LeasePath, key_id: str, hostname: str) -> None:
+        """Forget a waiting caller: it got the lease."""
+        with self._lock:
+            self._remove((path, key_id, hostname))
+
+    def places(self, remaining_s: Callable[[LeasePath], float]) -> list[QueuePlace]:
+        """All who wait, first come first; ``remaining_s`` of the leases in the way of a path."""
+        with self._lock:
+            self._forget()
+            waiters = list(self._waiters.values())
+        index = _Index()  # of this moment; those who are refused meanwhile wait for none of what follows
+        for waiter in waiters:
+            index.add(waiter)
+        places: list[QueuePlace] = []
+        for path, together in groupby(sorted(waiters, key=_by_path), key=lambda waiter: waiter.path):
+            overlapping, left_s = index.overlapping(path), remaining_s(path)
+            places.extend(self._place(waiter, left_s, overlapping) for waiter in together)
+        return sorted(places, key=lambda place: place.waiter.since_s)
+
+    def __len__(self) -> int:
+        with self._lock:
+            self._forget()
+            return len(self._waiters)
+
+    def _place(self, waiter: Waiter, remaining_s: float, overlapping: list[float]) -> QueuePlace:
+        before = bisect_left(overlapping, waiter.since_s)
+        known_s = self._mean_held_s(waiter.path.repository)
+        mean_s = self._longest_s if known_s is None else min(known_s, self._longest_s)
+        expected_s = min(remaining_s, mean_s) + before * mean_s
+        return QueuePlace(waiter, before + 1, len(overlapping), expected_s, self._now_s() - waiter.since_s)
+
+    def _forget(self) -> None:
+        before = self._now_s() - PATIENCE_S
+        while self._waiters and next(iter(self._waiters.values())).seen_s < before:
+            self._remove(next(iter(self._waiters)))
+
+    def _remove(self, key: tuple[LeasePath, str, str]) -> None:
+        waiter = self._waiters.pop(key, None)
+        if waiter is not None:
+            self._index.remove(waiter)
+
+
+def _by_path(waiter: Waiter) -> tuple[str, str]:
+    return waiter.path.repository, waiter.path.path
+
+
+@dataclass
+class _Index:
+    """Since when each path is waited for. In the order of ``_keys`` all that is below a path follows it."""
+
+    _since: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    _keys: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, waiter: Waiter) -> None:
+        key = waiter.path.repository, waiter.path.path + "/"
+        if key not in self._since:
+            self._since[key] = []
+            insort(self._keys, key)
+        insort(self._since[key], waiter.since_s)
+
+    def remove(self, waiter: Waiter) -> None:
+        key = waiter.path.repository, waiter.path.path + "/"
+        since = self._since[key]
+        del since[bisect_left(since, waiter.since_s)]
+        if not since:
+            del self._since[key]
+            del self._keys[bisect_left(self._keys, key)]
+
+    def overlapping(self, path: LeasePath) -> list[float]:
+        """Since when those at, above and below the path wait, sorted."""
+        above = [(path.repository, directory + "/") for directory in path_and_above(path.path)[1:]]
+        first = bisect_left(self._keys, (path.repository, path.path + "/"))
+        behind = bisect_left(self._keys, (path.repository, path.path + "0"))  # "0" follows "/" in the order of bytes
+        lines = [self._since[key] for key in (*above, *self._keys[first:behind]) if key in self._since]
+        return lines[0] if len(lines) == 1 else sorted(since for line in lines for since in line)
+
 
 log = logging.getLogger(__name__)
 
 OFFERS = format_offers(frozenset(Offer))
 """This service has all of them."""
 
-ReadConfig = Callable[[], ServiceConfig]
-
 
 @dataclass
-class Serving:
-    """``read_config`` reads the configuration again; None: it is as it was when the service started."""
+class ServiceContext:
+    """``read_config`` reads the configuration again."""
 
     config: ServiceConfig
     table: LeaseTable
     committer: Committer
+    read_config: ReadConfig
     on_point: OnPoint = pass_by
-    read_config: ReadConfig | None = None
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
@@ -93,7 +223,7 @@ class Serving:
         return key_id
 
     def owner_or_admin(self, key_id: str) -> Callable[[str, str], bool]:
-        """Of a lease's key and repository, whether ``key_id`` may act on it."""
+        """Return a test of a lease's key and repository: whether ``key_id`` may act on it."""
         return lambda owner, repository: key_id == owner or self.access.is_admin(key_id, repository)
 
     def may_use(self, key_id: str) -> Callable[[LeaseRow], bool]:
@@ -107,8 +237,6 @@ class Serving:
 
         Raises ConfigError, and goes on with the old one, if the new one cannot be served without a restart.
         """
-        if self.read_config is None:
-            raise ConfigError("this service was started with a configuration that cannot be read again")
         try:
             new = self.read_config()
         except Exception as error:
@@ -117,9 +245,7 @@ class Serving:
             if getattr(new, name) != getattr(self.config, name):
                 raise ConfigError(f"{name} was changed, and that needs a restart of the gateway")
         access = Access(new)
-        reconfigure = getattr(self.committer, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(new)
+        self.committer.reconfigure(new)
         self.config, self.access = new, access
         self.payloads.reconfigure(new)
         log.info("configuration read again", extra={"fields": {"repositories": sorted(new.repositories)}})

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from include.gateway.protocol import TRACE_HEADER
-from include.gateway.service.limits import Limiter, RateLimits
+from include.gateway.service.config import Limiter, RateLimits
 from include.gateway.service.log import TRACE
 from include.gateway.service.metrics import Metrics
 from include.gateway.service.requests import Malformed, plain

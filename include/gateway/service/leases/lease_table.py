@@ -22,13 +22,11 @@ from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.revision.needed_objects import REMEMBERED, KnownRoot
 from include.errors import NightshiftError
-from include.gateway.duration import SECOND, format_time
-from include.gateway.protocol import LeasePath
+from include.gateway.protocol import SECOND, LeasePath, format_time
 from include.gateway.service.clock import Clock
 from include.gateway.service.config import ConfigError
-from include.gateway.service.leases import lease_rows, writer
-from include.gateway.service.leases.lease_rows import FinishedCommit, LeaseRow, Received, new_token
-from include.gateway.service.leases.writer import StateError, Writer
+from include.gateway.service.leases import lease_rows
+from include.gateway.service.leases.lease_rows import FinishedCommit, LeaseRow, Received, StateError, Writer, new_token
 from include.gateway.service.requests import INVALID_LEASE, Refused, go_json
 
 REVISIONS_SCHEMA = """
@@ -109,7 +107,7 @@ def digest_of(token: str) -> bytes:
 
 
 class LeaseTable:
-    """One SQLite file, one process, one writer. Changes return futures; reads see what is on disk."""
+    """A SQLite file with one process and one writer. Changes return futures; reads see what is on disk."""
 
     def __init__(self, file: Path, *, clock: Clock, max_lease_time_s: float) -> None:
         """Raises ConfigError if another gateway uses the file, or if it is not one of ours."""
@@ -127,9 +125,9 @@ class LeaseTable:
             _prepare_schema(connection, clock)
             lease_rows.prepare_payloads(connection)
             _prepare_revisions(connection)
-            writer.prepare(connection)
+            lease_rows.prepare(connection)
             connection.execute("BEGIN IMMEDIATE")
-            writer.carry_over(connection, clock, self._longest_ns)
+            lease_rows.carry_over(connection, clock, self._longest_ns)
             connection.execute("COMMIT")
             self._reader = lease_rows.connect(str(file), writer=False)
         except sqlite3.Error as error:
@@ -236,7 +234,7 @@ class LeaseTable:
             self._clear_expired(connection, now)
             if most is not None and lease_rows.held(connection, now, key_id) >= most:
                 raise Refused("too many leases", f"key {key_id} holds {most}, and no key may hold more; drop some")
-            writer.notice_step(connection, self.clock)
+            lease_rows.notice_step(connection, self.clock)
             drawn = new_token()
             deadline_ns, expires_ms = now + self._longest_ns, self.clock.wall_ms() + self._longest_ns // 1_000_000
             epoch = connection.execute(
@@ -259,7 +257,7 @@ class LeaseTable:
 
         def operation(connection: sqlite3.Connection) -> LeaseRow:
             now = self.clock.monotonic_ns()
-            writer.notice_step(connection, self.clock)
+            lease_rows.notice_step(connection, self.clock)
             row = lease_rows.lease_of(connection, digest)
             if row is None or row.deadline_ns <= now or row.epoch in self._unwanted or not may_use(row):
                 raise Refused(INVALID_LEASE)
@@ -401,7 +399,7 @@ class LeaseTable:
 
     def notice_clock(self) -> Future[bool]:
         """Read the clocks; whether the wall clock was set by more than 5 s since the last reading."""
-        return self._writer.submit(lambda connection: writer.notice_step(connection, self.clock))
+        return self._writer.submit(lambda connection: lease_rows.notice_step(connection, self.clock))
 
     def _end(self, connection: sqlite3.Connection, row: LeaseRow) -> None:
         if row.epoch in self._switching:

@@ -12,7 +12,7 @@ import pytest
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.sources.source import unpack_xattrs
-from include.publishers.capabilities import Operation, OperationOutcome, Way, cell
+from include.publishers.capabilities import Operation, OperationOutcome, PublishRoute, cell
 from include.publishers.errors import Lossy, NotSupported
 from include.publishers.server.errors import NodeBusy
 from include.publishers.server.publisher import ServerPublisher
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="a node that keeps owners is root's"),
 ]
 ALPHA, BETA, _ = DESTINATIONS
-WAYS = {Way.SERVER_STOCK: "stock", Way.SERVER_OURS: "nightshift", Way.SERVER_LOCAL: "none"}
+WAYS = {PublishRoute.SERVER_STOCK: "stock", PublishRoute.SERVER_OURS: "nightshift", PublishRoute.SERVER_LOCAL: "none"}
 ROOT = {"keep_owners": True}
 KEPT = {"specials": "keep", "xattrs": ["user."]}
 
@@ -183,9 +183,9 @@ NOT_OFFERED = {Operation.RENEW, Operation.ROLLBACK, Operation.REPAIR, Operation.
 """The interface has no such call, or the settings refuse it; for these the table only says what to do instead."""
 
 
-def marks_of(way: Way, operation: Operation) -> list[pytest.MarkDecorator]:
+def marks_of(way: PublishRoute, operation: Operation) -> list[pytest.MarkDecorator]:
     """On the node our gateway is reached as the stock one is: a cell that is the same shows the same."""
-    same = way is Way.SERVER_OURS and cell(way, operation) == cell(Way.SERVER_STOCK, operation)
+    same = way is PublishRoute.SERVER_OURS and cell(way, operation) == cell(PublishRoute.SERVER_STOCK, operation)
     return [pytest.mark.thorough] if same and operation not in OURS_TOO else []
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from include.cvmfs.collect.record import CollectionOptions, CollectionRules
+from include.cvmfs.collect.report import CollectionOptions, CollectionRules
 from include.cvmfs.coordination import generation
 from include.cvmfs.coordination.generation import CollectionPhase, look
 from include.cvmfs.errors import CollectionBusy, CollectionRefused
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.revision import Revision
 from include.gateway.errors import (
     COLLECTION_UNCLEAR,
     NOT_SWITCHED,
@@ -26,7 +28,7 @@ from include.gateway.errors import (
 )
 from include.site.collecting import collect, options_of
 from include.site.site import Site
-from include.site.stock_collecting import Remembered, StockWaits, collect_behind, preceding, rehearse_behind
+from include.site.stock_collecting import Remembered, StockWaits, collect_behind
 from include.storage.errors import Unavailable
 from include.storage.store import Store
 from tests.fakes.refused import refused
@@ -41,8 +43,8 @@ LONG_S = 120.0
 """Longer than anything takes on a busy machine; a test that passes never waits so long."""
 
 
-def kept(grace: timedelta) -> CollectionOptions:
-    return replace(USUAL, rules=CollectionRules(grace))
+def kept(grace: timedelta, **more: Any) -> CollectionOptions:
+    return replace(USUAL, rules=CollectionRules(grace), **more)
 
 
 def remembered(site: StockSite) -> Remembered:
@@ -105,21 +107,23 @@ def test_only_a_grace_that_is_longer_than_the_gateways_own_is_told_as_a_number_o
     site: StockSite, on_site: Site
 ) -> None:
     for days in (3, 8):  # by then all but the current revision have left it
-        rehearse_behind(on_site, FQRN, kept(timedelta(days=days)), QUICK)
+        collect_behind(on_site, FQRN, kept(timedelta(days=days), dry_run=True), QUICK)
     assert [one["num_revisions"] for one in site.gateway.collections] == [0, 0]
     site.worker().publish(site.prepared(HERE, {"f": b"today"}), holder="test", now=NOW)
-    rehearse_behind(on_site, FQRN, kept(timedelta(days=8)), QUICK)
+    collect_behind(on_site, FQRN, kept(timedelta(days=8), dry_run=True), QUICK)
     assert site.gateway.collections[-1]["num_revisions"] == 1, "readers were on it until today"
 
 
 def test_within_its_grace_every_revision_stays(site: StockSite, on_site: Site) -> None:
-    roots = [root for _, root in preceding(site.head())]
+    revisions = site.head().superseded_after(0)
     collect_behind(on_site, FQRN, kept(timedelta(days=10)), QUICK)
     (asked,) = site.gateway.collections
-    assert asked["num_revisions"] == len(roots) == site.head().manifest.revision
-    head = site.head()
-    for root in roots:
-        assert all(site.store.exists(name.key) for name, _ in head.at(root).objects_below(""))
+    assert asked["num_revisions"] == revisions == site.head().manifest.revision
+    revision: Revision | None = site.head().revision
+    while revision is not None:
+        assert all(site.store.exists(name.key) for name, _ in revision.objects_below(""))
+        before = revision.root.previous_revision
+        revision = None if before is None else site.head().at(before)
     site.assert_open()
 
 
@@ -341,7 +345,7 @@ def test_a_store_that_fails_before_the_gateway_is_asked_leaves_no_lease(
     def away(*_: object) -> int:
         raise Unavailable("the store is away", key="k", cause="test")
 
-    monkeypatch.setattr("include.site.stock_collecting.revisions_within", away)
+    monkeypatch.setattr(Repository, "superseded_after", away)
     with refused(Unavailable, key="k"):
         collect_behind(on_site, FQRN, kept(timedelta(days=10)), QUICK)
     assert site.gateway.collections == []

@@ -6,14 +6,14 @@ import pytest
 
 from include.cvmfs.check.check import check
 from include.cvmfs.check.check_catalog import Miscount
-from include.cvmfs.check.restore import Recounter
-from include.cvmfs.commit.manifest_verifier import Voucher
+from include.cvmfs.check.check_objects import Recounter
 from include.cvmfs.commit.rewrite import Rewritten, Sender, switch_rewritten
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import CatalogError
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.schema import NAMES
+from include.cvmfs.revision.repository import ManifestVerifier
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, SECONDS, MiniRepository, opened, signer
 from tests.fakes.oldcatalogs import at_revision
@@ -26,7 +26,14 @@ def recounted(store: MemoryStore) -> tuple[Recounter, Rewritten]:
     sender = Sender(store)
     recounter = Recounter(CatalogCache(store), sender.keep)
     _, done = switch_rewritten(
-        store, FQRN, recounter, sender, seen=look(store), signer=signer(), now=SECONDS + 60, voucher=Voucher(signer())
+        store,
+        FQRN,
+        recounter,
+        sender,
+        seen=look(store),
+        signer=signer(),
+        now=SECONDS + 60,
+        voucher=ManifestVerifier(signer()),
     )
     return recounter, done
 
