@@ -1,4 +1,4 @@
-"""The charts of a campaign as values, which are drawn in a page and as PNG. Pure."""
+"""The charts of a campaign as values, which are drawn in a page and as SVG. Pure."""
 
 from __future__ import annotations
 
