@@ -13,6 +13,8 @@ from include.settings.prepare import Block
 from include.settings.text_types import ConnectionId, Name, fault, is_below, logical_name_fault
 
 _USER = "{user}"
+PASS_S = 50
+"""Seconds that one run of a component may take."""
 
 
 def _name_space(text: str) -> str:
@@ -86,8 +88,6 @@ class StageoutSettings(Block):
     copy_margin_minutes: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Added to the longest time of a copy at FTS (600 s and 2 s per MB), where FTS does not watch the copy any more.
     Until then no other attempt writes to its destination, and no source is removed."""
-    pass_s: Annotated[int, Field(ge=1, le=3600)] = 50
-    """Seconds that one run of a component may take."""
     shards: Annotated[int, Field(ge=1, le=16)] = 2
     """Tasks that do the same in each run; they share what is due by their claims."""
     read_back_hours: Annotated[int, Field(ge=1, le=168)] = 12
