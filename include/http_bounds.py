@@ -27,7 +27,7 @@ _REPLY = (
 )
 
 
-class Bounds:
+class ConnectionLimits:
     """Limits that all connections of a server share: at most ``connections``, each with ``head_s`` for a head.
 
     ``on_limit`` is called with the limit that closed one.
@@ -61,7 +61,7 @@ class BoundedHttp(HttpToolsProtocol):
     The time for a head begins with the connection, and after that with a request's first byte.
     """
 
-    def __init__(self, *args: Any, bounds: Bounds, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, bounds: ConnectionLimits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._bounds = bounds
         self._head_bytes = 0

@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 
 from include.airflow_api import AirflowApi
@@ -30,7 +30,7 @@ from lab.cluster import Cluster
 from lab.environment import ADMIN, KEEPER, LEDGER, VIEWER, Lab, LabFolders
 from lab.errors import LabError, ServiceFailed
 from lab.ports import check_free
-from lab.readiness import ServiceNotReady, Wrong, wait
+from lab.readiness import NotReadyReason, ServiceNotReady, wait
 from lab.servers.weed_command import left_sockets
 from lab.services import (
     Service,
@@ -282,7 +282,7 @@ def _start_airflow(
     with timings.measure("pools"):
         api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
         for pool in pools(load(environ=lab.environment())):
-            api.put_pool(pool.to_json())
+            api.put_pool(asdict(pool))
 
 
 def _dead(supervisor: Supervisor, group: list[Service], pids: dict[str, set[int]]) -> str | None:
@@ -296,7 +296,7 @@ def _dead(supervisor: Supervisor, group: list[Service], pids: dict[str, set[int]
         if info.state in {ProcessState.FATAL, ProcessState.STOPPED} or len(seen) > STARTS:
             why = info.detail or info.state.name.lower()
             said = f"{service.name} ended {len(seen)} times: {why}; {_last_words(supervisor, service)}"
-            return Wrong(said, service.name)
+            return NotReadyReason(said, service.name)
     return None
 
 

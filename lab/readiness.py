@@ -19,7 +19,7 @@ TIMEOUT_S = 3.0
 POLL_S = 0.15
 
 
-class Wrong(str):
+class NotReadyReason(str):
     """Why a service is not ready. `services`: those of a group that it is about; empty: not known which."""
 
     services: tuple[str, ...]
@@ -32,13 +32,13 @@ class Wrong(str):
 
 
 class ServiceNotReady(NightshiftError):
-    """A service did not become ready; the message has the reason. `services`: as in `Wrong`."""
+    """A service did not become ready; the message has the reason. `services`: as in `NotReadyReason`."""
 
     code = "lab-service-not-ready"
 
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)
-        self.services = why.services if isinstance(why, Wrong) else ()
+        self.services = why.services if isinstance(why, NotReadyReason) else ()
 
 
 def wait(question: Question, *, alive: Question, timeout_s: float) -> float:
@@ -128,7 +128,7 @@ def airflow_answers(url: str, version: str) -> str | None:
     except (ValueError, AttributeError):
         return f"another server answers: {answer.text[:80]!r}"
     if ill:
-        return Wrong(f"not healthy yet: {', '.join(ill)}", *(name.replace("_", "-") for name in ill))
+        return NotReadyReason(f"not healthy yet: {', '.join(ill)}", *(name.replace("_", "-") for name in ill))
     seen = _get(f"{url}/api/v2/version")
     if isinstance(seen, str):
         return seen

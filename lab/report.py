@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,21 +42,6 @@ class ArtifactLine:
             seconds=round(sum(one.seconds.values()), 2),
             lease_held_s=round(one.lease_held_s or 0.0, 3),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "project": self.project,
-            "platform": self.platform,
-            "state": self.state,
-            "reason": self.reason,
-            "files": self.files,
-            "bytes": self.bytes,
-            "objects_new": self.objects_new,
-            "objects_reused": self.objects_reused,
-            "bytes_uploaded": self.bytes_uploaded,
-            "seconds": self.seconds,
-            "lease_held_s": self.lease_held_s,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +109,7 @@ class NightReport:
             "check": list(self.problems) or "no problems found",
             "good": self.good,
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
-            "per_artifact": [line.to_json() for line in self.lines],
+            "per_artifact": [asdict(line) for line in self.lines],
         }
 
     def write(self, path: Path) -> None:

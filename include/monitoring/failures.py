@@ -11,7 +11,7 @@ from include.errors import Concern, kinds_in
 from include.fts import errors as fts
 from include.gateway import errors as gateway
 from include.ledger import errors as ledger
-from include.monitoring.summary import Fate, Line, Summary
+from include.monitoring.summary import ArtifactOutcome, Line, Summary
 from include.notify.message import Message, NotifyEvent
 from include.publishers.server import errors as node
 from include.settings import errors as settings
@@ -100,7 +100,7 @@ def causes(seen: Summary, has_left: Callable[[Line], bool]) -> Iterator[Cause]:
     Args:
         has_left: Whether the pass that failed with an artifact is done with it.
     """
-    failed = [line for line in seen.lines if line.fate is Fate.FAILED and has_left(line)]
+    failed = [line for line in seen.lines if line.fate is ArtifactOutcome.FAILED and has_left(line)]
     by_code: dict[str, list[Line]] = {}
     for line in failed:
         by_code.setdefault(line.code or REJECTED, []).append(line)
@@ -123,7 +123,7 @@ def site_cure(code: str) -> str | None:
 def _blocked_by(failed: Iterable[Line], lines: Sequence[Line]) -> Iterator[Line]:
     """Yield what was skipped because of these, or because of what was skipped because of them."""
     names = {line.name for line in failed}
-    waiting = [line for line in lines if line.fate is Fate.BLOCKED and line.blocked_by is not None]
+    waiting = [line for line in lines if line.fate is ArtifactOutcome.BLOCKED and line.blocked_by is not None]
     while found := [line for line in waiting if line.blocked_by in names]:
         names |= {line.name for line in found}
         waiting = [line for line in waiting if line not in found]

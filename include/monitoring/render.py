@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from jinja2 import Environment, StrictUndefined
 
-from include.monitoring.summary import Fate, Line, Summary
+from include.monitoring.summary import ArtifactOutcome, Line, Summary
 from include.nightlies.records.quality import QualityRecord
 
 _HTML = """<!doctype html>
@@ -60,7 +60,7 @@ def to_html(summary: Summary) -> str:
     """A page of its own; text from an index or an error is escaped, and nothing is loaded from elsewhere."""
     return _environment.from_string(_HTML).render(
         summary=summary,
-        fates=list(Fate),
+        fates=list(ArtifactOutcome),
         size=size,
         clock=_clock,
         verdict=summary.verdict,
@@ -104,7 +104,8 @@ def _platforms(summary: Summary) -> list[str]:
     width = max(len(platform) for platform in summary.platforms)
     lines = []
     for platform in summary.platforms:
-        counts = ", ".join(f"{count} {fate.value}" for fate in Fate if (count := summary.count(fate, platform)))
+        numbers = {fate.value: summary.count(fate, platform) for fate in ArtifactOutcome}
+        counts = ", ".join(f"{number} {fate}" for fate, number in numbers.items() if number)
         total = summary.total(platform)
         until = f", until {_clock(total.ended_at)} UTC" if total.ended_at else ""
         sizes = f"{size(total.bytes)}, {size(total.bytes_uploaded)} uploaded, {total.seconds:.1f} s"

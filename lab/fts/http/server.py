@@ -12,7 +12,7 @@ from typing import Any
 
 import uvicorn
 
-from include.http_bounds import BoundedHttp, Bounds
+from include.http_bounds import BoundedHttp, ConnectionLimits
 from lab.fts.callers import subject_of
 from lab.fts.config import FtsServiceConfig
 from lab.fts.copies.real import real_copiers
@@ -55,7 +55,8 @@ def serve_fts(
         raise FtsServiceError(f"the FTS service listens on loopback only, not on {config.host}; use 127.0.0.1")
     context = _tls(config)
     app = create_fts_app(config, copiers=real_copiers(config))
-    bounds = Bounds(config.head_s, config.connections, partial(log.debug, "a connection was closed at the limit: %s"))
+    closed = partial(log.debug, "a connection was closed at the limit: %s")
+    bounds = ConnectionLimits(config.head_s, config.connections, closed)
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     url = f"{'https' if context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

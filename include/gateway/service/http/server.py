@@ -44,7 +44,7 @@ from include.gateway.service.http.tracing import Tracing, note
 from include.gateway.service.leases.lease_table import LeaseTable
 from include.gateway.service.leases.writer import StateError
 from include.gateway.service.requests import Malformed, Refused
-from include.http_bounds import BoundedHttp, Bounds, is_loopback
+from include.http_bounds import BoundedHttp, ConnectionLimits, is_loopback
 
 
 def allowed_methods(routes: Iterable[BaseRoute], scope: Any) -> list[str]:
@@ -265,7 +265,7 @@ def serve(
     app = create_app(config, committer=committer, clock=clock, on_point=on_point, read_config=read_config)
     metrics = app.state.serving.metrics
     limits = config.limits
-    bounds = Bounds(limits.head_s, limits.connections, lambda limit: metrics.limited.labels(limit).inc())
+    bounds = ConnectionLimits(limits.head_s, limits.connections, lambda limit: metrics.limited.labels(limit).inc())
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
