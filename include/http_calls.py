@@ -1,4 +1,4 @@
-"""What clients of HTTP services have in common: sessions, harmless repetition, and failures without URLs or secrets."""
+"""Common parts of clients of HTTP services: sessions, harmless repetition, and failures without URLs or secrets."""
 
 from __future__ import annotations
 

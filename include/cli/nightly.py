@@ -198,8 +198,7 @@ def install(
     from include.cli.airflow_connections import NIGHT_S, airflow_api, follow
     from include.cli.airflow_connections import install as start
     from include.cli.repository.open import open_site
-    from include.monitoring.render import to_text
-    from include.monitoring.summaries import read_summary
+    from include.monitoring.render import read_summary, to_text
     from include.nightlies.rules.build_date import today
 
     site = open_site()
@@ -230,8 +229,7 @@ def summary(
 ) -> None:
     """Say what became of a night, as the ledger has it now. Exit code 1 if something required is missing."""
     from include.cli.repository.open import open_site, refusing
-    from include.monitoring.render import to_text
-    from include.monitoring.summaries import read_summary, store_summary
+    from include.monitoring.render import read_summary, store_summary, to_text
     from include.nightlies.rules.build_date import today
 
     now = datetime.now(UTC)

@@ -110,7 +110,7 @@ def accept(
     by: Annotated[str | None, typer.Option(help="Who accepts it. Default: this account.")] = None,
 ) -> None:
     """Let later campaigns with the same plan be compared with this one."""
-    from include.benchmarks.judge.record import accept_baseline
+    from include.benchmarks.judge.judge import accept_baseline
 
     judged = accept_baseline(open_site().ledger, campaign, by=by or holder(), now=datetime.now(UTC))
     typer.echo(f"{judged.id} is the baseline of {judged.preset} on {judged.target}")
@@ -167,7 +167,7 @@ def _wish(
 
 def _carry_out(site: Site, folder: CampaignFolder) -> None:
     from include.benchmarks.campaign.campaigns import clean_up, conclude, measure
-    from include.benchmarks.judge.record import fails
+    from include.benchmarks.judge.judge import fails
 
     total = len(folder.record().plan.steps)
     try:

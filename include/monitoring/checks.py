@@ -39,12 +39,11 @@ from include.monitoring.store_checks import TIMEOUT_S, opened, skew
 from include.publishers.base import NO_NANOSECONDS, holds_nanoseconds
 from include.settings.errors import SettingsError
 from include.settings.model import RepositorySettings, SiteSettings
+from include.settings.secrets import base_url
 from include.settings.traits import airflow_executor, require_single_writer
-from include.settings.urls import base_url
 from include.site.site import Site
 from include.storage.errors import StoreError
-from include.storage.kinds import kind_of
-from include.storage.options import Traits
+from include.storage.kinds import Traits, kind_of
 
 FATAL = timedelta(days=1)
 """A whitelist that ends earlier than this may end within the night."""
@@ -181,7 +180,7 @@ def _key(client: GatewayClient, fqrn: str, connection: str, probe: str) -> Itera
 
 
 LIMIT_S = 5.0
-"""How long one part may take to answer."""
+"""Time-out of one part."""
 
 
 def parts_of(site: Site, leases: dict[str, list[LeaseInfo]]) -> list[Check]:

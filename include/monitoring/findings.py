@@ -14,7 +14,7 @@ from include.errors import NightshiftError
 
 AT_ONCE = 16
 LIMIT_S = 30.0
-"""How long one check may take; each request within it has a shorter time-out of its own."""
+"""Time-out of one check; each request within it has a shorter time-out of its own."""
 
 
 class Depth(Enum):
@@ -28,7 +28,7 @@ class Depth(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of one thing. `cure`: the hint if the check itself fails, or does not end in time."""
+    """Check of a thing. `cure`: the hint if the check itself fails, or does not end in time."""
 
     name: str
     subject: str
@@ -81,7 +81,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked. A finding that is not `ok` has a hint; `notes`: what follows from what was seen."""
+    """Result of a check. A finding that is not `ok` has a hint; `notes`: what follows from what was seen."""
 
     check: str
     subject: str

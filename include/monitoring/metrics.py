@@ -46,7 +46,7 @@ from include.stageout.tables import stageout_transfers
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What one look found.
+    """Result of one check of all parts.
 
     Attributes:
         report: A finding for each part: `ledger`, `store`, `gateway` or, where there are storage sites, `fts`. Gateways
@@ -241,7 +241,7 @@ T = TypeVar("T")
 
 
 class CachedAnswer(Generic[T]):
-    """What a function returned lately; of several who ask at once one calls it, the others wait for its result."""
+    """Remembered result of a function; of several who ask at once one calls it, the others wait for its result."""
 
     def __init__(self, made: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._made, self._clock = made, clock

@@ -13,11 +13,10 @@ from itertools import groupby
 
 from include.errors import code_of
 from include.ledger.errors import LedgerError
-from include.monitoring.alerts import Runs, Tick, alerts_of
-from include.monitoring.failures import site_cure
+from include.monitoring.alerts import Runs, Tick, alerts_of, site_cure
 from include.monitoring.findings import NotReady
-from include.monitoring.summaries import read_summary
-from include.monitoring.summary import no_log
+from include.monitoring.render import read_summary
+from include.monitoring.summary import SHOWN, no_log
 from include.monitoring.watch import nights, tell_failures, whitelist_alerts
 from include.nightlies.records import builds, questions
 from include.nightlies.records import publications as records
@@ -30,8 +29,6 @@ from include.notify.notifier import DeliveryOutcome, Notifier
 from include.notify.records import append_note, claim, take_notes
 from include.site.site import Site
 
-SHOWN = 20
-"""Faults of one run that a message names; the run's page has all of them."""
 NIGHT = "nightly_install"
 """The ids of the DAGs of nights begin with it."""
 TOLD_BY_THEMSELVES = {NotReady.code}
@@ -42,7 +39,7 @@ OF_THE_GATE = {GateClosed.code, NotVerified.code}
 
 @dataclass(frozen=True, slots=True)
 class TaskFault:
-    """Why a task failed. `code`: of its error, "" without one. `subject`: the repository that it was for, if known."""
+    """Reason why a task failed. `code`: of its error, or "". `subject`: the repository that it was for, if known."""
 
     task: str
     code: str

@@ -12,12 +12,11 @@ from include.monitoring.schedules import left_out
 from include.notify.notifier import service_of
 from include.settings.errors import MissingConnection, SettingsError
 from include.settings.model import SiteSettings
-from include.settings.secrets import ConnectionSecrets, Secrets, ledger_address
-from include.settings.urls import base_url
+from include.settings.secrets import ConnectionSecrets, Secrets, base_url, ledger_address
 from include.site.site import Site
 
 Asked = Callable[[str], bool | None]
-"""Whether Airflow has a connection of this id; None where it cannot be asked."""
+"""Answer whether Airflow has a connection of this id; None where it cannot be asked."""
 CANNOT_ASK = "not defined here, and Airflow cannot be asked whether it has it"
 IN_AIRFLOW = "defined in Airflow; commands here cannot use it"
 

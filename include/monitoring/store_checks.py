@@ -22,9 +22,8 @@ from include.settings.traits import record_traits, recorded_traits
 from include.site.site import Site, connection_of, credentials_of, options_of, plain_store, try_store
 from include.storage.errors import StoreError
 from include.storage.file import abandoned, described
-from include.storage.kinds import FILE, HTTP, kind_of
+from include.storage.kinds import FILE, HTTP, Traits, kind_of
 from include.storage.open import open_store
-from include.storage.options import Traits
 from include.storage.probe import may_delete
 from include.storage.roles import Role
 from include.storage.store import Store

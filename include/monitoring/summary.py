@@ -22,7 +22,7 @@ from include.nightlies.rules.states import Skip, State
 from include.settings.model import Slot
 
 SHOWN = 20
-"""Artifacts that a reason names; the summary has them all."""
+"""Artifacts or faults that a message names; the summary, or the page of the run, has them all."""
 
 
 class NightState(Enum):
@@ -106,7 +106,7 @@ _FATES = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One artifact. Sizes in bytes; `seconds`: of work, all phases; `log`: the URL of its run's page.
+    """An artifact of a night. Sizes in bytes; `seconds`: of work, all phases; `log`: the URL of its run's page.
 
     `mended`: for one that is there, how an earlier pass failed with it. `code`: of the error of one that failed.
     `blocked_by`: the artifact that it depends on and that is not there.
@@ -151,7 +151,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Of some lines: sizes in bytes, seconds of work, and when the first began and the last ended."""
+    """Sums over some lines: sizes in bytes, seconds of work, and when the first began and the last ended."""
 
     bytes: int
     bytes_uploaded: int

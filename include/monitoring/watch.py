@@ -19,16 +19,16 @@ from include.monitoring.alerts import (
     Unasked,
     alerts_of,
     begun_by_artifact,
+    causes,
     has_left,
     summary_due,
     ticks,
+    untold,
 )
 from include.monitoring.alerts import message as message_of
-from include.monitoring.failures import causes, untold
 from include.monitoring.findings import Severity
-from include.monitoring.render import to_html, to_text
+from include.monitoring.render import begun_since, is_made, note_made, read_summary, store_summary, to_html, to_text
 from include.monitoring.store_checks import room, written
-from include.monitoring.summaries import begun_since, is_made, note_made, read_summary, store_summary
 from include.monitoring.summary import Line, Summary, no_log
 from include.nightlies.rules.passes import by_artifact
 from include.notify.message import Message, NotifyEvent

@@ -48,7 +48,7 @@ class NotifySite(Protocol):
 
 
 class DeliveryOutcome(Enum):
-    """What became of a message."""
+    """Outcome of a message."""
 
     TOLD = "notified"
     KNOWN = "already notified"

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from include.monitoring.render import rows_of
-from include.monitoring.summaries import read_summary
+from include.monitoring.render import read_summary, rows_of
 from include.monitoring.summary import ArtifactOutcome, Summary
 from include.nightlies.records import builds, progress
 from include.nightlies.records.quality import QualityRecord
@@ -25,7 +24,7 @@ from include.pages.registry import night, run_of, start
 from include.provenance.interventions import standing
 from include.quality.validate import docs_file, folder_of_run
 from include.settings.model import Slot
-from include.settings.urls import browser_url
+from include.settings.secrets import browser_url
 from include.site.site import Site
 
 BUSY_S, QUIET_S = 3, 20

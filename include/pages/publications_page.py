@@ -16,7 +16,7 @@ from include.nightlies.steps.sources import absolute
 from include.pages import publications_view as view
 from include.pages.asked import Asked
 from include.pages.registry import night, provenance, run_of, task_of
-from include.settings.urls import browser_url
+from include.settings.secrets import browser_url
 
 PAGE = 50
 """Publications of one page of the history."""

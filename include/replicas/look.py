@@ -29,7 +29,7 @@ from include.replicas.states import (
 from include.settings.ssh import chosen
 from include.site.site import Site
 from include.storage.errors import StoreError, Unavailable
-from include.storage.options import StoreOptions
+from include.storage.kinds import StoreOptions
 from include.storage.remote import HttpStore
 
 MARKER_KEY = ".cvmfs_is_snapshotting"

@@ -52,7 +52,7 @@ def serve(
 
     S3's keys come from NIGHTSHIFT_S3_ACCESS_KEY and NIGHTSHIFT_S3_SECRET_KEY; without them, S3 is not served.
     """
-    from include.storage.options import Credentials
+    from include.storage.kinds import Credentials
     from lab.environment import LabFolders
     from lab.fts.config import FtsServiceConfig
     from lab.fts.copies.simulated import SimulationModel, parsed_fractions

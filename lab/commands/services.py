@@ -23,7 +23,7 @@ from lab.errors import LabError
 from lab.servers.ceph_lab import OSDS, CephLab
 
 if TYPE_CHECKING:
-    from lab.stageout.account import StageoutAccount
+    from lab.stageout import StageoutAccount
 
 app = typer.Typer(no_args_is_help=True)
 ceph = typer.Typer(no_args_is_help=True, help="A Ceph cluster of one machine: monitor, OSDs on files, MDS, radosgw.")
@@ -157,7 +157,7 @@ def stageout(
     from include.settings.load import load
     from include.settings.secrets import EnvSecrets
     from lab.environment import adopt
-    from lab.stageout.run import run_stageout
+    from lab.stageout import run_stageout
 
     lab = Lab.from_environment()
     adopt()  # the first start has only now made the secrets

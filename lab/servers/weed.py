@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from include.storage.errors import NotFound, StoreError
+from include.storage.kinds import Credentials
 from include.storage.open import open_store
-from include.storage.options import Credentials
 from include.storage.roles import PolicyServer
 from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError
 from lab.servers.s3 import S3Server

@@ -19,8 +19,8 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.keys import Signer, generate_repository_key, load_signer, save_signer
 from include.gateway.service.config import AcceptedKey, Recipe, RepositoryConfig, ServiceConfig
+from include.storage.kinds import Credentials, StoreOptions
 from include.storage.open import open_store
-from include.storage.options import Credentials, StoreOptions
 from include.storage.store import Store
 from tests.fakes.minirepo import master_key
 

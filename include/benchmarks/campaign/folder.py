@@ -15,9 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from include.benchmarks.campaign.plan import CampaignPlan, PlannedStep
 from include.benchmarks.errors import CAMPAIGN_UNKNOWN
-from include.benchmarks.measure.loads import ServerState
+from include.benchmarks.measure.loads import ClusterSample, RunnerResult, ServerState
 from include.benchmarks.measure.probes import MachineNoise, ServersView
-from include.benchmarks.measure.results import ClusterSample, RunnerResult
 from include.benchmarks.measure.targets import TargetSpace
 
 FOLDER = "benchmarks"

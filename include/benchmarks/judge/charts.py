@@ -11,8 +11,7 @@ from statistics import median
 from include.benchmarks.campaign.folder import StepRecord
 from include.benchmarks.judge.compare import FigureName, direction_title
 from include.benchmarks.judge.judge import JudgedCampaign
-from include.benchmarks.measure.loads import LoadAccess
-from include.benchmarks.measure.results import MeasuredLoad
+from include.benchmarks.measure.loads import LoadAccess, MeasuredLoad
 
 MB, PERCENT = 1e6, 100
 LEAST_FILLED = 8

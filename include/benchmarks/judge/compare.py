@@ -27,8 +27,7 @@ from pydantic import TypeAdapter
 
 from include.benchmarks.campaign.folder import CampaignRecord, StepRecord
 from include.benchmarks.campaign.plan import CampaignPlan
-from include.benchmarks.measure.loads import LoadAccess, LoadStep
-from include.benchmarks.measure.results import MeasuredLoad
+from include.benchmarks.measure.loads import LoadAccess, LoadStep, MeasuredLoad
 
 
 class FigureName(Enum):

@@ -20,8 +20,7 @@ from include.benchmarks.campaign.plan import find_preset, shown_bytes, shown_rat
 from include.benchmarks.errors import BenchmarkError
 from include.benchmarks.judge.charts import MB, BenchmarkChart, ChartLine, Point, charts_of
 from include.benchmarks.judge.compare import FigureName, StepFigure, direction_title
-from include.benchmarks.judge.judge import JudgedCampaign
-from include.benchmarks.judge.record import accepted_campaigns, judged_campaigns
+from include.benchmarks.judge.judge import JudgedCampaign, accepted_campaigns, judged_campaigns
 from include.benchmarks.measure.loads import LoadAccess
 from include.benchmarks.measure.osds import OsdLatency, RecoveryLook, merged_latencies
 from include.benchmarks.measure.probes import LIMIT_RULE, MachineUse, ServersView

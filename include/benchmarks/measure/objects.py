@@ -20,11 +20,18 @@ from itertools import cycle
 from pathlib import Path
 
 from include.benchmarks.errors import RUNNER_FAILED, TARGET_UNUSABLE
-from include.benchmarks.measure.loads import DataPattern, LoadAccess, LoadStep, StreamLoad
+from include.benchmarks.measure.loads import (
+    DataPattern,
+    LatencyHistogram,
+    LoadAccess,
+    LoadStep,
+    MeasuredLoad,
+    RunnerResult,
+    SeriesPoint,
+    StreamLoad,
+)
 from include.benchmarks.measure.programs import StopSignal
-from include.benchmarks.measure.results import LatencyHistogram, MeasuredLoad, RunnerResult, SeriesPoint
-from include.benchmarks.measure.runner import Runner, RunnerAbilities
-from include.benchmarks.measure.targets import FolderArea, ObjectArea
+from include.benchmarks.measure.targets import FolderArea, ObjectArea, Runner, RunnerAbilities
 from include.storage.errors import StoreError
 from include.storage.store import Store
 

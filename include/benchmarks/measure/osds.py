@@ -21,10 +21,8 @@ from typing import Any, Self
 
 from include.benchmarks.errors import OUTAGE_FAILED, RESULT_UNREADABLE, BenchmarkError
 from include.benchmarks.measure.ceph import ClusterClient
-from include.benchmarks.measure.hosts import BenchmarkHost, LocalHost
-from include.benchmarks.measure.loads import LoadAccess
-from include.benchmarks.measure.programs import StopSignal
-from include.benchmarks.measure.results import NS_PER_MS, ClusterSample
+from include.benchmarks.measure.loads import NS_PER_MS, ClusterSample, LoadAccess
+from include.benchmarks.measure.programs import BenchmarkHost, LocalHost, StopSignal
 from include.publishers.server.open import address_of
 from include.settings.benchmarks import OSD, CephServer, ClusterBlock
 from include.settings.secrets import Secrets

@@ -20,13 +20,26 @@ from include.benchmarks.errors import (
     BenchmarkError,
 )
 from include.benchmarks.measure.fio import CACHED, LOGS, RESULT, FioRunner, fio_arguments, parse_fio
-from include.benchmarks.measure.hosts import BenchmarkHost, HostClock, hosts_of
-from include.benchmarks.measure.loads import LoadAccess, LoadStep
+from include.benchmarks.measure.loads import (
+    LatencyHistogram,
+    LoadAccess,
+    LoadStep,
+    MeasuredLoad,
+    RunnerResult,
+    SeriesPoint,
+)
 from include.benchmarks.measure.objects import up_to
-from include.benchmarks.measure.programs import FIO
-from include.benchmarks.measure.results import LatencyHistogram, MeasuredLoad, RunnerResult, SeriesPoint
-from include.benchmarks.measure.runner import Runner, longest_s
-from include.benchmarks.measure.targets import AREA, MARKER, AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
+from include.benchmarks.measure.programs import FIO, BenchmarkHost, HostClock, hosts_of
+from include.benchmarks.measure.targets import (
+    AREA,
+    MARKER,
+    AreaRemoval,
+    BenchmarkTarget,
+    RunArea,
+    Runner,
+    TargetSpace,
+    longest_s,
+)
 from include.settings.benchmarks import RemoteTarget, TargetKind
 from include.settings.secrets import Secrets
 

@@ -45,8 +45,7 @@ from include.gateway.protocol import (
     overlap,
     sign_body,
 )
-from include.settings.secrets import ConnectionSecrets
-from include.settings.urls import base_url
+from include.settings.secrets import ConnectionSecrets, base_url
 
 if TYPE_CHECKING:
     from include.cvmfs.commit.commit import NewTag

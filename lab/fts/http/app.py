@@ -24,11 +24,10 @@ from lab.fts.callers import Callers, UnknownToken
 from lab.fts.config import FtsServiceConfig
 from lab.fts.copies.copier import Copier
 from lab.fts.errors import FtsRequestRefused
-from lab.fts.http.calls import JSON, NOT_FOUND, FtsHandler, FtsRequest, for_users, page, refusal
-from lab.fts.http.faults import Faults
+from lab.fts.http.calls import JSON, NOT_FOUND, Faults, FtsHandler, FtsRequest, for_users, page, refusal
 from lab.fts.http.job_calls import JobCalls
 from lab.fts.http.site_calls import IdentityCalls, LinkCalls, SimulatedCalls
-from lab.fts.statefile import StateFile
+from lab.fts.records import StateFile
 from lab.fts.transfers import Transfers
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ from starlette.responses import Response
 from lab.fts.callers import Caller
 from lab.fts.copies.simulated import FAILURES, digits_of, made_up_checksum
 from lab.fts.errors import FtsRequestRefused, bad_request
-from lab.fts.http.calls import NOT_FOUND, FtsCalls, FtsRequest, need_level, reply
-from lab.fts.http.documents import moment
+from lab.fts.http.calls import NOT_FOUND, FtsCalls, FtsRequest, moment, need_level, reply
 from lab.fts.transfers import EVERY_VO, STORAGE, USER
 
 MOST_NAMES = 100_000

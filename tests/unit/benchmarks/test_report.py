@@ -13,12 +13,11 @@ import pytest
 from include.benchmarks.campaign.campaigns import open_target
 from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.judge.charts import BenchmarkChart, ChartLine, charts_of
-from include.benchmarks.judge.record import accept_baseline, judge_campaign, judged_campaigns
+from include.benchmarks.judge.judge import accept_baseline, judge_campaign, judged_campaigns
 from include.benchmarks.judge.report import plotly_figure, svg, write_report
 from include.benchmarks.measure import choose
 from include.benchmarks.measure.choose import RUNNERS
-from include.benchmarks.measure.loads import RunnerKind, ServerState
-from include.benchmarks.measure.results import ClusterSample, SeriesPoint
+from include.benchmarks.measure.loads import ClusterSample, RunnerKind, SeriesPoint, ServerState
 from include.benchmarks.measure.targets import TargetSpace
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, benchmark_site, ticking
 

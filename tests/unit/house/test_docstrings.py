@@ -62,11 +62,9 @@ def test_every_method_of_an_interface_describes_its_arguments() -> None:
 RELATIVE = re.compile(r"(What|Whether|How|Where|Who|Whose|Which|Why|One|Those|Of|As)\b")
 # Docstrings of a package that still begin so, which is no sentence. The numbers may only fall.
 STILL = {
-    "include/benchmarks": 86, "include/cvmfs": 84, "include/dag_runs.py": 3, "include/errors.py": 3,
-    "include/fts": 13, "include/gateway": 29, "include/http_calls.py": 1, "include/ledger": 4,
-    "include/monitoring": 18, "include/nightlies": 108, "include/notify": 3, "include/provenance": 7,
-    "include/publishers": 22, "include/quality": 5, "include/replicas": 6, "include/site": 11, "include/stageout": 90,
-    "include/storage": 12, "lab": 60,
+    "include/benchmarks": 86, "include/cvmfs": 84, "include/fts": 13, "include/gateway": 29, "include/nightlies": 108,
+    "include/provenance": 7, "include/publishers": 22, "include/replicas": 6, "include/site": 11,
+    "include/stageout": 90, "lab": 56,
 }  # fmt: skip
 
 

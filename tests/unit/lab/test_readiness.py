@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.readiness import NotReadyReason, ServiceNotReady, wait
+from lab.services import NotReadyReason, ServiceNotReady, wait
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 
 from include.ledger.metadata import metadata
 from include.monitoring.alerts import Runs, Tick, alerts_of, ticks
+from include.monitoring.render import read_summary
 from include.monitoring.runs import FailedRun, TaskFault, note_fault, tell_failed_run
-from include.monitoring.summaries import read_summary
 from include.monitoring.watch import watch
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
