@@ -11,13 +11,7 @@ from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    HTTPError,
-    NameResolutionError,
-    NewConnectionError,
-    ReadTimeoutError,
-)
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, NewConnectionError, ReadTimeoutError
 
 from include.http_bounds import is_loopback
 

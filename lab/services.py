@@ -231,10 +231,7 @@ def weed(lab: Lab) -> Service:
     """SeaweedFS, all in one process, with its S3 interface on loopback."""
     ports, place = lab.ports, lab.place
     command = weed_command(
-        _program("weed"),
-        place.weed,
-        weed_ports(ports),
-        sockets=(place.socket("filer.sock"), place.socket("s3.sock")),
+        _program("weed"), place.weed, weed_ports(ports), sockets=(place.socket("filer.sock"), place.socket("s3.sock"))
     )
     program = Program(
         "weed",

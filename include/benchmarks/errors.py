@@ -91,8 +91,6 @@ RUNNER_FAILED = ErrorRow(
 )
 """The program failed or took too long."""
 RESULT_UNREADABLE = ErrorRow(
-    BenchmarkError,
-    "benchmark-result-unreadable",
-    "no figure is taken from it; run the step again",
+    BenchmarkError, "benchmark-result-unreadable", "no figure is taken from it; run the step again"
 )
 """The output of the program is not what it should be."""

@@ -238,10 +238,7 @@ def summary(
         chosen = [site.settings.slot(slot)] if slot else list(site.settings.slots.values())
         found = [
             read_summary(
-                site.ledger,
-                chosen_slot,
-                day_of(date_text) if date_text else today(chosen_slot.timezone, now),
-                now=now,
+                site.ledger, chosen_slot, day_of(date_text) if date_text else today(chosen_slot.timezone, now), now=now
             )
             for chosen_slot in chosen
         ]

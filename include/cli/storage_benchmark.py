@@ -106,8 +106,7 @@ def report(campaign: CampaignId) -> None:
 
 @app.command()
 def accept(
-    campaign: CampaignId,
-    by: Annotated[str | None, typer.Option(help="Who accepts it. Default: this account.")] = None,
+    campaign: CampaignId, by: Annotated[str | None, typer.Option(help="Who accepts it. Default: this account.")] = None
 ) -> None:
     """Let later campaigns with the same plan be compared with this one."""
     from include.benchmarks.judge.judge import accept_baseline

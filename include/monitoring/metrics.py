@@ -163,8 +163,7 @@ def of_collections(connection: Connection) -> Iterator[Metric]:
     newest = totals.subquery()
     rows = connection.execute(
         select(collections).join(
-            newest,
-            (newest.c.repository == collections.c.repository) & (newest.c.last == collections.c.ended_at),
+            newest, (newest.c.repository == collections.c.repository) & (newest.c.last == collections.c.ended_at)
         )
     ).mappings()
     last = {row["repository"]: row for row in rows}

@@ -108,11 +108,7 @@ STATIC = Path(__file__).parent / "static"
 TYPES = {".css": "text/css", ".js": "text/javascript"}
 EVERY_S = 15
 """Seconds between two updates of a page without its own."""
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-    "Cache-Control": "private, no-cache",
-}
+HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Cache-Control": "private, no-cache"}
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'{styles}; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"

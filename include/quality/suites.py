@@ -213,10 +213,7 @@ def growth_suite(tonight: NightFigures, nights: Sequence[NightFigures], settings
     row: dict[str, Cell] = {"name": ALL}
     now, earlier = _sum(tonight.artifacts.values()), [_sum(night.artifacts.values()) for night in nights]
     rules = []
-    for column, what, floor in (
-        ("added_bytes", "bytes", ADDED_BYTES),
-        ("added_objects", "objects", ADDED_OBJECTS),
-    ):
+    for column, what, floor in (("added_bytes", "bytes", ADDED_BYTES), ("added_objects", "objects", ADDED_OBJECTS)):
         row[column] = getattr(now, column)
         values = [float(getattr(figures, column)) for figures in earlier]
         row |= _most(column, values, settings.factor, floor)

@@ -268,12 +268,7 @@ def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> SettingsPro
     elif "expected" in context:
         cure = f"Use {context['expected']}."
     return SettingsProblem(
-        file,
-        marked.line(location),
-        dotted(location),
-        what,
-        cure or "Correct it there.",
-        _shown(given),
+        file, marked.line(location), dotted(location), what, cure or "Correct it there.", _shown(given)
     )
 
 

@@ -35,11 +35,7 @@ class S3Connection(ServerConnection):
     """The way to one bucket, and what was learned about its server."""
 
     def __init__(
-        self,
-        bucket: str,
-        credentials: Credentials | None,
-        options: StoreOptions,
-        counters: Counters | None = None,
+        self, bucket: str, credentials: Credentials | None, options: StoreOptions, counters: Counters | None = None
     ) -> None:
         self.bucket = bucket
         self.credentials = credentials

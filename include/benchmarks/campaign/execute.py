@@ -15,11 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.benchmarks.campaign.folder import (
-    CampaignFolder,
-    CampaignRecord,
-    StepRecord,
-)
+from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord, StepRecord
 from include.benchmarks.campaign.outages import CampaignOutage
 from include.benchmarks.campaign.plan import (
     LOAD_SHARE,

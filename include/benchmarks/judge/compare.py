@@ -197,12 +197,7 @@ class Comparison:
 
 
 def compare(
-    baseline: Sequence[float],
-    measured: Sequence[float],
-    *,
-    margin: float,
-    more_is_better: bool = True,
-    looks: int = 1,
+    baseline: Sequence[float], measured: Sequence[float], *, margin: float, more_is_better: bool = True, looks: int = 1
 ) -> Comparison:
     """Compare the values of a figure in the rounds of two campaigns.
 

@@ -8,16 +8,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 
 from pydantic import TypeAdapter
-from sqlalchemy import (
-    Column,
-    Connection,
-    Index,
-    Table,
-    UniqueConstraint,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Column, Connection, Index, Table, UniqueConstraint, insert, select, update
 
 from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord, StepRecord
 from include.benchmarks.campaign.plan import shown_bytes
@@ -163,10 +154,7 @@ def _figures(
 
 
 def _judged(
-    figure: StepFigure,
-    before: Mapping[tuple[str, LoadAccess, FigureName], StepFigure],
-    margin: float,
-    looks: int,
+    figure: StepFigure, before: Mapping[tuple[str, LoadAccess, FigureName], StepFigure], margin: float, looks: int
 ) -> JudgedFigure:
     old = before.get(figure.key)
     if old is None:

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 
 from include.benchmarks.campaign.folder import CampaignFolder
 from include.benchmarks.errors import FIGURES_UNCHECKED
-from include.benchmarks.judge.compare import (
-    BenchmarkVerdict,
-)
+from include.benchmarks.judge.compare import BenchmarkVerdict
 from include.benchmarks.judge.judge import JudgedCampaign, JudgedFigure, judged_campaign
 from include.ledger.engine import Bind
 from include.quality.validate import Expect, QualityRule, Row

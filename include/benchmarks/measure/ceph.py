@@ -11,14 +11,7 @@ from typing import Any
 from include.benchmarks.errors import TARGET_REFUSED, TARGET_UNUSABLE, BenchmarkError
 from include.benchmarks.measure.programs import CEPH, RADOS, BenchmarkProgram, ProgramOutput, run_program
 from include.benchmarks.measure.targets import AREA, AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
-from include.settings.benchmarks import (
-    CephAccess,
-    ClusterBlock,
-    Mark,
-    PoolTarget,
-    TargetKind,
-    TargetSettings,
-)
+from include.settings.benchmarks import CephAccess, ClusterBlock, Mark, PoolTarget, TargetKind, TargetSettings
 
 LIMIT_S = 60.0
 LOOK_S = 1.0

@@ -27,10 +27,7 @@ from include.publishers.server.open import address_of
 from include.settings.benchmarks import OSD, CephServer, ClusterBlock
 from include.settings.secrets import Secrets
 
-HISTOGRAMS = {
-    LoadAccess.READ: "op_r_latency_out_bytes_histogram",
-    LoadAccess.WRITE: "op_w_latency_in_bytes_histogram",
-}
+HISTOGRAMS = {LoadAccess.READ: "op_r_latency_out_bytes_histogram", LoadAccess.WRITE: "op_w_latency_in_bytes_histogram"}
 _OSD = re.compile(r"^osd\.(\d{1,6}): ?", re.MULTILINE)
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 Bucket = tuple[int, int]

@@ -210,10 +210,7 @@ async def _body(http: Request) -> bytes:
 
 async def _no_route(_: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    texts = {
-        404: NOT_FOUND,
-        405: "The method is not allowed for the requested URL.",
-    }
+    texts = {404: NOT_FOUND, 405: "The method is not allowed for the requested URL."}
     return refusal(FtsRequestRefused(status, texts.get(status, "The request cannot be handled.")))
 
 

@@ -41,11 +41,7 @@ class CertifiedHttp(BoundedHttp):
         scope[SUBJECT] = self._subject
 
 
-def serve_fts(
-    config: FtsServiceConfig,
-    *,
-    ready: Callable[[str], None] | None = None,
-) -> None:
+def serve_fts(config: FtsServiceConfig, *, ready: Callable[[str], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT; ``ready`` gets the URL once connections are accepted.
 
     Raises:
