@@ -232,8 +232,7 @@ def parse_fio(
             streams = list(islice(remaining, load.streams))
             theirs = range(number, number + load.streams)
             number += load.streams
-            accesses = [LoadAccess.READ, LoadAccess.WRITE] if load.access is LoadAccess.MIXED else [load.access]
-            loads += [_measured(access, streams, logs, theirs) for access in accesses]
+            loads += [_measured(access, streams, logs, theirs) for access in load.directions]
         errors = Counter(int(job["error"]) for job in jobs)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise RESULT_UNREADABLE(step.name, f"the result of fio cannot be read: {_first_line(error)}") from None

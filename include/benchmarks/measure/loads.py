@@ -88,6 +88,11 @@ class StreamLoad:
     """Requests at the same time of what publishes. None is not written: documents without it stay as they were."""
 
     @property
+    def directions(self) -> tuple[LoadAccess, ...]:
+        """The directions that are measured, each by itself."""
+        return (LoadAccess.READ, LoadAccess.WRITE) if self.access is LoadAccess.MIXED else (self.access,)
+
+    @property
     def creates(self) -> bool:
         """Tell whether the dataset is made by it, and replaces one that is there."""
         return self.access in {LoadAccess.WRITE, LoadAccess.PUBLISH}

@@ -324,11 +324,7 @@ def _measure(host: BenchmarkHost, share: HostShare, folder: str, start: float, s
     version, measured, errors = parse_fio(files[RESULT], files, step)
     if not any(load.operations for load in measured):
         raise RESULT_UNREADABLE(host.name, f"fio ended there with {done.code} and did nothing")
-    keys = [
-        (load.dataset, access)
-        for load in step.loads
-        for access in ((LoadAccess.READ, LoadAccess.WRITE) if load.access is LoadAccess.MIXED else (load.access,))
-    ]
+    keys = [(load.dataset, access) for load in step.loads for access in load.directions]
     late = max(0.0, began - clock.offset_s - start)
     notes = [f"its clock is {clock.offset_s * 1000:+.1f} ms from ours, within {clock.error_s * 1000:.1f} ms", *errors]
     notes += [f"it began {late:.1f} s after the agreed moment"] if late > LATE_S else []
