@@ -85,7 +85,7 @@ def who(
         ),
     ],
     history: Annotated[
-        int, typer.Option("--history", "-n", min=1, help="How many publications, the newest first.")
+        int, typer.Option("--history", "-n", min=1, help="Number of publications, the newest first.")
     ] = 1,
     as_json: AsJson = False,
 ) -> None:

@@ -31,9 +31,11 @@ HINTS = {
 
 def roles(
     store: Annotated[str, typer.Option("--store", help="A store of the configuration.")],
-    server: Annotated[PolicyServer, typer.Option(help="How the server names its users.")] = PolicyServer.RADOSGW,
+    server: Annotated[
+        PolicyServer, typer.Option(help="Kind of server, which decides the form of user names.")
+    ] = PolicyServer.RADOSGW,
     account: Annotated[str, typer.Option(help="AWS: the account's twelve digits. radosgw: the users' tenant.")] = "",
-    user_prefix: Annotated[str, typer.Option(help="What the users' names begin with.")] = "nightshift-",
+    user_prefix: Annotated[str, typer.Option(help="Prefix of the users' names.")] = "nightshift-",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document: the bucket's and each user's.")] = False,
 ) -> None:
     """Print the bucket policy that gives each role its rights, and no other's. It changes nothing."""
@@ -141,7 +143,9 @@ def pools(
     as_json: AsJson = False,
     cores: Annotated[
         int | None,
-        typer.Option(min=1, envvar="NIGHTSHIFT_WORKER_CORES", help="Of all workers together; else this machine's."),
+        typer.Option(
+            min=1, envvar="NIGHTSHIFT_WORKER_CORES", help="Cores of all workers together. Default: this machine's."
+        ),
     ] = None,
 ) -> None:
     """Show the pools that the tasks run in. With --json as `airflow pools import` reads them."""

@@ -22,7 +22,7 @@ TargetName = Annotated[str, typer.Argument(metavar="TARGET", help="A target of `
 PresetName = Annotated[str, typer.Argument(metavar="PRESET", help="See `presets`.")]
 CampaignId = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The id of a campaign; see `list`.")]
 Scale = Annotated[float, typer.Option(help="One factor for streams and sizes; 1 is the size of the source.")]
-Rounds = Annotated[int | None, typer.Option(help="How often each step is repeated. Default: of the configuration.")]
+Rounds = Annotated[int | None, typer.Option(help="Repetitions of each step. Default: of the configuration.")]
 MostRounds = Annotated[
     int | None,
     typer.Option(help="Up to so many while the verdict is open. Default: --rounds, else of the configuration."),
@@ -106,7 +106,8 @@ def report(campaign: CampaignId) -> None:
 
 @app.command()
 def accept(
-    campaign: CampaignId, by: Annotated[str | None, typer.Option(help="Who accepts it. Default: this account.")] = None
+    campaign: CampaignId,
+    by: Annotated[str | None, typer.Option(help="Name of the person who accepts it. Default: this account.")] = None,
 ) -> None:
     """Let later campaigns with the same plan be compared with this one."""
     from include.benchmarks.judge.judge import accept_baseline

@@ -72,7 +72,7 @@ class StageoutSettings(Block):
     name_space: NameSpace = "/store/user/{user}"
     """Folder for a user's files."""
     temporary_name_space: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._{}-]+)+$")] = "/user/{user}"
-    """A user's folder below the temporary area of a site: sources are removed only there."""
+    """User folder in the temporary area of a site. Only files in it are deleted."""
     identities: Mapping[Name, GridIdentity] = Field(default_factory=dict)
     """Users whose identity is not their Airflow name."""
     files_per_job: Annotated[int, Field(ge=1, le=1000)] = 100
