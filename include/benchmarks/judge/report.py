@@ -276,7 +276,7 @@ _TICKS = 6
 
 def svg(chart: BenchmarkChart, subject: str) -> str:
     """Draw the chart as a picture; `subject`, below its title, says what was measured."""
-    scale = math.log2 if chart.log_x else float
+    scale: Callable[[float], float] = math.log2 if chart.log_x else float
     drawn = [(scale(x), y) for line in chart.lines for x, y in line.points if not math.isnan(y)]
     first, last = min((x for x, _ in drawn), default=0.0), max((x for x, _ in drawn), default=1.0)
     highest = _HEADROOM * max((y for _, y in drawn), default=0.0) or 1.0
@@ -289,7 +289,7 @@ def svg(chart: BenchmarkChart, subject: str) -> str:
 
     lines = []
     for line, colour in zip(chart.lines, cycle(COLOURS)):
-        path, marks, draw = "", [], "M"
+        path, draw, marks = "", "M", list[tuple[float, float, str | None]]()
         for (x, y), text in zip_longest(line.points, line.text[: len(line.points)]):
             if math.isnan(y):
                 draw = "M"  # nothing is drawn over a gap
