@@ -93,11 +93,7 @@ def _plot(tasks: Sequence[Ran], whole: Interval, done: Sequence[Publication], be
     """How many artifacts and how many tasks were under way, over the time of the run."""
     moments = [whole[0] + (whole[1] - whole[0]) * number / POINTS for number in range(POINTS + 1)]
     others = [one.interval for one in tasks if one.task not in WORK]
-    lines = {
-        "prepared": preparing(done, begun),
-        "published": publishing(done),
-        "other tasks": others,
-    }
+    lines = {"prepared": preparing(done, begun), "published": publishing(done), "other tasks": others}
     series = [
         Series(name, [(at - whole[0], count) for at, count in zip(moments, at_once(line, moments), strict=True)])
         for name, line in lines.items()

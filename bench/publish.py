@@ -22,7 +22,7 @@ from publishing.repositories import EMPTY, PAST, Past, Templates, summary
 from publishing.rounds import Bench, Round
 from publishing.trees import Shape, write_tarball
 
-from include.storage.options import Fsync
+from include.storage.kinds import Fsync
 
 VOID = 3
 FLOOR_SPREAD = 0.10

@@ -24,7 +24,7 @@ if _site.sites:
         description="Add up the figures of transfers",
         doc_md=DOC,
         schedule=CronTriggerTimetable("41 3 * * *", timezone="UTC"),
-        **dag_settings(_site, params={}),
+        **dag_settings(params={}),
     ) as stage_out_analytics:
         SummariseTransfersOperator(
             task_id="summarise",

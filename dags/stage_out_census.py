@@ -31,7 +31,6 @@ if _site.sites:
         doc_md=DOC,
         schedule=CronTriggerTimetable("17 * * * *", timezone="UTC"),
         **dag_settings(
-            _site,
             params={
                 "dry_run": Param(
                     False,

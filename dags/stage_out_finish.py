@@ -10,7 +10,7 @@ from operators.stageout import dag_settings, passes
 DOC = """
 ### Finish transfers
 
-Each run is one pass, in which three components take turns until nothing is due or `stageout.pass_s` seconds are over:
+Each run is one pass, in which three components take turns until nothing is due or 50 seconds are over:
 
 | component | what it does |
 |---|---|
@@ -33,7 +33,7 @@ if _site.sites:
         description="Register verified files, remove their sources, archive",
         doc_md=DOC,
         schedule=CronTriggerTimetable("* * * * *", timezone="UTC"),
-        **dag_settings(_site),
+        **dag_settings(),
     ) as stage_out_finish:
         passes(
             _site,

@@ -10,7 +10,7 @@ from operators.stageout import RemindUsersOperator, dag_settings, passes
 DOC = """
 ### Follow transfers
 
-Each run is one pass, in which three components take turns until nothing is due or `stageout.pass_s` seconds are over:
+Each run is one pass, in which three components take turns until nothing is due or 50 seconds are over:
 
 | component | what it does |
 |---|---|
@@ -32,7 +32,7 @@ if _site.sites:
         description="Follow transfers at FTS, verify their copies, and retry",
         doc_md=DOC,
         schedule=CronTriggerTimetable("* * * * *", timezone="UTC"),
-        **dag_settings(_site),
+        **dag_settings(),
     ) as stage_out_monitor:
         passes(
             _site,

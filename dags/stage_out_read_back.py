@@ -30,7 +30,7 @@ if _site.sites:
         description="Verify large copies by reading them, where sites report no checksum",
         doc_md=DOC,
         schedule=CronTriggerTimetable("*/10 * * * *", timezone="UTC"),
-        **{**dag_settings(_site, longest=_hours), "max_active_runs": _site.stageout.shards},
+        **{**dag_settings(longest=_hours), "max_active_runs": _site.stageout.shards},
     ) as stage_out_read_back:
         StageoutPassOperator(
             components=["read_back"],

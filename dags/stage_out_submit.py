@@ -11,7 +11,7 @@ DOC = """
 ### Submit transfers
 
 Each run is one pass: it takes new transfers from the ledger, fair among users, and submits them to FTS as jobs of at
-most `stageout.files_per_job` files. It ends when nothing is due, or after `stageout.pass_s` seconds. What waits is a
+most `stageout.files_per_job` files. It ends when nothing is due, or after 50 seconds. What waits is a
 state in the ledger and never a task: for a free link, a banned storage, a retry, a credential.
 
 | what happens | what follows |
@@ -34,7 +34,7 @@ if _site.sites:
         description="Submit new transfers to FTS",
         doc_md=DOC,
         schedule=CronTriggerTimetable("* * * * *", timezone="UTC"),
-        **dag_settings(_site),
+        **dag_settings(),
     ) as stage_out_submit:
         passes(
             _site,

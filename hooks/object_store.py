@@ -9,7 +9,7 @@ from airflow.sdk import BaseHook
 from hooks.secrets import AirflowSecrets, in_form
 
 if TYPE_CHECKING:
-    from include.storage.options import StoreOptions
+    from include.storage.kinds import StoreOptions
     from include.storage.store import Store
 
 __all__ = ["ObjectStoreHook"]

@@ -10,8 +10,7 @@ import requests
 from include.errors import ErrorRow, NightshiftError
 from include.settings.errors import SettingsError
 from include.settings.model import SiteSettings
-from include.settings.secrets import Secrets
-from include.settings.urls import base_url
+from include.settings.secrets import Secrets, base_url
 
 TIMEOUT_S = 30.0
 PAGE = 100  # Airflow's largest

@@ -1,4 +1,4 @@
-"""What keeps a run of a DAG from ever beginning, or from doing what was asked for. Pure.
+"""Reasons for which a run of a DAG never begins, or does not do what was asked for. Pure.
 
 Airflow leaves a run of a paused DAG queued, lets one with a logical date in the future wait while it counts as active,
 and ends one from before the DAG's start date as a success without a task. It takes any key in a run's conf. Pages,
@@ -17,11 +17,11 @@ from include.errors import NightshiftError
 OWNER = "nightshift"
 """The owner of all tasks of our DAGs: these rules are for their runs, and not for those of a user's own DAGs."""
 CLOCKS_DIFFER = timedelta(minutes=5)
-"""How far in the future a logical date may be: Airflow begins the run when it has come."""
+"""Limit of a logical date in the future: Airflow begins the run when it has come."""
 PASS = "pass"  # noqa: S105 - no password
 """The key under which a task hands the next pass of a night on to the run that it starts."""
 _OTHERS_KEYS = ("airflow/", "openlineage")
-"""How the keys begin that Airflow and its providers put into a run's conf."""
+"""Beginnings of the keys that Airflow and its providers put into a run's conf."""
 UNPAUSE = "nightshift lab unpause"
 
 

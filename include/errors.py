@@ -16,10 +16,10 @@ E_co = TypeVar("E_co", bound="NightshiftError", covariant=True)
 
 
 class Concern(Enum):
-    """What a failure is a failure of. All but the first are parts of the site: whatever they hit has one cause."""
+    """Part that a failure concerns. All but the first are parts of the site: whatever they hit has one cause."""
 
     ARTIFACT = "artifact"
-    """One artifact, change or call; nothing of the site."""
+    """An artifact, change or call; nothing of the site."""
     STORE = "store"
     GATEWAY = "gateway"
     REPOSITORY = "repository"
@@ -39,7 +39,7 @@ class NightshiftError(Exception):
     """A service cannot be reached, and it is worthwhile to wait for it."""
     concern: Concern = Concern.ARTIFACT
     hint: str = ""
-    """What helps, where that is the same for every error of the class or row."""
+    """Hint, where that is the same for every error of the class or row."""
     stage: Enum | None = None
     """The step of a procedure in which it happened; set by a procedure that names its steps."""
 

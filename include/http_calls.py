@@ -1,4 +1,4 @@
-"""What clients of HTTP services have in common: sessions, harmless repetition, and failures without URLs or secrets."""
+"""Common parts of clients of HTTP services: sessions, harmless repetition, and failures without URLs or secrets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    HTTPError,
-    NameResolutionError,
-    NewConnectionError,
-    ReadTimeoutError,
-)
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, NewConnectionError, ReadTimeoutError
 
 from include.http_bounds import is_loopback
 

@@ -13,9 +13,8 @@ from include.nightlies.errors import BadIndex
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.storage.errors import Conflict, NotFound
 from include.storage.store import Store, Version
-from lab.archive import Job, PackedArchive, pack
 from lab.errors import FOREIGN_INDEX
-from lab.software import INTERPRETER, PROJECTS, REQUIRES, default_platforms
+from lab.software import INTERPRETER, PROJECTS, REQUIRES, Job, PackedArchive, default_platforms, pack
 
 UPLOADERS = 4
 MADE_BY = "nightshift demonstration"

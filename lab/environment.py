@@ -37,10 +37,7 @@ SLOTS = 20  # tasks of all workers together: what airflow.cfg has as `parallelis
 NOBODY = 1  # a port that only root may take, and that nothing uses
 SOCKET_PATH_LIMIT = 107  # bytes, sockaddr_un
 # Plain HTTP, which does not leave this machine; and no stage-out, whose sites are folders of one machine.
-_ON_A_NETWORK = {
-    "NIGHTSHIFT_GATEWAY_INSECURE": "true",
-    "NIGHTSHIFT_STAGEOUT": "false",
-}
+_ON_A_NETWORK = {"NIGHTSHIFT_GATEWAY_INSECURE": "true", "NIGHTSHIFT_STAGEOUT": "false"}
 
 
 @dataclass(frozen=True, slots=True)

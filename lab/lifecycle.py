@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 
 from include.airflow_api import AirflowApi
@@ -25,21 +25,24 @@ from include.settings.pools import Queue, pools
 from include.settings.secrets import EnvSecrets, connection_variable
 from include.site.bootstrap import found_stores
 from include.site.site import Site
-from lab import components
 from lab.cluster import Cluster
 from lab.environment import ADMIN, KEEPER, LEDGER, VIEWER, Lab, LabFolders
 from lab.errors import LabError, ServiceFailed
 from lab.ports import check_free
-from lab.readiness import ServiceNotReady, Wrong, wait
 from lab.servers.weed_command import left_sockets
 from lab.services import (
+    EXECUTION_API,
+    MIGRATE,
+    NotReadyReason,
     Service,
+    ServiceNotReady,
     airflow_services,
     ledger_server,
     postgres_server,
     rabbitmq_server,
     resolved,
     services,
+    wait,
     weed_ports,
 )
 from lab.supervise import ProcessState, Supervisor, end_marked, marked_processes, wait_for_end
@@ -268,12 +271,12 @@ def _start_airflow(
     server.ensure_database()
     _write_passwords(lab)
     _migrate(lab, timings, say)
-    parts = [service for service in airflow_services(lab) if service.name != components.EXECUTION_API.name]
+    parts = [service for service in airflow_services(lab) if service.name != EXECUTION_API.name]
     if lab.cluster:
         rabbitmq_server(lab).prepare()
         _start(supervisor, [by_name["rabbitmq"]], STORAGE_READY_S, timings)
         workers = [by_name[machine.name] for machine in lab.cluster.machines]
-        for service in (*workers, execution := by_name[components.EXECUTION_API.name]):
+        for service in (*workers, execution := by_name[EXECUTION_API.name]):
             supervisor.start_program(service.name)
     _start(supervisor, parts, AIRFLOW_READY_S, timings)
     if lab.cluster:
@@ -282,7 +285,7 @@ def _start_airflow(
     with timings.measure("pools"):
         api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
         for pool in pools(load(environ=lab.environment())):
-            api.put_pool(pool.to_json())
+            api.put_pool(asdict(pool))
 
 
 def _dead(supervisor: Supervisor, group: list[Service], pids: dict[str, set[int]]) -> str | None:
@@ -296,7 +299,7 @@ def _dead(supervisor: Supervisor, group: list[Service], pids: dict[str, set[int]
         if info.state in {ProcessState.FATAL, ProcessState.STOPPED} or len(seen) > STARTS:
             why = info.detail or info.state.name.lower()
             said = f"{service.name} ended {len(seen)} times: {why}; {_last_words(supervisor, service)}"
-            return Wrong(said, service.name)
+            return NotReadyReason(said, service.name)
     return None
 
 
@@ -320,7 +323,7 @@ def _migrate(lab: Lab, timings: Timings, say: Say) -> None:
     say("making Airflow's tables")
     log = lab.place.log / "migrate.log"
     with timings.measure("airflow db migrate"), log.open("w") as output:
-        command = resolved(components.MIGRATE)
+        command = resolved(MIGRATE)
         result = subprocess.run(
             command, env=lab.environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd="/"
         )

@@ -1,25 +1,202 @@
-"""The embedded services of a lab: for each its command line, the ports it opens, and how it shows that it is ready."""
+"""Services of a lab: which there are, how each is started, and when it is ready."""
+
+from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
+from include.errors import NightshiftError
 from include.gateway.protocol import API
 from include.monitoring.airflow_checks import consumers
-from lab import components
+from include.settings.pools import Queue
 from lab.cluster import Machine, find
-from lab.components import Component
 from lab.environment import Lab
 from lab.errors import LabError
 from lab.ports import LOOPBACK, Ports
 from lab.postgres import Postgres, reachable
-from lab.readiness import airflow_answers, execution_answers, fts_answers, gateway_answers, weed_answers
 from lab.servers.mariadb import MariaDbServer
 from lab.servers.rabbitmq import RabbitServer
 from lab.servers.weed_command import WeedPorts, weed_command
 from lab.supervise import Program
+
+if TYPE_CHECKING:
+    import requests
+
+
+Question = Callable[[], str | None]
+
+AIRFLOW_COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+TIMEOUT_S = 3.0
+POLL_S = 0.15
+
+
+class NotReadyReason(str):
+    """Why a service is not ready. `services`: those of a group that it is about; empty: not known which."""
+
+    services: tuple[str, ...]
+
+    def __new__(cls, text: str, *services: str) -> Self:
+        """The words, and what they are about."""
+        wrong = super().__new__(cls, text)
+        wrong.services = services
+        return wrong
+
+
+class ServiceNotReady(NightshiftError):
+    """A service did not become ready; the message has the reason. `services`: as in `NotReadyReason`."""
+
+    code = "lab-service-not-ready"
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.services = why.services if isinstance(why, NotReadyReason) else ()
+
+
+def wait(question: Question, *, alive: Question, timeout_s: float) -> float:
+    """Ask until the answer becomes None; return the seconds that took.
+
+    Raises:
+        ServiceNotReady: the process is gone for good (`alive` returns why), or the time is over.
+    """
+    began = time.monotonic()
+    while True:
+        why = question()
+        now = time.monotonic()
+        if why is None:
+            return now - began
+        if dead := alive():
+            raise ServiceNotReady(dead, dead)
+        if now - began > timeout_s:
+            raise ServiceNotReady(f"not ready after {timeout_s:.0f} s: {why}", why)
+        # There is no event for the answer of another program.
+        time.sleep(POLL_S)
+
+
+def weed_answers(url: str, access_key: str, secret_key: str) -> str | None:
+    """SeaweedFS lists buckets for these keys."""
+    from botocore.auth import SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    request = AWSRequest("GET", f"{url}/", headers={"x-amz-content-sha256": "UNSIGNED-PAYLOAD"})
+    SigV4Auth(Credentials(access_key, secret_key), "s3", "us-east-1").add_auth(request)
+    answer = _get(f"{url}/", headers=dict(request.headers.items()))
+    if isinstance(answer, str):
+        return answer
+    server = answer.headers.get("Server", "")
+    if "SeaweedFS" not in server:
+        return f"another server answers: {server or 'nameless'}"
+    if answer.status_code == 403:
+        return "it refuses the keys of secrets.env: its state was made with others"
+    return (
+        None if answer.status_code == 200 and "ListAllMyBucketsResult" in answer.text else f"HTTP {answer.status_code}"
+    )
+
+
+def gateway_answers(url: str) -> str | None:
+    """The gateway service welcomes, and is healthy."""
+    for path, key, value in ((API, "welcome", None), ("/health", "service", "nightshift-gateway")):
+        answer = _get(url + path)
+        if isinstance(answer, str):
+            return answer
+        try:
+            found = answer.json()[key]
+        except (ValueError, TypeError, KeyError):
+            return f"another server answers: {answer.text[:40]!r}"
+        if not answer.ok or (value is not None and found != value):
+            return f"not well: HTTP {answer.status_code} {answer.text[:80]}"
+    return None
+
+
+def fts_answers(url: str) -> str | None:
+    """Return why the embedded FTS does not answer; None if it does."""
+    answer = _get(f"{url}/")
+    if isinstance(answer, str):
+        return answer
+    try:
+        found = answer.json().get("service")
+    except (ValueError, AttributeError):
+        found = None
+    return None if answer.ok and found == "nightshift-fts" else f"another server answers: {answer.text[:40]!r}"
+
+
+def execution_answers(url: str) -> str | None:
+    """Airflow's API server for tasks."""
+    answer = _get(f"{url}/execution/health")
+    if isinstance(answer, str):
+        return answer
+    return None if answer.ok and "healthy" in answer.text else f"another server answers: {answer.text[:80]!r}"
+
+
+def airflow_answers(url: str, version: str) -> str | None:
+    """Airflow of this version, with all four components healthy."""
+    answer = _get(f"{url}/api/v2/monitor/health")
+    if isinstance(answer, str):
+        return answer
+    try:
+        health = answer.json()
+        ill = [name for name in AIRFLOW_COMPONENTS if (health.get(name) or {}).get("status") != "healthy"]
+    except (ValueError, AttributeError):
+        return f"another server answers: {answer.text[:80]!r}"
+    if ill:
+        return NotReadyReason(f"not healthy yet: {', '.join(ill)}", *(name.replace("_", "-") for name in ill))
+    seen = _get(f"{url}/api/v2/version")
+    if isinstance(seen, str):
+        return seen
+    found = seen.json().get("version")
+    return None if found == version else f"Airflow {found} answers, expected {version}"
+
+
+def _get(url: str, headers: dict[str, str] | None = None) -> requests.Response | str:
+    import requests
+
+    session = requests.Session()
+    session.trust_env = False  # loopback, whatever proxy the environment names
+    try:
+        with session:
+            return session.get(url, headers=headers, timeout=TIMEOUT_S)
+    except requests.ConnectionError:
+        return "no answer"
+    except requests.RequestException as error:
+        return type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A part that runs for ever, and the command line that starts it; its first word is a program on the path.
+
+    Where all parts are on one machine and see the same files, as in the lab, `on_one_disk` follows.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    on_one_disk: tuple[str, ...] = ()
+
+
+API_SERVER = Component("api-server", ("airflow", "api-server"))
+# Log servers listen on every interface, whatever is configured; on one disk, logs are read from their files.
+SCHEDULER = Component("scheduler", ("airflow", "scheduler"), on_one_disk=("--skip-serve-logs",))
+DAG_PROCESSOR = Component("dag-processor", ("airflow", "dag-processor"))
+TRIGGERER = Component("triggerer", ("airflow", "triggerer"), on_one_disk=("--skip-serve-logs",))
+GATEWAY = Component("gateway", ("nightshift", "gateway", "serve"))
+FTS = Component("fts", ("nightshift", "fts", "serve"))
+
+AIRFLOW = (API_SERVER, SCHEDULER, DAG_PROCESSOR, TRIGGERER)
+
+# With Celery: what people ask does not slow the heartbeats of tasks.
+CORE_API = Component("api-server", ("airflow", "api-server", "--apps", "core"))
+EXECUTION_API = Component("execution-api", ("airflow", "api-server", "--apps", "execution", "--port", "8081"))
+AIRFLOW_WITH_CELERY = (CORE_API, EXECUTION_API, SCHEDULER, DAG_PROCESSOR, TRIGGERER)
+WORKER = Component("worker", ("airflow", "celery", "worker", "--queues", ",".join(queue.value for queue in Queue)))
+
+# Runs once before the others of Airflow.
+MIGRATE = Component("migrate", ("airflow", "db", "migrate"))
+
 
 WEED_PORTS = tuple(one.name for one in fields(Ports) if one.name.startswith(("s3", "weed_")))
 
@@ -54,10 +231,7 @@ def weed(lab: Lab) -> Service:
     """SeaweedFS, all in one process, with its S3 interface on loopback."""
     ports, place = lab.ports, lab.place
     command = weed_command(
-        _program("weed"),
-        place.weed,
-        weed_ports(ports),
-        sockets=(place.socket("filer.sock"), place.socket("s3.sock")),
+        _program("weed"), place.weed, weed_ports(ports), sockets=(place.socket("filer.sock"), place.socket("s3.sock"))
     )
     program = Program(
         "weed",
@@ -77,15 +251,15 @@ def weed_ports(ports: Ports) -> WeedPorts:
 
 def gateway(lab: Lab) -> Service:
     """The repository gateway."""
-    program = Program(components.GATEWAY.name, resolved(components.GATEWAY))
+    program = Program(GATEWAY.name, resolved(GATEWAY))
     return Service(program, ("gateway",), lambda: gateway_answers(lab.gateway_url), f"{lab.gateway_url}{API}")
 
 
 def fts(lab: Lab) -> Service:
     """The embedded FTS, whose caller is the lab's user."""
     program = Program(
-        components.FTS.name,
-        (*resolved(components.FTS), "--folder", str(lab.place.sites)),
+        FTS.name,
+        (*resolved(FTS), "--folder", str(lab.place.sites)),
         environment={"NIGHTSHIFT_FTS_TOKENS": str(lab.place.fts_tokens), "NIGHTSHIFT_FTS_S3_ENDPOINT": lab.s3_url},
     )
     return Service(program, ("fts",), lambda: fts_answers(lab.fts_url), lab.fts_url)
@@ -157,7 +331,7 @@ def worker(lab: Lab, machine: Machine) -> Service:
     if lab.cluster is None:
         raise LabError(f"{machine.name} is no machine of this lab: nightshift lab up --executor celery")
     # the last --queues counts, which is that of the environment
-    command = lab.cluster.inside(machine, resolved(components.WORKER))
+    command = lab.cluster.inside(machine, resolved(WORKER))
     program = Program(machine.name, command, environment=lab.of_worker(machine))
     mailbox = f"celery@{machine.address}.celery.pidbox"
     where = f"{machine.address}, queues {', '.join(machine.queues)}"
@@ -180,12 +354,12 @@ def airflow_services(lab: Lab) -> tuple[Service, ...]:
 
     def service(component: Component) -> Service:
         program = Program(component.name, resolved(component))
-        if component is components.EXECUTION_API:
+        if component is EXECUTION_API:
             url = f"http://{lab.address}:{lab.ports.execution}"
             # the last one counts
             program = replace(program, command=(*program.command, "--port", str(lab.ports.execution)))
             return Service(program, ("execution",), lambda: execution_answers(url), url)
-        listens = component.name == components.API_SERVER.name
+        listens = component.name == API_SERVER.name
         return Service(
             program,
             ("airflow",) if listens else (),
@@ -193,7 +367,7 @@ def airflow_services(lab: Lab) -> tuple[Service, ...]:
             lab.airflow_url if listens else "",
         )
 
-    return tuple(map(service, components.AIRFLOW_WITH_CELERY if lab.cluster else components.AIRFLOW))
+    return tuple(map(service, AIRFLOW_WITH_CELERY if lab.cluster else AIRFLOW))
 
 
 def resolved(component: Component) -> tuple[str, ...]:

@@ -211,7 +211,7 @@ class JudgeBenchmarkOperator(NightshiftOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from include.benchmarks.campaign.campaigns import conclude, find_campaign
         from include.benchmarks.errors import CAMPAIGN_FAILED
-        from include.benchmarks.judge.record import fails
+        from include.benchmarks.judge.judge import fails
         from include.benchmarks.judge.suite import check_figures
 
         if not self.campaign:

@@ -29,7 +29,7 @@ class SourceLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """An http(s) URL; for `s3://` the one of its endpoint; "" leaves the link out."""
-        from include.settings.urls import browser_url
+        from include.settings.secrets import browser_url
 
         items = _first(operator).get("items") or [{}]
         return browser_url(_site(), str(items[0].get("source", ""))) or ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -118,7 +119,7 @@ class ObjectPutOperator(ObjectOperator):
             store, self.key, self._content(), sha256=self.sha256, replaces=self.replace, dry_run=self.only_report
         )
         self.log.info("%s", done)
-        return done.to_json()
+        return asdict(done)
 
     def _content(self) -> bytes:
         from include.storage.objects import read_object
@@ -221,4 +222,4 @@ class ObjectCopyOperator(ObjectOperator):
         data = read_object(source, self.source_key, most=self.max_bytes)
         done = put_object(store, key, data, sha256=self.sha256, replaces=self.replace, dry_run=self.only_report)
         self.log.info("%s/%s copied: %s", source.url, self.source_key, done)
-        return done.to_json()
+        return asdict(done)

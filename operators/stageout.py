@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.retry import RetryByKind
 from include.settings.pools import STAGEOUT
+from include.settings.stageout import PASS_S
 from operators.base import NightshiftOperator, alert_failed_run, clock, holder_name, log_folder
 from operators.lease_task import Killed
 from operators.prepare import yielding
@@ -104,7 +105,7 @@ class StageoutPassOperator(NightshiftOperator):
     Args:
         components: Names of `include.stageout.passes.COMPONENTS`, in the order of their turns.
         shard: Which of the tasks with the same components it is; the first one also sends messages.
-        seconds: The time of a pass; None: `stageout.pass_s`.
+        seconds: The time of a pass; None: 50 s.
         batch: Rows of one batch at most.
         **kwargs: Those of every operator.
     """
@@ -134,7 +135,7 @@ class StageoutPassOperator(NightshiftOperator):
 
         require_no_backfill(context)
         site = self.site()
-        end = time.monotonic() + float(self.seconds or site.settings.stageout.pass_s)
+        end = time.monotonic() + float(self.seconds or PASS_S)
         self._at_work = True
         note_passes(site.ledger, self.components, now=clock())
         try:
@@ -251,7 +252,7 @@ def pass_params() -> dict[str, Param]:
             type=["null", "integer"],
             minimum=1,
             maximum=3600,
-            description="For how long batches are begun; empty: `stageout.pass_s` of the configuration.",
+            description="For how long batches are begun; empty: 50.",
         ),
         "batch": Param(
             1000,
@@ -265,19 +266,17 @@ def pass_params() -> dict[str, Param]:
 
 
 def dag_settings(
-    settings: SiteSettings, *, params: Mapping[str, Param] | None = None, longest: timedelta | None = None
+    *, params: Mapping[str, Param] | None = None, longest: timedelta = timedelta(seconds=PASS_S) + _GRACE
 ) -> dict[str, Any]:
     """Return the arguments of the DAGs of stage-out: one run at a time, none for the past, after tasks of nights.
 
     Args:
-        settings: The configuration.
         params: Of the DAG; None: those of a pass.
-        longest: What a task may take; None: the time of a pass, and what its last batch may take beyond it.
+        longest: What a task may take; by default the time of a pass, and what its last batch may take beyond it.
 
     Returns:
         Arguments of `dag`.
     """
-    longest = longest or timedelta(seconds=settings.stageout.pass_s) + _GRACE
     return {
         "start_date": datetime(2026, 1, 1, tzinfo=UTC),
         "catchup": False,

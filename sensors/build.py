@@ -36,7 +36,7 @@ class IndexLink(BaseOperatorLink):
         """An http(s) URL; "" leaves the link out, as for a run without a build date."""
         from include.nightlies.steps.sources import index_place
         from include.settings.load import load
-        from include.settings.urls import browser_url
+        from include.settings.secrets import browser_url
 
         if operator.sought is None:
             return ""

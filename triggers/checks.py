@@ -31,7 +31,7 @@ Connect = Callable[[], "Site"]
 def lease_free(connect: Connect, repository: str, path: str, gateway_conn_id: str | None = None) -> Observation:
     """No lease overlaps `path`; an empty path means the whole repository."""
     from include.gateway.client.client import GatewayClient
-    from include.settings.urls import base_url
+    from include.settings.secrets import base_url
 
     site = connect()
     settings = site.settings

@@ -8,9 +8,8 @@ from typing import Any
 
 from publishing.repositories import FQRN
 
-from include.storage.kinds import FILE, kind_of
+from include.storage.kinds import FILE, Fsync, kind_of
 from include.storage.open import Credentials, StoreOptions, open_store
-from include.storage.options import Fsync
 from include.storage.store import Store
 
 

@@ -48,11 +48,7 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
     own, workers = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "seconds": ended - started,
-        "phases": {
-            "prepare": prepared - started,
-            "reserve": at_reserved - prepared,
-            "publish": ended - at_reserved,
-        },
+        "phases": {"prepare": prepared - started, "reserve": at_reserved - prepared, "publish": ended - at_reserved},
         "peaks_mb": {"prepare": peak_prepared, "publish": _peak_mb()},
         "heads_of_prepare": heads_of_prepare,
         "files": changeset.files,

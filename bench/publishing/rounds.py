@@ -18,7 +18,7 @@ from publishing.places import Place
 from publishing.repositories import EMPTY, PAST, TOP, Templates
 from publishing.trees import Shape, write_files, write_tarball
 
-from include.storage.options import Fsync
+from include.storage.kinds import Fsync
 
 
 @dataclass(slots=True)

@@ -5,6 +5,9 @@ BenchmarkError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from include.errors import ErrorRow, NightshiftError
 
 
@@ -16,6 +19,15 @@ class BenchmarkError(NightshiftError):
     def __init__(self, subject: str, what: str) -> None:
         self.subject = subject
         super().__init__(f"{subject}: {what}." + (f" Hint: {self.hint}." if self.hint else ""))
+
+
+@contextmanager
+def readable(row: ErrorRow, subject: str, document: str) -> Iterator[None]:
+    """Raise the row's error about the subject where the document is not as expected."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise row(subject, f"{document} cannot be read ({type(error).__name__})") from None
 
 
 TARGET_REFUSED = ErrorRow(
@@ -91,8 +103,6 @@ RUNNER_FAILED = ErrorRow(
 )
 """The program failed or took too long."""
 RESULT_UNREADABLE = ErrorRow(
-    BenchmarkError,
-    "benchmark-result-unreadable",
-    "no figure is taken from it; run the step again",
+    BenchmarkError, "benchmark-result-unreadable", "no figure is taken from it; run the step again"
 )
 """The output of the program is not what it should be."""

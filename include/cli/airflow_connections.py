@@ -12,10 +12,10 @@ from functools import cache, partial
 from typing import Any
 
 from include.airflow_api import INSTALL_REFUSED, AirflowApi, AirflowError, site_api
-from include.cli.terminal import lab_part
+from include.cli.main import lab_part
 from include.dag_runs import DagState, why_not_startable
-from include.monitoring.checks import Asked
 from include.monitoring.findings import Finding
+from include.monitoring.settings_checks import Asked
 from include.monitoring.store_checks import TIMEOUT_S
 from include.nightlies.errors import NightlyError
 from include.nightlies.rules.build_date import BuildDate, require_allowed

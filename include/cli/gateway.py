@@ -127,7 +127,6 @@ def service_config(settings: SiteSettings, secrets: Secrets, *, port: int | None
         insecure=settings.gateway.insecure,
         max_lease_time_s=settings.gateway.max_lease_time_s,
         max_payload_bytes=settings.gateway.max_payload_mib << 20,
-        payloads_at_once=settings.gateway.payloads_at_once,
         keys=_admin_keys(settings, list(served), secrets),
         not_served=not_served,
     )

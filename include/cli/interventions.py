@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from include.cli.main import console
 from include.cli.repository.open import AsJson, holder, open_site, printable, refusing, span
-from include.cli.terminal import console
 
 if TYPE_CHECKING:
     from include.cvmfs.coordination.freeze import Freeze
@@ -85,7 +85,7 @@ def who(
         ),
     ],
     history: Annotated[
-        int, typer.Option("--history", "-n", min=1, help="How many publications, the newest first.")
+        int, typer.Option("--history", "-n", min=1, help="Number of publications, the newest first.")
     ] = 1,
     as_json: AsJson = False,
 ) -> None:

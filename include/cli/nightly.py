@@ -188,8 +188,7 @@ def install(
     """
     from include.cli.airflow_connections import NIGHT_S, airflow_api, follow
     from include.cli.airflow_connections import install as start
-    from include.monitoring.render import to_text
-    from include.monitoring.summaries import read_summary
+    from include.monitoring.render import read_summary, to_text
     from include.nightlies.rules.build_date import today
 
     site = open_site()
@@ -219,8 +218,7 @@ def summary(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Say what became of a night, as the ledger has it now. Exit code 1 if something required is missing."""
-    from include.monitoring.render import to_text
-    from include.monitoring.summaries import read_summary, store_summary
+    from include.monitoring.render import read_summary, store_summary, to_text
     from include.nightlies.rules.build_date import today
 
     now = datetime.now(UTC)
@@ -229,10 +227,7 @@ def summary(
         chosen = [site.settings.slot(slot)] if slot else list(site.settings.slots.values())
         found = [
             read_summary(
-                site.ledger,
-                chosen_slot,
-                day_of(date_text) if date_text else today(chosen_slot.timezone, now),
-                now=now,
+                site.ledger, chosen_slot, day_of(date_text) if date_text else today(chosen_slot.timezone, now), now=now
             )
             for chosen_slot in chosen
         ]

@@ -22,7 +22,7 @@ TargetName = Annotated[str, typer.Argument(metavar="TARGET", help="A target of `
 PresetName = Annotated[str, typer.Argument(metavar="PRESET", help="See `presets`.")]
 CampaignId = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The id of a campaign; see `list`.")]
 Scale = Annotated[float, typer.Option(help="One factor for streams and sizes; 1 is the size of the source.")]
-Rounds = Annotated[int | None, typer.Option(help="How often each step is repeated. Default: of the configuration.")]
+Rounds = Annotated[int | None, typer.Option(help="Repetitions of each step. Default: of the configuration.")]
 MostRounds = Annotated[
     int | None,
     typer.Option(help="Up to so many while the verdict is open. Default: --rounds, else of the configuration."),
@@ -107,10 +107,10 @@ def report(campaign: CampaignId) -> None:
 @app.command()
 def accept(
     campaign: CampaignId,
-    by: Annotated[str | None, typer.Option(help="Who accepts it. Default: this account.")] = None,
+    by: Annotated[str | None, typer.Option(help="Name of the person who accepts it. Default: this account.")] = None,
 ) -> None:
     """Let later campaigns with the same plan be compared with this one."""
-    from include.benchmarks.judge.record import accept_baseline
+    from include.benchmarks.judge.judge import accept_baseline
 
     judged = accept_baseline(open_site().ledger, campaign, by=by or holder(), now=datetime.now(UTC))
     typer.echo(f"{judged.id} is the baseline of {judged.preset} on {judged.target}")
@@ -167,7 +167,7 @@ def _wish(
 
 def _carry_out(site: Site, folder: CampaignFolder) -> None:
     from include.benchmarks.campaign.campaigns import clean_up, conclude, measure
-    from include.benchmarks.judge.record import fails
+    from include.benchmarks.judge.judge import fails
 
     total = len(folder.record().plan.steps)
     try:

@@ -20,7 +20,7 @@ def group() -> None:
 @app.command()
 def put(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A store of the configuration.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="What is stored.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="File to store.")],
     key: Annotated[str, typer.Argument(metavar="KEY", help="Its key in the store; default: the file's name.")] = "",
     replace: Annotated[bool, typer.Option("--replace", help="Replace another content under the key.")] = False,
 ) -> None:

@@ -30,13 +30,13 @@ _RETRY_S = 0.01
 _WRITE = "nightshift_write"
 _DEADLOCK, _LOCK_WAIT = 1213, 1205
 _AGREED = frozenset({"ssl_ca", "ssl_capath", "ssl_disabled", "unix_socket"})
-"""One of them in a URL says that TLS is verified, not needed, or not wanted."""
+"""Parameters of a URL, each of which says that TLS is verified, not needed, or not wanted."""
 
 T = TypeVar("T")
 
 
 class DatabaseAddress(Protocol):
-    """Where a ledger is, its password apart from its URL."""
+    """Address of a ledger, its password apart from its URL."""
 
     @property
     def url(self) -> str: ...

@@ -1,4 +1,4 @@
-"""What can go wrong between Nightshift and its ledger. No message carries a password.
+"""Errors between Nightshift and its ledger. No message carries a password.
 
 LedgerError
 └── LedgerUnavailable    cannot be reached, is locked or ended a transaction (may be tried again)

@@ -198,7 +198,7 @@ def judged_paused(wanted: Mapping[str, str], paused: Mapping[str, bool]) -> Iter
 PREPARING = "prepare"
 """The phase of a publication that takes a slot of the pool of that name; all others take one of `publish`."""
 BUILDS = 14
-"""Of a slot that are looked through: one that has only begun, or was unchanged, shows no bound."""
+"""Builds of a slot that are read: one that has only begun, or was unchanged, shows no bound."""
 CURE = "Run: nightshift settings pools --json > pools.json && nightshift lab airflow pools import pools.json"
 
 

@@ -1,27 +1,153 @@
-"""The alerts about a slot's night, from its schedule, its summary and the checks before it."""
+"""Alerts about nights that are late or wrong, and causes for which artifacts of a night failed. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
+from include.cvmfs import errors as cvmfs
+from include.errors import Concern, kinds_in
+from include.fts import errors as fts
+from include.gateway import errors as gateway
+from include.ledger import errors as ledger
 from include.monitoring.findings import Finding, PreflightReport, Severity
-from include.monitoring.summary import Line, Summary
+from include.monitoring.summary import SHOWN, ArtifactOutcome, Line, Summary
 from include.nightlies.rules.build_date import resolve_build_date
 from include.nightlies.rules.passes import cutoff, first_run_id, tick_of
 from include.notify.message import Message, NotifyEvent
 from include.notify.notifier import Notifier
+from include.publishers.server import errors as node
+from include.settings import errors as settings
 from include.settings.model import Slot
 from include.site.site import Site
+from include.stageout import errors as stageout
+from include.storage import errors as storage
+
+REJECTED = "artifact-rejected"
+"""Used as the code of an artifact that its own index made unusable."""
+
+SUBJECTS = (cvmfs, fts, gateway, ledger, node, settings, stageout, storage)
+"""Modules of errors that concern a part of the site."""
+
+_CURES: Mapping[Concern, str] = {
+    Concern.STORE: "Check the stores: `nightshift preflight` reports what is wrong with them.",
+    Concern.GATEWAY: "Check the gateway: `nightshift preflight` reports what is wrong with it.",
+    Concern.REPOSITORY: "Check the repository: `nightshift preflight`, then `nightshift repo check`.",
+    Concern.FTS: "Check the FTS server: *Test* of its connection reports what is wrong.",
+    Concern.NODE: "Check the publisher node: `nightshift preflight` reports whether we can log in.",
+    Concern.CONFIGURATION: "Check the configuration: `nightshift settings check`.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Artifacts of a night that failed in the same way, and what was skipped because of them.
+
+    `site_cure`: the hint, if the error is the site's and not the artifacts'; such a cause stays the same one, whatever
+    it affects later.
+    """
+
+    slot: str
+    date: date
+    code: str
+    lines: tuple[Line, ...]
+    blocked: tuple[Line, ...] = ()
+    site_cure: str | None = None
+
+    def key_of(self, line: Line) -> str:
+        """The key of this failure of an artifact; the same if a later pass fails with it in the same way."""
+        return f"failed:{self.slot}:{self.date}:{line.build_id}:{line.name}:{self.code}"
+
+    def of(self, lines: Iterable[Line]) -> Cause:
+        """The same cause, with some of its artifacts only."""
+        return replace(self, lines=tuple(lines))
+
+    def message(self, *, until: datetime | None, now: datetime) -> Message:
+        """The message to people about it. `until`: when the night ends."""
+        first, night = self.lines[0], f"night of {self.slot}, {self.date}"
+        what = f"{first.name} failed" if len(self.lines) == 1 else f"{len(self.lines)} artifacts failed"
+        named = ",".join(sorted(line.name for line in self.lines)) if self.site_cure is None else ""
+        runs = {line.run: line.log for line in self.lines if line.run and line.log}
+        return Message(
+            key=f"failed:{self.slot}:{self.date}:{self.code}:{named}",
+            event=NotifyEvent.FAILED,
+            severity="error",
+            title=f"{night}: {what}: {self.code}",
+            text="\n".join(filter(None, [_shown(map(_line_of, self.lines)), *self._blocked()])),
+            cure=" ".join(filter(None, (self.site_cure, self._what_happens(until, now)))),
+            links={("log" if len(runs) == 1 else f"log of {run}"): url for run, url in runs.items()},
+            code=self.code,
+        )
+
+    def _blocked(self) -> list[str]:
+        if not self.blocked:
+            return []
+        names = ", ".join(line.name for line in self.blocked[:SHOWN])
+        more = f" and {len(self.blocked) - SHOWN} more" if len(self.blocked) > SHOWN else ""
+        return [f"Not installed either, since they depend on it: {names}{more}."]
+
+    def _what_happens(self, until: datetime | None, now: datetime) -> str:
+        again = "Artifacts that are rebuilt go in with the next pass" if self.site_cure is None else ""
+        if until is not None and now < until:
+            last = f"the night's last pass tries all of it again, at {until:%H:%M} UTC at the latest"
+            return f"{again}; {last}." if again else f"{last[0].upper()}{last[1:]}."
+        run = next((line.run for line in self.lines if line.run), None)
+        clear = f"clear the failed tasks of run {run.partition('/')[2]}, or " if run else ""
+        dag = f"nightly_install_{self.slot}"
+        return f"The night is over: when it is cured, {clear}run {dag} by hand with build_date {self.date.isoformat()}."
+
+
+def causes(seen: Summary, has_left: Callable[[Line], bool]) -> Iterator[Cause]:
+    """The causes of what failed in a night, where no try of its pass is to come any more.
+
+    Args:
+        has_left: Whether the pass that failed with an artifact is done with it.
+    """
+    failed = [line for line in seen.lines if line.fate is ArtifactOutcome.FAILED and has_left(line)]
+    by_code: dict[str, list[Line]] = {}
+    for line in failed:
+        by_code.setdefault(line.code or REJECTED, []).append(line)
+    for code, lines in sorted(by_code.items()):
+        yield Cause(seen.slot, seen.date, code, tuple(lines), tuple(_blocked_by(lines, seen.lines)), site_cure(code))
+
+
+def untold(cause: Cause, told: Collection[str]) -> Cause | None:
+    """The cause with only the artifacts whose keys are not in `told`; None if it has no others."""
+    left = [line for line in cause.lines if cause.key_of(line) not in told]
+    return cause.of(left) if left else None
+
+
+def site_cure(code: str) -> str | None:
+    """The hint for an error that is the site's, not an artifact's; None for all others."""
+    concern = _CONCERNS.get(code)
+    return None if concern is None else _CURES.get(concern)
+
+
+def _blocked_by(failed: Iterable[Line], lines: Sequence[Line]) -> Iterator[Line]:
+    """Yield what was skipped because of these, or because of what was skipped because of them."""
+    names = {line.name for line in failed}
+    waiting = [line for line in lines if line.fate is ArtifactOutcome.BLOCKED and line.blocked_by is not None]
+    while found := [line for line in waiting if line.blocked_by in names]:
+        names |= {line.name for line in found}
+        waiting = [line for line in waiting if line not in found]
+        yield from found
+
+
+_CONCERNS: Mapping[str, Concern] = {code: kind.concern for code, kind in kinds_in(*SUBJECTS).items()}
+
+
+def _line_of(line: Line) -> str:
+    return f"{line.name}{'' if line.required else ' (optional)'}: {line.reason}"
+
 
 _EVENTS = {"whitelist": NotifyEvent.WHITELIST, "leases": NotifyEvent.STUCK_LEASE}
 
 
 def tell(site: Site, report: PreflightReport) -> None:
-    """One message for each error; of warnings only those that are shown nowhere else: whitelists that end."""
+    """A message for each error; of warnings only those that are shown nowhere else: whitelists that end."""
     notifier = Notifier.of(site)
     for finding in report.findings:
         if finding.severity is Severity.ERROR or (
@@ -44,10 +170,9 @@ def message(finding: Finding) -> Message:
 
 
 LOOK_BACK = timedelta(hours=24)
-"""How old a night may be that is still watched."""
+"""Age up to which a night is watched."""
 RETRIED_WITHIN = timedelta(minutes=8)
 """A try that failed is followed by the next one within five minutes and what a busy scheduler adds."""
-SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +196,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What Airflow reports of the runs of a night; None where it cannot be asked.
+    """Runs of a night as Airflow reports them; None where it cannot be asked.
 
     `waiting`: there is a run, and none of its tasks was begun yet. `failed`: the ids of those that failed, of all
     passes.
@@ -83,7 +208,7 @@ class Runs:
 
 
 class Airflow(Protocol):
-    """Who is asked about runs."""
+    """Source of the state of runs."""
 
     def runs_of(self, night: Tick) -> Runs: ...
 

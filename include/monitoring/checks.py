@@ -1,4 +1,4 @@
-"""The checks before a night: connections, gateways, repositories and all else that a site names."""
+"""List of all checks of a deployment, by depth, and those of its gateways, nodes, ledger and repositories."""
 
 from __future__ import annotations
 
@@ -7,27 +7,43 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from include.cvmfs.commit.commit import read_head
 from include.cvmfs.commit.create import expiry_warning
 from include.cvmfs.coordination.freeze import look
+from include.cvmfs.errors import CvmfsError
+from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.revision.repository import Repository
+from include.fts.client.open import connected_credential, open_client, server_url
 from include.gateway.client.client import GatewayClient, open_gateway
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AccessRefused, PathBusy, RepositoryDisabled
 from include.gateway.protocol import API, TaskName
 from include.ledger.engine import shown
+from include.ledger.errors import LedgerError
 from include.ledger.migrate import version
 from include.monitoring import store_checks
 from include.monitoring.airflow_checks import look_at_bounds, look_at_paused, look_at_pools, look_at_workers
-from include.monitoring.findings import Check, Finding, Severity
+from include.monitoring.findings import Check, Depth, Finding, Severity
+from include.monitoring.settings_checks import (
+    Asked,
+    airflow_has_all,
+    look_at_connections,
+    look_at_keys,
+    look_at_ledger,
+    look_at_schedules,
+    named,
+)
 from include.monitoring.store_checks import TIMEOUT_S, opened, skew
-from include.notify.notifier import service_of
-from include.settings.errors import MissingConnection, SettingsError
-from include.settings.model import SiteSettings
-from include.settings.secrets import Secrets
-from include.settings.traits import airflow_executor
-from include.settings.urls import base_url
+from include.publishers.base import NO_NANOSECONDS, holds_nanoseconds
+from include.settings.errors import SettingsError
+from include.settings.model import RepositorySettings, SiteSettings
+from include.settings.secrets import base_url
+from include.settings.traits import airflow_executor, require_single_writer
 from include.site.site import Site
+from include.storage.errors import StoreError
+from include.storage.kinds import Traits, kind_of
 
 FATAL = timedelta(days=1)
 """A whitelist that ends earlier than this may end within the night."""
@@ -163,140 +179,200 @@ def _key(client: GatewayClient, fqrn: str, connection: str, probe: str) -> Itera
         yield Finding("gateway", subject, Severity.OK, "a lease was taken and given back")
 
 
-Asked = Callable[[str], bool | None]
-"""Whether Airflow has a connection of this id; None where it cannot be asked."""
-CANNOT_ASK = "not defined here, and Airflow cannot be asked whether it has it"
-IN_AIRFLOW = "defined in Airflow; commands here cannot use it"
+LIMIT_S = 5.0
+"""Time-out of one part."""
 
 
-def airflow_has_all(_: str) -> bool:
-    """For callers whose secrets come from Airflow: what they miss, it does not have."""
-    return False
+def parts_of(site: Site, leases: dict[str, list[LeaseInfo]]) -> list[Check]:
+    """Return the checks of `/health`: each part answers. ``leases``: filled with those held now, by repository."""
+    settings = site.settings
+    gateways: dict[str, list[str]] = {}
+    for fqrn, repository in settings.repositories.items():
+        gateways.setdefault(repository.gateway, []).append(fqrn)
+    stores = {repository.store for repository in settings.repositories.values()}
+    stores |= {slot.store for slot in settings.slots.values()}
+    fts = settings.stageout.fts if settings.sites else ()
+    tested = "Check that the FTS server runs; *Test* of its connection."
+    return [
+        _check("ledger", "ledger", "Start its server.", _ledger, site, "ledger"),
+        *(
+            _check("store", name, "Check that the store runs.", store_checks.look_at_store, site, name)
+            for name in sorted(stores)
+        ),
+        *(
+            _check("gateway", name, "Check that the gateway runs.", _answering_gateway, site, name, fqrns, leases)
+            for name, fqrns in sorted(gateways.items())
+        ),
+        *(_check("fts", name, tested, _answering_fts, site, name) for name in fts),
+    ]
 
 
-def named(settings: SiteSettings, fqrns: Iterable[str], store_checks: Iterable[str]) -> Mapping[str, str]:
-    """Every connection that is needed, with what for."""
-    found: dict[str, list[str]] = {}
-
-    def need(name: str | None, what: str) -> None:
-        if name:
-            found.setdefault(name, []).append(what)
-
-    for name in store_checks:
-        need(settings.store(name).connection, f"store {name}")
-        need(settings.store(name).gateway_connection, f"gateways to store {name}")
-        need(settings.store(name).collector_connection, f"collections in store {name}")
-    for fqrn in fqrns:
-        repository = settings.repository(fqrn)
-        need(repository.gateway, f"gateway of {fqrn}")
-        need(repository.gateway_admin, f"administrator of the gateway of {fqrn}")
-        need(repository.server.connection if repository.server else None, f"key of the node of {fqrn}")
-        for replica in repository.replicas:
-            need(replica.node.connection if replica.node else None, f"key of replica {replica.name} of {fqrn}")
-    need(settings.ledger_connection, "ledger")
-    need(settings.airflow_connection, "Airflow's API")
-    need(settings.metrics_connection, "token of Prometheus")
-    for name, what in _notifying(settings).items():
-        need(name, what)
-    return {name: ", ".join(what) for name, what in sorted(found.items())}
-
-
-def look_at_connections(
-    settings: SiteSettings, secrets: Secrets, names: Mapping[str, str], asked: Asked = airflow_has_all
+def _answering_gateway(
+    site: Site, name: str, fqrns: list[str], leases: dict[str, list[LeaseInfo]]
 ) -> Iterator[Finding]:
-    """Tell whether each is defined. `asked`: whether Airflow has one that is not defined in this environment."""
-    notifying = _notifying(settings)
-    for name, what in names.items():
-        try:
-            found = secrets.get(name)
-            if settings.notify.apprise is not None and name in settings.notify.apprise.connections:
-                service_of(found)
-        except MissingConnection as error:
-            yield _missing(name, what, error, asked(name), needed_here=name not in notifying)
-        except SettingsError as error:
-            yield Finding("connection", name, Severity.ERROR, f"for {what}: not usable", str(error))
-        else:
-            yield Finding("connection", name, Severity.OK, f"for {what}")
+    found, port = site.secrets.get(name), site.settings.gateway.port
+    with open_gateway(found, port=port, timeout_s=LIMIT_S, retries=0) as client:
+        held = client.leases()
+    for fqrn in fqrns:
+        leases[fqrn] = [lease for lease in held if lease.repository == fqrn]
+    yield Finding("gateway", name, Severity.OK, f"{base_url(found, port=port)} answers")
 
 
-def _missing(name: str, what: str, error: MissingConnection, there: bool | None, *, needed_here: bool) -> Finding:
-    if there and not needed_here:
-        return Finding("connection", name, Severity.OK, f"for {what}: defined in Airflow")
-    if there:
-        return Finding("connection", name, Severity.WARNING, f"for {what}: {IN_AIRFLOW}", str(error))
-    if there is None and not needed_here:
-        return Finding("connection", name, Severity.WARNING, f"for {what}: {CANNOT_ASK}", str(error))
-    return Finding("connection", name, Severity.ERROR, f"for {what}: not usable", str(error))
-
-
-def _notifying(settings: SiteSettings) -> Mapping[str, str]:
-    """Return what only Airflow's tasks use."""
-    services = settings.notify.apprise
-    return dict.fromkeys(services.connections if services else (), "apprise")
+def _answering_fts(site: Site, name: str) -> Iterator[Finding]:
+    connection = site.secrets.get(name)
+    with open_client(connection, connected_credential(connection), timeout_s=LIMIT_S, retries=0) as client:
+        client.whoami()
+    yield Finding("fts", name, Severity.OK, f"{server_url(connection)} answers")
 
 
 def checks_of(
     site: Site,
     slot: str | None = None,
     *,
+    depth: Depth = Depth.REACH,
     logs: Path | None = None,
     asked: Asked = airflow_has_all,
 ) -> list[Check]:
-    """The checks for a deployment, or for one slot of it. Raises SettingsError for a slot that does not exist.
+    """Return the checks of a depth, in an order in which they can be run one after the other.
 
-    `logs`: where Airflow keeps the logs of tasks; by default as in the environment. `asked`: whether Airflow has
-    a connection that the secrets do not have.
+    `slot`: of this slot only, where each part is reached; SettingsError if it does not exist. `logs`: where Airflow
+    keeps the logs of tasks; by default as in the environment. `asked`: whether Airflow has a connection that the
+    secrets do not have.
     """
+    match depth:
+        case Depth.FILE:
+            return _of_file(site, asked)
+        case Depth.REACH:
+            return _of_reach(site, slot, logs, asked)
+        case Depth.RACE:
+            return _of_race(site)
+
+
+def _of_file(site: Site, asked: Asked) -> list[Check]:
     settings = site.settings
-    chosen = [settings.slot(slot)] if slot else list(settings.slots.values())
-    fqrns = sorted({chosen_slot.repository for chosen_slot in chosen} if slot else settings.repositories)
-    used = {chosen_slot.store for chosen_slot in chosen} | {settings.repository(fqrn).store for fqrn in fqrns}
-    sources = {chosen_slot.store for chosen_slot in chosen}
-    found = [
-        Check(
-            "connections",
-            "",
-            partial(look_at_connections, settings, site.secrets, named(settings, fqrns, sorted(used)), asked),
-            "Define it.",
-        ),
-        Check("ledger", settings.ledger.partition("://")[0], partial(_ledger, site), "Start its server."),
-        Check(
-            "disk", "", partial(store_checks.room, store_checks.written(settings, used, logs)), "Correct `paths.var`."
-        ),
-        Check("pools", "", partial(look_at_pools, settings, site.secrets), "Start Airflow's API server."),
-        Check("paused", "", partial(look_at_paused, settings, site.secrets, [slot] if slot else None),
-              "Start Airflow's API server."),
-    ]  # fmt: skip
-    found += [
-        Check("bounds", name, partial(look_at_bounds, site, name), "Start the ledger's server.")
-        for name in (chosen_slot.name for chosen_slot in chosen)
+    names = named(settings, settings.repositories, settings.stores)
+    return [
+        _check("connections", "", "Define it.", look_at_connections, settings, site.secrets, names, asked, logins=True),
+        _check("schedules", "", "Correct `schedule`.", look_at_schedules, settings),
+        _check("public keys", "", "Correct `public_key`.", look_at_keys, settings),
+        _check("ledger", "", "Start its server.", look_at_ledger, site),
+        _check("repositories", "", "Correct `repositories`.", look_at_publishing, settings),
+    ]
+
+
+def _of_race(site: Site) -> list[Check]:
+    traits: dict[str, Traits] = {}
+    cure = "Check its URL, endpoint and connection."
+    checks: list[Check] = []
+    for name in site.settings.stores:
+        checks.append(_check("store", name, cure, store_checks.race, site, name, traits))
+        checks.append(_check("collector", name, cure, store_checks.look_at_collector, site, name))
+    return [
+        *checks,
+        _check("manifest writers", "", cure, look_at_writers, site.settings, traits),
+        _check("revisions", "", cure, look_at_revisions, site, traits),
+    ]
+
+
+def _of_reach(site: Site, slot: str | None, logs: Path | None, asked: Asked) -> list[Check]:
+    settings = site.settings
+    slots = [slot] if slot else list(settings.slots)
+    chosen = [settings.slot(name) for name in slots]
+    fqrns = sorted({each.repository for each in chosen} if slot else settings.repositories)
+    sources = {each.store for each in chosen}
+    used = sorted(sources | {settings.repository(fqrn).store for fqrn in fqrns})
+    names, folders = named(settings, fqrns, used), store_checks.written(settings, used, logs)
+    api = "Start Airflow's API server."
+    checks = [
+        _check("connections", "", "Define it.", look_at_connections, settings, site.secrets, names, asked),
+        _check("ledger", settings.ledger.partition("://")[0], "Start its server.", _ledger, site),
+        _check("disk", "", "Correct `paths.var`.", store_checks.room, folders),
+        _check("pools", "", api, look_at_pools, settings, site.secrets),
+        _check("paused", "", api, look_at_paused, settings, site.secrets, slots),
+        *(_check("bounds", name, "Start the ledger's server.", look_at_bounds, site, name) for name in slots),
     ]
     if "Celery" in airflow_executor(os.environ):
-        found.append(Check("workers", "", partial(look_at_workers, settings, os.environ), "Start the broker."))
-    for name in sorted(used):
-        cure = "Check its URL, endpoint and connection, and that it runs."
-        found.append(
-            Check("store", name, partial(store_checks.look_at_store, site, name, source=name in sources), cure)
-        )
-        found.append(Check("clock", name, partial(store_checks.clock, settings.store(name)), cure))
-        keeps = partial(store_checks.conditions, site, name)
-        found.append(Check("conditional writes", name, keeps, "Run: nightshift settings check"))
+        checks.append(_check("workers", "", "Start the broker.", look_at_workers, settings, os.environ))
+    for name in used:
+        cure, race = "Check its URL, endpoint and connection, and that it runs.", "Run: nightshift settings check"
+        checks += [
+            _check("store", name, cure, store_checks.look_at_store, site, name, source=name in sources),
+            _check("clock", name, cure, store_checks.clock, settings.store(name)),
+            _check("conditional writes", name, race, store_checks.conditions, site, name),
+        ]
     for fqrn in fqrns:
         cure = "Start the gateway, or correct host and port of its connection."
         readable = "Check the public URL, the store behind it, and `public_key`."
-        found += [
-            Check("roles", fqrn, partial(store_checks.roles, site, fqrn), "See: nightshift settings roles"),
-            Check("gateway", fqrn, partial(look_at_gateway, site, fqrn), cure),
-            Check("leases", fqrn, partial(leases, site, fqrn), cure),
-            Check("repository", fqrn, partial(look_at_repository, site, fqrn), readable),
-            Check("freeze", fqrn, partial(freeze, site, fqrn), readable),
+        checks += [
+            _check("roles", fqrn, "See: nightshift settings roles", store_checks.roles, site, fqrn),
+            _check("gateway", fqrn, cure, look_at_gateway, site, fqrn),
+            _check("leases", fqrn, cure, leases, site, fqrn),
+            _check("repository", fqrn, readable, look_at_repository, site, fqrn),
+            _check("freeze", fqrn, readable, freeze, site, fqrn),
         ]
         if settings.repository(fqrn).server is not None:
-            cure = "See `server:` and docs/publishers.md."
-            found.append(Check("publisher node", fqrn, partial(node, site, fqrn), cure))
-    return found
+            checks.append(_check("publisher node", fqrn, "See `server:` and docs/publishers.md.", node, site, fqrn))
+    return checks
 
 
-def _ledger(site: Site) -> Iterator[Finding]:
-    engine = site.ledger
-    yield Finding("ledger", shown(engine.url), Severity.OK, f"answers, tables of version {version(engine)}")
+def _check(
+    name: str, subject: str, cure: str, look: Callable[..., Iterable[Finding]], *arguments: Any, **options: Any
+) -> Check:
+    return Check(name, subject, partial(look, *arguments, **options), cure)
+
+
+def _ledger(site: Site, subject: str = "") -> Iterator[Finding]:
+    url, tables = shown(site.ledger.url), f"tables of version {version(site.ledger)}"
+    if subject:
+        yield Finding("ledger", subject, Severity.OK, f"{url} answers, {tables}")
+    else:
+        yield Finding("ledger", url, Severity.OK, f"answers, {tables}")
+
+
+def look_at_publishing(settings: SiteSettings) -> Iterator[Finding]:
+    """Yield the repositories on a node of their own, and those that nothing can be published to."""
+    for repository in settings.repositories.values():
+        if node := repository.server:
+            seen = f"published on {node.user}@{node.host}:{node.port}"
+            yield Finding("repository", repository.fqrn, Severity.OK, seen)
+        elif not kind_of((store := settings.store(repository.store)).url).writable:
+            problem = f"store {store.name}, {store.url}, can only be read, so nothing can be published to it"
+            seen, cure = _writers(repository), f"{problem}. Name a store with s3:// or file://."
+            yield Finding("repository", repository.fqrn, Severity.ERROR, seen, cure)
+
+
+def _writers(repository: RepositorySettings) -> str:
+    return f"manifest writers: {repository.manifest_writers}"
+
+
+def look_at_writers(settings: SiteSettings, traits: Mapping[str, Traits]) -> Iterator[Finding]:
+    """Yield whether as many gateways may write the manifest of each repository, by what its store keeps."""
+    for repository in settings.repositories.values():
+        if repository.server is not None or not kind_of(settings.store(repository.store).url).writable:
+            continue
+        writers = [f"gateway {number + 1}" for number in range(repository.manifest_writers)]
+        verdict = require_single_writer(
+            traits.get(repository.store), store=repository.store, fqrn=repository.fqrn, writers=writers
+        )
+        severity, cure = (Severity.OK, "") if verdict.allowed else (Severity.ERROR, verdict.reason)
+        yield Finding("repository", repository.fqrn, severity, _writers(repository), cure)
+
+
+def look_at_revisions(site: Site, answering: Mapping[str, Traits]) -> Iterator[Finding]:
+    """Compare the settings with what the repositories are in the stores that answer; what is absent is passed over."""
+    for repository in (each for each in site.settings.repositories.values() if each.store in answering):
+        try:
+            store = site.repository_store(repository.fqrn)
+            manifest = read_head(store, repository.fqrn).manifest
+            layout = CatalogCache(store).open_nested("", manifest.root).layout
+        except (CvmfsError, StoreError, SettingsError, LedgerError, OSError):
+            continue
+        algorithm = manifest.root.algorithm.name.lower()
+        notes: tuple[str, ...] = ()
+        if algorithm != repository.hash.value:
+            what = f"`hash: {repository.hash.value}` has no effect: the repository was created with {algorithm}"
+            notes = (f"{what}, which its new objects are hashed with",)
+        wrong = repository.prepare.mtime_ns and not holds_nanoseconds(layout)
+        severity, cure = (Severity.ERROR, NO_NANOSECONDS.format(layout.value)) if wrong else (Severity.OK, "")
+        seen = f"revision {manifest.revision}, {algorithm}, catalogs of {layout.value}"
+        yield Finding("repository", repository.fqrn, severity, seen, cure, notes)

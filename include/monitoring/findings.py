@@ -1,4 +1,4 @@
-"""Findings of the checks before a night, each with its state and its hint, and how the checks are run."""
+"""Checks of a deployment, how they are run, and their findings, each with its state and its hint."""
 
 from __future__ import annotations
 
@@ -14,12 +14,21 @@ from include.errors import NightshiftError
 
 AT_ONCE = 16
 LIMIT_S = 30.0
-"""How long one check may take; each request within it has a shorter time-out of its own."""
+"""Time-out of one check; each request within it has a shorter time-out of its own."""
+
+
+class Depth(Enum):
+    """Depth of a check: what the configuration says, whether each part answers and takes our keys, or what a store
+    keeps when writers race."""
+
+    FILE = "file"
+    REACH = "reach"
+    RACE = "race"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of one thing. `cure`: the hint if the check itself fails, or does not end in time."""
+    """Check of a thing. `cure`: the hint if the check itself fails, or does not end in time."""
 
     name: str
     subject: str
@@ -72,13 +81,14 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked. A finding that is not `ok` has a hint."""
+    """Result of a check. A finding that is not `ok` has a hint; `notes`: what follows from what was seen."""
 
     check: str
     subject: str
     severity: Severity
     seen: str
     cure: str = ""
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -29,32 +28,25 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from include.errors import NightshiftError
-from include.fts.client.open import connected_credential, open_client, server_url
-from include.gateway.client.client import open_gateway
 from include.gateway.client.values import LeaseInfo
-from include.ledger.engine import reading, shown
-from include.ledger.migrate import version
-from include.monitoring.findings import Check, Finding, PreflightReport, Severity, run
-from include.monitoring.store_checks import look_at_store
+from include.ledger.engine import reading
+from include.monitoring.checks import LIMIT_S, parts_of
+from include.monitoring.findings import PreflightReport, Severity, run
 from include.monitoring.watch import lease_key
 from include.nightlies.records.tables import collections, damaged, publications
 from include.nightlies.rules.states import State
 from include.notify.records import alerts, first_seen
 from include.replicas.states import ReplicaLook, replicas
 from include.settings.errors import SettingsError
-from include.settings.urls import base_url
 from include.site.site import Site
 from include.stageout.states import TransferState
 from include.stageout.status import waiting_since
 from include.stageout.tables import stageout_transfers
 
-LIMIT_S = 5.0
-"""How long one part may take to answer."""
-
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What one look found.
+    """Result of one check of all parts.
 
     Attributes:
         report: A finding for each part: `ledger`, `store`, `gateway` or, where there are storage sites, `fts`. Gateways
@@ -73,53 +65,10 @@ def look_at_health(site: Site, *, limit_s: float = LIMIT_S) -> Health:
         site: The deployment.
         limit_s: Seconds after which a part counts as away.
     """
-    settings = site.settings
-    gateways: dict[str, list[str]] = {}
-    for fqrn, repository in settings.repositories.items():
-        gateways.setdefault(repository.gateway, []).append(fqrn)
     leases: dict[str, list[LeaseInfo]] = {}
-    used = {repository.store for repository in settings.repositories.values()} | {
-        slot.store for slot in settings.slots.values()
-    }
-    checks = [
-        Check("ledger", "ledger", partial(_ledger, site), "Start its server."),
-        *(
-            Check("store", name, partial(look_at_store, site, name, source=False), "Check that the store runs.")
-            for name in sorted(used)
-        ),
-        *(
-            Check("gateway", name, partial(_gateway, site, name, fqrns, leases), "Check that the gateway runs.")
-            for name, fqrns in sorted(gateways.items())
-        ),
-        *(
-            Check("fts", name, partial(_fts, site, name), "Check that the FTS server runs; *Test* of its connection.")
-            for name in (settings.stageout.fts if settings.sites else ())
-        ),
-    ]
-    report = run(checks, limit_s=limit_s)
+    report = run(parts_of(site, leases), limit_s=limit_s)
     # a gateway that answers later than the limit still writes into its own dictionary
     return Health(report, dict(leases))
-
-
-def _ledger(site: Site) -> Iterator[Finding]:
-    engine = site.ledger
-    yield Finding("ledger", "ledger", Severity.OK, f"{shown(engine.url)} answers, tables of version {version(engine)}")
-
-
-def _gateway(site: Site, name: str, fqrns: list[str], leases: dict[str, list[LeaseInfo]]) -> Iterator[Finding]:
-    found, port = site.secrets.get(name), site.settings.gateway.port
-    with open_gateway(found, port=port, timeout_s=LIMIT_S, retries=0) as client:
-        held = client.leases()
-    for fqrn in fqrns:
-        leases[fqrn] = [lease for lease in held if lease.repository == fqrn]
-    yield Finding("gateway", name, Severity.OK, f"{base_url(found, port=port)} answers")
-
-
-def _fts(site: Site, name: str) -> Iterator[Finding]:
-    connection = site.secrets.get(name)
-    with open_client(connection, connected_credential(connection), timeout_s=LIMIT_S, retries=0) as client:
-        client.whoami()
-    yield Finding("fts", name, Severity.OK, f"{server_url(connection)} answers")
 
 
 WINDOW = timedelta(hours=24)
@@ -214,8 +163,7 @@ def of_collections(connection: Connection) -> Iterator[Metric]:
     newest = totals.subquery()
     rows = connection.execute(
         select(collections).join(
-            newest,
-            (newest.c.repository == collections.c.repository) & (newest.c.last == collections.c.ended_at),
+            newest, (newest.c.repository == collections.c.repository) & (newest.c.last == collections.c.ended_at)
         )
     ).mappings()
     last = {row["repository"]: row for row in rows}
@@ -292,7 +240,7 @@ T = TypeVar("T")
 
 
 class CachedAnswer(Generic[T]):
-    """What a function returned lately; of several who ask at once one calls it, the others wait for its result."""
+    """Remembered result of a function; of several who ask at once one calls it, the others wait for its result."""
 
     def __init__(self, made: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._made, self._clock = made, clock

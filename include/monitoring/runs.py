@@ -6,19 +6,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any
 
 from include.errors import code_of
 from include.ledger.errors import LedgerError
-from include.monitoring.alerts import Runs, Tick, alerts_of
-from include.monitoring.failures import site_cure
+from include.monitoring.alerts import Runs, Tick, alerts_of, site_cure
 from include.monitoring.findings import NotReady
-from include.monitoring.summaries import read_summary
-from include.monitoring.summary import no_log
+from include.monitoring.render import read_summary
+from include.monitoring.summary import SHOWN, no_log
 from include.monitoring.watch import nights, tell_failures, whitelist_alerts
 from include.nightlies.records import builds, questions
 from include.nightlies.records import publications as records
@@ -27,12 +25,10 @@ from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed, NotVerified
 from include.notify.message import Message, NotifyEvent
-from include.notify.notifier import Notifier, Said
+from include.notify.notifier import DeliveryOutcome, Notifier
 from include.notify.records import append_note, claim, take_notes
 from include.site.site import Site
 
-SHOWN = 20
-"""Faults of one run that a message names; the run's page has all of them."""
 NIGHT = "nightly_install"
 """The ids of the DAGs of nights begin with it."""
 TOLD_BY_THEMSELVES = {NotReady.code}
@@ -43,7 +39,7 @@ OF_THE_GATE = {GateClosed.code, NotVerified.code}
 
 @dataclass(frozen=True, slots=True)
 class TaskFault:
-    """Why a task failed. `code`: of its error, "" without one. `subject`: the repository that it was for, if known."""
+    """Reason why a task failed. `code`: of its error, or "". `subject`: the repository that it was for, if known."""
 
     task: str
     code: str
@@ -54,15 +50,6 @@ class TaskFault:
     def of(cls, task: str, error: BaseException, text: str, subject: str | None = None) -> TaskFault:
         """That of an error."""
         return cls(task, code_of(error), text, subject)
-
-    @classmethod
-    def from_json(cls, note: Mapping[str, Any]) -> TaskFault:
-        """As `to_json` made it."""
-        return cls(note["task"], note["code"], note["text"], note["subject"])
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what the ledger keeps of it until its run has ended."""
-        return {"task": self.task, "code": self.code, "text": self.text, "subject": self.subject}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +73,7 @@ class FailedRun:
 
 def note_fault(site: Site, run: str, fault: TaskFault, *, now: datetime) -> None:
     """Keep why a task failed until its run has ended."""
-    append_note(site.ledger, _notes(run), fault.to_json(), now=now, limit=SHOWN)
+    append_note(site.ledger, _notes(run), asdict(fault), now=now, limit=SHOWN)
 
 
 def tell_failed_run(
@@ -96,7 +83,7 @@ def tell_failed_run(
     now: datetime,
     log_of: Callable[[str], str | None] = no_log,
     page_of: Callable[[str], str | None] = no_log,
-) -> list[tuple[Message, Said]]:
+) -> list[tuple[Message, DeliveryOutcome]]:
     """Send a message for each cause of a failed run of which people were not notified yet.
 
     Args:
@@ -106,9 +93,9 @@ def tell_failed_run(
     Returns:
         The messages, with what became of each.
     """
-    notifier, done = Notifier.of(site), list[tuple[Message, Said]]()
+    notifier, done = Notifier.of(site), list[tuple[Message, DeliveryOutcome]]()
 
-    def tell(message: Message) -> Said:
+    def tell(message: Message) -> DeliveryOutcome:
         outcome = notifier.tell(message, now=now)
         done.append((message, outcome))
         return outcome
@@ -128,11 +115,11 @@ def _messages(
     run: FailedRun,
     now: datetime,
     log_of: Callable[[str], str | None],
-    tell: Callable[[Message], Said],
+    tell: Callable[[Message], DeliveryOutcome],
 ) -> list[Message]:
     """The messages about the run itself, after those about its artifacts' failures were sent."""
     ledger = site.ledger
-    faults = [TaskFault.from_json(note) for note in take_notes(ledger, _notes(run.name))]
+    faults = [TaskFault(**note) for note in take_notes(ledger, _notes(run.name))]
     own = [fault for fault in faults if fault.code not in OF_THE_GATE | TOLD_BY_THEMSELVES]
     published = records.publications_of_run(ledger, run.name)
     if faults and not own and (len(faults) == _count(faults, TOLD_BY_THEMSELVES) or _was_refused(site, run)):
@@ -155,7 +142,7 @@ def _night_is_told(
     published: Sequence[Publication],
     now: datetime,
     log_of: Callable[[str], str | None],
-    tell: Callable[[Message], Said],
+    tell: Callable[[Message], DeliveryOutcome],
     *,
     alone: bool,
 ) -> bool:

@@ -1,8 +1,9 @@
-"""Stores and folders before a night: reachable, each role may do its work, time agrees, space is left, conditions
-are kept."""
+"""Checks of stores and folders: they answer, each role may do its work, time agrees, space is left, conditions are
+kept when writers race."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -13,12 +14,15 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from include.ledger.errors import LedgerError
 from include.monitoring.findings import Finding, Severity
+from include.settings.errors import SettingsError
 from include.settings.model import SiteSettings, StoreSettings
-from include.settings.traits import recorded_traits
-from include.site.site import Site, connection_of, credentials_of, options_of
+from include.settings.traits import record_traits, recorded_traits
+from include.site.site import Site, connection_of, credentials_of, options_of, plain_store, try_store
 from include.storage.errors import StoreError
-from include.storage.kinds import FILE, HTTP, kind_of
+from include.storage.file import abandoned, described
+from include.storage.kinds import FILE, HTTP, Traits, kind_of
 from include.storage.open import open_store
 from include.storage.probe import may_delete
 from include.storage.roles import Role
@@ -91,7 +95,7 @@ def opened(site: Site, name: str, role: Role = Role.PUBLISHER) -> Store:
     return open_store(settings.url, credentials=credentials, options=options_of(bounded))
 
 
-def look_at_store(site: Site, name: str, *, source: bool) -> Iterator[Finding]:
+def look_at_store(site: Site, name: str, *, source: bool = False) -> Iterator[Finding]:
     """Tell whether it answers. `source`: builds are read from here."""
     settings = site.settings.store(name)
     opened(site, name).head("nightshift-preflight")
@@ -189,3 +193,81 @@ def conditions(site: Site, name: str) -> Iterator[Finding]:
     else:
         kept = "kept" if traits.replace else "not needed: one writer"
         yield Finding(check, name, Severity.OK, f"put-if-absent kept, conditional replace {kept}")
+
+
+def race(site: Site, name: str, traits: dict[str, Traits]) -> Iterator[Finding]:
+    """Let writers race in a store, and record what it keeps in the ledger and in ``traits``."""
+    store = site.settings.store(name)
+    try:
+        kept = try_store(site.settings, site.secrets, name)
+    except SettingsError as error:
+        yield Finding("store", name, Severity.ERROR, f"{store.url}: not tried", str(error))
+        return
+    except StoreError as error:
+        cure = "Check its URL, endpoint and connection, and that the bucket is there."
+        yield Finding("store", name, Severity.ERROR, f"{store.url}: cannot be used", f"{error}. {cure}")
+        return
+    if kept is None:
+        yield Finding("store", name, Severity.OK, f"{store.url}: read only, not tried")
+        return
+    traits[name] = kept
+    try:
+        ledger = site.ledger
+    except (LedgerError, SettingsError):
+        pass  # the check of the ledger reports that
+    else:
+        record_traits(ledger, store, kept, now=datetime.now(UTC))
+    notes = (*_consequences(kept), *_unfinished(plain_store(site.settings, site.secrets, name)))
+    yield Finding("store", name, Severity.OK, f"{store.url}: {_described(kept)}", notes=notes)
+
+
+def _unfinished(store: Store) -> Iterator[str]:
+    """Yield leftovers of killed writers; none where uploads may not be listed."""
+    with contextlib.suppress(StoreError):
+        if found := abandoned(store, datetime.now(UTC)):
+            yield described(found, store)
+
+
+def _described(traits: Traits) -> str:
+    conditions = {
+        "put-if-absent": traits.put_if_absent,
+        "replace-if-unchanged": traits.replace,
+        "bulk delete": traits.bulk_delete,
+        "anonymous read": traits.anonymous_read,
+    }
+    words = {True: "kept", False: "NOT kept", None: "not tried"}
+    return ", ".join(f"{name} {words[value]}" for name, value in conditions.items())
+
+
+def _consequences(traits: Traits) -> Iterator[str]:
+    if not traits.put_if_absent:
+        yield "put-if-absent is ignored: no repository can be created here, since two creations could undo each other"
+    if not traits.replace:
+        yield "conditional replace is ignored: only one gateway may write manifests here"
+    if not traits.bulk_delete:
+        yield "bulk delete is missing: objects are deleted one by one"
+    if traits.anonymous_read is False:
+        yield "anonymous reading is refused: clients cannot mount from here; set a public-read policy"
+    if not traits.etag_quotes:
+        yield "ETags are taken without their quotes only; they are sent so"
+
+
+def look_at_collector(site: Site, name: str) -> Iterator[Finding]:
+    """Try whether the collector's own key may delete; where it has none, the publishers' was tried."""
+    settings = site.settings
+    connection = settings.store(name).collector_connection
+    if connection is None:
+        return
+    for fqrn in sorted(repository.fqrn for repository in settings.repositories.values() if repository.store == name):
+        try:
+            store = plain_store(settings, site.secrets, name, Role.COLLECTOR).child(fqrn)
+            may_delete(store)
+            versions = store.versioning()
+        except SettingsError as error:
+            yield Finding("collector", fqrn, Severity.ERROR, "not tried", str(error))
+        except StoreError as error:
+            cure = f"Correct connection {connection!r}, or the bucket's policy: nightshift settings roles"
+            yield Finding("collector", fqrn, Severity.ERROR, "cannot delete objects", f"{error}. {cure}")
+        else:
+            notes = ("the bucket keeps old versions: deleted objects still take up space",) if versions else ()
+            yield Finding("collector", fqrn, Severity.OK, "may delete objects", notes=notes)

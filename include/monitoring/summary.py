@@ -22,7 +22,7 @@ from include.nightlies.rules.states import Skip, State
 from include.settings.model import Slot
 
 SHOWN = 20
-"""Artifacts that a reason names; the summary has them all."""
+"""Artifacts or faults that a message names; the summary, or the page of the run, has them all."""
 
 
 class NightState(Enum):
@@ -81,8 +81,8 @@ def verdict_of(
     return NightVerdict(NightState.WHOLE, "All that is required is there.")
 
 
-class Fate(Enum):
-    """What became of one artifact of a night."""
+class ArtifactOutcome(Enum):
+    """State of one artifact at the end of a night."""
 
     PUBLISHED = "published"
     UNCHANGED = "unchanged"
@@ -93,20 +93,20 @@ class Fate(Enum):
 
     @property
     def good(self) -> bool:
-        return self in {Fate.PUBLISHED, Fate.UNCHANGED}
+        return self in {ArtifactOutcome.PUBLISHED, ArtifactOutcome.UNCHANGED}
 
 
 _FATES = {
-    State.PUBLISHED: Fate.PUBLISHED,
-    State.UNCHANGED: Fate.UNCHANGED,
-    State.FAILED: Fate.FAILED,
-    State.SKIPPED: Fate.BLOCKED,
+    State.PUBLISHED: ArtifactOutcome.PUBLISHED,
+    State.UNCHANGED: ArtifactOutcome.UNCHANGED,
+    State.FAILED: ArtifactOutcome.FAILED,
+    State.SKIPPED: ArtifactOutcome.BLOCKED,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One artifact. Sizes in bytes; `seconds`: of work, all phases; `log`: the URL of its run's page.
+    """An artifact of a night. Sizes in bytes; `seconds`: of work, all phases; `log`: the URL of its run's page.
 
     `mended`: for one that is there, how an earlier pass failed with it. `code`: of the error of one that failed.
     `blocked_by`: the artifact that it depends on and that is not there.
@@ -115,7 +115,7 @@ class Line:
 
     project: str
     platform: str
-    fate: Fate
+    fate: ArtifactOutcome
     reason: str
     required: bool
     build_id: str | None = None
@@ -140,33 +140,18 @@ class Line:
         return f"{self.project}/{self.platform}"
 
     def to_json(self) -> dict[str, Any]:
-        values = {
-            "project": self.project,
-            "platform": self.platform,
-            "fate": self.fate.value,
-            "reason": self.reason,
-            "required": self.required,
-            "build_id": self.build_id,
-            "inherited": self.inherited,
-            "files": self.files,
-            "bytes": self.bytes,
-            "bytes_uploaded": self.bytes_uploaded,
-            "revision": self.revision,
-            "seconds": self.seconds,
-            "began_at": self.began_at.isoformat() if self.began_at else None,
-            "ended_at": self.ended_at.isoformat() if self.ended_at else None,
-            "run": self.run,
-            "log": self.log,
-            "mended": self.mended,
-        }
-        # members that were added later are left out where they have no value
-        later = {"code": self.code, "blocked_by": self.blocked_by}
-        return values | {name: value for name, value in later.items() if value is not None}
+        values = {name: getattr(self, name) for name in self.__slots__ if name not in {"artifact", "publication"}}
+        for moment in ("began_at", "ended_at"):
+            values[moment] = values[moment] and values[moment].isoformat()
+        for later in ("code", "blocked_by"):
+            if values[later] is None:
+                del values[later]  # members that were added later are left out where they have no value
+        return values | {"fate": self.fate.value}
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Of some lines: sizes in bytes, seconds of work, and when the first began and the last ended."""
+    """Sums over some lines: sizes in bytes, seconds of work, and when the first began and the last ended."""
 
     bytes: int
     bytes_uploaded: int
@@ -205,7 +190,7 @@ class Summary:
     troubled: frozenset[str] = frozenset()
     blocked: tuple[QualityRecord, ...] = ()
 
-    def count(self, fate: Fate, platform: str | None = None) -> int:
+    def count(self, fate: ArtifactOutcome, platform: str | None = None) -> int:
         """Return how many have that fate, of one platform or of all."""
         return sum(line.fate is fate and platform in (None, line.platform) for line in self.lines)
 
@@ -236,7 +221,7 @@ class Summary:
             builds=self.builds,
             complete=self.complete,
             lacking=[line.name for line in lacking],
-            open_ones=sum(line.fate is Fate.OPEN for line in lacking),
+            open_ones=sum(line.fate is ArtifactOutcome.OPEN for line in lacking),
             blocked=self.blocked,
         )
 
@@ -249,7 +234,7 @@ class Summary:
     def headline(self) -> str:
         """All of it in one line."""
         counts = Counter(line.fate for line in self.lines)
-        fates = [f"{counts[fate]} {fate.value}" for fate in Fate if counts[fate]]
+        fates = [f"{counts[fate]} {fate.value}" for fate in ArtifactOutcome if counts[fate]]
         # a fate is "blocked" by a dependency, too
         gate = [NightState.BLOCKED.value] if self.blocked else []
         return f"{self.slot} {self.date}: {', '.join(gate + fates) or 'no build arrived'}"
@@ -272,7 +257,7 @@ class Summary:
                 }
                 for record in self.blocked
             ],
-            "counts": {fate.value: self.count(fate) for fate in Fate},
+            "counts": {fate.value: self.count(fate) for fate in ArtifactOutcome},
             "lines": [line.to_json() for line in self.lines],
             "links": list(self.links),
             "notes": list(self.notes),
@@ -325,7 +310,7 @@ def summary(
     if kept_back and not builds:
         first = kept_back[0]
         why = f"the quality gate blocks the index of build {first.build_id}; nothing of it is taken"
-        missing = [replace(line, fate=Fate.BLOCKED, reason=why) for line in missing]
+        missing = [replace(line, fate=ArtifactOutcome.BLOCKED, reason=why) for line in missing]
     lines += missing
     lines.sort(key=lambda line: (line.fate.good, line.platform, line.project, line.build_id or ""))
     newest = builds[0] if builds else None
@@ -378,13 +363,12 @@ def _line(
     required = is_required(slot, artifact.project, artifact.platform)
     of = decisive(found, artifact.sha256)
     if of is None:
-        why = "listed, and no run has taken it yet"
-        own = (artifact.project, artifact.platform, Fate.OPEN, why, required, build.build_id, record.inherited)
-        return Line(*own, artifact=record)
+        own = (artifact.project, artifact.platform, ArtifactOutcome.OPEN, "listed, and no run has taken it yet")
+        return Line(*own, required, build.build_id, record.inherited, artifact=record)
     return Line(
         project=artifact.project,
         platform=artifact.platform,
-        fate=_FATES.get(of.state, Fate.OPEN),
+        fate=_FATES.get(of.state, ArtifactOutcome.OPEN),
         reason=of.reason if of.state.ended else f"{of.state.value}: {of.reason}",
         required=required,
         build_id=build.build_id,
@@ -417,14 +401,13 @@ def _failed_before(found: Sequence[Publication], of: Publication) -> str | None:
 
 def _with_what_holds_them(lines: Sequence[Line], builds: Sequence[BuildRecord]) -> list[Line]:
     """For what no run has taken because of its dependencies: which, and why (as `arrivals` does for a pass)."""
-    untaken = {(line.build_id, line.name) for line in lines if line.fate is Fate.OPEN and line.run is None}
+    untaken = {(line.build_id, line.name) for line in lines if line.fate is ArtifactOutcome.OPEN and line.run is None}
     reasons: dict[tuple[str | None, str], str] = {}
     for build in builds if untaken else ():
         own = [line for line in lines if line.build_id == build.build_id]
         waiting = [record.artifact for record in build.artifacts if (build.build_id, record.artifact.name) in untaken]
-        bad = {
-            line.name: f"{line.fate.value}: {line.reason}" for line in own if line.fate in {Fate.FAILED, Fate.BLOCKED}
-        }
+        ended = {ArtifactOutcome.FAILED, ArtifactOutcome.BLOCKED}
+        bad = {line.name: f"{line.fate.value}: {line.reason}" for line in own if line.fate in ended}
         held = held_back(waiting, bad, listed=(), expected=lambda *_: False)
         reasons |= {(build.build_id, name): f"{why}; the last pass decides" for name, why in held.items()}
     return [replace(line, reason=reasons.get((line.build_id, line.name), line.reason)) for line in lines]
@@ -433,7 +416,7 @@ def _with_what_holds_them(lines: Sequence[Line], builds: Sequence[BuildRecord]) 
 def _rejected(slot: Slot, build: BuildRecord) -> list[Line]:
     known = {(record.artifact.project, record.artifact.platform) for record in build.artifacts}
     return [
-        Line(artifact.project, artifact.platform, Fate.FAILED, f"rejected: {artifact.reason}",
+        Line(artifact.project, artifact.platform, ArtifactOutcome.FAILED, f"rejected: {artifact.reason}",
              is_required(slot, artifact.project, artifact.platform), build.build_id)
         for artifact in build.rejected
         if artifact.project and artifact.platform and (artifact.project, artifact.platform) not in known
@@ -468,7 +451,7 @@ def _missing(slot: Slot, builds: Sequence[BuildRecord], before: BuildRecord | No
     wanted = expected(slot, pairs, had, there)
     build_id = builds[0].build_id if builds else None
     return [
-        Line(project, platform, Fate.NEVER_ARRIVED, why, is_required(slot, project, platform), build_id)
+        Line(project, platform, ArtifactOutcome.NEVER_ARRIVED, why, is_required(slot, project, platform), build_id)
         for (project, platform), why in wanted.items()
         if (project, platform) not in there
     ]

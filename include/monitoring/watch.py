@@ -19,20 +19,20 @@ from include.monitoring.alerts import (
     Unasked,
     alerts_of,
     begun_by_artifact,
+    causes,
     has_left,
     summary_due,
     ticks,
+    untold,
 )
 from include.monitoring.alerts import message as message_of
-from include.monitoring.failures import causes, untold
 from include.monitoring.findings import Severity
-from include.monitoring.render import to_html, to_text
+from include.monitoring.render import begun_since, is_made, note_made, read_summary, store_summary, to_html, to_text
 from include.monitoring.store_checks import room, written
-from include.monitoring.summaries import begun_since, is_made, note_made, read_summary, store_summary
 from include.monitoring.summary import Line, Summary, no_log
 from include.nightlies.rules.passes import by_artifact
 from include.notify.message import Message, NotifyEvent
-from include.notify.notifier import Notifier, Said
+from include.notify.notifier import DeliveryOutcome, Notifier
 from include.notify.records import seen_of, seen_since, undelivered
 from include.settings.errors import SettingsError
 from include.settings.model import Slot
@@ -49,7 +49,7 @@ GAP = timedelta(minutes=30)
 class Watched:
     """The result of one look: messages by what became of them, summaries that were made, and what could not be seen."""
 
-    told: list[tuple[Message, Said]] = field(default_factory=list)
+    told: list[tuple[Message, DeliveryOutcome]] = field(default_factory=list)
     summaries: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
@@ -70,7 +70,7 @@ def watch(
     settings, done = site.settings, Watched()
     notifier = Notifier.of(site)
 
-    def tell(message: Message, window: timedelta | None = None) -> Said:
+    def tell(message: Message, window: timedelta | None = None) -> DeliveryOutcome:
         outcome = notifier.tell(message, now=now, window=window)
         done.told.append((message, outcome))
         return outcome
@@ -126,7 +126,7 @@ def tell_failures(
     seen: Summary,
     left: Callable[[Line], bool],
     now: datetime,
-    tell: Callable[[Message], Said],
+    tell: Callable[[Message], DeliveryOutcome],
 ) -> None:
     """Notify of what a pass has left failed: once for each cause, and for an artifact's own failures once for each."""
     window = timedelta(hours=site.settings.notify.window_hours)
@@ -135,7 +135,7 @@ def tell_failures(
         new = untold(cause, seen_of(site.ledger, keys, now - window))
         if new is None:
             continue
-        if tell(new.message(until=night.until, now=now)) not in {Said.FAILED, Said.NOBODY}:
+        if tell(new.message(until=night.until, now=now)) not in {DeliveryOutcome.FAILED, DeliveryOutcome.NOBODY}:
             for line in new.lines:
                 seen_since(site.ledger, cause.key_of(line), now, window)
 
@@ -145,7 +145,7 @@ def _send(
     slot: Slot,
     seen: Summary,
     now: datetime,
-    tell: Callable[[Message, timedelta | None], Said],
+    tell: Callable[[Message, timedelta | None], DeliveryOutcome],
     done: Watched,
 ) -> None:
     file = store_summary(site.settings.paths.var, seen)
@@ -158,7 +158,7 @@ def _send(
         html=to_html(seen),
     )
     outcome = tell(message, timedelta(0))  # who may send it is settled by the ledger's row of summaries
-    faults = {Said.FAILED: "no message could be sent", Said.NOBODY: "no way is configured"}
+    faults = {DeliveryOutcome.FAILED: "no message could be sent", DeliveryOutcome.NOBODY: "no way is configured"}
     note_made(site.ledger, seen, file, now=now, fault=faults.get(outcome))
     done.summaries.append(seen.headline)
 

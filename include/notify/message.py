@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class NotifyEvent(Enum):
-    """What happened."""
+    """Kind of an event."""
 
     FAILED = "failed"
     RUN_FAILED = "run-failed"

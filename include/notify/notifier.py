@@ -47,8 +47,8 @@ class NotifySite(Protocol):
     def ledger(self) -> Engine: ...
 
 
-class Said(Enum):
-    """What became of a message."""
+class DeliveryOutcome(Enum):
+    """Outcome of a message."""
 
     TOLD = "notified"
     KNOWN = "already notified"
@@ -74,7 +74,7 @@ class Notifier:
         ways = {f"apprise {name}": partial(_by_connection, secrets, name, timeout_s) for name in names}
         return cls(settings, site.ledger, ways)
 
-    def tell(self, message: Message, *, now: datetime, window: timedelta | None = None) -> Said:
+    def tell(self, message: Message, *, now: datetime, window: timedelta | None = None) -> DeliveryOutcome:
         """Notify people of a cause, unless they were notified of it within the window. Raises nothing.
 
         A way that fails stops no other. If all fail or none is configured, the next process that sees the cause tries
@@ -83,18 +83,18 @@ class Notifier:
         window = timedelta(hours=self.settings.window_hours) if window is None else window
         try:
             if not records.claim(self.ledger, message, now=now, window=window):
-                return Said.KNOWN
+                return DeliveryOutcome.KNOWN
         except LedgerError as error:
             log.warning("not known whether it was sent already, so it is sent again: %s", error)
         log.warning("%s: %s", message.event.value, message.title)
         faults = {name: fault for name, fault in self.send(message).items() if fault is not None}
         if len(faults) < len(self.ways):
-            return Said.TOLD
+            return DeliveryOutcome.TOLD
         try:
             records.not_told(self.ledger, message, "; ".join(faults.values()) or None)
         except LedgerError as error:
             log.warning("not recorded: %s", error)
-        return Said.FAILED if self.ways else Said.NOBODY
+        return DeliveryOutcome.FAILED if self.ways else DeliveryOutcome.NOBODY
 
     def send(self, message: Message) -> dict[str, str | None]:
         """Send a message by each way, also if people were notified of its cause. Raises nothing.

@@ -40,7 +40,7 @@ SEEN = "seen"
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One cause. `told_at`: when people were last notified; `fault`: why that did not work."""
+    """A cause. `told_at`: when people were last notified; `fault`: why that did not work."""
 
     key: str
     event: str

@@ -19,10 +19,9 @@ from starlette.concurrency import run_in_threadpool
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
 from include.monitoring.render import size
-from include.pages.asked import AskDag, Asked, BadPageQuery
+from include.pages.asked import AskDag, Asked, BadPageQuery, Services
 from include.pages.benchmarks import docs_of_campaign, report_file
 from include.pages.registry import PAGES, Page
-from include.pages.services import Services
 from include.quality.validate import docs_file
 from include.site.site import Site
 from include.stageout.rest.questions import StageoutUser
@@ -109,11 +108,7 @@ STATIC = Path(__file__).parent / "static"
 TYPES = {".css": "text/css", ".js": "text/javascript"}
 EVERY_S = 15
 """Seconds between two updates of a page without its own."""
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-    "Cache-Control": "private, no-cache",
-}
+HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Cache-Control": "private, no-cache"}
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'{styles}; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from include.monitoring.render import rows_of
-from include.monitoring.summaries import read_summary
-from include.monitoring.summary import Fate, Summary
+from include.monitoring.render import read_summary, rows_of
+from include.monitoring.summary import ArtifactOutcome, Summary
 from include.nightlies.records import builds, progress
 from include.nightlies.records.quality import QualityRecord
 from include.nightlies.rules.build import BuildKey
@@ -25,7 +24,7 @@ from include.pages.registry import night, run_of, start
 from include.provenance.interventions import standing
 from include.quality.validate import docs_file, folder_of_run
 from include.settings.model import Slot
-from include.settings.urls import browser_url
+from include.settings.secrets import browser_url
 from include.site.site import Site
 
 BUSY_S, QUIET_S = 3, 20
@@ -97,7 +96,7 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
         "matrices": matrices(summary, cells),
         "problems": [cell for line, cell in cells if not line.fate.good],
         "progress": progress_of(summary, asked.now),
-        "counts": [(fate, summary.count(fate)) for fate in Fate if summary.count(fate)],
+        "counts": [(fate, summary.count(fate)) for fate in ArtifactOutcome if summary.count(fate)],
         "total": summary.total(),
         "runs": [(number, run, run_of(run.run)) for number, run in enumerate(runs, 1)],
         "links": rows.links_of_slot(ledger, slot.name, all_links_of(slot), slot.repository),

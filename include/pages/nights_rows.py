@@ -210,13 +210,6 @@ def neighbours(bind: Bind, slot: str, day: date) -> tuple[date | None, date | No
     return before, after
 
 
-def newest_date(bind: Bind, slot: str) -> date | None:
-    """The date of the slot's newest build."""
-    with reading(bind) as connection:
-        found: date | None = connection.scalar(select(func.max(builds.c.build_date)).where(builds.c.slot == slot))
-    return found
-
-
 def night_of_run(bind: Bind, run: str) -> tuple[str, date] | None:
     """Slot and date that a run worked on; None if it recorded no artifact and judged no build."""
     query = (

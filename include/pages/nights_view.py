@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from include.monitoring.summary import Fate, Line, Summary
+from include.monitoring.summary import ArtifactOutcome, Line, Summary
 from include.nightlies.records.progress import NotedProgress
 from include.nightlies.rules.states import Skip, State
 from include.pages.registry import provenance, start, task_of
@@ -14,12 +14,12 @@ from include.pages.registry import provenance, start, task_of
 Pair = tuple[str, str]
 
 _KINDS = {
-    Fate.PUBLISHED: "good",
-    Fate.UNCHANGED: "good",
-    Fate.FAILED: "bad",
-    Fate.NEVER_ARRIVED: "bad",
-    Fate.BLOCKED: "wait",
-    Fate.OPEN: "wait",
+    ArtifactOutcome.PUBLISHED: "good",
+    ArtifactOutcome.UNCHANGED: "good",
+    ArtifactOutcome.FAILED: "bad",
+    ArtifactOutcome.NEVER_ARRIVED: "bad",
+    ArtifactOutcome.BLOCKED: "wait",
+    ArtifactOutcome.OPEN: "wait",
 }
 _BUSY = {State.PREPARING, State.PUBLISHING}
 NEARLY = 0.99
@@ -27,7 +27,7 @@ NEARLY = 0.99
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
+class PrepareProgressView:
     """The progress of a preparation. `share`: 0 to 1 of the bytes of the build before; None: there was none."""
 
     files: int
@@ -49,7 +49,7 @@ class ArtifactCell:
     files: int | None = None
     bytes: int | None = None
     uploaded: int | None = None
-    going: Going | None = None
+    going: PrepareProgressView | None = None
     task: str | None = None
     artifact: str | None = None
     path: str | None = None
@@ -75,14 +75,14 @@ class NightProgress:
     left_s: float | None
 
 
-def going(noted: NotedProgress, before: int | None) -> Going:
+def going(noted: NotedProgress, before: int | None) -> PrepareProgressView:
     """Return the progress of a preparation; `before`: bytes of the same artifact in the build before."""
     if not before:
-        return Going(noted.files, noted.bytes, None, None)
+        return PrepareProgressView(noted.files, noted.bytes, None, None)
     share = min(noted.bytes / before, NEARLY)
     seconds = (noted.noted_at - noted.began_at).total_seconds()
     left = seconds * (before - noted.bytes) / noted.bytes if 0 < noted.bytes < before else None
-    return Going(noted.files, noted.bytes, share, left)
+    return PrepareProgressView(noted.files, noted.bytes, share, left)
 
 
 def cell_of(
@@ -104,9 +104,9 @@ def cell_of(
     """
     publication, pair = line.publication, (line.project, line.platform)
     label, kind = line.fate.value, _KINDS[line.fate]
-    if publication is not None and line.fate is Fate.OPEN:
+    if publication is not None and line.fate is ArtifactOutcome.OPEN:
         label, kind = publication.state.value, "busy" if publication.state in _BUSY else "wait"
-    if line.fate is Fate.NEVER_ARRIVED and not line.required:
+    if line.fate is ArtifactOutcome.NEVER_ARRIVED and not line.required:
         kind = "wait"
     running = noted.get(publication.id) if publication is not None else None
     return ArtifactCell(
@@ -142,7 +142,7 @@ def matrices(summary: Summary, cells: Sequence[tuple[Line, ArtifactCell]]) -> tu
 def progress_of(summary: Summary, now: datetime) -> NightProgress | None:
     """Return the progress of a night, by the sizes of its artifacts; None where none is listed or all have ended."""
     listed = [line for line in summary.lines if line.artifact is not None]
-    ended = [line for line in listed if line.fate is not Fate.OPEN]
+    ended = [line for line in listed if line.fate is not ArtifactOutcome.OPEN]
     if not listed or len(ended) == len(listed):
         return None
     whole = sum(max(line.artifact.artifact.size, 1) for line in listed if line.artifact)

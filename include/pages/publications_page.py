@@ -16,7 +16,7 @@ from include.nightlies.steps.sources import absolute
 from include.pages import publications_view as view
 from include.pages.asked import Asked
 from include.pages.registry import night, provenance, run_of, task_of
-from include.settings.urls import browser_url
+from include.settings.secrets import browser_url
 
 PAGE = 50
 """Publications of one page of the history."""
@@ -174,10 +174,7 @@ def _figures(asked: Asked, fqrn: str | None) -> dict[str, Any] | None:
         "phase_figure": view.phase_figure(days, phases) if phases else None,
         "lease_figure": view.lease_figure(days) if any(figures.held for _, figures in days) else None,
         "failures": [
-            (
-                failure,
-                _address(Chosen(fqrn, State.FAILED, failure.code)) if failure.code != view.UNKNOWN else None,
-            )
+            (failure, _address(Chosen(fqrn, State.FAILED, failure.code)) if failure.code != view.UNKNOWN else None)
             for failure in view.failures_of(read)
         ],
     }

@@ -29,11 +29,7 @@ class CollectionRow:
 
 SOON_DAYS = 7
 """A whitelist that ends within so many days is marked."""
-_REPLICA_KINDS = {
-    ReplicaState.IN_SYNC: "good",
-    ReplicaState.BEHIND: "wait",
-    ReplicaState.SNAPSHOT: "busy",
-}
+_REPLICA_KINDS = {ReplicaState.IN_SYNC: "good", ReplicaState.BEHIND: "wait", ReplicaState.SNAPSHOT: "busy"}
 
 
 @dataclass(slots=True)

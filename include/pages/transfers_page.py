@@ -11,9 +11,8 @@ from include.errors import NightshiftError
 from include.fts.client.open import server_url
 from include.pages import transfers_rows as rows
 from include.pages import transfers_view as view
-from include.pages.asked import Asked, BadPageQuery
+from include.pages.asked import NOT_YET, Asked, BadPageQuery
 from include.pages.registry import PREFIX, STAGEOUT_API, transfer
-from include.pages.services import NOT_YET
 from include.settings.errors import SettingsError
 from include.stageout.archive import history
 from include.stageout.attempts.queues import Link, ask_optimizers, decisions_by_link

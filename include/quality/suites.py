@@ -118,14 +118,14 @@ NIGHTS = 7
 FILES, BYTES, SECONDS = 20, 1 << 20, 60.0
 """Differences of one artifact or night that are too small to count: files, bytes, seconds of work."""
 ADDED_BYTES, ADDED_OBJECTS = 1 << 30, 10_000
-"""What a night may always add to the repository."""
+"""Additions to the repository that a night may always make."""
 ALL = "the whole night"
 _EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedArtifact:
-    """One published artifact of a build. `now`, `before`: its tree, and that of the build before.
+    """A published artifact of a build. `now`, `before`: its tree, and that of the build before.
 
     `files`, `bytes`: as they were when it was prepared. `listed`: the digest in the index, `published`: in the ledger.
     """
@@ -213,10 +213,7 @@ def growth_suite(tonight: NightFigures, nights: Sequence[NightFigures], settings
     row: dict[str, Cell] = {"name": ALL}
     now, earlier = _sum(tonight.artifacts.values()), [_sum(night.artifacts.values()) for night in nights]
     rules = []
-    for column, what, floor in (
-        ("added_bytes", "bytes", ADDED_BYTES),
-        ("added_objects", "objects", ADDED_OBJECTS),
-    ):
+    for column, what, floor in (("added_bytes", "bytes", ADDED_BYTES), ("added_objects", "objects", ADDED_OBJECTS)):
         row[column] = getattr(now, column)
         values = [float(getattr(figures, column)) for figures in earlier]
         row |= _most(column, values, settings.factor, floor)

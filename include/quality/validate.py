@@ -130,7 +130,7 @@ Row = Mapping[str, Cell]
 
 
 class Expect(Enum):
-    """What a rule asks of a column in every row. A row without the value, or without the other one, is passed over."""
+    """Condition on a column in every row. A row without the value, or without the other one, is passed over."""
 
     BETWEEN = "between"
     AT_LEAST = "at least"
@@ -140,7 +140,7 @@ class Expect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QualityRule:
-    """One expectation. `reason`: what is said of a row that breaks it, with the row's cells as `{column}`.
+    """An expectation. `reason`: what is said of a row that breaks it, with the row's cells as `{column}`.
 
     `least`, `most`: for `BETWEEN`; `other`: the second column of `AT_LEAST` and `EQUAL`.
     """
@@ -174,7 +174,7 @@ class SuiteInput:
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
-    """What a suite found: a reason for each row that breaks a rule, in the order of the rules."""
+    """Findings of a suite: a reason for each row that breaks a rule, in the order of the rules."""
 
     suite: Suite
     faults: tuple[str, ...]

@@ -34,7 +34,7 @@ from include.settings.errors import SettingsError
 from include.settings.ssh import chosen
 from include.site.site import Site
 from include.storage.errors import StoreError, Unavailable
-from include.storage.options import StoreOptions
+from include.storage.kinds import StoreOptions
 from include.storage.remote import HttpStore
 
 MARKER_KEY = ".cvmfs_is_snapshotting"

@@ -36,9 +36,14 @@ class SettingsProblem:
     cure: str
     given: str | None = None
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """Fault and hint, without the place."""
         given = f" (given: {self.given})" if self.given is not None else ""
-        return f"{self.file}:{self.line}: {self.key}: {self.what}{given}. {self.cure}"
+        return f"{self.what}{given}. {self.cure}"
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.key}: {self.text}"
 
 
 class SettingsFileMissing(SettingsError):

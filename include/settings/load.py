@@ -197,6 +197,8 @@ _GONE: Mapping[Location, str] = {
     "jsons://<host>/<path>.",
 }
 """Keys of Nightshift 0.1, each with the line that replaces it (docs/decisions/0037)."""
+_FIXED = {"connect_timeout_s": "20 s", "keepalive_s": "15 s", "pass_s": "50 s", "payloads_at_once": "8"}
+"""Keys of Nightshift 0.1 in whatever block, each with the value that it has now."""
 
 
 def project_root(environ: Mapping[str, str] | None = None) -> Path:
@@ -262,17 +264,16 @@ def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> SettingsPro
         what = "is missing"
     elif kind == "extra_forbidden":
         # its value is not repeated: a misspelt `password` is no key either
-        what, cure, given = "is not a key of this block", _GONE.get(path) or _known_keys(path), None
+        what, cure, given = "is not a key of this block", _GONE.get(path) or _fixed(path[-1]) or _known_keys(path), None
     elif "expected" in context:
         cure = f"Use {context['expected']}."
     return SettingsProblem(
-        file,
-        marked.line(location),
-        dotted(location),
-        what,
-        cure or "Correct it there.",
-        _shown(given),
+        file, marked.line(location), dotted(location), what, cure or "Correct it there.", _shown(given)
     )
+
+
+def _fixed(key: str | int) -> str | None:
+    return f"Remove it: it is fixed at {_FIXED[key]}." if key in _FIXED else None
 
 
 def _without_kind(path: Location) -> Location:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -65,14 +65,6 @@ class PoolSettings:
     description: str
     include_deferred: bool = False
 
-    def to_json(self) -> dict[str, str | int | bool]:
-        return {
-            "name": self.name,
-            "slots": self.slots,
-            "description": self.description,
-            "include_deferred": self.include_deferred,
-        }
-
 
 def pools(settings: SiteSettings, *, cores: int | None = None) -> tuple[PoolSettings, ...]:
     """The pools of a site: preparing is bound by cores, publishing by cores and by the gateways.
@@ -132,5 +124,5 @@ def _transfers(settings: SiteSettings) -> tuple[PoolSettings, ...]:
 
 def to_import(pools: Iterable[PoolSettings]) -> dict[str, dict[str, str | int | bool]]:
     """The document for `airflow pools import`: each pool by its name."""
-    documents = (pool.to_json() for pool in pools)
+    documents = (asdict(pool) for pool in pools)
     return {str(document.pop("name")): document for document in documents}

@@ -58,8 +58,6 @@ class Gateway(_Block):
     """Folder of the keys of repositories and gateways; by default `keys` below `paths.var`."""
     max_payload_mib: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
     """Limit of a stock publisher's request. It puts 200 MiB into a pack, and a larger object into one of its own."""
-    payloads_at_once: Annotated[int, Field(ge=1, le=256)] = 8
-    """Payloads of one repository that are read; its others wait. Each may take 36 MiB of memory."""
 
     @model_validator(mode="after")
     def _a_certificate_has_a_key(self) -> Gateway:

@@ -35,10 +35,6 @@ class SshLogin(Block):
     """The program with its prefix, as `[sudo, -n, cvmfs_server]`."""
     spool: NodeFolder = "/var/spool/cvmfs/{fqrn}"
     """A folder for what is sent and locked; `{fqrn}` is the repository's name."""
-    connect_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
-    """Time-out of a new connection."""
-    keepalive_s: Annotated[int, Field(ge=1, le=600)] = 15
-    """Time between two checks of a quiet connection."""
 
     @model_validator(mode="after")
     def _one_way_to_log_in(self) -> SshLogin:

@@ -13,6 +13,8 @@ from include.settings.prepare import Block
 from include.settings.text_types import ConnectionId, Name, fault, is_below, logical_name_fault
 
 _USER = "{user}"
+PASS_S = 50
+"""Seconds that one run of a component may take."""
 
 
 def _name_space(text: str) -> str:
@@ -70,7 +72,7 @@ class StageoutSettings(Block):
     name_space: NameSpace = "/store/user/{user}"
     """Folder for a user's files."""
     temporary_name_space: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._{}-]+)+$")] = "/user/{user}"
-    """A user's folder below the temporary area of a site: sources are removed only there."""
+    """User folder in the temporary area of a site. Only files in it are deleted."""
     identities: Mapping[Name, GridIdentity] = Field(default_factory=dict)
     """Users whose identity is not their Airflow name."""
     files_per_job: Annotated[int, Field(ge=1, le=1000)] = 100
@@ -86,8 +88,6 @@ class StageoutSettings(Block):
     copy_margin_minutes: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Added to the longest time of a copy at FTS (600 s and 2 s per MB), where FTS does not watch the copy any more.
     Until then no other attempt writes to its destination, and no source is removed."""
-    pass_s: Annotated[int, Field(ge=1, le=3600)] = 50
-    """Seconds that one run of a component may take."""
     shards: Annotated[int, Field(ge=1, le=16)] = 2
     """Tasks that do the same in each run; they share what is due by their claims."""
     read_back_hours: Annotated[int, Field(ge=1, le=168)] = 12

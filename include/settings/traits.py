@@ -18,7 +18,7 @@ from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, hexadecimal, 
 from include.ledger.migrate import migrate
 from include.settings.model import SiteSettings, StoreSettings
 from include.settings.secrets import Secrets, ledger_address
-from include.storage.options import Traits
+from include.storage.kinds import Traits
 
 MANY_HOSTS = ("Celery", "Kubernetes", "Edge")
 """Parts of the names of Airflow's executors that run tasks on more than one host."""

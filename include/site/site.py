@@ -25,13 +25,12 @@ from include.publishers.gateway import NightshiftGateway, RepositoryGateway, Sto
 from include.publishers.native import NativePublisher
 from include.settings.errors import BadConnection
 from include.settings.model import GatewayKind, PublisherKind, RepositorySettings, SiteSettings, StoreSettings
-from include.settings.secrets import ConnectionSecrets, Secrets, connection_variable
+from include.settings.secrets import ConnectionSecrets, Secrets, base_url, connection_variable
 from include.settings.traits import open_site_ledger, recorded_traits, require_single_writer
-from include.settings.urls import base_url
 from include.storage import store as storage
 from include.storage.errors import REPOSITORY_OBJECT
+from include.storage.kinds import Traits
 from include.storage.open import Credentials, StoreOptions, open_store
-from include.storage.options import Traits
 from include.storage.probe import probe
 from include.storage.roles import Role
 from include.storage.store import Store

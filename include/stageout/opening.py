@@ -25,11 +25,10 @@ from include.fts.client.open import connected_credential, open_client, server_ur
 from include.fts.client.transport import BearerToken, Credential, X509Files
 from include.fts.errors import PROXY_EXPIRED, TOKEN_UNPROTECTED, FtsError
 from include.http_calls import failure_of, may_carry_token, pooled_session
-from include.settings.secrets import ConnectionSecrets
+from include.settings.secrets import ConnectionSecrets, base_url
 from include.settings.sites import CredentialSource, RemoteSite
 from include.settings.stageout import StageoutSettings
 from include.settings.text_types import name_fault
-from include.settings.urls import base_url
 from include.site.site import Site
 from include.stageout.catalogue import Catalogue
 from include.stageout.claims import StageoutWorker

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, select, update
 from include.errors import NightshiftError
 from include.ledger.engine import Bind, reading, writing
 from include.notify.message import Message, NotifyEvent
-from include.notify.notifier import Notifier, NotifySite, Said
+from include.notify.notifier import DeliveryOutcome, Notifier, NotifySite
 from include.stageout.components.archivist import archive
 from include.stageout.components.cleaner import clean
 from include.stageout.components.monitor import MonitorReport, monitor
@@ -49,7 +49,7 @@ def waiting_for_credentials(bind: Bind) -> dict[str, dict[tuple[str, str], int]]
     return dict(found)
 
 
-def remind(site: NotifySite, *, now: datetime) -> Iterator[tuple[str, Said]]:
+def remind(site: NotifySite, *, now: datetime) -> Iterator[tuple[str, DeliveryOutcome]]:
     """Send a message for each such user, once within the window of `notify:`; the users, and what became of each."""
     waiting = waiting_for_credentials(site.ledger)
     notifier = Notifier.of(site) if waiting else None

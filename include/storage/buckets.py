@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from include.storage.errors import Forbidden, RequestRejected, StoreError, Unavailable
-from include.storage.options import Credentials, StoreOptions
+from include.storage.kinds import Credentials, StoreOptions
 from include.storage.refusals import BY_CODE, BY_STATUS, DROPPED, ParsedFailure, Refusal
 from include.storage.roles import Role, bucket_policy
 from include.storage.store import Unfinished

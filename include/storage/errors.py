@@ -1,4 +1,4 @@
-"""What can go wrong with an object store, in one tree, and rows that no program distinguishes by class.
+"""Errors of object stores, in one tree, and rows that no program distinguishes by class.
 
 StoreError(message, key)
 ├── NotFound            no such object

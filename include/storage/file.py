@@ -21,8 +21,7 @@ from typing import Any, TypeVar, cast
 
 from include.storage.deletion import in_batches, merged
 from include.storage.errors import BadKey, Conflict, NotFound, StoreError, Unsupported
-from include.storage.kinds import FILE
-from include.storage.options import Fsync, Traits
+from include.storage.kinds import FILE, Fsync, Traits
 from include.storage.refusals import os_failure
 from include.storage.store import (
     Counters,
@@ -110,7 +109,7 @@ class FileStore(Store):
         return FILE_TRAITS
 
     def free_bytes(self) -> int:
-        """Of its file system, which others may use as well."""
+        """Space of its file system, which others may use as well."""
         try:
             found = os.statvfs(self.root)
         except OSError as error:

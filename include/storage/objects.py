@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from include.storage.errors import CHECKSUM_MISMATCH, OBJECT_TOO_LARGE, Conflict
 from include.storage.store import Store, check_key
@@ -22,15 +21,6 @@ class StoredObject:
     sha256: str
     unchanged: bool
     dry_run: bool
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "url": self.url,
-            "size": self.size,
-            "sha256": self.sha256,
-            "unchanged": self.unchanged,
-            "dry_run": self.dry_run,
-        }
 
 
 def put_object(

@@ -7,8 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from include.storage.errors import StoreError
-from include.storage.kinds import FILE, HTTP, S3, StoreKind, kind_of, shown
-from include.storage.options import Credentials, StoreOptions, Traits
+from include.storage.kinds import FILE, HTTP, S3, Credentials, StoreKind, StoreOptions, Traits, kind_of, shown
 from include.storage.store import Store
 from include.storage.urls import DEFAULTS, split_s3_url
 

@@ -10,8 +10,8 @@ from threading import Barrier
 from typing import TypeVar
 
 from include.storage.errors import Conflict, StoreError, Unavailable, Unsupported
+from include.storage.kinds import StoreOptions, Traits
 from include.storage.open import open_store
-from include.storage.options import StoreOptions, Traits
 from include.storage.store import Store, Version
 
 __all__ = ["Traits", "may_delete", "probe"]

@@ -23,7 +23,7 @@ from include.storage.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One kind of failure. ``cause`` is the word under which a retry is counted."""
+    """A kind of failure. ``cause`` is the word under which a retry is counted."""
 
     kind: type[StoreError] | ErrorRow[..., StoreError]
     what: str

@@ -12,8 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from include.storage.errors import NotFound, StoreError, Unavailable, Unsupported
-from include.storage.kinds import HTTP
-from include.storage.options import StoreOptions
+from include.storage.kinds import HTTP, StoreOptions
 from include.storage.refusals import NO_RANGE, RANGES_IGNORED, read_failure
 from include.storage.store import Counters, ObjectMeta, Store, Version, check_key, check_prefix
 

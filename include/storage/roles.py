@@ -32,7 +32,7 @@ class Role(enum.Enum):
 
 
 class PolicyServer(enum.Enum):
-    """How a kind of server names a user in a policy."""
+    """Kind of server, by which it names a user in a policy."""
 
     AWS = "aws"
     RADOSGW = "radosgw"
@@ -50,7 +50,7 @@ class PolicyServer(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a role may do; `below` are keys relative to a repository, or None for the bucket itself.
+    """Rights of a role; `below` are keys relative to a repository, or None for the bucket itself.
 
     `bucket_too`: the statement names the bucket beside them. radosgw requires that before it checks the keys of a
     request that deletes many, and still judges each of them afterwards; on other servers it has no effect.

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from include.storage.deletion import BATCH, BATCHES_AT_ONCE, Deletion, in_batches
 from include.storage.errors import BucketMissing, Conflict, NotFound, StoreError, Unavailable, Unsupported
-from include.storage.kinds import S3
-from include.storage.options import Credentials, StoreOptions, Traits
+from include.storage.kinds import S3, Credentials, StoreOptions, Traits
 from include.storage.remote import NO_RETRIES, RemoteStore, ServerConnection, client_options
 from include.storage.store import Counters, ObjectMeta, Unfinished, Version, check_key, check_prefix, headers_for
 
@@ -36,11 +35,7 @@ class S3Connection(ServerConnection):
     """The way to one bucket, and what was learned about its server."""
 
     def __init__(
-        self,
-        bucket: str,
-        credentials: Credentials | None,
-        options: StoreOptions,
-        counters: Counters | None = None,
+        self, bucket: str, credentials: Credentials | None, options: StoreOptions, counters: Counters | None = None
     ) -> None:
         self.bucket = bucket
         self.credentials = credentials

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from include.storage.errors import BadKey, StoreError
-from include.storage.kinds import StoreKind
-from include.storage.options import Traits
+from include.storage.kinds import StoreKind, Traits
 
 DAY_S = 86_400
 
@@ -25,7 +24,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
-    """What a store reports about an object without sending it. ``size`` in bytes, ``modified`` with time zone."""
+    """Facts that a store reports about an object without sending it. ``size`` in bytes, ``modified`` with time zone."""
 
     key: str
     size: int
@@ -44,7 +43,7 @@ class Unfinished:
 
 @dataclass(slots=True)
 class Counters:
-    """What was asked of a store since it was opened. Successful requests; retries by cause ("503", "timeout", ...)."""
+    """Requests to a store since it was opened. Successful requests; retries by cause ("503", "timeout", ...)."""
 
     puts: int = 0
     gets: int = 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from include.storage.errors import BadKey, StoreError
-from include.storage.kinds import shown
-from include.storage.options import StoreOptions
+from include.storage.kinds import StoreOptions, shown
 from include.storage.store import check_prefix
 
 DEFAULTS = StoreOptions()

@@ -36,7 +36,7 @@ def demonstrate() -> None:
     Exit code 1 if a campaign ends without a verdict.
     """
     from include.airflow_api import AirflowApi
-    from include.benchmarks.judge.record import accept_baseline, accepted_baseline
+    from include.benchmarks.judge.judge import accept_baseline, accepted_baseline
     from include.cli.airflow_connections import follow
     from include.pages.registry import PREFIX
     from include.site.bootstrap import found_stores
@@ -101,6 +101,6 @@ def _stores(site: Site) -> set[str]:
 
 
 def _newest(site: Site, target: str) -> JudgedCampaign | None:
-    from include.benchmarks.judge.record import judged_campaigns
+    from include.benchmarks.judge.judge import judged_campaigns
 
     return next(iter(judged_campaigns(site.ledger, target=target, limit=1)), None)

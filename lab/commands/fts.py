@@ -43,7 +43,8 @@ def serve(
     webdav: Annotated[bool, typer.Option(help="Copy between http, https, dav and davs storages.")] = False,
     storage_authorities: Annotated[Path | None, typer.Option(help="PEM bundle for their certificates.")] = None,
     s3_endpoint: Annotated[
-        str | None, typer.Option(help="Of s3://bucket/key; keys: see below.", envvar="NIGHTSHIFT_FTS_S3_ENDPOINT")
+        str | None,
+        typer.Option(help="Endpoint of s3://…; keys: see below.", envvar="NIGHTSHIFT_FTS_S3_ENDPOINT"),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Real copies at a time.")] = 16,
     faults: Annotated[bool, typer.Option(help="Accept POST /simulated/faults.")] = False,
@@ -52,7 +53,7 @@ def serve(
 
     S3's keys come from NIGHTSHIFT_S3_ACCESS_KEY and NIGHTSHIFT_S3_SECRET_KEY; without them, S3 is not served.
     """
-    from include.storage.options import Credentials
+    from include.storage.kinds import Credentials
     from lab.environment import LabFolders
     from lab.fts.config import FtsServiceConfig
     from lab.fts.copies.simulated import SimulationModel, parsed_fractions

@@ -12,7 +12,7 @@ from rich.text import Text
 from include.cli.nightly import Screen, console, day_of
 
 if TYPE_CHECKING:
-    from lab.report import NightReport
+    from lab.night import NightReport
 
 
 def add_to(app: typer.Typer) -> None:

@@ -23,7 +23,7 @@ from lab.errors import LabError
 from lab.servers.ceph_lab import OSDS, CephLab
 
 if TYPE_CHECKING:
-    from lab.stageout.account import StageoutAccount
+    from lab.stageout import StageoutAccount
 
 app = typer.Typer(no_args_is_help=True)
 ceph = typer.Typer(no_args_is_help=True, help="A Ceph cluster of one machine: monitor, OSDs on files, MDS, radosgw.")
@@ -49,7 +49,7 @@ def up(
         bool, typer.Option(help="Airflow and its database too, or the store, the gateway and FTS only.")
     ] = True,
     executor: Annotated[
-        Executor, typer.Option(help="What runs tasks: this machine, or Celery's workers.")
+        Executor, typer.Option(help="Executor of tasks: this machine, or Celery's workers.")
     ] = Executor.LOCAL,
     workers: Annotated[
         int, typer.Option(min=1, max=MOST_WORKERS, help="Celery's workers, each in a network namespace; needs root.")
@@ -124,7 +124,7 @@ def unpause(
 
 @app.command()
 def retain(
-    days: Annotated[int, typer.Option(min=1, help="How many days of runs, XComs and logs stay.")] = 60,
+    days: Annotated[int, typer.Option(min=1, help="Days for which runs, XComs and logs stay.")] = 60,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be removed; change nothing.")] = False,
 ) -> None:
     """Take away what Airflow keeps of old runs: rows of its database, and log files. The ledger stays as it is.
@@ -148,7 +148,7 @@ def retain(
 
 @app.command()
 def stageout(
-    files: Annotated[int, typer.Option(min=5, max=10_000, help="How many files are transferred.")] = 1000,
+    files: Annotated[int, typer.Option(min=5, max=10_000, help="Number of files to transfer.")] = 1000,
 ) -> None:
     """Start the services, transfer files of five users between the lab's sites with 5 % faults, print the account.
 
@@ -157,7 +157,7 @@ def stageout(
     from include.settings.load import load
     from include.settings.secrets import EnvSecrets
     from lab.environment import adopt
-    from lab.stageout.run import run_stageout
+    from lab.stageout import run_stageout
 
     lab = Lab.from_environment()
     adopt()  # the first start has only now made the secrets

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.storage.options import Credentials
+from include.storage.kinds import Credentials
 from lab.fts.copies.simulated import SimulationModel
 
 

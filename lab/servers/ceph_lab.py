@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from include.storage.options import Credentials
+from include.storage.kinds import Credentials
 from lab.environment import MARK, LabFolders
 from lab.errors import CEPH_LAB_MISSING, OSD_UNKNOWN, LabError, ServiceFailed
-from lab.readiness import ServiceNotReady, wait
 from lab.secrets import load_or_create
 from lab.servers.ceph import CephCluster, ObjectStore, find_ceph
 from lab.servers.process import free_port
 from lab.servers.radosgw import NAME as RADOSGW
 from lab.servers.radosgw import RadosgwServer
+from lab.services import ServiceNotReady, wait
 from lab.supervise import Program, Supervisor, end_marked
 
 OSDS = 3

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from include.storage.errors import StoreError
+from include.storage.kinds import Credentials
 from include.storage.open import open_store
-from include.storage.options import Credentials
 from include.storage.roles import PolicyServer
 from lab.servers.ceph import PACKAGES, CephCluster, ObjectStore, find_ceph
 from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port

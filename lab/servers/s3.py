@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Self
 
+from include.storage.kinds import Credentials, StoreOptions
 from include.storage.open import open_store
-from include.storage.options import Credentials, StoreOptions
 from include.storage.roles import PolicyServer
 from include.storage.store import Store
 

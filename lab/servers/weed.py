@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from include.storage.errors import NotFound, StoreError
+from include.storage.kinds import Credentials
 from include.storage.open import open_store
-from include.storage.options import Credentials
 from include.storage.roles import PolicyServer
 from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError
 from lab.servers.s3 import S3Server
@@ -76,10 +76,7 @@ class WeedServer(S3Server):
 
     def environment(self) -> Mapping[str, str]:
         """Return what the program needs in its environment: the user's key pair."""
-        return {
-            "AWS_ACCESS_KEY_ID": self.credentials.access_key,
-            "AWS_SECRET_ACCESS_KEY": self.credentials.secret_key,
-        }
+        return {"AWS_ACCESS_KEY_ID": self.credentials.access_key, "AWS_SECRET_ACCESS_KEY": self.credentials.secret_key}
 
     def ready(self) -> bool:
         """Tell whether a server answers that knows our key pair and can say that a bucket is missing."""

@@ -33,7 +33,7 @@ from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.storage.buckets import allow_public_read, ensure_bucket
-from include.storage.options import Credentials
+from include.storage.kinds import Credentials
 from lab.servers.weed import WeedServer
 from tests.fakes.apart import one_repository, port_of, running_gateway
 from tests.fakes.builds import Build

@@ -25,7 +25,7 @@ from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.settings.traits import record_traits
 from include.site.site import Site
-from include.storage.options import Traits
+from include.storage.kinds import Traits
 from operators.care import CvmfsCollectOperator
 from operators.lease_task import Killed
 from tests.dags.conftest import FQRN, MiniSite, Run, read_dags, record

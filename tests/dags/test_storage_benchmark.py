@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from include.benchmarks.campaign import campaigns
 from include.benchmarks.campaign.execute import target_lock
 from include.benchmarks.errors import AREA_FOREIGN, CAMPAIGN_FAILED, PLAN_REFUSED, TARGET_BUSY
-from include.benchmarks.judge.record import accept_baseline, judged_campaigns
+from include.benchmarks.judge.judge import accept_baseline, judged_campaigns
 from include.benchmarks.measure import choose
 from include.benchmarks.measure.choose import RUNNERS
 from include.benchmarks.measure.loads import RunnerKind

@@ -9,8 +9,7 @@ import pytest
 
 from include.cli.airflow_connections import Snapshot
 from include.storage.store import ObjectMeta
-from lab.night import Viewer, Wishes, run_night
-from lab.report import NightReport
+from lab.night import NightReport, Viewer, Wishes, run_night
 from tests.e2e.deployment import Deployment
 
 pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]

@@ -29,8 +29,8 @@ from include.cvmfs.format.keys import Signer, generate_repository_key, load_sign
 from include.gateway.service.commits.process import CommitterApart
 from include.gateway.service.config import AcceptedKey, ReadConfig, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
+from include.storage.kinds import Credentials, StoreOptions
 from include.storage.open import open_store
-from include.storage.options import Credentials, StoreOptions
 from include.storage.store import Store
 from tests.fakes.minirepo import master_key
 

@@ -12,10 +12,15 @@ from include.benchmarks.campaign.campaigns import open_target
 from include.benchmarks.campaign.execute import new_campaign
 from include.benchmarks.campaign.folder import FOLDER, CampaignFolder
 from include.benchmarks.campaign.plan import CampaignWish
-from include.benchmarks.measure.loads import LoadAccess, LoadStep
-from include.benchmarks.measure.results import LatencyHistogram, MeasuredLoad, RunnerResult, SeriesPoint
-from include.benchmarks.measure.runner import Runner, RunnerAbilities
-from include.benchmarks.measure.targets import FolderArea
+from include.benchmarks.measure.loads import (
+    LatencyHistogram,
+    LoadAccess,
+    LoadStep,
+    MeasuredLoad,
+    RunnerResult,
+    SeriesPoint,
+)
+from include.benchmarks.measure.targets import FolderArea, Runner, RunnerAbilities
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site

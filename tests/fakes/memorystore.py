@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 from include.storage.errors import Conflict, NotFound
-from include.storage.kinds import StoreKind
-from include.storage.options import Traits
+from include.storage.kinds import StoreKind, Traits
 from include.storage.store import Counters, ObjectMeta, Store, Version
 
 MEMORY = StoreKind("memory", is_local=True, writable=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 from include.cvmfs.format.keys import load_signer
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
+from include.storage.kinds import Credentials, StoreOptions, Traits
 from include.storage.open import open_store
-from include.storage.options import Credentials, StoreOptions, Traits
 from include.storage.store import Store
 
 KEY_ID, SECRET = "worker", "not-a-secret"

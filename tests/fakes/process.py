@@ -9,8 +9,7 @@ from typing import Any
 from include.cvmfs.coordination.generation import KEY as GENERATION_KEY
 from include.cvmfs.coordination.generation import CollectionPhase, Generation
 from include.storage.errors import StoreError
-from include.storage.kinds import StoreKind
-from include.storage.options import Traits
+from include.storage.kinds import StoreKind, Traits
 from include.storage.store import ObjectMeta, Store, Version
 
 _NAMES = {

@@ -11,7 +11,7 @@ import pytest
 
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.file import FileStore
-from include.storage.options import Credentials
+from include.storage.kinds import Credentials
 from include.storage.probe import probe
 from lab.servers.process import free_port
 from lab.servers.weed import WeedServer

@@ -12,7 +12,7 @@ import pytest
 
 from include.gateway.errors import GatewayError
 from include.storage.buckets import allow_public_read, ensure_bucket
-from include.storage.options import Credentials
+from include.storage.kinds import Credentials
 from lab.servers.ceph import ObjectStore
 from lab.servers.radosgw import RadosgwServer
 from lab.servers.s3 import S3Server

@@ -11,7 +11,7 @@ import pytest
 from include.storage import remote
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.file import FileStore
-from include.storage.options import Credentials, Traits
+from include.storage.kinds import Credentials, Traits
 from include.storage.probe import probe
 from include.storage.roles import Role
 from include.storage.store import Store

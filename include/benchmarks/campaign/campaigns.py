@@ -12,13 +12,12 @@ from include.benchmarks.campaign.execute import new_campaign, remove_data, run_c
 from include.benchmarks.campaign.folder import FOLDER, CampaignFolder, StepRecord, campaigns_in
 from include.benchmarks.campaign.plan import CampaignPlan, CampaignWish, make_plan
 from include.benchmarks.errors import TARGET_REFUSED
-from include.benchmarks.judge.judge import JudgedCampaign, may_change
-from include.benchmarks.judge.record import baseline_of, judge_campaign
+from include.benchmarks.judge.judge import JudgedCampaign, baseline_of, judge_campaign, may_change
 from include.benchmarks.judge.report import write_report
 from include.benchmarks.measure.ceph import ClusterClient, PoolBenchmarkTarget, check_target, space_of
-from include.benchmarks.measure.hosts import hosts_of
 from include.benchmarks.measure.osds import open_servers
 from include.benchmarks.measure.probes import WatchedServers
+from include.benchmarks.measure.programs import hosts_of
 from include.benchmarks.measure.remote import RemoteBenchmarkTarget
 from include.benchmarks.measure.targets import AreaRemoval, BenchmarkTarget, BucketBenchmarkTarget, PathBenchmarkTarget
 from include.settings.benchmarks import BucketTarget, Mark, PathTarget, PoolTarget, RemoteTarget

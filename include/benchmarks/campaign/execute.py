@@ -15,11 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.benchmarks.campaign.folder import (
-    CampaignFolder,
-    CampaignRecord,
-    StepRecord,
-)
+from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord, StepRecord
 from include.benchmarks.campaign.outages import CampaignOutage
 from include.benchmarks.campaign.plan import (
     LOAD_SHARE,
@@ -41,11 +37,10 @@ from include.benchmarks.errors import (
 )
 from include.benchmarks.measure.ceph import ClusterClient, PacketPools, check_target, space_of
 from include.benchmarks.measure.choose import PROGRAMS, RUNNERS
-from include.benchmarks.measure.loads import ServerState
+from include.benchmarks.measure.loads import ClusterSample, RunnerResult, ServerState
 from include.benchmarks.measure.osds import ClusterWatch, OsdServer
 from include.benchmarks.measure.probes import CpuTicks, MachineNoise, ServersView, load_now
 from include.benchmarks.measure.programs import StopSignal
-from include.benchmarks.measure.results import ClusterSample, RunnerResult
 from include.benchmarks.measure.targets import AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
 
 OVER_TIME = "benchmark-over-time"

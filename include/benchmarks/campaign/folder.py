@@ -15,9 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from include.benchmarks.campaign.plan import CampaignPlan, PlannedStep
 from include.benchmarks.errors import CAMPAIGN_UNKNOWN
-from include.benchmarks.measure.loads import ServerState
+from include.benchmarks.measure.loads import ClusterSample, RunnerResult, ServerState
 from include.benchmarks.measure.probes import MachineNoise, ServersView
-from include.benchmarks.measure.results import ClusterSample, RunnerResult
 from include.benchmarks.measure.targets import TargetSpace
 
 FOLDER = "benchmarks"
@@ -85,6 +84,8 @@ class CampaignFolder:
             raise CAMPAIGN_UNKNOWN(campaign[:80], "this is not the id of a campaign")
         self.id = campaign
         self.path = root / campaign
+        self._record, self._outage = self.path / "campaign.json", self.path / "outage.json"
+        self._closed = self.path / "closed"
 
     def create(self, record: CampaignRecord) -> None:
         """Keep a new campaign; one that exists stays as it is."""
@@ -141,18 +142,6 @@ class CampaignFolder:
     def close(self) -> None:
         """Note that its data on the target were removed."""
         self._closed.touch()
-
-    @property
-    def _record(self) -> Path:
-        return self.path / "campaign.json"
-
-    @property
-    def _outage(self) -> Path:
-        return self.path / "outage.json"
-
-    @property
-    def _closed(self) -> Path:
-        return self.path / "closed"
 
     def _step(self, number: int) -> Path:
         return self.path / "steps" / f"{number:04}.json"

@@ -137,10 +137,7 @@ _TAKING = replace(_CLIENT, streams=TAKING_CLIENTS, block_bytes=TAKING_BLOCK)
 
 
 def _write_and_read(load: PresetLoad, suffix: str = "") -> tuple[PresetStep, PresetStep]:
-    return (
-        PresetStep(f"write{suffix}", (load,)),
-        PresetStep(f"read{suffix}", (load.reading(),)),
-    )
+    return (PresetStep(f"write{suffix}", (load,)), PresetStep(f"read{suffix}", (load.reading(),)))
 
 
 def _streams() -> tuple[PresetStep, ...]:

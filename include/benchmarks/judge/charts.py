@@ -1,4 +1,4 @@
-"""The charts of a campaign as values, which are drawn in a page and as PNG. Pure."""
+"""The charts of a campaign as values, which are drawn in a page and as SVG. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from statistics import median
 from include.benchmarks.campaign.folder import StepRecord
 from include.benchmarks.judge.compare import FigureName, direction_title
 from include.benchmarks.judge.judge import JudgedCampaign
-from include.benchmarks.measure.loads import LoadAccess
-from include.benchmarks.measure.results import MeasuredLoad
+from include.benchmarks.measure.loads import LoadAccess, MeasuredLoad
 
 MB, PERCENT = 1e6, 100
 LEAST_FILLED = 8

@@ -27,8 +27,7 @@ from pydantic import TypeAdapter
 
 from include.benchmarks.campaign.folder import CampaignRecord, StepRecord
 from include.benchmarks.campaign.plan import CampaignPlan
-from include.benchmarks.measure.loads import LoadAccess, LoadStep
-from include.benchmarks.measure.results import MeasuredLoad
+from include.benchmarks.measure.loads import LoadAccess, LoadStep, MeasuredLoad
 
 
 class FigureName(Enum):
@@ -198,12 +197,7 @@ class Comparison:
 
 
 def compare(
-    baseline: Sequence[float],
-    measured: Sequence[float],
-    *,
-    margin: float,
-    more_is_better: bool = True,
-    looks: int = 1,
+    baseline: Sequence[float], measured: Sequence[float], *, margin: float, more_is_better: bool = True, looks: int = 1
 ) -> Comparison:
     """Compare the values of a figure in the rounds of two campaigns.
 

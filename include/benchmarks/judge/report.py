@@ -1,15 +1,14 @@
-"""The report of a campaign: one HTML file that needs no other, a PNG of each chart, and its tables."""
+"""The report of a campaign: one HTML file that needs no other, an SVG of each chart, and its tables."""
 
 from __future__ import annotations
 
-import io
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from operator import itemgetter
+from itertools import cycle, zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,8 +20,7 @@ from include.benchmarks.campaign.plan import find_preset, shown_bytes, shown_rat
 from include.benchmarks.errors import BenchmarkError
 from include.benchmarks.judge.charts import MB, BenchmarkChart, ChartLine, Point, charts_of
 from include.benchmarks.judge.compare import FigureName, StepFigure, direction_title
-from include.benchmarks.judge.judge import JudgedCampaign
-from include.benchmarks.judge.record import accepted_campaigns, judged_campaigns
+from include.benchmarks.judge.judge import JudgedCampaign, accepted_campaigns, judged_campaigns
 from include.benchmarks.measure.loads import LoadAccess
 from include.benchmarks.measure.osds import OsdLatency, RecoveryLook, merged_latencies
 from include.benchmarks.measure.probes import LIMIT_RULE, MachineUse, ServersView
@@ -241,9 +239,6 @@ def _chart(name: str, title: str, x_label: str, y_label: str, lines: dict[str, l
 
 
 COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#a855f7", "#ef4444", "#64748b", "#06b6d4", "#d946ef")
-LINES_INSIDE = 6
-"""With more lines the legend is beside the chart, where it hides none of them."""
-_INCHES, _DPI = (8.0, 4.5), 110
 
 
 def plotly_figure(chart: BenchmarkChart) -> dict[str, Any]:
@@ -273,41 +268,59 @@ def plotly_figure(chart: BenchmarkChart) -> dict[str, Any]:
     return {"data": traces, "layout": layout}
 
 
+_LEFT, _RIGHT, _UPPER, _LOWER, _LEGEND_ROW = 70, 860, 60, 400, 15
 _HEADROOM = 1.08
 """Of the vertical axis, above the highest point and its text."""
+_TICKS = 6
 
 
-def png(chart: BenchmarkChart, subject: str) -> bytes:
+def svg(chart: BenchmarkChart, subject: str) -> str:
     """Draw the chart as a picture; `subject`, below its title, says what was measured."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    scale: Callable[[float], float] = math.log2 if chart.log_x else float
+    drawn = [(scale(x), y) for line in chart.lines for x, y in line.points if not math.isnan(y)]
+    first, last = min((x for x, _ in drawn), default=0.0), max((x for x, _ in drawn), default=1.0)
+    highest = _HEADROOM * max((y for _, y in drawn), default=0.0) or 1.0
 
-    figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for number, line in enumerate(chart.lines):
-        x: list[Any] = [_day(x) if chart.days else x for x, _ in line.points]
-        y = [y for _, y in line.points]
-        axes.plot(x, y, marker="o", markersize=4, color=COLOURS[number % len(COLOURS)], label=_plain(line.name))
-        for place, height, text in filter(itemgetter(2), zip(x, y, line.text, strict=False)):
-            offset: dict[str, Any] = {"xytext": (0, 6), "textcoords": "offset points", "fontsize": 7, "ha": "center"}
-            axes.annotate(_plain(text), (place, height), **offset)
-    axes.set(title=_plain(f"{chart.title}\n{subject}"), xlabel=chart.x_label, ylabel=chart.y_label)
-    highest = max((y for line in chart.lines for _, y in line.points if not math.isnan(y)), default=0.0)
-    axes.set_ylim(0, _HEADROOM * highest or 1)
-    if chart.log_x:
-        axes.set_xscale("log", base=2)
-    elif not chart.days and all(float(x).is_integer() for line in chart.lines for x, _ in line.points):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(visible=True, alpha=0.3)
-    if len(chart.lines) > LINES_INSIDE:
-        figure.legend(fontsize=7, loc="outside right upper")
-    else:
-        axes.legend(fontsize=8)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    return picture.getvalue()
+    def across(x: float) -> float:
+        return round(_LEFT + (_RIGHT - _LEFT) * (x - first) / (last - first or 1.0), 1)
+
+    def down(y: float) -> float:
+        return round(_LOWER - (_LOWER - _UPPER) * y / highest, 1)
+
+    lines = []
+    for line, colour in zip(chart.lines, cycle(COLOURS)):
+        path, draw, marks = "", "M", list[tuple[float, float, str | None]]()
+        for (x, y), text in zip_longest(line.points, line.text[: len(line.points)]):
+            if math.isnan(y):
+                draw = "M"  # nothing is drawn over a gap
+                continue
+            marks.append((across(scale(x)), down(y), text))
+            path += f"{draw}{across(scale(x))},{down(y)} "
+            draw = "L"
+        lines.append({"name": line.name, "colour": colour, "path": path, "marks": marks})
+    values = {
+        "columns": [(across(x), _tick_label(chart, x)) for x in _ticks(first, last, whole=chart.log_x)],
+        "rows": [(down(y), f"{y:,.10g}") for y in _ticks(0.0, highest)],
+        "width": _RIGHT + 20,
+        "height": _LOWER + 60 + _LEGEND_ROW * len(lines),
+        "left": _LEFT, "right": _RIGHT, "upper": _UPPER, "lower": _LOWER,
+    }  # fmt: skip
+    return _environment().get_template("chart.svg").render(values, chart=chart, subject=subject, lines=lines)
+
+
+def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
+    """Return at most some six round values between two. `whole`: no fractions."""
+    least = (high - low or 1.0) / _TICKS
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
+    step = max(step, 1.0) if whole else step
+    return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _tick_label(chart: BenchmarkChart, x: float) -> str:
+    if chart.days:
+        return f"{_day(x):%m-%d %H:%M}"
+    return f"{2.0**x if chart.log_x else x:,.10g}"
 
 
 def _axis(chart: BenchmarkChart) -> str:
@@ -319,11 +332,6 @@ def _axis(chart: BenchmarkChart) -> str:
 def _day(seconds: float) -> datetime:
     # Plotly draws times without a zone as they are
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
-
-
-def _plain(text: str) -> str:
-    """Matplotlib reads dollar signs as formulas."""
-    return text.replace("$", r"\$")
 
 
 REPORT = "report.html"
@@ -354,10 +362,10 @@ def write_report(bind: Bind, folder: CampaignFolder, judged: JudgedCampaign) -> 
     subject = f"{judged.target}, {judged.preset}, scale {judged.scale:g}"
     pictures = folder.path / CHARTS
     pictures.mkdir(exist_ok=True)
-    for old in pictures.glob("*.png"):
+    for old in (*pictures.glob("*.png"), *pictures.glob("*.svg")):
         old.unlink()
     for chart in charts:
-        (pictures / f"{chart.name}.png").write_bytes(png(chart, subject))
+        (pictures / f"{chart.name}.svg").write_text(svg(chart, subject), encoding="utf-8")
     values: dict[str, Any] = {
         "judged": judged,
         "record": record,

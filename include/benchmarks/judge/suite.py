@@ -10,11 +10,8 @@ from collections.abc import Iterator
 
 from include.benchmarks.campaign.folder import CampaignFolder
 from include.benchmarks.errors import FIGURES_UNCHECKED
-from include.benchmarks.judge.compare import (
-    BenchmarkVerdict,
-)
-from include.benchmarks.judge.judge import JudgedCampaign, JudgedFigure
-from include.benchmarks.judge.record import judged_campaign
+from include.benchmarks.judge.compare import BenchmarkVerdict
+from include.benchmarks.judge.judge import JudgedCampaign, JudgedFigure, judged_campaign
 from include.ledger.engine import Bind
 from include.quality.validate import Expect, QualityRule, Row
 from include.settings.benchmarks import BenchmarkSettings

@@ -8,17 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from include.benchmarks.errors import TARGET_REFUSED, TARGET_UNUSABLE, BenchmarkError
+from include.benchmarks.errors import TARGET_REFUSED, TARGET_UNUSABLE, BenchmarkError, readable
 from include.benchmarks.measure.programs import CEPH, RADOS, BenchmarkProgram, ProgramOutput, run_program
 from include.benchmarks.measure.targets import AREA, AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
-from include.settings.benchmarks import (
-    CephAccess,
-    ClusterBlock,
-    Mark,
-    PoolTarget,
-    TargetKind,
-    TargetSettings,
-)
+from include.settings.benchmarks import CephAccess, ClusterBlock, Mark, PoolTarget, TargetKind, TargetSettings
 
 LIMIT_S = 60.0
 LOOK_S = 1.0
@@ -69,12 +62,9 @@ class ClusterClient:
 
     def down(self) -> frozenset[int]:
         """The OSDs that are not up."""
-        try:
+        with readable(TARGET_UNUSABLE, self.subject, "`ceph osd dump`"):
             osds = json.loads(self.ask("osd", "dump"))["osds"]
             return frozenset(int(osd["osd"]) for osd in osds if not int(osd["up"]))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            what = f"`ceph osd dump` cannot be read ({type(error).__name__})"
-            raise TARGET_UNUSABLE(self.subject, what) from None
 
     def why_not_stop(self, osds: Sequence[int]) -> str | None:
         """Return why these OSDs cannot all be stopped without losing access to data; None if they can."""
@@ -289,7 +279,7 @@ class CephHealth:
     @classmethod
     def parse(cls, text: str, subject: str) -> CephHealth:
         """The reply to `ceph status --format json`. Raises BenchmarkError (TARGET_UNUSABLE) about the subject."""
-        try:
+        with readable(TARGET_UNUSABLE, subject, "`ceph status`"):
             document = json.loads(text)
             checks = dict(document["health"]["checks"])
             pgmap, osdmap = document["pgmap"], document["osdmap"]
@@ -302,8 +292,6 @@ class CephHealth:
                 degraded=float(pgmap.get("degraded_ratio", 0)),
                 misplaced=float(pgmap.get("misplaced_ratio", 0)),
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise TARGET_UNUSABLE(subject, f"`ceph status` cannot be read ({type(error).__name__})") from None
 
 
 def _messages(checks: dict[str, Any], names: frozenset[str]) -> tuple[str, ...]:
@@ -324,7 +312,7 @@ def pool_space(tree: str, usage: str, pool: str, subject: str) -> TargetSpace:
     Raises:
         BenchmarkError: TARGET_UNUSABLE if one of them is not what it should be.
     """
-    try:
+    with readable(TARGET_UNUSABLE, subject, "`ceph df`"):
         nodes: list[dict[str, Any]] = json.loads(tree)["nodes"]
         osds = [float(node["utilization"]) for node in nodes if node["type"] == "osd" and int(node["kb"]) > 0]
         hosts = [int(node["kb"]) for node in nodes if node["type"] == "host" and int(node["kb"]) > 0]
@@ -332,8 +320,6 @@ def pool_space(tree: str, usage: str, pool: str, subject: str) -> TargetSpace:
         raw, available = int(document["stats"]["total_bytes"]), int(document["stats"]["total_avail_bytes"])
         overhead = _overhead(document["pools"], pool, available)
         fullest = max(osds)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise TARGET_UNUSABLE(subject, f"`ceph df` cannot be read ({type(error).__name__})") from None
     # a single host leaves nothing that its data could move to
     remaining = 1 - max(hosts) / sum(hosts) if len(hosts) > 1 else 1.0
     level = min(1.0, fullest / 100 / remaining)

@@ -11,7 +11,7 @@ from include.benchmarks.measure.objects import ObjectRunner
 from include.benchmarks.measure.programs import DD, FIO, RADOS, BenchmarkProgram
 from include.benchmarks.measure.publisher import PublisherRunner
 from include.benchmarks.measure.remote import RemoteRunner
-from include.benchmarks.measure.runner import Runner
+from include.benchmarks.measure.targets import Runner
 from include.settings.benchmarks import TargetKind
 
 RUNNERS: Mapping[RunnerKind, Runner[Any]] = {

@@ -17,12 +17,20 @@ from typing import Any
 
 from include.benchmarks.errors import RESULT_UNREADABLE
 from include.benchmarks.measure.ceph import NamespaceArea
-from include.benchmarks.measure.loads import DataPattern, LoadAccess, LoadStep, StreamLoad
+from include.benchmarks.measure.loads import (
+    DataPattern,
+    LatencyHistogram,
+    LoadAccess,
+    LoadStep,
+    MeasuredLoad,
+    RunnerResult,
+    SeriesPoint,
+    StreamLoad,
+    bucket_of,
+)
 from include.benchmarks.measure.objects import complete_files, drop_caches
 from include.benchmarks.measure.programs import DD, FIO, RADOS, ProgramOutput, run_program
-from include.benchmarks.measure.results import LatencyHistogram, MeasuredLoad, RunnerResult, SeriesPoint, bucket_of
-from include.benchmarks.measure.runner import Runner, RunnerAbilities, longest_s
-from include.benchmarks.measure.targets import FolderArea
+from include.benchmarks.measure.targets import FolderArea, Runner, RunnerAbilities, longest_s
 
 MS_PER_S = 1000
 MIB = 1 << 20
@@ -224,8 +232,7 @@ def parse_fio(
             streams = list(islice(remaining, load.streams))
             theirs = range(number, number + load.streams)
             number += load.streams
-            accesses = [LoadAccess.READ, LoadAccess.WRITE] if load.access is LoadAccess.MIXED else [load.access]
-            loads += [_measured(access, streams, logs, theirs) for access in accesses]
+            loads += [_measured(access, streams, logs, theirs) for access in load.directions]
         errors = Counter(int(job["error"]) for job in jobs)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise RESULT_UNREADABLE(step.name, f"the result of fio cannot be read: {_first_line(error)}") from None

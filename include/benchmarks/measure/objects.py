@@ -20,11 +20,18 @@ from itertools import cycle
 from pathlib import Path
 
 from include.benchmarks.errors import RUNNER_FAILED, TARGET_UNUSABLE
-from include.benchmarks.measure.loads import DataPattern, LoadAccess, LoadStep, StreamLoad
+from include.benchmarks.measure.loads import (
+    DataPattern,
+    LatencyHistogram,
+    LoadAccess,
+    LoadStep,
+    MeasuredLoad,
+    RunnerResult,
+    SeriesPoint,
+    StreamLoad,
+)
 from include.benchmarks.measure.programs import StopSignal
-from include.benchmarks.measure.results import LatencyHistogram, MeasuredLoad, RunnerResult, SeriesPoint
-from include.benchmarks.measure.runner import Runner, RunnerAbilities
-from include.benchmarks.measure.targets import FolderArea, ObjectArea
+from include.benchmarks.measure.targets import FolderArea, ObjectArea, Runner, RunnerAbilities
 from include.storage.errors import StoreError
 from include.storage.store import Store
 
@@ -173,13 +180,8 @@ class ObjectStream:
         now = time.monotonic_ns()
         if together is not None:
             together.set()
-        for access in self.accesses():
+        for access in self._load.directions:
             self.logs[access].done = now
-
-    def accesses(self) -> tuple[LoadAccess, ...]:
-        """Return what it does, each with a log."""
-        mixed = self._load.access is LoadAccess.MIXED
-        return (LoadAccess.READ, LoadAccess.WRITE) if mixed else (self._load.access,)
 
     def _operations(self) -> Iterator[tuple[LoadAccess, Callable[[], int]]]:
         match self._load.access:
@@ -280,8 +282,8 @@ class ObjectRunner(Runner[ObjectArea]):
             work.result()
         loads = tuple(
             measured_objects(access, [stream.logs[access] for stream in theirs], begin, step.ramp_s)
-            for _, theirs in running
-            for access in theirs[0].accesses()
+            for load, theirs in running
+            for access in load.directions
         )
         failures: Counter[str] = Counter()
         for _, theirs in running:

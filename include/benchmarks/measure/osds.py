@@ -19,22 +19,16 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
-from include.benchmarks.errors import OUTAGE_FAILED, RESULT_UNREADABLE, BenchmarkError
+from include.benchmarks.errors import OUTAGE_FAILED, RESULT_UNREADABLE, BenchmarkError, readable
 from include.benchmarks.measure.ceph import ClusterClient
-from include.benchmarks.measure.hosts import BenchmarkHost, LocalHost
-from include.benchmarks.measure.loads import LoadAccess
-from include.benchmarks.measure.programs import StopSignal
-from include.benchmarks.measure.results import NS_PER_MS, ClusterSample
+from include.benchmarks.measure.loads import NS_PER_MS, ClusterSample, LoadAccess
+from include.benchmarks.measure.programs import BenchmarkHost, LocalHost, StopSignal
 from include.publishers.server.publisher import address_of
 from include.settings.benchmarks import OSD, CephServer, ClusterBlock
 from include.settings.secrets import Secrets
 
-HISTOGRAMS = {
-    LoadAccess.READ: "op_r_latency_out_bytes_histogram",
-    LoadAccess.WRITE: "op_w_latency_in_bytes_histogram",
-}
+HISTOGRAMS = {LoadAccess.READ: "op_r_latency_out_bytes_histogram", LoadAccess.WRITE: "op_w_latency_in_bytes_histogram"}
 _OSD = re.compile(r"^osd\.(\d{1,6}): ?", re.MULTILINE)
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 Bucket = tuple[int, int]
 """The shortest and the longest latency in nanoseconds."""
 
@@ -79,7 +73,7 @@ def parse_histograms(text: str, subject: str) -> OsdCounts:
     """
     found: dict[tuple[int, LoadAccess], Mapping[Bucket, int]] = {}
     places = list(_OSD.finditer(text))
-    try:
+    with readable(RESULT_UNREADABLE, subject, "`perf histogram dump`"):
         for place in places:
             # an OSD that is down has an error in place of a document
             if not text[place.end() :].lstrip().startswith("{"):
@@ -87,8 +81,6 @@ def parse_histograms(text: str, subject: str) -> OsdCounts:
             document, _ = json.JSONDecoder().raw_decode(text[place.end() :].lstrip())
             for access, name in HISTOGRAMS.items():
                 found[int(place[1]), access] = _counts(document["osd"][name])
-    except _UNREADABLE as error:
-        raise RESULT_UNREADABLE(subject, f"`perf histogram dump` cannot be read ({type(error).__name__})") from None
     if not found:
         # `ceph tell osd.*` leaves out the name where there is one OSD only
         raise RESULT_UNREADABLE(subject, "no OSD that is named replied to `perf histogram dump`; it takes two at least")
@@ -119,12 +111,10 @@ def parse_commits(text: str, subject: str) -> Mapping[int, float]:
     Raises:
         BenchmarkError: RESULT_UNREADABLE about the subject.
     """
-    try:
+    with readable(RESULT_UNREADABLE, subject, "`osd perf`"):
         document = json.loads(text)
         infos = document.get("osdstats", document)["osd_perf_infos"]
         return {int(info["id"]): float(info["perf_stats"]["commit_latency_ms"]) for info in infos}
-    except _UNREADABLE as error:
-        raise RESULT_UNREADABLE(subject, f"`osd perf` cannot be read ({type(error).__name__})") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +131,11 @@ class RecoveryLook:
     @classmethod
     def parse(cls, text: str, at_s: float, subject: str) -> RecoveryLook:
         """The reply to `ceph status --format json`. Raises BenchmarkError (RESULT_UNREADABLE) about the subject."""
-        try:
+        with readable(RESULT_UNREADABLE, subject, "`ceph status`"):
             groups = json.loads(text)["pgmap"]
             # what is zero is left out
             degraded, misplaced = int(groups.get("degraded_objects", 0)), int(groups.get("misplaced_objects", 0))
             return cls(at_s, degraded, misplaced, float(groups.get("recovering_bytes_per_sec", 0)))
-        except _UNREADABLE as error:
-            raise RESULT_UNREADABLE(subject, f"`ceph status` cannot be read ({type(error).__name__})") from None
 
 
 def _counts(histogram: dict[str, Any]) -> Mapping[Bucket, int]:

@@ -18,7 +18,6 @@ from statistics import fmean
 
 from include.benchmarks.errors import VIEW_INCOMPLETE, BenchmarkError
 from include.benchmarks.measure.ceph import cluster_arguments
-from include.benchmarks.measure.hosts import BenchmarkHost
 from include.benchmarks.measure.osds import (
     OsdCounts,
     OsdLatency,
@@ -27,7 +26,7 @@ from include.benchmarks.measure.osds import (
     parse_commits,
     parse_histograms,
 )
-from include.benchmarks.measure.programs import CEPH, SHELL, run_program
+from include.benchmarks.measure.programs import CEPH, SHELL, BenchmarkHost, run_program
 from include.settings.benchmarks import CephAccess, ClusterBlock
 
 _STEAL, _IDLE, _IOWAIT = 7, 3, 4

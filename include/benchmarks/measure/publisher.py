@@ -21,10 +21,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from include.benchmarks.errors import RUNNER_FAILED, BenchmarkError
-from include.benchmarks.measure.loads import LoadAccess, LoadStep, StreamLoad
-from include.benchmarks.measure.results import MeasuredLoad, RunnerResult, SeriesPoint
-from include.benchmarks.measure.runner import Runner, RunnerAbilities, longest_s
-from include.benchmarks.measure.targets import FolderArea, ObjectArea
+from include.benchmarks.measure.loads import LoadAccess, LoadStep, MeasuredLoad, RunnerResult, SeriesPoint, StreamLoad
+from include.benchmarks.measure.targets import FolderArea, ObjectArea, Runner, RunnerAbilities, longest_s
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.format.catalogs import CatalogCache
@@ -47,8 +45,8 @@ from include.publishers.base import tree_options
 from include.publishers.gateway import NightshiftGateway, WriterSide
 from include.publishers.native import NativePublisher
 from include.settings.prepare import Prepare
+from include.storage.kinds import StoreOptions
 from include.storage.open import open_store
-from include.storage.options import StoreOptions
 from include.storage.store import Store
 
 FQRN = "benchmark.nightshift.test"

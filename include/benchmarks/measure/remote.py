@@ -20,13 +20,26 @@ from include.benchmarks.errors import (
     BenchmarkError,
 )
 from include.benchmarks.measure.fio import CACHED, LOGS, RESULT, FioRunner, fio_arguments, parse_fio
-from include.benchmarks.measure.hosts import BenchmarkHost, HostClock, hosts_of
-from include.benchmarks.measure.loads import LoadAccess, LoadStep
+from include.benchmarks.measure.loads import (
+    LatencyHistogram,
+    LoadAccess,
+    LoadStep,
+    MeasuredLoad,
+    RunnerResult,
+    SeriesPoint,
+)
 from include.benchmarks.measure.objects import up_to
-from include.benchmarks.measure.programs import FIO
-from include.benchmarks.measure.results import LatencyHistogram, MeasuredLoad, RunnerResult, SeriesPoint
-from include.benchmarks.measure.runner import Runner, longest_s
-from include.benchmarks.measure.targets import AREA, MARKER, AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
+from include.benchmarks.measure.programs import FIO, BenchmarkHost, HostClock, hosts_of
+from include.benchmarks.measure.targets import (
+    AREA,
+    MARKER,
+    AreaRemoval,
+    BenchmarkTarget,
+    RunArea,
+    Runner,
+    TargetSpace,
+    longest_s,
+)
 from include.settings.benchmarks import RemoteTarget, TargetKind
 from include.settings.secrets import Secrets
 
@@ -311,11 +324,7 @@ def _measure(host: BenchmarkHost, share: HostShare, folder: str, start: float, s
     version, measured, errors = parse_fio(files[RESULT], files, step)
     if not any(load.operations for load in measured):
         raise RESULT_UNREADABLE(host.name, f"fio ended there with {done.code} and did nothing")
-    keys = [
-        (load.dataset, access)
-        for load in step.loads
-        for access in ((LoadAccess.READ, LoadAccess.WRITE) if load.access is LoadAccess.MIXED else (load.access,))
-    ]
+    keys = [(load.dataset, access) for load in step.loads for access in load.directions]
     late = max(0.0, began - clock.offset_s - start)
     notes = [f"its clock is {clock.offset_s * 1000:+.1f} ms from ours, within {clock.error_s * 1000:.1f} ms", *errors]
     notes += [f"it began {late:.1f} s after the agreed moment"] if late > LATE_S else []

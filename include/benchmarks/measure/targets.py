@@ -1,4 +1,4 @@
-"""Targets as campaigns see them: folders and buckets. A new kind is a class and a case in `open_target`."""
+"""Targets with the areas in which a campaign works, and the interface of the runners that measure there."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from include.benchmarks.errors import AREA_FOREIGN, TARGET_UNUSABLE
+from include.benchmarks.measure.loads import LoadAccess, LoadStep, RunnerResult
 from include.benchmarks.measure.programs import StopSignal
 from include.settings.benchmarks import BucketTarget, PathTarget, TargetKind, TargetSettings
 from include.storage.errors import NotFound, StoreError
@@ -328,3 +329,43 @@ class BucketBenchmarkTarget(BenchmarkTarget):
 
     def area(self, run: str) -> ObjectArea:
         return ObjectArea(self.name, f"{self.settings.prefix}/{AREA}{run}", self._open)
+
+
+AreaT = TypeVar("AreaT", bound=RunArea)
+GRACE_S = 120
+"""How much longer than its step a runner may take: for opening files, and for flushing what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerAbilities:
+    """What a runner can do; a plan is refused that asks for more."""
+
+    accesses: frozenset[LoadAccess]
+    limits_rates: bool
+    takes_ramp: bool
+    ends_together: bool = True
+    """Several loads of a step: the figures are of the time in which all of them ran."""
+
+
+class Runner(ABC, Generic[AreaT]):
+    """Makes the load of a step and reports what it measured."""
+
+    abilities: RunnerAbilities
+
+    @abstractmethod
+    def run(self, step: LoadStep, area: AreaT, scratch: Path) -> RunnerResult:
+        """Run a step to its end.
+
+        Args:
+            step: What to do; its loads are within the runner's abilities.
+            area: Where the data of the run are.
+            scratch: An empty folder on this machine for files of the runner; it stays with the campaign.
+
+        Raises:
+            BenchmarkError: RUNNER_MISSING, RUNNER_FAILED or RESULT_UNREADABLE.
+        """
+
+
+def longest_s(step: LoadStep) -> float:
+    """After so many seconds a step has failed."""
+    return step.ramp_s + step.seconds + GRACE_S

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from include.fts.client.client import FtsClient
 from include.fts.client.transport import BearerToken, Credential, X509Files
-from include.settings.secrets import ConnectionSecrets
-from include.settings.urls import base_url
+from include.settings.secrets import ConnectionSecrets, base_url
 
 PORT = 8446
 

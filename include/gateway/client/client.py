@@ -43,8 +43,7 @@ from include.gateway.errors import (
     ReplyLost,
 )
 from include.gateway.protocol import LeasePath, Offer, checked_path, lease_path
-from include.settings.secrets import ConnectionSecrets
-from include.settings.urls import base_url
+from include.settings.secrets import ConnectionSecrets, base_url
 
 if TYPE_CHECKING:
     from include.cvmfs.commit.commit import NewTag

@@ -53,8 +53,8 @@ class NodeAddress:
     known_hosts: Path
     key: Path | None
     passphrase: Callable[[], str | None]
-    connect_timeout_s: float
-    keepalive_s: int
+    connect_timeout_s: float = 20.0
+    keepalive_s: int = 15
 
     @property
     def name(self) -> str:

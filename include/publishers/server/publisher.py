@@ -444,8 +444,6 @@ def address_of(fqrn: str, login: SshLogin, secrets: Secrets) -> NodeAddress:
         known_hosts=login.known_hosts,
         key=login.key,
         passphrase=passphrase,
-        connect_timeout_s=login.connect_timeout_s,
-        keepalive_s=login.keepalive_s,
     )
 
 

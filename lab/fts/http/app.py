@@ -24,11 +24,10 @@ from lab.fts.callers import Callers, UnknownToken
 from lab.fts.config import FtsServiceConfig
 from lab.fts.copies.copier import Copier
 from lab.fts.errors import FtsRequestRefused
-from lab.fts.http.calls import JSON, NOT_FOUND, FtsHandler, FtsRequest, for_users, page, refusal
-from lab.fts.http.faults import Faults
+from lab.fts.http.calls import JSON, NOT_FOUND, Faults, FtsHandler, FtsRequest, for_users, page, refusal
 from lab.fts.http.job_calls import JobCalls
 from lab.fts.http.site_calls import IdentityCalls, LinkCalls, SimulatedCalls
-from lab.fts.statefile import StateFile
+from lab.fts.records import StateFile
 from lab.fts.transfers import Transfers
 
 log = logging.getLogger(__name__)
@@ -211,10 +210,7 @@ async def _body(http: Request) -> bytes:
 
 async def _no_route(_: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    texts = {
-        404: NOT_FOUND,
-        405: "The method is not allowed for the requested URL.",
-    }
+    texts = {404: NOT_FOUND, 405: "The method is not allowed for the requested URL."}
     return refusal(FtsRequestRefused(status, texts.get(status, "The request cannot be handled.")))
 
 

@@ -9,8 +9,17 @@ from typing import Any
 from starlette.responses import Response
 
 from lab.fts.errors import FtsRequestRefused, bad_request
-from lab.fts.http.calls import FtsCalls, FtsRequest, job_refusal, reply
-from lab.fts.http.documents import FILE_FIELDS, HOME, attempts_document, file_document, job_document
+from lab.fts.http.calls import (
+    FILE_FIELDS,
+    HOME,
+    FtsCalls,
+    FtsRequest,
+    attempts_document,
+    file_document,
+    job_document,
+    job_refusal,
+    reply,
+)
 from lab.fts.records import JobRecord
 from lab.fts.submission import parsed_priority
 

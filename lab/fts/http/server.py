@@ -41,11 +41,7 @@ class CertifiedHttp(BoundedHttp):
         scope[SUBJECT] = self._subject
 
 
-def serve_fts(
-    config: FtsServiceConfig,
-    *,
-    ready: Callable[[str], None] | None = None,
-) -> None:
+def serve_fts(config: FtsServiceConfig, *, ready: Callable[[str], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT; ``ready`` gets the URL once connections are accepted.
 
     Raises:
@@ -55,9 +51,8 @@ def serve_fts(
         raise FtsServiceError(f"the FTS service listens on loopback only, not on {config.host}; use 127.0.0.1")
     context = _tls(config)
     app = create_fts_app(config, copiers=real_copiers(config))
-    bounds = ConnectionLimits(
-        config.head_s, config.connections, partial(log.debug, "a connection was closed at the limit: %s")
-    )
+    closed = partial(log.debug, "a connection was closed at the limit: %s")
+    bounds = ConnectionLimits(config.head_s, config.connections, closed)
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     url = f"{'https' if context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

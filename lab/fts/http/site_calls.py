@@ -9,19 +9,13 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from starlette.responses import Response
 
 from lab.fts.callers import Caller
 from lab.fts.copies.simulated import FAILURES, digits_of, made_up_checksum
 from lab.fts.errors import FtsRequestRefused, bad_request
-from lab.fts.http.calls import NOT_FOUND, FtsCalls, FtsRequest, need_level, reply
-from lab.fts.http.documents import moment
+from lab.fts.http.calls import NOT_FOUND, FtsCalls, FtsRequest, moment, need_level, reply
 from lab.fts.transfers import EVERY_VO, STORAGE, USER
 
 MOST_NAMES = 100_000

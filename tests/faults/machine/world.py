@@ -21,7 +21,7 @@ from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.objects import compress
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
-from include.storage.options import Traits
+from include.storage.kinds import Traits
 from tests.fakes.collector import Collector
 from tests.fakes.commits import commit_change
 from tests.fakes.local import LocalRepository

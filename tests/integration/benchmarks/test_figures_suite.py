@@ -13,8 +13,7 @@ from include.benchmarks.campaign.campaigns import campaign_root, measure
 from include.benchmarks.campaign.folder import CampaignFolder
 from include.benchmarks.errors import FIGURES_UNCHECKED
 from include.benchmarks.judge.compare import BenchmarkVerdict
-from include.benchmarks.judge.judge import JudgedCampaign
-from include.benchmarks.judge.record import accept_baseline, judge_campaign
+from include.benchmarks.judge.judge import JudgedCampaign, accept_baseline, judge_campaign
 from include.benchmarks.judge.suite import DATA_DOCS, check_figures
 from include.benchmarks.measure import choose
 from include.benchmarks.measure.choose import RUNNERS

@@ -12,16 +12,16 @@ import pytest
 
 from include.benchmarks.campaign.folder import CampaignFolder
 from include.benchmarks.errors import OUTAGE_FAILED, TARGET_UNUSABLE
-from include.benchmarks.measure.hosts import LocalHost
 from include.benchmarks.measure.loads import ServerState
 from include.benchmarks.measure.osds import OsdServer
+from include.benchmarks.measure.programs import LocalHost
 from tests.fakes.cephprogram import FileCluster
 from tests.fakes.refused import refused
 
 ARM = """\
 import os, signal, sys
 from include.benchmarks.measure.osds import OsdServer
-from include.benchmarks.measure.hosts import LocalHost
+from include.benchmarks.measure.programs import LocalHost
 from include.settings.benchmarks import CephServer
 
 server = OsdServer(CephServer.model_validate_json(sys.argv[1]), LocalHost("s1"))

@@ -40,7 +40,7 @@ def site_with(folder: Path, hosts: tuple[SshServer, ...]) -> Site:
     logins = {
         f"host{number}": {
             "host": "127.0.0.1", "port": host.port, "user": host.user, "known_hosts": f"{host.known_hosts}",
-            "key": f"{host.user_key}", "connect_timeout_s": 10,
+            "key": f"{host.user_key}",
         }
         for number, host in enumerate(hosts)
     }  # fmt: skip

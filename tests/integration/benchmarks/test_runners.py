@@ -13,11 +13,10 @@ import pytest
 from include.benchmarks.errors import RUNNER_FAILED
 from include.benchmarks.measure.ceph import ClusterClient, NamespaceArea, PoolBenchmarkTarget
 from include.benchmarks.measure.choose import RUNNERS
-from include.benchmarks.measure.loads import DataPattern, LoadAccess, LoadStep, RunnerKind, StreamLoad
+from include.benchmarks.measure.loads import DataPattern, LoadAccess, LoadStep, RunnerKind, RunnerResult, StreamLoad
 from include.benchmarks.measure.osds import merged_latencies
 from include.benchmarks.measure.probes import WatchedServers
 from include.benchmarks.measure.publisher import FQRN
-from include.benchmarks.measure.results import RunnerResult
 from include.benchmarks.measure.targets import (
     BucketBenchmarkTarget,
     FolderArea,
@@ -30,9 +29,9 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.settings.benchmarks import BucketTarget, CephAccess, PathTarget, PoolTarget
 from include.storage.open import open_store
 from include.storage.store import Store
-from lab.readiness import wait
 from lab.servers.ceph import CephCluster, ObjectStore
 from lab.servers.weed import WeedServer
+from lab.services import wait
 from tests.fakes.refused import refused
 from tests.integration.conftest import BUCKET
 

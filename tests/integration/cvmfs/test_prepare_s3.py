@@ -15,8 +15,8 @@ from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.sources.tarball import TarSource
 from include.storage.errors import Forbidden, StoreError
+from include.storage.kinds import Credentials, StoreOptions
 from include.storage.open import open_store
-from include.storage.options import Credentials, StoreOptions
 from include.storage.store import Store
 from lab.servers.s3 import S3Server
 from tests.fakes.archives import archive, file, hardlink, symlink

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from include.storage.kinds import Credentials, StoreOptions
 from include.storage.open import open_store
-from include.storage.options import Credentials, StoreOptions
 from lab.errors import CEPH_LAB_MISSING, OSD_UNKNOWN
 from lab.servers import ceph
 from lab.servers.ceph import CephCluster, ObjectStore

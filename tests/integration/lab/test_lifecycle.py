@@ -165,10 +165,10 @@ def test_a_taken_port_stops_the_start_before_anything_runs(lab: Lab) -> None:
 
 
 def test_a_program_that_cannot_run_is_named_with_its_log(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lab import components
+    from lab import services
 
-    broken = components.Component("gateway", ("false",))
-    monkeypatch.setattr(components, "GATEWAY", broken)
+    broken = services.Component("gateway", ("false",))
+    monkeypatch.setattr(services, "GATEWAY", broken)
     with refused(ServiceFailed, service="gateway") as failed:
         lifecycle.up(lab, airflow=False, say=silent)
     assert Path(failed.value.log).exists()

@@ -13,8 +13,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import MetaData, inspect, text, types
 
-import include.benchmarks.judge.record
-import include.monitoring.summaries  # each declares its tables
+import include.benchmarks.judge.judge
+import include.monitoring.render  # each declares its tables
 import include.nightlies.records.tables
 import include.notify.records
 import include.provenance.interventions

@@ -18,7 +18,7 @@ from include.nightlies.rules.publication import Figures, Move, Planned, Publicat
 from include.nightlies.rules.states import Phase, State
 from include.settings.model import StoreSettings
 from include.settings.traits import record_traits, recorded_traits
-from include.storage.options import Traits
+from include.storage.kinds import Traits
 from tests.fakes.refused import refused
 
 NOW = datetime(2026, 11, 21, 2, 30, 1, 123456, tzinfo=UTC)

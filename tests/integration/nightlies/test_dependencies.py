@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from include.monitoring.summaries import read_summary
+from include.monitoring.render import read_summary
 from include.nightlies.records import publications as records
 from include.nightlies.rules.passes import Pass, PassDecision, Turn
 from include.nightlies.rules.states import State

@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
 from include.notify.message import Message, NotifyEvent
-from include.notify.notifier import Notifier, NotifyError, Said, send, service_of
+from include.notify.notifier import DeliveryOutcome, Notifier, NotifyError, send, service_of
 from include.notify.records import alerts_since
 from include.settings.errors import BadConnection
 from include.settings.model import SiteSettings
@@ -83,10 +83,10 @@ def test_a_cause_is_told_once_by_every_service_and_again_after_the_window(
     ledger: Engine, mail_server: MailServer, hook_server: HookServer
 ) -> None:
     told = notifier(ledger, mail=mail_url(mail_server), hook=hook_url(hook_server))
-    assert told.tell(MESSAGE, now=NOW) is Said.TOLD
-    assert told.tell(MESSAGE, now=NOW + timedelta(hours=11)) is Said.KNOWN
+    assert told.tell(MESSAGE, now=NOW) is DeliveryOutcome.TOLD
+    assert told.tell(MESSAGE, now=NOW + timedelta(hours=11)) is DeliveryOutcome.KNOWN
     assert (len({data for *_, data in mail_server.mails}), len(hook_server.calls)) == (2, 1), "a mail for each address"
-    assert told.tell(MESSAGE, now=NOW + timedelta(hours=13)) is Said.TOLD
+    assert told.tell(MESSAGE, now=NOW + timedelta(hours=13)) is DeliveryOutcome.TOLD
     (alert,) = alerts_since(ledger, NOW)
     assert (alert.times, alert.told_at, alert.key) == (3, NOW + timedelta(hours=13), MESSAGE.key)
 
@@ -176,7 +176,7 @@ def test_one_service_that_fails_stops_no_other_and_shows_no_url(
     mail_server.answer = "550 no such user"
     away = f"json://127.0.0.1:1/{SECRET}"
     told = notifier(ledger, "not_there", away=away, mail=mail_url(mail_server), hook=hook_url(hook_server))
-    assert told.tell(MESSAGE, now=NOW) is Said.TOLD
+    assert told.tell(MESSAGE, now=NOW) is DeliveryOutcome.TOLD
     assert len(hook_server.calls) == 1
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(errors) == 3
@@ -186,21 +186,21 @@ def test_one_service_that_fails_stops_no_other_and_shows_no_url(
 def test_if_nobody_can_be_told_the_next_who_sees_it_tries_again(ledger: Engine, mail_server: MailServer) -> None:
     mail_server.answer = "451 later"
     told = notifier(ledger, mail=mail_url(mail_server))
-    assert told.tell(MESSAGE, now=NOW) is Said.FAILED
+    assert told.tell(MESSAGE, now=NOW) is DeliveryOutcome.FAILED
     assert alerts_since(ledger, NOW)[0].fault is not None
     mail_server.answer = "250 ok"
-    assert told.tell(MESSAGE, now=NOW + timedelta(minutes=1)) is Said.TOLD
+    assert told.tell(MESSAGE, now=NOW + timedelta(minutes=1)) is DeliveryOutcome.TOLD
 
 
 def test_without_a_service_an_alert_is_in_the_ledger_unsent_and_one_that_is_added_later_sends_it(
     ledger: Engine, hook_server: HookServer
 ) -> None:
-    assert notifier(ledger).tell(MESSAGE, now=NOW) is Said.NOBODY
+    assert notifier(ledger).tell(MESSAGE, now=NOW) is DeliveryOutcome.NOBODY
     (alert,) = alerts_since(ledger, NOW)
     assert (alert.title, alert.told_at, alert.fault) == (MESSAGE.title, None, None)
     later = NOW + timedelta(minutes=15)
-    assert notifier(ledger).tell(MESSAGE, now=later) is Said.NOBODY
-    assert notifier(ledger, hook=hook_url(hook_server)).tell(MESSAGE, now=later) is Said.TOLD
+    assert notifier(ledger).tell(MESSAGE, now=later) is DeliveryOutcome.NOBODY
+    assert notifier(ledger, hook=hook_url(hook_server)).tell(MESSAGE, now=later) is DeliveryOutcome.TOLD
     assert len(hook_server.calls) == 1
 
 

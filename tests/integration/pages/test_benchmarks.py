@@ -11,8 +11,7 @@ from fastapi.testclient import TestClient
 
 from include.benchmarks.campaign.campaigns import campaign_root, conclude, find_campaign, open_target
 from include.benchmarks.campaign.execute import run_campaign
-from include.benchmarks.judge.judge import JudgedCampaign
-from include.benchmarks.judge.record import accept_baseline
+from include.benchmarks.judge.judge import JudgedCampaign, accept_baseline
 from include.benchmarks.judge.suite import DATA_DOCS, check_figures
 from include.benchmarks.measure import choose
 from include.benchmarks.measure.choose import RUNNERS

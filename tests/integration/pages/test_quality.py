@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from include.cli.nightly import app
 from include.cli.repository.open import open_site as of_environment
-from include.monitoring.summaries import read_summary
+from include.monitoring.render import read_summary
 from include.monitoring.summary import NightState
 from include.nightlies.records import quality
 from include.nightlies.records.quality import QualityRecord, QualityVerdict

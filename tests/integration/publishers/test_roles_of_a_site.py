@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from include.cli.settings import policies, try_collector
+from include.cli.settings import policies
 from include.monitoring.findings import Severity
-from include.monitoring.store_checks import roles
+from include.monitoring.store_checks import look_at_collector, roles
 from include.settings.load import parse
 from include.settings.secrets import EnvSecrets
 from include.settings.traits import record_traits
@@ -18,7 +18,7 @@ from include.site.bootstrap import found_repository, found_stores
 from include.site.site import Site, try_store
 from include.storage.buckets import admin_client, ensure_bucket
 from include.storage.errors import Forbidden
-from include.storage.options import Credentials
+from include.storage.kinds import Credentials
 from include.storage.roles import PolicyServer
 from lab.servers.s3 import S3Server
 from tests.integration.conftest import USERS
@@ -107,8 +107,8 @@ def test_the_collector_deletes_in_bulk_by_its_own_key_whatever_the_publishers_wa
 @pytest.mark.parametrize(("key", "good"), [("collector", True), ("gateway", False)])
 def test_the_key_of_the_collector_is_tried_before_it_is_needed(on_site: Site, key: str, good: bool) -> None:
     site = Site(on_site.settings, keys(collector=key))
-    [checked] = try_collector(site.settings, site.settings.store("main"), site.secrets)
-    assert (checked.name, checked.problem is None) == (FQRN, good)
+    [checked] = look_at_collector(site, "main")
+    assert (checked.subject, checked.severity is Severity.OK) == (FQRN, good)
     found = {finding.subject: finding.severity for finding in roles(site, FQRN)}
     assert found == {
         f"{FQRN} as publisher": Severity.OK,

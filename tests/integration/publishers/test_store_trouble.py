@@ -17,8 +17,8 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.storage.buckets import admin_client, allow_roles, ensure_bucket
 from include.storage.errors import STORE_FULL, BucketMissing, Forbidden, NotFound, StoreError
 from include.storage.file import FileStore
+from include.storage.kinds import Credentials, Traits
 from include.storage.open import open_store
-from include.storage.options import Credentials, Traits
 from include.storage.roles import PolicyServer, Role
 from include.storage.store import Store
 from lab.servers.radosgw import RadosgwServer

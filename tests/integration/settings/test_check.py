@@ -14,8 +14,8 @@ from include.ledger.engine import open_ledger
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.settings.traits import open_site_ledger, record_traits, recorded_traits
+from include.storage.kinds import Traits
 from include.storage.open import open_store
-from include.storage.options import Traits
 
 TEXT = """\
 ledger: "sqlite:///ledger.db"

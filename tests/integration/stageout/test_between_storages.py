@@ -30,8 +30,7 @@ from include.stageout.retry import RETRY_RULES, TransferFailureClass
 from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.status import TransferFilter, TransferStatus, list_transfers
 from include.stageout.tables import stageout_transfers
-from lab.stageout.account import account_of
-from lab.stageout.files import LINKS, USERS, LabFault, LabFile, planned, requests_of
+from lab.stageout import LINKS, USERS, LabFault, LabFile, account_of, planned, requests_of
 from tests.fakes.ftsservice import FtsService
 from tests.servers.xrootd import XrootdServer
 

@@ -21,8 +21,7 @@ from include.stageout.passes import COMPONENTS, run_pass
 from include.stageout.requests import record_request
 from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.status import TransferFilter, list_transfers
-from lab.stageout.account import account_of, percentile
-from lab.stageout.files import FAULTY, LINKS, USERS, LabFault, LabPlaces, planned, requests_of
+from lab.stageout import FAULTY, LINKS, USERS, LabFault, LabPlaces, account_of, percentile, planned, requests_of
 from tests.fakes.ftsservice import FtsService
 
 FILES, WORKFLOW = 60, "lab-test"

@@ -14,8 +14,8 @@ import requests
 
 from include.storage.buckets import admin_client, allow_public_read, allow_roles, ensure_bucket
 from include.storage.errors import Forbidden, StoreError
+from include.storage.kinds import Credentials, Traits
 from include.storage.open import open_store
-from include.storage.options import Credentials, Traits
 from include.storage.probe import may_delete, probe
 from include.storage.roles import PolicyServer, Role
 from include.storage.s3 import MULTIPART_FROM_BYTES

@@ -9,8 +9,8 @@ import pytest
 
 from include.storage.deletion import BATCHES_AT_ONCE
 from include.storage.errors import STORE_FULL, Conflict, Unavailable, Unsupported
+from include.storage.kinds import StoreOptions, Traits
 from include.storage.open import open_store
-from include.storage.options import StoreOptions, Traits
 from include.storage.probe import probe
 from include.storage.roles import PolicyServer
 from include.storage.store import Store

@@ -11,8 +11,8 @@ import requests
 from include.storage.buckets import admin_client, allow_public_read, ensure_bucket
 from include.storage.errors import BucketMissing, Conflict, Forbidden, NotFound, Unavailable
 from include.storage.file import abandoned, described, remove_abandoned
+from include.storage.kinds import Credentials, StoreOptions
 from include.storage.open import open_store
-from include.storage.options import Credentials, StoreOptions
 from include.storage.s3 import MULTIPART_FROM_BYTES
 from include.storage.store import Store
 from include.storage.urls import split_s3_url

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from include.storage.errors import BadKey, Conflict, NotFound
-from include.storage.options import Traits
+from include.storage.kinds import Traits
 from include.storage.probe import probe
 from include.storage.s3 import MULTIPART_FROM_BYTES
 from include.storage.store import Store, Version

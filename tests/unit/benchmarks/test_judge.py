@@ -11,7 +11,7 @@ from include.benchmarks.campaign.campaigns import open_target
 from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.errors import BASELINE_REFUSED, CAMPAIGN_UNKNOWN, RUNNER_FAILED
 from include.benchmarks.judge.compare import BenchmarkVerdict, FigureName
-from include.benchmarks.judge.record import (
+from include.benchmarks.judge.judge import (
     accept_baseline,
     fails,
     judge_campaign,

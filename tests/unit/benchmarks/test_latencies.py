@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.benchmarks.measure.results import LAST_BUCKET, LatencyHistogram, bucket_of, middle_of
+from include.benchmarks.measure.loads import LAST_BUCKET, LatencyHistogram, bucket_of, middle_of
 
 
 @given(st.integers(0, 1 << 33))

@@ -5,10 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.benchmarks.measure.hosts import HostClock
-from include.benchmarks.measure.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
+from include.benchmarks.measure.loads import (
+    LatencyHistogram,
+    LoadAccess,
+    LoadStep,
+    MeasuredLoad,
+    RunnerKind,
+    SeriesPoint,
+    StreamLoad,
+)
+from include.benchmarks.measure.programs import HostClock
 from include.benchmarks.measure.remote import HostPart, merged_loads, read_output, share_of
-from include.benchmarks.measure.results import LatencyHistogram, MeasuredLoad, SeriesPoint
 
 READ, WRITE = LoadAccess.READ, LoadAccess.WRITE
 

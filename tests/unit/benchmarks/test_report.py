@@ -6,22 +6,22 @@ import math
 import re
 from dataclasses import replace
 from datetime import timedelta
+from xml.etree import ElementTree
 
 import pytest
 
 from include.benchmarks.campaign.campaigns import open_target
 from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.judge.charts import BenchmarkChart, ChartLine, charts_of
-from include.benchmarks.judge.record import accept_baseline, judge_campaign, judged_campaigns
-from include.benchmarks.judge.report import plotly_figure, png, write_report
+from include.benchmarks.judge.judge import accept_baseline, judge_campaign, judged_campaigns
+from include.benchmarks.judge.report import plotly_figure, svg, write_report
 from include.benchmarks.measure import choose
 from include.benchmarks.measure.choose import RUNNERS
-from include.benchmarks.measure.loads import RunnerKind, ServerState
-from include.benchmarks.measure.results import ClusterSample, SeriesPoint
+from include.benchmarks.measure.loads import ClusterSample, RunnerKind, SeriesPoint, ServerState
 from include.benchmarks.measure.targets import TargetSpace
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, benchmark_site, ticking
 
-PNG = b"\x89PNG\r\n\x1a\n"
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def test_a_report_is_one_page_without_requests_and_a_picture_of_each_chart(site,
     assert re.findall(r'(?:src|href)="', page) == []
     assert "45.00 USD" in page
     assert "11 PB" in page
-    pictures = {path.stem: path.read_bytes()[:8] for path in (folder.path / "charts").iterdir()}
+    pictures = {path.stem: path.suffix for path in (folder.path / "charts").iterdir()}
     assert set(pictures) == {"response", "rounds", "throughput-over-time", "latency-over-time"}
-    assert set(pictures.values()) == {PNG}
+    assert set(pictures.values()) == {".svg"}
     assert all(f'id="chart-{name}"' in page for name in pictures)
     assert "2 measured, 2 asked for" in page
 
@@ -164,7 +164,8 @@ def test_an_outage_is_drawn_as_one_line_of_time_with_gaps_between_its_steps(site
     assert [text for text in line.text if text] == [ended.step.load.name for ended in steps[4:]], "the last round"
     recovery = {line.name: [y for _, y in line.points if y > 0] for line in charts["recovery"].lines}
     assert recovery == {"degraded objects (%)": [30, 30], "OSDs down": [1, 1], "placement groups not clean": [4, 4]}
-    assert png(charts["outage"], "scratch").startswith(PNG)
+    drawn = ElementTree.fromstring(svg(charts["outage"], "scratch"))
+    assert [path.get("d").count("M") for path in drawn.iter(f"{SVG}path") if path.get("fill")] == [4], "a gap each"
     assert None in plotly_figure(charts["outage"])["data"][0]["y"], "JSON has no other word for a gap"
     assert "occupancy" not in charts
 
@@ -178,7 +179,12 @@ def test_a_second_in_which_no_operation_ended_is_drawn_as_zero(site):
     assert chart.lines[0].points == ((1, 64.0), (2, 0.0), (3, 0.0), (4, 64.0))
 
 
-def test_texts_with_dollar_signs_are_no_formulas():
-    chart = BenchmarkChart("x", "$", "x", "y", (ChartLine("a$b", ((1, 2), (2, 3)), ("$", "$")),), log_x=True)
-    assert png(chart, "a$").startswith(PNG)
+def test_a_picture_has_every_text_as_it_is_and_marks_where_the_values_are():
+    chart = BenchmarkChart("x", "$", "x", "y", (ChartLine("a<b", ((1, 2), (4, 4)), ("<", "$")),), log_x=True)
+    drawn = ElementTree.fromstring(svg(chart, "a&b"))
+    texts = [text.text for text in drawn.iter(f"{SVG}text")]
+    assert {"$", "a<b", "a&b", "<", "1", "2", "4"} <= set(texts)
+    first, last, _ = [(float(mark.get("cx")), float(mark.get("cy"))) for mark in drawn.iter(f"{SVG}circle")]
+    assert (first[0], last[0]) == (70, 860), "from the left to the right"
+    assert 400 - first[1] == pytest.approx((400 - last[1]) / 2, abs=0.1), "half as high"
     assert plotly_figure(chart)["layout"]["xaxis"]["type"] == "log"

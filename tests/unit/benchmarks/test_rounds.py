@@ -15,8 +15,7 @@ from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.campaign.folder import CampaignFolder
 from include.benchmarks.errors import PLAN_REFUSED, RUNNER_FAILED
 from include.benchmarks.judge.compare import BenchmarkVerdict, plan_digest
-from include.benchmarks.judge.judge import JudgedCampaign
-from include.benchmarks.judge.record import accept_baseline, judge_campaign
+from include.benchmarks.judge.judge import JudgedCampaign, accept_baseline, judge_campaign
 from include.benchmarks.measure import choose
 from include.benchmarks.measure.choose import RUNNERS
 from include.benchmarks.measure.loads import RunnerKind

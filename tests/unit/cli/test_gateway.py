@@ -82,7 +82,7 @@ def test_repositories_that_are_not_served_are_named_with_the_reason(tmp_path: Pa
 def test_what_a_payload_may_be_comes_from_the_site_s_configuration(site: SiteSettings) -> None:
     secrets = EnvSecrets({"AIRFLOW_CONN_GATEWAY": connection("worker", "of-all", host="127.0.0.1", port=4929)})
     config = service_config(site, secrets)
-    assert (config.max_payload_bytes, config.payloads_at_once) == (4 << 30, 8)
-    smaller = site.gateway.model_copy(update={"max_payload_mib": 300, "payloads_at_once": 2})
+    assert config.max_payload_bytes == 4 << 30
+    smaller = site.gateway.model_copy(update={"max_payload_mib": 300})
     config = service_config(site.model_copy(update={"gateway": smaller}), secrets)
-    assert (config.max_payload_bytes, config.payloads_at_once) == (300 << 20, 2)
+    assert config.max_payload_bytes == 300 << 20

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from include.cli import interventions
-from include.cli.main import main, typeable
-from include.cli.terminal import NOT_A_TERMINAL
+from include.cli.main import NOT_A_TERMINAL, main, typeable
 from include.monitoring.airflow_checks import judged_paused
 from include.monitoring.findings import Finding, PreflightReport, Severity
 from tests.fakes.airflowhome import ROOT

@@ -17,7 +17,7 @@ from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.pools import consumer_timeout
 from include.settings.secrets import EnvSecrets, ledger_address
-from lab import components
+from lab import services
 from lab.ports import Ports
 from lab.servers.weed_command import EVERYWHERE, weed_command
 from lab.services import resolved, weed_ports
@@ -30,8 +30,8 @@ SECRETS = {name: f"secret-of-{name}" for name in compose.required()}
 FILLED = compose.load(SECRETS)
 CONTAINERS = FILLED["services"]
 
-COMPONENTS = (*components.AIRFLOW_WITH_CELERY, components.GATEWAY, components.WORKER)
-AIRFLOW = {one.name for one in (*components.AIRFLOW_WITH_CELERY, components.WORKER)} | {"migrate"}
+COMPONENTS = (*services.AIRFLOW_WITH_CELERY, services.GATEWAY, services.WORKER)
+AIRFLOW = {one.name for one in (*services.AIRFLOW_WITH_CELERY, services.WORKER)} | {"migrate"}
 OURS = AIRFLOW | {"gateway", "keeper", "s3"}
 OTHERS = {"postgres", "rabbitmq", "ledger"}
 # What the image itself sets; the Dockerfile's own test reads it from there.
@@ -48,7 +48,7 @@ def site(container: str) -> SiteSettings:
 
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda one: one.name)
-def test_a_container_runs_the_command_that_the_lab_runs(component: components.Component) -> None:
+def test_a_container_runs_the_command_that_the_lab_runs(component: services.Component) -> None:
     assert tuple(SERVICES[component.name]["command"]) == component.command
     program, *rest = resolved(component)
     assert (Path(program).name, *rest) == (*component.command, *component.on_one_disk)
@@ -63,7 +63,7 @@ def test_tables_come_first_then_pools_in_one_container_that_the_others_wait_for(
     shell, flag, line = SERVICES["migrate"]["command"]
     steps = line.split(" && ")
     assert (shell, flag) == ("sh", "-c")
-    assert steps[0] == " ".join(components.MIGRATE.command)
+    assert steps[0] == " ".join(services.MIGRATE.command)
     assert steps[1].startswith("nightshift settings pools --json > ")
     assert steps[2] == "airflow pools import " + steps[1].rpartition(" ")[2]
     for name in AIRFLOW - {"migrate"}:

@@ -15,7 +15,7 @@ from include.gateway.service.commits.committer import StoreCommitter
 from include.gateway.service.commits.ownership import KEY, GatewayOwner, Owned, Ownership, claim
 from include.gateway.service.commits.queue import CommitOrder
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
-from include.storage.options import Traits
+from include.storage.kinds import Traits
 from include.storage.store import Store
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused

@@ -19,8 +19,7 @@ from hooks.provider import DISTRIBUTION, get_provider_info
 from hooks.secrets import AirflowSecrets
 from include.gateway.client.values import RepositoryInfo
 from include.settings.errors import BadConnection, MissingConnection
-from include.settings.secrets import ConnectionSecrets
-from include.settings.urls import base_url
+from include.settings.secrets import ConnectionSecrets, base_url
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.refused import refused
 from tests.fakes.stockgateway import StockGateway

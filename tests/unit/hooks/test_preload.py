@@ -14,7 +14,7 @@ from tests.unit.house.conftest import ROOT
 
 LEFT_TO_TASKS = ("include.benchmarks.", "include.care.", "lab.", "include.pages.", "include.quality.")
 """Imported by few tasks, or only where they do something seldom."""
-HEAVY = {"great_expectations", "matplotlib", "pandas", "plotly"}
+HEAVY = {"great_expectations", "pandas", "plotly"}
 _PROGRAM = """
 import sys, threading
 from hooks.preload import preload

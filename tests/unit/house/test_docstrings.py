@@ -62,9 +62,7 @@ def test_every_method_of_an_interface_describes_its_arguments() -> None:
 RELATIVE = re.compile(r"(What|Whether|How|Where|Who|Whose|Which|Why|One|Those|Of|As)\b")
 # Docstrings of a package that still begin so, which is no sentence. The numbers may only fall.
 STILL = {
-    "include/benchmarks": 86, "include/cvmfs": 78, "include/dag_runs.py": 3, "include/errors.py": 3,
-    "include/fts": 13, "include/http_calls.py": 1, "include/ledger": 4, "include/monitoring": 18,
-    "include/notify": 3, "include/quality": 5, "include/stageout": 21, "include/storage": 12, "lab": 60,
+    "include/benchmarks": 86, "include/cvmfs": 78, "include/fts": 13, "include/stageout": 21, "lab": 56,
 }  # fmt: skip
 
 

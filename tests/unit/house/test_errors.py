@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from include.errors import Concern, ErrorRow, NightshiftError, kinds_in
-from include.monitoring.failures import SUBJECTS
+from include.monitoring.alerts import SUBJECTS
 from tests.fakes.airflowhome import ROOT
 
 FOLDERS = ("bench", "dags", "hooks", "include", "operators", "plugins", "sensors", "triggers")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from tests.fakes.airflowhome import ROOT
@@ -75,6 +77,23 @@ def test_no_modules_import_each_other(tree: Tree) -> None:
 def test_a_package_imports_nothing_by_itself(tree: Tree) -> None:
     inits = {name: path for name, path in tree.files.items() if name.endswith("__init__")}
     assert [name for name in inits if tree.imports[name]] == []
+
+
+def test_benchmarks_import_only_what_exists(tree: Tree) -> None:
+    missing = []
+    for file in (ROOT / "bench").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.ImportFrom) and node.module in tree.files:
+                missing += [f"{file.name}: {alias.name}" for alias in node.names if alias.name not in bound(tree, node)]
+    assert missing == []
+
+
+def bound(tree: Tree, statement: ast.ImportFrom) -> set[str]:
+    """Names that the module of an import binds anywhere."""
+    nodes = list(ast.walk(tree.syntax[statement.module or ""]))
+    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return defined | assigned | {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
 
 
 def test_a_server_that_only_tests_start_is_below_tests(imports: dict[str, list[str]]) -> None:

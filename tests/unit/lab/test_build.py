@@ -20,14 +20,15 @@ from hypothesis import strategies as st
 from include.nightlies.rules.index import BuildIndex
 from include.storage.open import open_store
 from include.storage.store import Store
-from lab.archive import Job, pack
 from lab.build import PackedBuild, pack_build
 from lab.errors import FOREIGN_INDEX, LabError
 from lab.software import (
     CHANGE_PERIOD_DAYS,
+    Job,
     Platform,
     catalog_folders,
     last_change,
+    pack,
     project_files,
     stamped,
 )
@@ -87,7 +88,7 @@ def test_a_platform_s_last_part_says_how_modules_are_compiled(name: str, kind: P
 def test_the_same_date_gives_the_same_bytes_in_another_process_without_a_cache(tmp_path: Path) -> None:
     first = packed(tmp_path / "a", "rich", OPT).read_bytes()
     script = (
-        "import sys; from datetime import date; from pathlib import Path; from lab.archive import Job, pack;"
+        "import sys; from datetime import date; from pathlib import Path; from lab.software import Job, pack;"
         "folder = Path(sys.argv[1]);"
         f"pack(Job('rich', '{OPT}', date(2026, 11, 21), '', folder / 'code', folder / 'b.tar.zst'))"
     )

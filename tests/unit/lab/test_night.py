@@ -18,11 +18,10 @@ from lab import lifecycle
 from lab.commands import demonstration as storage_benchmark
 from lab.environment import Lab, LabFolders
 from lab.errors import NOT_THE_DEMONSTRATIONS
-from lab.night import demonstration_slot
+from lab.night import ArtifactLine, NightReport, demonstration_slot
 from lab.ports import Ports
-from lab.report import ArtifactLine, NightReport
 from lab.secrets import load_or_create
-from lab.stageout.run import run_stageout
+from lab.stageout import run_stageout
 from tests.fakes.refused import refused
 
 KEYS = {

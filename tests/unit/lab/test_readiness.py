@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lab.readiness import ServiceNotReady, Wrong, wait
+from lab.services import NotReadyReason, ServiceNotReady, wait
 
 
 @pytest.mark.parametrize(
     ("answer", "dead", "services"),
     [
-        ("nothing answers", Wrong("it ended", "triggerer"), ("triggerer",)),
-        (Wrong("not healthy yet", "scheduler", "triggerer"), None, ("scheduler", "triggerer")),
+        ("nothing answers", NotReadyReason("it ended", "triggerer"), ("triggerer",)),
+        (NotReadyReason("not healthy yet", "scheduler", "triggerer"), None, ("scheduler", "triggerer")),
         ("the scheduler is named in words only", None, ()),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from include.storage.options import Credentials
+from include.storage.kinds import Credentials
 from lab.environment import Lab, LabFolders
 from lab.ports import LOOPBACK, Ports
 from lab.secrets import LabSecrets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 
-from include.pages.services import FRESH_S, OLD_S, Services
+from include.pages.asked import FRESH_S, OLD_S, Services
 from include.storage.errors import StoreError
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -12,7 +12,7 @@ from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.layout import Layout
 from include.settings.traits import require_single_writer
 from include.storage.file import FileStore
-from include.storage.options import Traits
+from include.storage.kinds import Traits
 from tests.fakes.minirepo import FQRN, public_key, sample
 
 KEEPS = Traits(put_if_absent=True, replace=True, bulk_delete=True)

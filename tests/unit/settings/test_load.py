@@ -312,6 +312,7 @@ def test_a_publisher_node_is_described_beside_its_repository(parsed, tmp_path):
         (("host: node.example.org", "host: ssh://node"), "server.host", "not the name", "the name alone"),
         (("behind: stock", "behind: stock, mount: cvmfs"), "server.mount", "not the path of a folder", "from the root"),
         (("behind: stock", "behind: stock, hots: a"), "server.hots", "is not a key", "Did you mean `host`?"),
+        (("behind: stock", "behind: stock, keepalive_s: 9"), "server.keepalive_s", "is not a key", "fixed at 15 s"),
         (("publisher: cvmfs-server\n", "publisher: native\n"), "", "nothing is published with", "Set `publisher:"),
         (("server: {", "prepare: {dirtab: true}\n    server: {"), "", "cut by the node", "server.conf"),
         (("server: {", "prepare: {owner: {uid: 1, gid: 1}}\n    server: {"), "", "does not keep", "keep_owners"),

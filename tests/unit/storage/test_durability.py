@@ -22,8 +22,8 @@ from include.gateway.service.commits.intake import PackReceiver
 from include.storage import file
 from include.storage.errors import Unavailable
 from include.storage.file import FileStore
+from include.storage.kinds import Fsync, StoreOptions
 from include.storage.open import open_store
-from include.storage.options import Fsync, StoreOptions
 from include.storage.store import Store
 from tests.fakes.commits import commit_change
 from tests.fakes.disk import Disk

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from include.storage.errors import NotFound, Unavailable
+from include.storage.kinds import StoreOptions
 from include.storage.open import open_store
-from include.storage.options import StoreOptions
 from include.storage.store import Store
 from tests.fakes.refused import refused
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from include.monitoring.failures import SHOWN, Cause, causes, untold
+from include.monitoring.alerts import SHOWN, Cause, causes, untold
 from include.monitoring.summary import Line, Summary
 from include.nightlies.rules.index import RejectedArtifact
 from include.nightlies.rules.states import Skip, State

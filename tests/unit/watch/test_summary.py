@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.monitoring.render import size, to_html, to_text
-from include.monitoring.summary import Fate, Summary, summary
+from include.monitoring.summary import ArtifactOutcome, Summary, summary
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.index import Artifact, RejectedArtifact
 from include.nightlies.rules.publication import Publication
@@ -77,10 +77,10 @@ def test_a_later_look_that_found_it_published_takes_nothing_from_the_night_and_a
         published(100, State.FAILED),
     ]
     (line,) = of(built("A/x86"), b1=rows).lines
-    assert (line.fate, line.files, line.seconds) == (Fate.PUBLISHED, 7, 2.5)
+    assert (line.fate, line.files, line.seconds) == (ArtifactOutcome.PUBLISHED, 7, 2.5)
     rebuilt = replace(rows[2], artifact_sha256="b" * 64)
     (line,) = of(built("A/x86"), b1=[rows[1], rebuilt]).lines
-    assert line.fate is Fate.UNCHANGED
+    assert line.fate is ArtifactOutcome.UNCHANGED
 
 
 def test_what_never_arrived_is_named_by_whoever_expected_it() -> None:
@@ -130,9 +130,9 @@ def test_nothing_is_counted_that_no_row_has_and_no_row_is_left_out(states: list[
     build = built(*(f"P{number}/x86" for number in range(len(states))))
     rows = [published(100 + place, state) for place, state in enumerate(states) if state is not None]
     seen = of(build, b1=rows)
-    assert len(seen.lines) == len(states) == sum(seen.count(fate) for fate in Fate)
+    assert len(seen.lines) == len(states) == sum(seen.count(fate) for fate in ArtifactOutcome)
     good = sum(state is not None and state.good for state in states)
-    assert seen.count(Fate.PUBLISHED) + seen.count(Fate.UNCHANGED) == good
+    assert seen.count(ArtifactOutcome.PUBLISHED) + seen.count(ArtifactOutcome.UNCHANGED) == good
     assert seen.good is (good == len(states))
     assert sum(seen.to_json()["counts"].values()) == len(states)
 
@@ -159,13 +159,13 @@ def test_what_an_earlier_pass_failed_with_and_a_later_one_mended_says_both() -> 
     rows = [published(100, State.PUBLISHED, "in revision 9", run="night/pass3", files=1, bytes=2_000), failed]
     seen = of(built("A/x86"), b1=rows)
     (line,) = seen.lines
-    assert (line.fate, line.code) == (Fate.PUBLISHED, None)
+    assert (line.fate, line.code) == (ArtifactOutcome.PUBLISHED, None)
     assert line.mended == "failed before, in night/pass1: no such tarball"
     for page in (to_html(seen), to_text(seen)):
         assert "in revision 9" in page
         assert "failed before, in night/pass1: no such tarball" in page
     (line,) = of(built("A/x86"), b1=[failed]).lines
-    assert (line.fate, line.mended) == (Fate.FAILED, None)
+    assert (line.fate, line.mended) == (ArtifactOutcome.FAILED, None)
 
 
 def test_what_no_run_took_because_of_a_dependency_names_it() -> None:

@@ -1,1 +1,1 @@
-"""One file a version; each goes on where the one before it ended."""
+"""Migrations, a file a version; each goes on where the one before it ended."""

@@ -18,8 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from lab.fts.http import app
-from lab.readiness import fts_answers
 from lab.servers.process import LOOPBACK, ServerProcess, free_port
+from lab.services import fts_answers
 from tests.fakes.ftsservice import FtsService
 
 HALF_A_HEAD = b"GET /whoami HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow"

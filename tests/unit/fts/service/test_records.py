@@ -9,7 +9,7 @@ import pytest
 from include.fts.states import FileState, JobState
 from lab.fts.errors import FtsServiceError
 from lab.fts.records import FILE_MOVES, JOB_ENDS, FileRecord, JobOptions, JobRecord, move, recount
-from lab.fts.scheduler import Scheduler
+from lab.fts.transfers import Scheduler
 
 _F = FileState
 ENDS = (_F.FINISHED, _F.FAILED, _F.CANCELED)

@@ -14,8 +14,7 @@ from lab.fts.callers import LAB, Caller
 from lab.fts.config import FtsServiceConfig
 from lab.fts.copies.simulated import SimulationModel, digits_of, made_up_checksum
 from lab.fts.errors import FtsRequestRefused, FtsServiceError
-from lab.fts.records import JobRecord
-from lab.fts.statefile import StateFile
+from lab.fts.records import JobRecord, StateFile
 from lab.fts.transfers import STORAGE, Transfers
 
 USER = Caller(LAB, "lab", admin=True)

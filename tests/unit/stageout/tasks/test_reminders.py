@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from include.notify.notifier import Notifier, Said
+from include.notify.notifier import DeliveryOutcome, Notifier
 from include.stageout.files import FileToTransfer, StageoutRequest
 from include.stageout.passes import remind, reminder, waiting_for_credentials
 from include.stageout.requests import record_request
@@ -32,11 +32,11 @@ def test_each_user_is_named_once_with_the_files_of_each_link(tmp_path: Path, mon
         connection.execute(needy.values(state=TransferState.NEEDS_CREDENTIAL.value))
     expected = {"ada": {("pisa", "bari"): 2, ("bari", "pisa"): 2}, "ben": {("pisa", "bari"): 1}}
     assert waiting_for_credentials(site.ledger) == expected
-    assert dict(remind(site, now=NOW)) == {"ada": Said.NOBODY, "ben": Said.NOBODY}
+    assert dict(remind(site, now=NOW)) == {"ada": DeliveryOutcome.NOBODY, "ben": DeliveryOutcome.NOBODY}
     with_a_way = Notifier(site.settings.notify, site.ledger, {"fake": lambda *_: None})
     monkeypatch.setattr(Notifier, "of", classmethod(lambda *_: with_a_way))
-    assert dict(remind(site, now=NOW)) == {"ada": Said.TOLD, "ben": Said.TOLD}
-    assert dict(remind(site, now=NOW)) == {"ada": Said.KNOWN, "ben": Said.KNOWN}
+    assert dict(remind(site, now=NOW)) == {"ada": DeliveryOutcome.TOLD, "ben": DeliveryOutcome.TOLD}
+    assert dict(remind(site, now=NOW)) == {"ada": DeliveryOutcome.KNOWN, "ben": DeliveryOutcome.KNOWN}
 
 
 def test_a_message_names_some_links_and_the_number_of_the_others() -> None:

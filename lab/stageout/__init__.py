@@ -1,1 +1,0 @@
-"""`nightshift lab stageout`: users' files between the sites of the lab, from nothing to the account."""
