@@ -22,7 +22,7 @@ class BenchmarkError(NightshiftError):
 
 
 @contextmanager
-def readable(row: ErrorRow, subject: str, document: str) -> Iterator[None]:
+def readable(row: ErrorRow[..., BenchmarkError], subject: str, document: str) -> Iterator[None]:
     """Raise the row's error about the subject where the document is not as expected."""
     try:
         yield
