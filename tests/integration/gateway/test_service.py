@@ -35,7 +35,7 @@ from tests.fakes.gateway_service import ManualClock
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, StartGateway, service_config
-from tests.unit.cvmfs.test_commit import FQRN, MASTER, SIGNER, Crash, change
+from tests.unit.cvmfs.commit.test_commit import FQRN, MASTER, SIGNER, Crash, change
 
 HASHES = {"old_root_hash": "1" * 40 + "C", "new_root_hash": "2" * 40 + "C"}
 KEY, SECRET = "rootkey", "root-secret"

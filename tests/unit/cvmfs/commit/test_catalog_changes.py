@@ -21,8 +21,8 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
 from include.cvmfs.format.schema import Counts
 from tests.fakes.memorystore import MemoryStore
-from tests.unit.cvmfs.test_commit import FQRN, MASTER, NOW, SIGNER, change
-from tests.unit.cvmfs.test_edit import DIRECTORY
+from tests.unit.cvmfs.commit.test_commit import FQRN, MASTER, NOW, SIGNER, change
+from tests.unit.cvmfs.commit.test_edit import DIRECTORY
 
 FILE = Dirent("file", stat.S_IFREG | 0o644, size=5, hash=hash_bytes(b"content"))
 BIG = (1 << 63) - 1

@@ -19,7 +19,7 @@ from include.storage.options import Traits
 from include.storage.store import Store
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
-from tests.unit.cvmfs.test_commit import MASTER, NOW, SIGNER, change
+from tests.unit.cvmfs.commit.test_commit import MASTER, NOW, SIGNER, change
 
 FQRN = "test.example.org"
 NONE = Traits(put_if_absent=False, replace=False, bulk_delete=True)

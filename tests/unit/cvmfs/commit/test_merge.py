@@ -21,7 +21,7 @@ from include.cvmfs.format.paths import is_below
 from include.cvmfs.revision.revision import Revision
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
-from tests.unit.cvmfs.test_edit import DIRECTORY, Repository, assert_consistent, file
+from tests.unit.cvmfs.commit.test_edit import DIRECTORY, Repository, assert_consistent, file
 
 
 @pytest.fixture

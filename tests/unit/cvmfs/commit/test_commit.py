@@ -39,7 +39,7 @@ from include.cvmfs.revision.repository import Repository
 from include.gateway.service.commits.queue import refusal_of
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
-from tests.unit.cvmfs.test_edit import DIRECTORY
+from tests.unit.cvmfs.commit.test_edit import DIRECTORY
 
 FQRN = "test.example.org"
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)

@@ -29,7 +29,7 @@ from include.storage.store import Store
 from tests.fakes.disk import Disk
 from tests.fakes.refused import refused
 from tests.fakes.trees import ListedSource, a_file
-from tests.unit.cvmfs.test_edit import DIRECTORY
+from tests.unit.cvmfs.commit.test_edit import DIRECTORY
 
 FQRN = "test.example.org"
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

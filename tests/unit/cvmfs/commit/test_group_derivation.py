@@ -8,7 +8,7 @@ from include.cvmfs.commit.group import STEPS, true_base
 from include.cvmfs.errors import BaseChanged, ObjectMissing
 from include.cvmfs.format.hashes import ObjectHash
 from tests.fakes.refused import refused
-from tests.unit.cvmfs.test_edit import DIRECTORY, Repository
+from tests.unit.cvmfs.commit.test_edit import DIRECTORY, Repository
 
 
 @pytest.fixture

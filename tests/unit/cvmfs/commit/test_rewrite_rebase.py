@@ -14,7 +14,7 @@ from include.cvmfs.commit.group import rebase
 from include.cvmfs.format.catalog import PackedCatalog
 from include.cvmfs.format.layout import Layout
 from tests.fakes.local import DIRECTORY, TREES, LocalRepository, make_folder
-from tests.unit.cvmfs.test_move import below
+from tests.unit.cvmfs.commit.test_rewrite import below
 
 
 @settings(max_examples=15)

@@ -26,8 +26,8 @@ from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
 from include.cvmfs.revision.needed_objects import Lineage
 from tests.fakes.memorystore import MemoryStore
-from tests.unit.cvmfs.test_commit import FQRN, MASTER, NOW, SIGNER, change, commit, opened
-from tests.unit.cvmfs.test_edit import DIRECTORY
+from tests.unit.cvmfs.commit.test_commit import FQRN, MASTER, NOW, SIGNER, change, commit, opened
+from tests.unit.cvmfs.commit.test_edit import DIRECTORY
 
 LATER = int(NOW.timestamp()) + 60
 ABSENT = ObjectHash.parse("ab" * 20, suffix=CATALOG)

@@ -18,7 +18,7 @@ from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.objects import Compression
 from include.cvmfs.revision.revision import Revision
 from tests.fakes.refused import refused
-from tests.unit.cvmfs.test_edit import DIRECTORY, Repository, assert_consistent, file
+from tests.unit.cvmfs.commit.test_edit import DIRECTORY, Repository, assert_consistent, file
 
 XATTR = bytes.fromhex("01010803757365722e666f6f626172")
 MANY = 300  # more differences than are looked at row by row

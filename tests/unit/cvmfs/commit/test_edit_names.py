@@ -35,7 +35,7 @@ from tests.fakes.local import LocalRepository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, public_key, sample
 from tests.fakes.refused import refused
-from tests.unit.cvmfs.test_edit import DIRECTORY, Repository, assert_consistent, file
+from tests.unit.cvmfs.commit.test_edit import DIRECTORY, Repository, assert_consistent, file
 
 LATIN = "caf\udce9"  # b"caf\xe9"
 LINK = Dirent("", stat.S_IFLNK | 0o777, size=4, symlink=LATIN)

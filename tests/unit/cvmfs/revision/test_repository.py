@@ -1,4 +1,4 @@
-"""Reading a repository gives verified bytes or says what is damaged; test_opening.py has what is believed of it."""
+"""Reading a repository gives verified bytes or says what is damaged; test_trust.py has what is believed of it."""
 
 from __future__ import annotations
 

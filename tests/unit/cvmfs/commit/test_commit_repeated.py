@@ -15,7 +15,7 @@ from include.cvmfs.format.hashes import Algorithm
 from include.storage.errors import Unavailable
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
-from tests.unit.cvmfs.test_commit import FQRN, MASTER, NOW, SIGNER, Crash, change, commit, opened
+from tests.unit.cvmfs.commit.test_commit import FQRN, MASTER, NOW, SIGNER, Crash, change, commit, opened
 
 
 @pytest.fixture
