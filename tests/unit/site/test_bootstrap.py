@@ -177,11 +177,7 @@ def test_a_repository_of_a_publisher_node_is_not_founded_here(connected: Callabl
 
 @pytest.mark.parametrize(
     ("setting", "asked", "layout"),
-    [
-        ("", False, Layout.PLAIN),
-        ("", True, Layout.MTIME_NS),
-        (", prepare: {mtime_ns: true}", False, Layout.MTIME_NS),
-    ],
+    [("", False, Layout.PLAIN), ("", True, Layout.MTIME_NS), (", prepare: {mtime_ns: true}", False, Layout.MTIME_NS)],
 )
 def test_a_repository_keeps_nanoseconds_if_it_is_created_for_them(
     tmp_path: Path, setting: str, asked: bool, layout: Layout

@@ -42,11 +42,7 @@ CATALOG_DAMAGE: dict[str, tuple[str, tuple[object, ...], set[tuple[Subject, str]
         set_row("/sw/app/lib/deep", "mode = ?, flags = 4", 0o100755),
         {(Subject.CATALOG, "/sw/app/lib/deep")},
     ),
-    "root entry without the flag": (
-        "/sw/app",
-        set_row("/sw/app", "flags = 1"),
-        {(Subject.TRANSITION, "/sw/app")},
-    ),
+    "root entry without the flag": ("/sw/app", set_row("/sw/app", "flags = 1"), {(Subject.TRANSITION, "/sw/app")}),
     "repository root with the flag": ("", set_row("", "flags = 33"), {(Subject.TRANSITION, "")}),
     "root entry below another parent": (
         "/sw/app",
@@ -102,11 +98,7 @@ CATALOG_DAMAGE: dict[str, tuple[str, tuple[object, ...], set[tuple[Subject, str]
     "directory's link count": ("", set_row("/empty", "hardlinks = 3"), {(Subject.LINKCOUNT, "/empty")}),
     "root's link count": ("", set_row("", "hardlinks = 3"), {(Subject.LINKCOUNT, "")}),
     "two links without a group": ("", set_row("/readme", "hardlinks = 2"), {(Subject.HARDLINK, "/readme")}),
-    "hard links that differ": (
-        "/sw/app",
-        set_row("/sw/app/two", "mtime = 1"),
-        {(Subject.HARDLINK, "/sw/app/two")},
-    ),
+    "hard links that differ": ("/sw/app", set_row("/sw/app/two", "mtime = 1"), {(Subject.HARDLINK, "/sw/app/two")}),
     "hard-link group with a member too few": (
         "/sw/app",
         ("UPDATE catalog SET hardlinks = ? WHERE hardlinks >> 32 = 1", 1 << 32 | 3),
@@ -147,16 +139,8 @@ CATALOG_DAMAGE: dict[str, tuple[str, tuple[object, ...], set[tuple[Subject, str]
         ("UPDATE chunks SET hash = x'00' WHERE offset = 0",),
         {(Subject.CHUNKS, "/sw/app/big")},
     ),
-    "chunk rows of nobody": (
-        "",
-        ("INSERT INTO chunks VALUES (1, 2, 0, 5, zeroblob(20))",),
-        {(Subject.ROWS, "")},
-    ),
-    "dangling row": (
-        "",
-        set_row("/readme", "parent_1 = 5"),
-        {(Subject.ROWS, ""), (Subject.COUNTERS, "")},
-    ),
+    "chunk rows of nobody": ("", ("INSERT INTO chunks VALUES (1, 2, 0, 5, zeroblob(20))",), {(Subject.ROWS, "")}),
+    "dangling row": ("", set_row("/readme", "parent_1 = 5"), {(Subject.ROWS, ""), (Subject.COUNTERS, "")}),
     "abandoned marker": (
         "/sw/app",
         (
@@ -217,9 +201,5 @@ CATALOG_DAMAGE: dict[str, tuple[str, tuple[object, ...], set[tuple[Subject, str]
         ("DELETE FROM statistics WHERE counter = 'self_xattr'",),
         {(Subject.COUNTERS, "/sw/app")},
     ),
-    "statistics are a view": (
-        "",
-        ("CREATE VIEW v AS SELECT 1",),
-        {(Subject.CATALOG, "")},
-    ),
+    "statistics are a view": ("", ("CREATE VIEW v AS SELECT 1",), {(Subject.CATALOG, "")}),
 }

@@ -16,11 +16,7 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.commit.tags import add_tag
 from include.cvmfs.coordination.condemned import read_list
-from include.cvmfs.coordination.generation import (
-    STATUS_KEY,
-    CollectionPhase,
-    look,
-)
+from include.cvmfs.coordination.generation import STATUS_KEY, CollectionPhase, look
 from include.cvmfs.errors import GenerationMoved, ManifestConflict
 from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.dirent import Chunk, Dirent

@@ -16,12 +16,7 @@ from include.cvmfs.collect.record import SETTLE, CollectionRules
 from include.cvmfs.collect.sweep import is_dead, process_name
 from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.coordination.condemned import read_list
-from include.cvmfs.coordination.generation import (
-    TAKEOVER,
-    CollectionPhase,
-    look,
-    write,
-)
+from include.cvmfs.coordination.generation import TAKEOVER, CollectionPhase, look, write
 from include.cvmfs.errors import CollectionBusy, CollectionRefused, FormatError
 from include.cvmfs.format.database import Reflog
 from include.storage.errors import Forbidden

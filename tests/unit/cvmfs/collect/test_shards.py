@@ -13,10 +13,7 @@ from include.cvmfs.collect.scan import ScanCache
 from include.cvmfs.collect.shards import WorkingFolder
 from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.coordination.condemned import PREFIX
-from include.cvmfs.coordination.generation import (
-    KEY,
-    Generation,
-)
+from include.cvmfs.coordination.generation import KEY, Generation
 from include.cvmfs.format.database import Reflog
 from tests.fakes.airflowhome import ROOT
 from tests.fakes.collecting import ALL_ORPHANS, Place

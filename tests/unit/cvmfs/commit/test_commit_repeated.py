@@ -54,9 +54,7 @@ def test_a_tag_that_names_a_revision_without_the_change_is_a_conflict(store: Mem
     assert opened(store).manifest.revision == 2
 
 
-def test_a_commit_that_is_stopped_before_its_switch_leaves_manifest_and_reflog_as_they_were(
-    store: MemoryStore,
-) -> None:
+def test_a_commit_that_is_stopped_before_its_switch_leaves_manifest_and_reflog_as_they_were(store: MemoryStore) -> None:
     before = {key: store.objects[key] for key in (MANIFEST_KEY, REFLOG_KEY)}
 
     def expired() -> None:

@@ -329,8 +329,7 @@ def test_a_store_without_anything_is_at_generation_zero_in_two_requests() -> Non
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["Sat Nov 21 04:00:00 UTC 2026", "Sat  Nov 21 04:00:00  UTC 2026", "2026-11-21T04:00:00Z"],
+    "text", ["Sat Nov 21 04:00:00 UTC 2026", "Sat  Nov 21 04:00:00  UTC 2026", "2026-11-21T04:00:00Z"]
 )
 def test_the_stock_status_tells_when_the_last_collection_was(text: str) -> None:
     store = MemoryStore()

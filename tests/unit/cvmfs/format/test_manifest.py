@@ -105,8 +105,7 @@ def test_a_manifest_needs_its_four_lines(letter: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["S-1", "S1.5", "S", "S٣", "Gmaybe", "X123", f"X{'a' * 40}X", "S99999999999999999999", "", "B1\nB1"],
+    "line", ["S-1", "S1.5", "S", "S٣", "Gmaybe", "X123", f"X{'a' * 40}X", "S99999999999999999999", "", "B1\nB1"]
 )
 def test_lines_of_the_wrong_form_are_refused(line: str) -> None:
     kept = [old for old in MANIFEST.letter().splitlines(keepends=True) if not line or old[:1] != line[:1].encode()]

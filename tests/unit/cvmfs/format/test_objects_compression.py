@@ -14,8 +14,7 @@ from tests.fakes.refused import refused
 
 
 @pytest.mark.parametrize(
-    ("content", "stored"),
-    [(b"", "789c030000000001"), (b"hello\n", "789ccb48cdc9c9e70200084b021f")],
+    ("content", "stored"), [(b"", "789c030000000001"), (b"hello\n", "789ccb48cdc9c9e70200084b021f")]
 )
 def test_stored_bytes_are_those_of_the_stock_tools(content: bytes, stored: str) -> None:
     assert compress(content) == bytes.fromhex(stored)

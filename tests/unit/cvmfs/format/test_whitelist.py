@@ -34,9 +34,7 @@ SIGNED = sign(WHITELIST, MASTER)
 
 COMMENTS = st.from_regex(r"([A-Za-z0-9ü#][A-Za-z0-9 #.]{0,20})?[A-Za-z0-9]|", fullmatch=True)
 FINGERPRINTS = st.builds(
-    Fingerprint,
-    st.builds(ObjectHash, st.binary(min_size=20, max_size=20), st.sampled_from(Algorithm)),
-    COMMENTS,
+    Fingerprint, st.builds(ObjectHash, st.binary(min_size=20, max_size=20), st.sampled_from(Algorithm)), COMMENTS
 )
 TIMES = st.datetimes(timezones=st.just(UTC)).map(lambda moment: moment.replace(microsecond=0))
 WHITELISTS = st.builds(

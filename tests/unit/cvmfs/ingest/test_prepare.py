@@ -200,12 +200,7 @@ def test_the_first_error_of_the_store_stops_everything(connections: int, size: i
     options = PrepareOptions(connections=connections, memory_mb=1, chunking=CHUNKS)
     with refused(STORE_FULL) as failure:
         prepare(
-            TarSource(blocks(), "x.tar"),
-            store=MemoryStore(fail),
-            fqrn="r",
-            destination="/a",
-            now=NOW,
-            options=options,
+            TarSource(blocks(), "x.tar"), store=MemoryStore(fail), fqrn="r", destination="/a", now=NOW, options=options
         )
     assert failure.value.key.startswith("data/")
     assert read < 1000
@@ -234,10 +229,7 @@ def test_a_bad_artifact_gives_no_changeset_and_leaves_no_threads(damage: str) ->
     assert not any(key.endswith("C") for key in store.objects)
 
 
-@pytest.mark.parametrize(
-    ("limits", "member"),
-    [(SourceLimits(members=2), "c"), (SourceLimits(bytes=10), "b")],
-)
+@pytest.mark.parametrize(("limits", "member"), [(SourceLimits(members=2), "c"), (SourceLimits(bytes=10), "b")])
 def test_limits_stop_before_the_member_is_read(limits: SourceLimits, member: str) -> None:
     data = archive([file("a", b"12345"), file("b", b"123456"), file("c", b"")])
     with refused(SOURCE_LIMIT_EXCEEDED, member=member):

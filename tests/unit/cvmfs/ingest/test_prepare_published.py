@@ -75,9 +75,7 @@ OPTIONS = st.builds(
     xattrs=st.sampled_from([(), ("user.",)]),
     external=st.booleans(),
     cuts=st.builds(
-        Cuts,
-        dirtab=st.sampled_from([None, Dirtab.parse("/x/*\n! */b\n")]),
-        auto=st.sampled_from([None, Weights(5, 2)]),
+        Cuts, dirtab=st.sampled_from([None, Dirtab.parse("/x/*\n! */b\n")]), auto=st.sampled_from([None, Weights(5, 2)])
     ),
 )
 

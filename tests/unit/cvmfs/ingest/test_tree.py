@@ -38,12 +38,7 @@ def publish(
 ) -> tuple[Changeset, dict[str, Found], MemoryStore]:
     store = store or MemoryStore()
     changeset = prepare(
-        ListedSource(members),
-        store=store,
-        fqrn="r.example.org",
-        destination=destination,
-        now=NOW,
-        options=options,
+        ListedSource(members), store=store, fqrn="r.example.org", destination=destination, now=NOW, options=options
     )
     found, statistics = read_back(store, changeset.reference)
     assert changeset.statistics == statistics

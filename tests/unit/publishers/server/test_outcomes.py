@@ -11,13 +11,7 @@ from include.errors import kinds_in
 from include.gateway.errors import PathBusy
 from include.publishers.server import errors
 from include.publishers.server.errors import NodeBusy, NodeError, TransactionOpen
-from include.publishers.server.outcomes import (
-    CODES,
-    MESSAGES,
-    Kind,
-    Verb,
-    failure,
-)
+from include.publishers.server.outcomes import CODES, MESSAGES, Kind, Verb, failure
 from tests.fakes.airflowhome import ROOT
 
 FQRN = "nights.example.org"
