@@ -1,18 +1,16 @@
-"""Nested catalogs that a change brings: one that nobody could use is refused to its sender, and hinders nobody else."""
+"""Nested catalogs that a change brings: one that is of no use is refused to its sender, and hinders no other."""
 
 from __future__ import annotations
 
 import sqlite3
 import stat
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from include.cvmfs.collect.scan import ScanCache, walk
 from include.cvmfs.commit.commit import Change, Head, commit_group, read_head, store_all
-from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import MergeError, ObjectMissing
 from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog
@@ -20,19 +18,13 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
 from include.cvmfs.format.schema import Counts
+from tests.fakes.edits import LATER, change, stored
+from tests.fakes.local import DIRECTORY
 from tests.fakes.memorystore import MemoryStore
-from tests.unit.cvmfs.commit.test_commit import FQRN, MASTER, NOW, SIGNER, change
-from tests.unit.cvmfs.commit.test_edit import DIRECTORY
+from tests.fakes.minirepo import FQRN, signer
 
 FILE = Dirent("file", stat.S_IFREG | 0o644, size=5, hash=hash_bytes(b"content"))
 BIG = (1 << 63) - 1
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    store = MemoryStore()
-    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
-    return store
 
 
 def damaged(*statements: str) -> Callable[[bytes], bytes]:
@@ -68,7 +60,18 @@ def bringing(
 
 
 def commit(store: MemoryStore, *changes: Change) -> list[Head | Exception]:
-    return commit_group(store, changes, fqrn=FQRN, signer=SIGNER, now=int(NOW.timestamp()) + 60)
+    return commit_group(store, changes, fqrn=FQRN, signer=signer(), now=LATER)
+
+
+def assert_refused_alone(
+    store: MemoryStore, folder: Path, bad: Change, kind: type[Exception] = MergeError
+) -> Exception:
+    """A change is refused, and the one beside it in its group is not."""
+    refusal, outcome = commit(store, bad, Change("/good", *change(store, "/good")))
+    assert isinstance(refusal, kind), refusal
+    assert isinstance(outcome, Head)
+    assert_goes_on(store, folder)
+    return refusal
 
 
 def assert_goes_on(store: MemoryStore, folder: Path) -> None:
@@ -124,7 +127,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("what", "where"), PLACES)
-def test_a_catalog_that_nobody_could_use_is_refused_alone(
+def test_a_catalog_that_is_of_no_use_is_refused_alone(
     store: MemoryStore, tmp_path: Path, what: str, where: str
 ) -> None:
     statement = DAMAGES[what]
@@ -132,36 +135,20 @@ def test_a_catalog_that_nobody_could_use_is_refused_alone(
         statement = statement.replace("/q/", "/q/inside/")
     damage = {"top": (damaged(statement), None), "inner": (bytes, damaged(statement))}[where]
     bad = bringing(store, "/q", damage[0], inner=damage[1])
-    good = Change("/good", *change(store, "/good"))
-    outcomes = commit(store, bad, good)
-    assert isinstance(outcomes[0], MergeError), outcomes[0]
-    assert str(outcomes[0]).startswith("merge at /q"), outcomes[0]
-    assert isinstance(outcomes[1], Head)
-    assert_goes_on(store, tmp_path)
+    assert str(assert_refused_alone(store, tmp_path, bad)).startswith("merge at /q")
 
 
 @pytest.mark.parametrize("where", ["top", "inner"])
 def test_a_catalog_that_is_no_database_is_refused_alone(store: MemoryStore, tmp_path: Path, where: str) -> None:
-    def garbage(_: bytes) -> bytes:
-        return b"no database"
-
-    bad = bringing(store, "/q", bytes, inner=garbage)
-    if where == "top":
-        bad = bringing(store, "/q", garbage)
-    outcomes = commit(store, bad, Change("/good", *change(store, "/good")))
-    assert isinstance(outcomes[0], MergeError)
-    assert isinstance(outcomes[1], Head)
-    assert_goes_on(store, tmp_path)
+    damage = {"top": bytes, "inner": bytes} | {where: lambda _: b"no database"}
+    assert_refused_alone(store, tmp_path, bringing(store, "/q", damage["top"], inner=damage["inner"]))
 
 
 def test_a_catalog_that_is_not_stored_is_refused_alone(store: MemoryStore, tmp_path: Path) -> None:
     absent = ObjectHash.parse("ab" * 20, suffix=CATALOG)
     bad = bringing(store, "/q", damaged(f"UPDATE nested_catalogs SET sha1 = '{absent}'"))
-    outcomes = commit(store, bad, Change("/good", *change(store, "/good")))
-    assert isinstance(outcomes[0], ObjectMissing)
-    assert outcomes[0].key == absent.key
-    assert isinstance(outcomes[1], Head)
-    assert_goes_on(store, tmp_path)
+    refusal = assert_refused_alone(store, tmp_path, bad, ObjectMissing)
+    assert getattr(refusal, "key", "") == absent.key
 
 
 @pytest.mark.parametrize("size", [BIG, -1])
@@ -175,22 +162,19 @@ def test_a_file_of_a_size_that_none_has_is_refused_alone(
     if within:
         edit.add("/q/d", DIRECTORY.changed(name="d"))
     edit.add(f"/q{within}/f", FILE.changed(name="f", size=size))
-    new = edit.finish(1)
-    store_all(store, [(packed.hash.key, packed.data) for packed in new.catalogs])
-    outcomes = commit(store, Change("/q", head.root, new.hash), Change("/good", *change(store, "/good")))
-    assert isinstance(outcomes[0], MergeError)
-    assert isinstance(outcomes[1], Head)
-    assert_goes_on(store, tmp_path)
+    new = stored(store, edit)
+    assert_refused_alone(store, tmp_path, Change("/q", head.root, new))
 
 
-def test_counters_at_the_end_of_the_range_that_a_revision_has_hinder_nobody(store: MemoryStore, tmp_path: Path) -> None:
+def test_counters_at_the_end_of_the_range_that_a_revision_has_hinder_no_commit(
+    store: MemoryStore, tmp_path: Path
+) -> None:
     head = read_head(store, FQRN).manifest
     edit = Edit(CatalogCache(store), head.root)
     edit.root._count(Counts(regular=BIG, file_size=BIG))
     edit.add("/old", DIRECTORY.changed(name="old"))
-    new = edit.finish(1)
-    store_all(store, [(packed.hash.key, packed.data) for packed in new.catalogs])
-    [outcome] = commit(store, Change("", head.root, new.hash))
+    new = stored(store, edit)
+    [outcome] = commit(store, Change("", head.root, new))
     assert isinstance(outcome, Head)
     assert_goes_on(store, tmp_path)
 
@@ -216,6 +200,6 @@ def test_what_the_base_has_in_its_place_is_not_read_again(store: MemoryStore) ->
 
 
 def _nested(store: MemoryStore, root: ObjectHash, path: str) -> NestedRef:
-    found = CatalogCache(store).open(root).nested_at(path)
-    assert found is not None
-    return replace(found)
+    reference = CatalogCache(store).open(root).nested_at(path)
+    assert reference is not None
+    return reference

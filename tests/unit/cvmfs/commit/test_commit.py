@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import timedelta
 
 import pytest
 
@@ -11,12 +11,9 @@ from include.cvmfs.check.check import check
 from include.cvmfs.commit.commit import (
     MANIFEST_KEY,
     REFLOG_KEY,
-    Head,
     NewTag,
     SwitchStep,
-    commit_change,
     read_head,
-    store_all,
     switch,
 )
 from include.cvmfs.commit.create import create_repository
@@ -32,61 +29,23 @@ from include.cvmfs.errors import (
     TagError,
 )
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.database import Reflog, RefType
-from include.cvmfs.format.hashes import ObjectHash, hash_bytes
-from include.cvmfs.format.keys import generate_master, generate_repository_key
-from include.cvmfs.revision.repository import Repository
+from include.cvmfs.format.database import Reflog
+from include.cvmfs.format.hashes import Algorithm, hash_bytes
 from include.gateway.service.commits.queue import refusal_of
+from include.storage.errors import Unavailable
+from tests.fakes.edits import LATER, Crash, change, commit, founded
+from tests.fakes.local import DIRECTORY
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.minirepo import FQRN, NOW, master_key, opened, signer
 from tests.fakes.refused import refused
-from tests.unit.cvmfs.commit.test_edit import DIRECTORY
-
-FQRN = "test.example.org"
-NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
-LATER = int(NOW.timestamp()) + 60
-MASTER = generate_master()
-SIGNER = generate_repository_key(FQRN, NOW)
 
 
-class Crash(BaseException):
-    """The process dies here; nothing below may catch it."""
+def crashing_at(step: SwitchStep) -> Callable[[SwitchStep], None]:
+    def die(reached: SwitchStep) -> None:
+        if reached is step:
+            raise Crash
 
-
-@pytest.fixture
-def store() -> MemoryStore:
-    store = MemoryStore()
-    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
-    return store
-
-
-def change(store: MemoryStore, path: str) -> tuple[ObjectHash, ObjectHash]:
-    """A publisher's change on the current revision, its catalogs stored: (old root, new root)."""
-    head = read_head(store, FQRN)
-    edit = Edit(CatalogCache(store), head.manifest.root)
-    edit.make_nested(path, DIRECTORY)
-    new = edit.finish(1)
-    store_all(store, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))
-    return head.manifest.root, new.hash
-
-
-def commit(store: MemoryStore, old: ObjectHash, new: ObjectHash, path: str, **more) -> Head:
-    return commit_change(
-        store,
-        fqrn=FQRN,
-        signer=SIGNER,
-        lease_path=path,
-        old_root=old,
-        new_root=new,
-        now=int(NOW.timestamp()) + 60,
-        **more,
-    )
-
-
-def opened(store: MemoryStore) -> Repository:
-    """The repository with all of its signatures checked."""
-    from include.cvmfs.format.keys import format_public_key
-
-    return Repository.open(store, fqrn=FQRN, public_keys=[format_public_key(MASTER.public_key())], now=NOW)
+    return die
 
 
 def assert_reflog_matches(store: MemoryStore) -> Reflog:
@@ -104,7 +63,7 @@ def test_a_new_repository_is_readable_and_is_not_made_twice(store: MemoryStore) 
     assert [tag.name for tag in repository.history().tags()] == ["trunk"]
     assert_reflog_matches(store)
     with refused(RepositoryError, fqrn=FQRN):
-        create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
+        create_repository(store, FQRN, master=master_key(), signer=signer(), now=NOW)
 
 
 def test_a_commit_makes_one_revision_with_tags_and_keeps_the_publishers_root_collectable(store: MemoryStore) -> None:
@@ -117,21 +76,6 @@ def test_a_commit_makes_one_revision_with_tags_and_keeps_the_publishers_root_col
     assert tags == {"trunk": head.manifest.root.digest, "v1": head.manifest.root.digest, "trunk-previous": old.digest}
     assert assert_reflog_matches(store).contains(new)
     assert repository.revision.lookup("/a").mountpoint
-
-
-def test_a_repeated_commit_makes_no_second_revision(store: MemoryStore) -> None:
-    old, new = change(store, "/a")
-    first = commit(store, old, new, "/a")
-    assert commit(store, old, new, "/a") == Head(first.manifest, read_head(store, FQRN).version)
-
-
-def test_commits_on_one_base_at_disjoint_paths_are_both_kept(store: MemoryStore) -> None:
-    changes = {path: change(store, path) for path in ("/a", "/b")}
-    for path, (old, new) in changes.items():
-        commit(store, old, new, path)
-    repository = opened(store)
-    assert repository.manifest.revision == 2
-    assert {entry.name for entry in repository.revision.listing("")} == {"a", "b"}
 
 
 def test_a_writer_that_lost_the_race_merges_again_on_the_winners_revision(store: MemoryStore) -> None:
@@ -157,32 +101,17 @@ def test_switching_on_a_stale_head_is_refused(store: MemoryStore) -> None:
     commit(store, *change(store, "/a"), "/a")
     before = dict(store.objects)
     with pytest.raises(ManifestConflict):
-        switch(store, stale, edit.finish(1), signer=SIGNER, now=1)
+        switch(store, stale, edit.finish(1), signer=signer(), now=1)
     assert store.objects[MANIFEST_KEY] == before[MANIFEST_KEY]
 
 
-def test_a_lease_that_ran_out_during_the_commit_stops_it(store: MemoryStore) -> None:
-    before = store.objects[MANIFEST_KEY]
-
-    def expired() -> None:
-        raise CommitError("/a")
-
-    with pytest.raises(CommitError):
-        commit(store, *change(store, "/a"), "/a", before_switch=expired)
-    assert store.objects[MANIFEST_KEY] == before
-
-
 @pytest.mark.parametrize("step", list(SwitchStep))
-def test_a_crash_at_any_step_leaves_one_revision_or_the_other_and_the_next_commit_works(
+def test_a_crash_at_any_step_leaves_one_revision_and_the_next_commit_works(
     store: MemoryStore, step: SwitchStep
 ) -> None:
-    def die(reached: SwitchStep) -> None:
-        if reached is step:
-            raise Crash
-
     old, new = change(store, "/a")
     with pytest.raises(Crash):
-        commit(store, old, new, "/a", on_step=die)
+        commit(store, old, new, "/a", on_step=crashing_at(step))
     after = opened(store)
     assert (after.manifest.revision, after.revision.lookup("/a") is not None) == (
         (1, True) if step is SwitchStep.SWITCHED else (0, False)
@@ -208,14 +137,6 @@ def test_a_tag_that_exists_is_refused_before_anything_is_switched(store: MemoryS
     assert opened(store).manifest.revision == 1
 
 
-def test_the_time_of_publication_never_goes_back(store: MemoryStore) -> None:
-    commit(store, *change(store, "/a"), "/a")
-    published = opened(store).manifest.timestamp
-    old, new = change(store, "/b")
-    commit_change(store, fqrn=FQRN, signer=SIGNER, lease_path="/b", old_root=old, new_root=new, now=1)
-    assert opened(store).manifest.timestamp == published
-
-
 @pytest.mark.parametrize("harm", ["lost", "garbage", "empty", "of an older revision"])
 def test_a_harmed_reflog_is_rebuilt_and_commits_work_again(store: MemoryStore, harm: str) -> None:
     older = store.objects[REFLOG_KEY]
@@ -231,7 +152,7 @@ def test_a_harmed_reflog_is_rebuilt_and_commits_work_again(store: MemoryStore, h
             with pytest.raises(ReflogError):
                 commit(store, *change(store, "/c"), "/c")
     before = opened(store).manifest
-    head, added = repair_reflog(store, FQRN, signer=SIGNER, now=LATER + 60)
+    head, added = repair_reflog(store, FQRN, signer=signer(), now=LATER + 60)
     assert added > 0
     assert (head.manifest.root, head.manifest.revision) == (before.root, before.revision)
     assert roots <= {ref.hash.digest for ref in assert_reflog_matches(store).refs()}
@@ -239,7 +160,7 @@ def test_a_harmed_reflog_is_rebuilt_and_commits_work_again(store: MemoryStore, h
 
 
 def lossy(store: MemoryStore, suffix: str, keep: int) -> None:
-    """From now on the store acknowledges objects of a kind, but keeps their first bytes only."""
+    """Let the store acknowledge objects of a kind, and keep their first bytes only."""
     put = store.put
 
     def cut(key: str, data: bytes) -> None:
@@ -275,14 +196,14 @@ def test_meta_info_that_is_empty_stops_commits_until_it_is_mended(store: MemoryS
     store.objects[meta.key] = b""
     with refused(HeadDamaged, fqrn=FQRN):
         commit(store, *change(store, "/a"), "/a")
-    assert repair_metadata(store, FQRN, signer=SIGNER, now=LATER)[1]
+    assert repair_metadata(store, FQRN, signer=signer(), now=LATER)[1]
     commit(store, *change(store, "/a"), "/a")
     assert opened(store).meta() is not None
 
 
 @pytest.mark.parametrize("bytes_left", [None, 0, 10])
 @pytest.mark.parametrize("name", ["history", "root"])
-def test_a_lost_root_catalog_or_history_is_no_fault_of_the_change(
+def test_a_lost_root_or_history_is_no_fault_of_the_change(
     store: MemoryStore, name: str, bytes_left: int | None
 ) -> None:
     prepared = change(store, "/a")
@@ -301,7 +222,7 @@ def test_a_certificate_with_rotten_bytes_is_mended_by_hand(store: MemoryStore) -
     manifest = opened(store).manifest
     whole = store.objects[manifest.certificate.key]
     store.objects[manifest.certificate.key] = bytes(len(whole))
-    head, lost = repair_metadata(store, FQRN, signer=SIGNER, now=LATER)
+    head, lost = repair_metadata(store, FQRN, signer=signer(), now=LATER)
     assert (head.manifest.root, head.manifest.revision, lost) == (manifest.root, manifest.revision, False)
     assert store.objects[manifest.certificate.key] == whole
     assert opened(store).meta() is not None
@@ -325,7 +246,7 @@ def test_a_repair_beside_a_commit_loses_nothing(
 ) -> None:
     pair = change(store, "/a")
     during(store, *moment, lambda: commit(store, *pair, "/a"))
-    repair(store, FQRN, signer=SIGNER, now=LATER)
+    repair(store, FQRN, signer=signer(), now=LATER)
     assert opened(store).manifest.revision == 1
     assert_reflog_matches(store)
     assert commit(store, *change(store, "/b"), "/b").manifest.revision == 2
@@ -341,19 +262,19 @@ def test_a_commit_beside_a_repair_loses_nothing(
     def meet(reached: SwitchStep) -> None:
         if reached is step and not met:
             met.append(reached)
-            mend(store, FQRN, signer=SIGNER, now=LATER)
+            mend(store, FQRN, signer=signer(), now=LATER)
 
     head = commit(store, *change(store, "/a"), "/a", on_step=meet)
     assert (head.manifest.revision, met) == (1, [step])
     assert_reflog_matches(store)
 
 
-def test_who_adopts_the_reflog_of_a_commit_that_is_alive_leaves_it_in_order(store: MemoryStore) -> None:
+def test_adopting_the_reflog_of_a_commit_that_is_alive_leaves_it_in_order(store: MemoryStore) -> None:
     before = store.objects[MANIFEST_KEY]
     commit(store, *change(store, "/a"), "/a")
     after, store.objects[MANIFEST_KEY] = store.objects[MANIFEST_KEY], before  # between its reflog and its manifest
     during(store, "replace", MANIFEST_KEY, lambda: store.objects.update({MANIFEST_KEY: after}))
-    assert adopt_reflog(store, FQRN, signer=SIGNER, now=LATER)
+    assert adopt_reflog(store, FQRN, signer=signer(), now=LATER)
     assert opened(store).manifest.revision == 1
     assert_reflog_matches(store)
 
@@ -370,13 +291,6 @@ def test_a_check_at_any_step_of_a_commit_sees_no_damage(store: MemoryStore, step
     assert seen == [()]
 
 
-def ahead(store: MemoryStore) -> bytes:
-    """The reflog with one reference more, as a commit leaves it that dies before its switch."""
-    reflog = Reflog.load(store.objects[REFLOG_KEY])
-    reflog.add(hash_bytes(b"died"), RefType.CATALOG, LATER)
-    return reflog.to_bytes()
-
-
 def test_a_repair_gives_up_when_others_keep_being_faster(store: MemoryStore) -> None:
     def touch(verb: str, key: str) -> None:
         if (verb, key) == ("replace", REFLOG_KEY):
@@ -384,4 +298,95 @@ def test_a_repair_gives_up_when_others_keep_being_faster(store: MemoryStore) -> 
 
     store.before = touch
     with pytest.raises(ManifestConflict):
-        repair_reflog(store, FQRN, signer=SIGNER, now=LATER)
+        repair_reflog(store, FQRN, signer=signer(), now=LATER)
+
+
+# -- commits that are repeated, stopped or older than the newest revision
+
+
+def test_a_tagged_commit_that_died_after_its_switch_is_found_done_when_it_is_repeated(store: MemoryStore) -> None:
+    old, new = change(store, "/a")
+    with pytest.raises(Crash):
+        commit(store, old, new, "/a", tag=NewTag("v1"), on_step=crashing_at(SwitchStep.SWITCHED))
+    assert commit(store, old, new, "/a", tag=NewTag("v1")).manifest.revision == 1
+    commit(store, *change(store, "/b"), "/b")
+    assert commit(store, old, new, "/a", tag=NewTag("v1")).manifest.revision == 2, "others may have gone on since"
+    tag = opened(store).history().tag("v1")
+    assert tag is not None
+    assert tag.revision == 1
+
+
+def test_a_tag_that_names_a_revision_without_the_change_is_a_conflict(store: MemoryStore) -> None:
+    commit(store, *change(store, "/b"), "/b", tag=NewTag("v1"))
+    old, new = change(store, "/a")
+    commit(store, old, new, "/a")
+    with refused(TagError, name="v1"):
+        commit(store, old, new, "/a", tag=NewTag("v1"))
+    assert opened(store).manifest.revision == 2
+
+
+def test_a_commit_that_is_stopped_before_its_switch_leaves_manifest_and_reflog_as_they_were(store: MemoryStore) -> None:
+    before = {key: store.objects[key] for key in (MANIFEST_KEY, REFLOG_KEY)}
+
+    def expired() -> None:
+        raise CommitError("/a")
+
+    with pytest.raises(CommitError):
+        commit(store, *change(store, "/a"), "/a", before_switch=expired)
+    assert {key: store.objects[key] for key in before} == before
+    assert check(opened(store)).ok
+
+
+def test_a_reflog_that_another_writer_took_further_is_not_put_back(store: MemoryStore) -> None:
+    rival = change(store, "/b")
+
+    def expired() -> None:
+        commit(store, *rival, "/b")
+        raise CommitError("/a")
+
+    with pytest.raises(CommitError):
+        commit(store, *change(store, "/a"), "/a", before_switch=expired)
+    assert opened(store).manifest.revision == 1
+    assert check(opened(store)).ok
+
+
+def test_a_reflog_stays_ahead_when_the_switch_may_have_happened(store: MemoryStore) -> None:
+    def unclear(verb: str, key: str) -> None:
+        if (verb, key) == ("replace", MANIFEST_KEY):
+            raise Unavailable("no answer", key=key, cause="timeout")
+
+    old, new = change(store, "/a")
+    before = store.objects[REFLOG_KEY]
+    store.before = unclear
+    with pytest.raises(Unavailable):
+        commit(store, old, new, "/a")
+    store.before = lambda verb, key: None
+    assert store.objects[REFLOG_KEY] != before
+    commit(store, old, new, "/a")
+    assert check(opened(store)).ok
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_a_repository_of_any_hash_algorithm_takes_commits_and_passes_its_check(algorithm: Algorithm) -> None:
+    store = founded(algorithm)
+    old, new = change(store, "/a")
+    with pytest.raises(Crash):
+        commit(store, old, new, "/a", on_step=crashing_at(SwitchStep.REFLOG_WRITTEN))
+    commit(store, old, new, "/a", tag=NewTag("v1"))
+    commit(store, *change(store, "/b"), "/b")
+    repository = opened(store)
+    assert (repository.manifest.revision, repository.manifest.root.algorithm) == (2, algorithm)
+    assert check(repository).problems == ()
+
+
+def test_clocks_that_go_backwards_make_no_revision_older_than_the_one_before(store: MemoryStore) -> None:
+    times = []
+    for number, hours in enumerate((5, -48, 0, -1)):
+        old, new = change(store, f"/d{number}")
+        now = int((NOW + timedelta(hours=hours)).timestamp())
+        commit(store, old, new, "", now=now)
+        times.append(read_head(store, FQRN).manifest.timestamp)
+    assert times == [int((NOW + timedelta(hours=5)).timestamp())] * 4
+    repository = opened(store)
+    assert [tag.timestamp for tag in repository.history().tags()] == times[:2]
+    assert check(repository).ok

@@ -31,19 +31,14 @@ from include.cvmfs.revision.diff import diff
 from include.cvmfs.revision.get import get
 from include.cvmfs.revision.repository import Repository as Opened
 from include.cvmfs.sources.source import checked_member
-from tests.fakes.local import LocalRepository
+from tests.fakes.edits import EditedStore, assert_consistent, file
+from tests.fakes.local import DIRECTORY, LocalRepository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, public_key, sample
 from tests.fakes.refused import refused
-from tests.unit.cvmfs.commit.test_edit import DIRECTORY, Repository, assert_consistent, file
 
 LATIN = "caf\udce9"  # b"caf\xe9"
 LINK = Dirent("", stat.S_IFLNK | 0o777, size=4, symlink=LATIN)
-
-
-@pytest.fixture
-def repository() -> Repository:
-    return Repository()
 
 
 @pytest.fixture
@@ -75,7 +70,7 @@ def test_the_hash_of_a_path_is_that_of_its_bytes() -> None:
     assert path_hash(f"/d/{LATIN}") == struct.unpack("<qq", hashlib.md5(b"/d/caf\xe9").digest())
 
 
-def test_a_catalog_holds_the_bytes_as_text(repository: Repository) -> None:
+def test_a_catalog_holds_the_bytes_as_text(repository: EditedStore) -> None:
     edit = repository.edit()
     edit.make_nested(f"/{LATIN}", DIRECTORY)
     edit.add(f"/{LATIN}/{LATIN}.txt", file())
@@ -95,7 +90,7 @@ def test_a_catalog_holds_the_bytes_as_text(repository: Repository) -> None:
     assert ("text", b"link".hex().upper(), "text", b"caf\xe9".hex().upper()) in rows
 
 
-def test_a_name_of_a_stock_publisher_is_listed_removed_and_replaced(repository: Repository) -> None:
+def test_a_name_of_a_stock_publisher_is_listed_removed_and_replaced(repository: EditedStore) -> None:
     catalog = sqlite3.connect(":memory:", isolation_level=None)
     catalog.deserialize(repository.cache.database(repository.root))
     place = struct.unpack("<qq", hashlib.md5(b"/caf\xe9").digest())
@@ -120,7 +115,7 @@ def test_a_name_of_a_stock_publisher_is_listed_removed_and_replaced(repository: 
 
 
 @pytest.mark.parametrize("others", [1, 100], ids=["few", "copied by rows"])
-def test_changes_of_such_names_are_merged(repository: Repository, others: int) -> None:
+def test_changes_of_such_names_are_merged(repository: EditedStore, others: int) -> None:
     edit = repository.edit()
     edit.add("/d", DIRECTORY)
     base = repository.keep(edit)
@@ -157,7 +152,7 @@ def test_a_tree_with_such_names_is_moved_checked_and_removed(local: LocalReposit
     assert below(local, "") == {""}
 
 
-def test_a_catalog_that_several_threads_read_is_asked_with_what_can_be_bound(repository: Repository) -> None:
+def test_a_catalog_that_several_threads_read_is_asked_with_what_can_be_bound(repository: EditedStore) -> None:
     """An error of binding would be lost: sqlite3 may raise the one of another thread in its place."""
 
     class Strict:
@@ -218,7 +213,7 @@ def test_names_that_a_catalog_may_have() -> None:
         assert checked_member(b"d/" + bytes_of_name(name), "tree") if "\udce9" not in name else True
 
 
-def with_row(repository: Repository, base: ObjectHash, name: str, folder: bool = False) -> ObjectHash:
+def with_row(repository: EditedStore, base: ObjectHash, name: str, folder: bool = False) -> ObjectHash:
     """A revision with one more row, as a publisher could upload it."""
     edit = repository.edit(base)
     catalog = edit.root
@@ -231,7 +226,7 @@ def with_row(repository: Repository, base: ObjectHash, name: str, folder: bool =
 @pytest.mark.parametrize("many", [False, True], ids=["few", "copied by rows"])
 @pytest.mark.parametrize("folder", [False, True], ids=["file", "directory"])
 @pytest.mark.parametrize("name", WRONG, ids=lambda name: repr(name[:3]))
-def test_they_are_not_merged(repository: Repository, name: str, folder: bool, many: bool) -> None:
+def test_they_are_not_merged(repository: EditedStore, name: str, folder: bool, many: bool) -> None:
     edit = repository.edit()
     edit.add("/d", DIRECTORY)
     base = repository.keep(edit)

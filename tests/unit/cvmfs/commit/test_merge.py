@@ -13,28 +13,22 @@ from hypothesis import strategies as st
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import BaseChanged, CatalogError, DestinationError, MergeError
-from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef
-from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.catalog import MARKER, NestedRef
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.paths import is_below
 from include.cvmfs.revision.revision import Revision
-from tests.fakes.memorystore import MemoryStore
+from tests.fakes.edits import EditedStore, assert_consistent, file
+from tests.fakes.local import DIRECTORY
 from tests.fakes.refused import refused
-from tests.unit.cvmfs.commit.test_edit import DIRECTORY, Repository, assert_consistent, file
 
 
-@pytest.fixture
-def repository() -> Repository:
-    return Repository()
-
-
-def kept(repository: Repository, edit: Edit) -> dict[str, Dirent]:
+def kept(repository: EditedStore, edit: Edit) -> dict[str, Dirent]:
     """The entries of the merged revision, after all of its counters and links were recounted."""
     return assert_consistent(repository.cache, repository.keep(edit))
 
 
-def based_on(repository: Repository, base: ObjectHash, *steps: tuple[str, ...]) -> ObjectHash:
+def based_on(repository: EditedStore, base: ObjectHash, *steps: tuple[str, ...]) -> ObjectHash:
     """A revision derived from ``base``: ("file", path, content), ("dir", path), ("nested", path), ("remove", path)."""
     edit = repository.edit(base)
     for verb, path, *content in steps:
@@ -55,10 +49,82 @@ def chunked(*pieces: bytes) -> tuple[Dirent, list[Chunk]]:
     return entry, [Chunk(10 * place, 10, hash_bytes(one, suffix="P")) for place, one in enumerate(pieces)]
 
 
+def two_destinations(repository: EditedStore) -> ObjectHash:
+    edit = repository.edit()
+    edit.make_nested("/s", DIRECTORY)
+    for name in "pq":
+        edit.make_nested(f"/s/{name}", DIRECTORY)
+    return repository.keep(edit)
+
+
+def hung(repository: EditedStore, base: ObjectHash, path: str, content: bytes) -> ObjectHash:
+    edit = repository.edit(base)
+    edit.hang(*repository.nested(path, {"f": file(content)}))
+    return repository.keep(edit)
+
+
+def test_disjoint_changes_of_one_base_are_both_kept_in_either_order(repository: EditedStore) -> None:
+    base = two_destinations(repository)
+    p, q = hung(repository, base, "/s/p", b"p"), hung(repository, base, "/s/q", b"q")
+    trees = []
+    for first, second, lease in ((p, q, "/s/q"), (q, p, "/s/p")):
+        merged = merge(repository.cache, base=base, new=second, current=first, lease_path=lease)
+        trees.append(assert_consistent(repository.cache, repository.keep(merged)))
+    assert trees[0] == trees[1]
+    assert {"/s/p/f", "/s/q/f"} <= set(trees[0])
+
+
+def test_a_stale_base_is_refused_and_nothing_is_reverted(repository: EditedStore) -> None:
+    base = two_destinations(repository)
+    first, second = hung(repository, base, "/s/p", b"1"), hung(repository, base, "/s/p", b"2")
+    with refused(BaseChanged, path="/s/p"):
+        merge(repository.cache, base=base, new=second, current=first, lease_path="/s/p")
+
+
+def test_a_change_outside_of_the_lease_is_refused_by_name(repository: EditedStore) -> None:
+    base = two_destinations(repository)
+    with refused(MergeError, path="/s/q"):
+        merge(repository.cache, base=base, new=hung(repository, base, "/s/q", b"1"), current=base, lease_path="/s/p")
+
+
+def test_owner_and_attribute_changes_are_merged(repository: EditedStore) -> None:
+    edit = repository.edit()
+    edit.add("/d", DIRECTORY)
+    edit.add("/d/f", file())
+    base = repository.keep(edit)
+    edit = repository.edit(base)
+    edit.remove("/d/f")
+    edit.add("/d/f", file(uid=1000))
+    edit.touch("/d", DIRECTORY.changed(gid=7))
+    new = repository.keep(edit)
+    edit = repository.edit(base)
+    edit.add("/other", file())
+    merged = merge(repository.cache, base=base, new=new, current=repository.keep(edit), lease_path="/d")
+    seen = assert_consistent(repository.cache, repository.keep(merged))
+    assert (seen["/d/f"].uid, seen["/d"].gid, "/other" in seen) == (1000, 7, True)
+
+
+def test_hard_links_keep_a_group_of_their_own_when_merged(repository: EditedStore) -> None:
+    edit = repository.edit()
+    edit.add("/d", DIRECTORY)
+    base = repository.keep(edit)
+    roots = []
+    for name in ("m", "n"):
+        edit = repository.edit(base)
+        edit.add(f"/d/{name}", DIRECTORY)
+        for link in ("1", "2"):
+            edit.add(f"/d/{name}/{link}", file(linkcount=2, hardlink_group=1))
+        roots.append(repository.keep(edit))
+    merged = merge(repository.cache, base=base, new=roots[1], current=roots[0], lease_path="/d/n")
+    seen = assert_consistent(repository.cache, repository.keep(merged))
+    groups = {path: entry.hardlink_group for path, entry in seen.items() if entry.is_regular}
+    assert groups["/d/m/1"] == groups["/d/m/2"] != groups["/d/n/1"] == groups["/d/n/2"]
+
+
 # -- chunked files
 
 
-def test_a_chunked_file_whose_attributes_stay_is_replaced_all_the_same(repository: Repository) -> None:
+def test_a_chunked_file_whose_attributes_stay_is_replaced_all_the_same(repository: EditedStore) -> None:
     edit = repository.edit()
     edit.add("/big", *chunked(b"a", b"b"))
     base = repository.keep(edit)
@@ -72,7 +138,7 @@ def test_a_chunked_file_whose_attributes_stay_is_replaced_all_the_same(repositor
     assert Revision(repository.cache, root).chunks("/big") == tuple(chunked(b"a", b"c")[1])
 
 
-def test_other_chunks_outside_of_the_lease_are_a_change_outside_of_the_lease(repository: Repository) -> None:
+def test_other_chunks_outside_of_the_lease_are_a_change_outside_of_the_lease(repository: EditedStore) -> None:
     edit = repository.edit()
     edit.add("/big", *chunked(b"a"))
     edit.add("/d", DIRECTORY)
@@ -85,7 +151,7 @@ def test_other_chunks_outside_of_the_lease_are_a_change_outside_of_the_lease(rep
 
 
 def test_a_chunked_file_that_another_replaced_by_one_of_equal_attributes_is_not_reverted(
-    repository: Repository,
+    repository: EditedStore,
 ) -> None:
     roots = []
     edit = repository.edit()
@@ -100,7 +166,7 @@ def test_a_chunked_file_that_another_replaced_by_one_of_equal_attributes_is_not_
         merge(repository.cache, base=base, new=roots[0], current=roots[1], lease_path="/big")
 
 
-def test_a_new_nested_catalog_of_another_size_than_recorded_above_it_is_refused(repository: Repository) -> None:
+def test_a_new_nested_catalog_of_another_size_than_recorded_above_it_is_refused(repository: EditedStore) -> None:
     edit = repository.edit()
     reference, entry, counts = repository.nested("/n", {"a": file()})
     edit.hang(replace(reference, size=reference.size + 1), entry, counts)
@@ -118,7 +184,7 @@ def test_a_new_nested_catalog_of_another_size_than_recorded_above_it_is_refused(
     ids=["removed", "made a file", "made nested"],
 )
 def test_a_directory_is_not_taken_away_over_what_another_publishes_below_it(
-    repository: Repository, replacement: tuple[tuple[str, ...], ...]
+    repository: EditedStore, replacement: tuple[tuple[str, ...], ...]
 ) -> None:
     base = based_on(repository, repository.root, ("dir", "/s"), ("nested", "/s/p"), ("file", "/s/f", "f"))
     new = based_on(repository, base, ("remove", "/s"), *replacement)
@@ -131,7 +197,7 @@ def test_a_directory_is_not_taken_away_over_what_another_publishes_below_it(
         merge(repository.cache, base=base, new=new, current=added, lease_path="/s")
 
 
-def test_a_directory_that_is_as_the_base_had_it_is_taken_away(repository: Repository) -> None:
+def test_a_directory_that_is_as_the_base_had_it_is_taken_away(repository: EditedStore) -> None:
     base = based_on(
         repository, repository.root, ("dir", "/s"), ("dir", "/s/d"), ("nested", "/s/d/p"), ("file", "/s/d/f", "f")
     )
@@ -142,7 +208,7 @@ def test_a_directory_that_is_as_the_base_had_it_is_taken_away(repository: Reposi
 
 
 def test_a_nested_catalog_is_not_removed_while_another_publishes_below_it_nor_the_other_way_round(
-    repository: Repository,
+    repository: EditedStore,
 ) -> None:
     base = based_on(repository, repository.root, ("nested", "/s"), ("nested", "/s/p"))
     removed = based_on(repository, base, ("remove", "/s"))
@@ -155,14 +221,14 @@ def test_a_nested_catalog_is_not_removed_while_another_publishes_below_it_nor_th
         merge(repository.cache, base=base, new=published, current=removed, lease_path="/s/p")
 
 
-def test_a_directory_that_both_sides_made_holds_what_both_put_into_it(repository: Repository) -> None:
+def test_a_directory_that_both_sides_made_holds_what_both_put_into_it(repository: EditedStore) -> None:
     one = based_on(repository, repository.root, ("dir", "/d"), ("file", "/d/f", "f"), ("dir", "/d/e"))
     other = based_on(repository, repository.root, ("dir", "/d"), ("file", "/d/g", "g"), ("dir", "/d/e"))
     merged = merge(repository.cache, base=repository.root, new=other, current=one, lease_path="/d")
     assert set(kept(repository, merged)) == {"/d", "/d/e", "/d/f", "/d/g"}
 
 
-def test_a_directory_that_both_sides_made_with_other_contents_of_one_file_is_refused(repository: Repository) -> None:
+def test_a_directory_that_both_sides_made_with_other_contents_of_one_file_is_refused(repository: EditedStore) -> None:
     one = based_on(repository, repository.root, ("dir", "/d"), ("file", "/d/f", "1"))
     other = based_on(repository, repository.root, ("dir", "/d"), ("file", "/d/f", "2"))
     with refused(BaseChanged, path="/d/f"):
@@ -172,7 +238,7 @@ def test_a_directory_that_both_sides_made_with_other_contents_of_one_file_is_ref
 # -- transitions
 
 
-def test_plain_becomes_nested_and_plain_again_while_others_publish_elsewhere(repository: Repository) -> None:
+def test_plain_becomes_nested_and_plain_again_while_others_publish_elsewhere(repository: EditedStore) -> None:
     plain = based_on(repository, repository.root, ("dir", "/d"), ("dir", "/d/e"), ("file", "/d/e/f", "1"))
     nested = based_on(
         repository, plain, ("remove", "/d"), ("nested", "/d"), ("nested", "/d/e"), ("file", "/d/e/f", "1")
@@ -194,7 +260,7 @@ def test_plain_becomes_nested_and_plain_again_while_others_publish_elsewhere(rep
     assert "/third" in seen
 
 
-def test_the_root_directory_itself_changes_under_a_lease_on_everything(repository: Repository) -> None:
+def test_the_root_directory_itself_changes_under_a_lease_on_everything(repository: EditedStore) -> None:
     edit = repository.edit()
     edit.touch("", DIRECTORY.changed(uid=7, mode=stat.S_IFDIR | 0o750))
     new = repository.keep(edit)
@@ -207,7 +273,7 @@ def test_the_root_directory_itself_changes_under_a_lease_on_everything(repositor
 
 
 def test_a_mountpoints_row_is_made_from_the_catalog_itself_not_from_what_the_change_says(
-    repository: Repository,
+    repository: EditedStore,
 ) -> None:
     base = based_on(repository, repository.root, ("nested", "/p"))
     edit = repository.edit(base)
@@ -221,7 +287,7 @@ def test_a_mountpoints_row_is_made_from_the_catalog_itself_not_from_what_the_cha
 # -- hard links
 
 
-def linked(repository: Repository, base: ObjectHash, names: str, content: bytes = b"x") -> ObjectHash:
+def linked(repository: EditedStore, base: ObjectHash, names: str, content: bytes = b"x") -> ObjectHash:
     edit = repository.edit(base)
     for old in edit.listing("/d"):
         edit.remove(f"/d/{old.name}")
@@ -233,7 +299,7 @@ def linked(repository: Repository, base: ObjectHash, names: str, content: bytes 
 
 @pytest.mark.parametrize(("before", "after"), [("ab", "abc"), ("abc", "ab"), ("ab", "b"), ("b", "ab"), ("abc", "bcd")])
 def test_hard_links_come_and_go_and_every_name_knows_how_many_there_are(
-    repository: Repository, before: str, after: str
+    repository: EditedStore, before: str, after: str
 ) -> None:
     empty = based_on(repository, repository.root, ("dir", "/d"), ("dir", "/e"))
     base = linked(repository, empty, before)
@@ -247,7 +313,7 @@ def test_hard_links_come_and_go_and_every_name_knows_how_many_there_are(
     assert all(bool(entry.hardlink_group) == (len(after) > 1) for entry in links.values())
 
 
-def test_names_that_change_partners_are_linked_as_the_change_wants_it(repository: Repository) -> None:
+def test_names_that_change_partners_are_linked_as_the_change_wants_it(repository: EditedStore) -> None:
     base = based_on(repository, repository.root, ("dir", "/d"))
 
     def pairs(*groups: str) -> ObjectHash:
@@ -263,7 +329,7 @@ def test_names_that_change_partners_are_linked_as_the_change_wants_it(repository
     assert groups["a"] == groups["c"] != groups["b"] == groups["e"]
 
 
-def test_taking_one_of_several_links_away_leaves_the_others_with_the_right_count(repository: Repository) -> None:
+def test_taking_one_of_several_links_away_leaves_the_others_with_the_right_count(repository: EditedStore) -> None:
     base = linked(repository, based_on(repository, repository.root, ("dir", "/d")), "abc")
     for name, left, group in (("a", 2, True), ("b", 1, False)):
         base = based_on(repository, base, ("remove", f"/d/{name}"))
@@ -278,20 +344,10 @@ def test_taking_one_of_several_links_away_leaves_the_others_with_the_right_count
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
 def test_names_of_all_kinds_and_deep_paths_are_merged_with_every_hash_algorithm(algorithm: Algorithm) -> None:
-    store = MemoryStore()
-    packed = Catalog.create("", DIRECTORY).pack(algorithm)
-    store.put(packed.hash.key, packed.data)
-    cache, root = CatalogCache(store), packed.hash
-
-    def keep(edit: Edit) -> ObjectHash:
-        new = edit.finish(1)
-        for one in new.catalogs:
-            store.put(one.hash.key, one.data)
-        return new.hash
-
+    repository = EditedStore(algorithm=algorithm)
     composed, decomposed = (unicodedata.normalize(form, "/é ü") for form in ("NFC", "NFD"))
     strange = [composed, decomposed, "/with space", "/%41'\";--", "/" + "n" * 200, "/-rf", "/..x", "/日本", "/a\tb"]
-    one, other = Edit(cache, root), Edit(cache, root)
+    one, other = repository.edit(), repository.edit()
     for place, name in enumerate(strange):
         (one.make_nested if place % 2 else one.add)(name, DIRECTORY)
         one.add(f"{name}{name}", file(name.encode()))
@@ -300,9 +356,9 @@ def test_names_of_all_kinds_and_deep_paths_are_merged_with_every_hash_algorithm(
         deep += f"/{'d' * (200 if level % 10 == 0 else 2)}"
         (other.make_nested if level % 7 == 3 else other.add)(deep, DIRECTORY)
     other.add(f"{deep}/f", file())
-    merged = merge(cache, base=root, new=keep(other), current=keep(one), lease_path="")
-    new = keep(merged)
-    seen = assert_consistent(cache, new)
+    new, current = repository.keep(other), repository.keep(one)
+    new = repository.keep(merge(repository.cache, base=repository.root, new=new, current=current, lease_path=""))
+    seen = assert_consistent(repository.cache, new)
     assert new.algorithm is algorithm
     assert {f"{name}{name}" for name in strange} < set(seen)
     assert f"{deep}/f" in seen
@@ -318,7 +374,7 @@ STEPS = st.lists(
 LEASES = st.sampled_from(["", "/a", "/a/x", "/b", "/a/x/p"])
 
 
-def attempted(repository: Repository, base: ObjectHash, steps: list[tuple[str, str, str]], inside: str) -> ObjectHash:
+def attempted(repository: EditedStore, base: ObjectHash, steps: list[tuple[str, str, str]], inside: str) -> ObjectHash:
     """As many of the steps as are possible, and below ``inside`` only."""
     edit = repository.edit(base)
     for verb, path, content in steps:
@@ -336,7 +392,7 @@ def attempted(repository: Repository, base: ObjectHash, steps: list[tuple[str, s
     return repository.keep(edit)
 
 
-def told(repository: Repository, root: ObjectHash) -> dict[str, str]:
+def told(repository: EditedStore, root: ObjectHash) -> dict[str, str]:
     """What stands where, as text that does not depend on catalogs and links."""
     return {
         path: f"nested {entry.mountpoint}" if entry.is_directory else str(entry.hash)
@@ -350,7 +406,7 @@ def told(repository: Repository, root: ObjectHash) -> dict[str, str]:
 def test_a_merge_does_what_was_changed_and_keeps_what_others_changed_or_refuses(
     steps: list, mine: list, theirs: list, lease: str
 ) -> None:
-    repository = Repository()
+    repository = EditedStore()
     base = attempted(repository, repository.root, steps, "")
     new = attempted(repository, base, mine, lease)
     current = attempted(repository, base, theirs, "")

@@ -17,20 +17,21 @@ from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.objects import Compression
 from include.cvmfs.revision.revision import Revision
+from tests.fakes.edits import EditedStore, assert_consistent, file
+from tests.fakes.local import DIRECTORY
 from tests.fakes.refused import refused
-from tests.unit.cvmfs.commit.test_edit import DIRECTORY, Repository, assert_consistent, file
 
 XATTR = bytes.fromhex("01010803757365722e666f6f626172")
 MANY = 300  # more differences than are looked at row by row
 
 
 @pytest.fixture(params=[2, 5000], ids=["in small batches", "in one batch"])
-def repository(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Repository:
+def repository(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> EditedStore:
     monkeypatch.setattr(rowcopy, "_BATCH", request.param)
-    return Repository()
+    return EditedStore()
 
 
-def after(repository: Repository, root: ObjectHash, change: Callable[[Edit], object]) -> ObjectHash:
+def after(repository: EditedStore, root: ObjectHash, change: Callable[[Edit], object]) -> ObjectHash:
     edit = repository.edit(root)
     change(edit)
     return repository.keep(edit)
@@ -69,7 +70,7 @@ def ungrouped(entries: dict[str, Dirent]) -> dict[str, Dirent]:
     return {path: entry.changed(hardlink_group=0) for path, entry in entries.items()}
 
 
-def test_a_new_tree_of_everything_is_as_its_publisher_made_it(repository: Repository) -> None:
+def test_a_new_tree_of_everything_is_as_its_publisher_made_it(repository: EditedStore) -> None:
     base = after(repository, repository.root, lambda edit: edit.make_nested("/sw", DIRECTORY))
     new = after(repository, base, lambda edit: everything(edit, "/sw/new"))
 
@@ -102,12 +103,12 @@ def names(edit: Edit, content: str, numbers: range, folder: str = "/d") -> None:
             edit.add(path, file(f"{content}{number}".encode()))
 
 
-def contents(repository: Repository, root: ObjectHash) -> dict[str, ObjectHash | None]:
+def contents(repository: EditedStore, root: ObjectHash) -> dict[str, ObjectHash | None]:
     found = assert_consistent(repository.cache, root)
     return {path: entry.hash for path, entry in found.items() if not entry.is_directory}
 
 
-def test_many_files_of_a_directory_come_change_and_go_beside_the_work_of_others(repository: Repository) -> None:
+def test_many_files_of_a_directory_come_change_and_go_beside_the_work_of_others(repository: EditedStore) -> None:
     def start(edit: Edit) -> None:
         edit.add("/d", DIRECTORY)
         names(edit, "a", range(2 * MANY))
@@ -130,7 +131,7 @@ def test_many_files_of_a_directory_come_change_and_go_beside_the_work_of_others(
 
 @pytest.mark.parametrize("theirs", ["other", ""], ids=["changed", "removed"])
 @pytest.mark.parametrize("mine", ["b", ""], ids=["change", "remove"])
-def test_one_of_many_that_another_touched_stops_all(repository: Repository, mine: str, theirs: str) -> None:
+def test_one_of_many_that_another_touched_stops_all(repository: EditedStore, mine: str, theirs: str) -> None:
     def start(edit: Edit) -> None:
         edit.add("/d", DIRECTORY)
         names(edit, "a", range(MANY))
@@ -146,7 +147,7 @@ def test_one_of_many_that_another_touched_stops_all(repository: Repository, mine
         merge(repository.cache, base=base, new=new, current=current, lease_path="/d")
 
 
-def test_a_large_directory_that_both_sides_made_holds_what_both_put_into_it(repository: Repository) -> None:
+def test_a_large_directory_that_both_sides_made_holds_what_both_put_into_it(repository: EditedStore) -> None:
     def made(content: str, numbers: range) -> Callable[[Edit], None]:
         def make(edit: Edit) -> None:
             for folder in ("/d", "/d/inner"):
@@ -163,7 +164,7 @@ def test_a_large_directory_that_both_sides_made_holds_what_both_put_into_it(repo
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
-def test_every_hash_algorithm_is_kept(repository: Repository, algorithm: Algorithm) -> None:
+def test_every_hash_algorithm_is_kept(repository: EditedStore, algorithm: Algorithm) -> None:
     def change(edit: Edit) -> None:
         edit.add("/d", DIRECTORY)
         edit.add("/d/f", file().changed(hash=hash_bytes(b"x", algorithm), algorithm=algorithm))
@@ -198,7 +199,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_rows_that_no_publisher_writes_are_an_error_of_ours_or_harmless(repository: Repository, name: str) -> None:
+def test_rows_that_no_publisher_writes_are_an_error_of_ours_or_harmless(repository: EditedStore, name: str) -> None:
     def change(edit: Edit) -> None:
         edit.add("/d", DIRECTORY)
         edit.add("/d/f", file())

@@ -17,11 +17,11 @@ from include.gateway.service.commits.queue import CommitOrder
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.storage.options import Traits
 from include.storage.store import Store
+from tests.fakes.edits import change
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.minirepo import FQRN, NOW, master_key, signer
 from tests.fakes.refused import refused
-from tests.unit.cvmfs.commit.test_commit import MASTER, NOW, SIGNER, change
 
-FQRN = "test.example.org"
 NONE = Traits(put_if_absent=False, replace=False, bulk_delete=True)
 
 
@@ -136,8 +136,8 @@ def test_the_document_comes_back() -> None:
 
 
 def test_a_configuration_that_is_read_again_gives_nothing_away(store: Careless, tmp_path: Path) -> None:
-    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
-    served = RepositoryConfig(lambda: store, lambda: SIGNER, (AcceptedKey("k", "s"),))
+    create_repository(store, FQRN, master=master_key(), signer=signer(), now=NOW)
+    served = RepositoryConfig(lambda: store, signer, (AcceptedKey("k", "s"),))
     config = ServiceConfig(state=tmp_path / "state.db", repositories={FQRN: served})
     committer = StoreCommitter(config)
     committer.start()
