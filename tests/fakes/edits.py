@@ -95,10 +95,12 @@ def assert_consistent(cache: CatalogCache, root: ObjectHash) -> dict[str, Dirent
     return entries
 
 
-def founded(algorithm: Algorithm = Algorithm.SHA1) -> MemoryStore:
+def founded(algorithm: Algorithm = Algorithm.SHA1, *, mtime_ns: bool = False) -> MemoryStore:
     """A store with a new repository, of the keys of `minirepo`."""
     store = MemoryStore()
-    create_repository(store, FQRN, master=master_key(), signer=signer(), now=NOW, algorithm=algorithm)
+    create_repository(
+        store, FQRN, master=master_key(), signer=signer(), now=NOW, algorithm=algorithm, mtime_ns=mtime_ns
+    )
     return store
 
 

@@ -1,30 +1,35 @@
-"""The check looks at what the manifest names: meta info, reflog, history, tags, other paths and the signature."""
+"""The check reads what the manifest names: meta info, reflog, history, tags, other paths and the signature."""
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from include.cvmfs.check.check import check
+from include.cvmfs.check import findings as findings_module
+from include.cvmfs.check.check import CheckProgress, check
 from include.cvmfs.check.findings import Subject
 from include.cvmfs.format.database import KEY as REFLOG_KEY
 from include.cvmfs.format.hashes import CATALOG, HISTORY, ObjectHash
 from include.cvmfs.format.history import Tag
 from include.cvmfs.format.objects import decompress
 from include.cvmfs.revision.repository import Repository
+from include.storage.file import FileStore
+from tests.fakes.checks import checked, key_of, places, set_row
 from tests.fakes.memorystore import MemoryStore
-from tests.fakes.minirepo import NOW, SECONDS, MiniRepository, public_key
-from tests.unit.cvmfs.check.conftest import checked, found
+from tests.fakes.minirepo import SECONDS, MiniRepository, opened, sample
 
 NOWHERE = ObjectHash(bytes.fromhex("ab" * 20))
 
 
-def test_a_missing_meta_info_is_found(mini: MiniRepository, store: MemoryStore) -> None:
+@pytest.mark.parametrize("subject", [Subject.META_INFO, Subject.HISTORY, Subject.REFLOG])
+def test_a_missing_object_of_the_manifest_is_found(mini: MiniRepository, store: MemoryStore, subject: Subject) -> None:
     manifest = mini.publish()
-    assert manifest.meta is not None
-    del store.objects[manifest.meta.key]
-    assert found(checked(mini)) == {(Subject.META_INFO, "")}
+    keys = {Subject.META_INFO: manifest.meta, Subject.HISTORY: manifest.history}
+    del store.objects[keys[subject].key if subject in keys else REFLOG_KEY]
+    assert places(checked(mini)) == {(subject, "")}
 
 
 def test_meta_info_that_is_no_json_is_a_warning(mini: MiniRepository) -> None:
@@ -36,33 +41,27 @@ def test_meta_info_that_is_no_json_is_a_warning(mini: MiniRepository) -> None:
     assert [warning.subject for warning in report.warnings] == [Subject.META_INFO]
 
 
-def test_a_missing_reflog_that_the_manifest_names_is_found(mini: MiniRepository, store: MemoryStore) -> None:
-    mini.publish()
-    del store.objects[REFLOG_KEY]
-    assert found(checked(mini)) == {(Subject.REFLOG, "")}
-
-
 def test_a_repository_without_a_reflog_is_whole(mini: MiniRepository, store: MemoryStore) -> None:
     mini.publish(reflog=None)
     del store.objects[REFLOG_KEY]
     assert checked(mini).ok
 
 
-def test_a_reflog_whose_hash_nobody_says_is_found(mini: MiniRepository) -> None:
+def test_a_reflog_whose_hash_the_manifest_does_not_name_is_found(mini: MiniRepository) -> None:
     mini.publish(reflog=None)
-    assert found(checked(mini)) == {(Subject.REFLOG, "")}
+    assert places(checked(mini)) == {(Subject.REFLOG, "")}
 
 
 def test_a_reflog_of_other_bytes_is_found(mini: MiniRepository, store: MemoryStore) -> None:
     mini.publish()
     store.objects[REFLOG_KEY] = store.objects[REFLOG_KEY][:-100]
-    assert (Subject.REFLOG, "") in found(checked(mini))
+    assert (Subject.REFLOG, "") in places(checked(mini))
 
 
 def test_a_publication_while_a_check_runs_is_no_problem(mini: MiniRepository) -> None:
     mini.publish()
-    repository = Repository.open(mini.store, public_keys=[public_key()], now=NOW)
-    old = Repository.open(mini.store, public_keys=[public_key()], now=NOW).manifest
+    repository = opened(mini.store)
+    old = repository.manifest
     mini.file("/more", b"more")
     mini.build()
     newer = mini.publish()
@@ -88,11 +87,11 @@ def test_a_reflog_that_is_neither_named_nor_sound_is_found(mini: MiniRepository)
 
 
 @pytest.mark.parametrize("collected", [False, True])
-def test_what_a_writer_replaces_during_the_check_is_looked_at_again(
+def test_what_a_writer_replaces_during_the_check_is_read_again(
     mini: MiniRepository, store: MemoryStore, collected: bool
 ) -> None:
     mini.publish()
-    repository = Repository.open(store, public_keys=[public_key()], now=NOW)
+    repository = opened(store)
     mini.file("/more", b"more")
     mini.build()
     newer = mini.publish()
@@ -116,13 +115,6 @@ def test_a_reflog_that_lacks_what_the_manifest_names_is_found(mini: MiniReposito
     assert [f"lacks the {word}" in problem.what for problem in report.problems] == [True]
 
 
-def test_a_missing_history_is_found(mini: MiniRepository, store: MemoryStore) -> None:
-    manifest = mini.publish()
-    assert manifest.history is not None
-    del store.objects[manifest.history.key]
-    assert found(checked(mini)) == {(Subject.HISTORY, "")}
-
-
 @pytest.mark.parametrize(
     "sql",
     [
@@ -137,8 +129,6 @@ def test_a_missing_history_is_found(mini: MiniRepository, store: MemoryStore) ->
     ],
 )
 def test_damage_in_the_history_is_found(mini: MiniRepository, store: MemoryStore, sql: str) -> None:
-    import sqlite3
-
     manifest = mini.publish()
     assert manifest.history is not None
     connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -146,7 +136,7 @@ def test_damage_in_the_history_is_found(mini: MiniRepository, store: MemoryStore
     connection.execute(sql)
     draft = replace(manifest, history=mini.keep(connection.serialize(), HISTORY))
     mini.write_manifest(replace(draft, reflog=mini.write_reflog(draft)))
-    assert {subject for subject, _ in found(checked(mini))} == {Subject.HISTORY}
+    assert {subject for subject, _ in places(checked(mini))} == {Subject.HISTORY}
 
 
 def test_a_tag_whose_root_catalog_is_gone_is_a_warning(mini: MiniRepository) -> None:
@@ -170,7 +160,7 @@ def test_a_tag_is_checked_instead_of_the_head(mini: MiniRepository, store: Memor
 def test_alternative_paths_that_are_announced_must_be_there(mini: MiniRepository, store: MemoryStore) -> None:
     manifest = mini.publish(alt_paths=True)
     report = checked(mini)
-    assert found(report) == {(Subject.ALTERNATIVE_PATH, "")}
+    assert places(report) == {(Subject.ALTERNATIVE_PATH, "")}
     assert (report.problem_count, report.warning_count) == (2, 2)
     assert manifest.certificate is not None
     store.put(f".cvmfsalt-{manifest.certificate}X", b"")
@@ -186,4 +176,50 @@ def test_without_a_key_the_manifest_must_still_fit_its_certificate(mini: MiniRep
     store.objects[".cvmfspublished"] = data[:-1] + bytes([data[-1] ^ 1])
     report = check(Repository.open(store))
     assert not report.verified
-    assert found(report) == {(Subject.SIGNATURE, "")}
+    assert places(report) == {(Subject.SIGNATURE, "")}
+
+
+# -- warnings, counts and progress
+
+
+def test_a_marker_in_the_root_directory_is_a_warning(store: MemoryStore) -> None:
+    mini = MiniRepository(store)
+    mini.file("/.cvmfscatalog", b"")
+    mini.build().publish()
+    report = checked(mini)
+    assert report.ok
+    assert [(warning.subject, warning.path) for warning in report.warnings] == [(Subject.MARKER, "/.cvmfscatalog")]
+
+
+def test_owners_that_differ_at_a_mountpoint_are_a_warning(mini: MiniRepository) -> None:
+    mini.damage("", *set_row("/sw/app", "uid = 7")).publish()
+    report = checked(mini)
+    assert report.ok
+    assert [(warning.subject, warning.path) for warning in report.warnings] == [(Subject.TRANSITION, "/sw/app")]
+
+
+def test_of_very_many_problems_all_are_counted_and_the_first_kept(
+    mini: MiniRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(findings_module, "KEPT", 2)
+    mini.damage("/sw/app", "UPDATE catalog SET hardlinks = 0").publish()
+    report = checked(mini)
+    assert len(report.problems) == 2
+    assert report.problem_count > 2
+    assert report.verdict == f"{report.problem_count} problems found"
+
+
+def test_progress_is_reported_for_catalogs_and_objects(mini: MiniRepository) -> None:
+    mini.publish()
+    steps: list[CheckProgress] = []
+    checked(mini, progress=steps.append)
+    assert steps[2] == CheckProgress("catalogs", 3, 3)
+    assert {progress.step for progress in steps} == {"catalogs", "objects"}
+
+
+def test_a_repository_in_a_folder_is_checked_by_its_listing(tmp_path: Path) -> None:
+    mini = sample(FileStore(tmp_path))
+    mini.publish()
+    assert checked(mini).ok
+    (tmp_path / key_of(mini, "/readme")).unlink()
+    assert places(checked(mini)) == {(Subject.OBJECT, "/readme")}

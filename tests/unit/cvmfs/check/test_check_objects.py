@@ -9,12 +9,10 @@ import pytest
 from include.cvmfs.check.check import check
 from include.cvmfs.check.findings import Subject
 from include.cvmfs.format.objects import compress
-from include.cvmfs.revision.repository import Repository
 from include.storage.errors import Forbidden, Unavailable, Unsupported
+from tests.fakes.checks import checked, key_of, places, set_row
 from tests.fakes.memorystore import MemoryStore
-from tests.fakes.minirepo import NOW, MiniRepository, public_key
-from tests.unit.cvmfs.check.conftest import checked, found, key_of
-from tests.unit.cvmfs.check.damages import set_row
+from tests.fakes.minirepo import MiniRepository, opened
 
 
 def unlisted(store: MemoryStore) -> None:
@@ -27,31 +25,26 @@ def unlisted(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("listing", [True, False])
-def test_missing_objects_are_named_once_with_a_path_that_needs_them(mini: MiniRepository, listing: bool) -> None:
+def test_missing_objects_are_named_once_with_a_path_that_needs_them(
+    mini: MiniRepository, store: MemoryStore, listing: bool
+) -> None:
     mini.publish()
-    store = mini.store
-    assert isinstance(store, MemoryStore)
-    chunk = Repository.open(store).revision.chunks("/sw/app/big")[1].hash.key
+    chunk = opened(store).revision.chunks("/sw/app/big")[1].hash.key
     for key in (key_of(mini, "/sw/app/one"), key_of(mini, "/sw/app/lib/deep/data"), chunk):
         del store.objects[key]
     if not listing:
         unlisted(store)
     report = checked(mini)
-    assert found(report) == {
-        (Subject.OBJECT, "/sw/app/one"), (Subject.OBJECT, "/sw/app/lib/deep/data"), (Subject.OBJECT, "/sw/app/big"),
-    } or found(report) == {
-        (Subject.OBJECT, "/sw/app/two"), (Subject.OBJECT, "/sw/app/lib/deep/data"), (Subject.OBJECT, "/sw/app/big"),
-    }  # fmt: skip
+    paths = {path for subject, path in places(report) if subject is Subject.OBJECT}
+    assert paths - {"/sw/app/one", "/sw/app/two"} == {"/sw/app/lib/deep/data", "/sw/app/big"}
     assert report.problem_count == 3
     assert any(chunk in problem.what for problem in report.problems)
     assert checked(mini, quick=True).ok
     assert checked(mini, data_objects=False).ok
 
 
-def test_each_object_is_asked_for_once(mini: MiniRepository) -> None:
+def test_each_object_is_asked_for_once(mini: MiniRepository, store: MemoryStore) -> None:
     mini.publish()
-    store = mini.store
-    assert isinstance(store, MemoryStore)
     unlisted(store)
     before = store.counters.heads
     report = checked(mini)
@@ -60,15 +53,15 @@ def test_each_object_is_asked_for_once(mini: MiniRepository) -> None:
 
 
 @pytest.mark.parametrize("listing", [True, False])
-def test_an_object_that_is_stored_empty_or_cut_is_found_without_reading_it(mini: MiniRepository, listing: bool) -> None:
+def test_an_object_that_is_stored_empty_or_cut_is_found_without_reading_it(
+    mini: MiniRepository, store: MemoryStore, listing: bool
+) -> None:
     mini.publish()
-    store = mini.store
-    assert isinstance(store, MemoryStore)
     store.objects[key_of(mini, "/readme")] = b""
     store.objects[key_of(mini, "/sw/plain")] = b"stored as"
     if not listing:
         unlisted(store)
-    assert found(checked(mini)) == {(Subject.OBJECT, "/readme"), (Subject.OBJECT, "/sw/plain")}
+    assert places(checked(mini)) == {(Subject.OBJECT, "/readme"), (Subject.OBJECT, "/sw/plain")}
 
 
 @pytest.mark.parametrize(
@@ -80,20 +73,20 @@ def test_an_object_that_is_stored_empty_or_cut_is_found_without_reading_it(mini:
         lambda data: compress(b"other content"),
     ],
 )
-def test_wrong_bytes_are_found_when_contents_are_read(mini: MiniRepository, spoil: Callable[[bytes], bytes]) -> None:
+def test_wrong_bytes_are_found_when_contents_are_read(
+    mini: MiniRepository, store: MemoryStore, spoil: Callable[[bytes], bytes]
+) -> None:
     mini.publish()
-    store = mini.store
-    assert isinstance(store, MemoryStore)
     key = key_of(mini, "/readme")
     store.objects[key] = spoil(store.objects[key])
-    assert found(checked(mini, contents=True)) == {(Subject.OBJECT, "/readme")}
+    assert places(checked(mini, contents=True)) == {(Subject.OBJECT, "/readme")}
 
 
 def test_a_size_that_is_not_that_of_the_content_is_found_when_contents_are_read(mini: MiniRepository) -> None:
     size = "UPDATE statistics SET value = value + 1 WHERE counter = 'self_file_size'"
-    mini.damage("", *set_row("/readme", "size = 7")).damage("", size).publish()  # type: ignore[arg-type]
+    mini.damage("", *set_row("/readme", "size = 7")).damage("", size).publish()
     assert checked(mini).ok
-    assert found(checked(mini, contents=True)) == {(Subject.OBJECT, "/readme")}
+    assert places(checked(mini, contents=True)) == {(Subject.OBJECT, "/readme")}
 
 
 def test_an_external_file_needs_no_object(store: MemoryStore) -> None:
@@ -106,10 +99,8 @@ def test_an_external_file_needs_no_object(store: MemoryStore) -> None:
     assert report.objects == 0
 
 
-def test_an_object_that_may_not_be_read_is_a_problem(mini: MiniRepository) -> None:
+def test_an_object_that_may_not_be_read_is_a_problem(mini: MiniRepository, store: MemoryStore) -> None:
     mini.publish()
-    store = mini.store
-    assert isinstance(store, MemoryStore)
     unlisted(store)
     secret = key_of(mini, "/readme")
 
@@ -118,15 +109,13 @@ def test_an_object_that_may_not_be_read_is_a_problem(mini: MiniRepository) -> No
             raise Forbidden("no", key=key)
 
     store.before = refuse
-    assert found(checked(mini)) == {(Subject.OBJECT, "/readme")}
-    assert found(checked(mini, contents=True)) == {(Subject.OBJECT, "/readme")}
+    assert places(checked(mini)) == {(Subject.OBJECT, "/readme")}
+    assert places(checked(mini, contents=True)) == {(Subject.OBJECT, "/readme")}
 
 
-def test_a_store_that_no_longer_answers_is_an_error_and_no_verdict(mini: MiniRepository) -> None:
+def test_a_store_that_no_longer_answers_is_an_error_and_no_verdict(mini: MiniRepository, store: MemoryStore) -> None:
     mini.publish()
-    store = mini.store
-    assert isinstance(store, MemoryStore)
-    repository = Repository.open(store, public_keys=[public_key()], now=NOW)
+    repository = opened(store)
 
     def fail(verb: str, key: str) -> None:
         raise Unavailable("gone", key=key, cause="connection")

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from include.cvmfs.check.check import CheckReport, check
-from include.cvmfs.check.restore import is_whole, restore_objects
-from include.cvmfs.commit.commit import read_head, switch
-from include.cvmfs.commit.create import create_repository
+from include.cvmfs.check.check_catalog import Miscount
+from include.cvmfs.check.findings import Lost
+from include.cvmfs.check.restore import Recounter, Restored, is_whole, restore_objects
+from include.cvmfs.commit.commit import read_head
 from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.manifest_verifier import Voucher
+from include.cvmfs.commit.rewrite import Rewritten, Sender, switch_rewritten
+from include.cvmfs.coordination.generation import look
+from include.cvmfs.errors import CatalogError
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.hashes import identity
-from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
-from include.cvmfs.ingest.changeset import Changeset, objects_of
+from include.cvmfs.format.schema import NAMES
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.directory import DirectorySource
+from tests.fakes.edits import commit, founded, stored
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.minirepo import FQRN, NOW, SECONDS, MiniRepository, opened, signer
+from tests.fakes.oldcatalogs import at_revision
+from tests.fakes.refused import refused
 
-FQRN = "r.example.org"
-NOW = datetime.now(UTC)
-MASTER, SIGNER = generate_master(), generate_repository_key(FQRN, NOW)
 CUTS = ChunkLimits(4 << 10, 8 << 10, 16 << 10)
 OPTIONS = PrepareOptions(mtime=1, owner=(0, 0), chunking=CUTS)
 FILES = {
@@ -43,13 +46,18 @@ FILES = {
 class Case:
     store: MemoryStore
     tree: Path
-    changeset: Changeset
 
     def check(self, *, contents: bool = False) -> CheckReport:
         return check(self.repository(), contents=contents)
 
     def repository(self) -> Repository:
-        return Repository.open(self.store, fqrn=FQRN, public_keys=[format_public_key(MASTER.public_key())])
+        return opened(self.store)
+
+    def restore(self, lost: Sequence[Lost], *, tree: Path | None = None, destination: str = "/x") -> Restored:
+        return restore_objects(
+            self.store, lost, lambda: DirectorySource(tree or self.tree), fqrn=FQRN, destination=destination, now=NOW,
+            options=OPTIONS,
+        )  # fmt: skip
 
     def lose(self, path: str) -> str:
         """Delete the object of a file, or one chunk of it; its key."""
@@ -70,15 +78,14 @@ def filled(folder: Path, files: Mapping[str, bytes] = FILES) -> Path:
 
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
-    store = MemoryStore()
-    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
+    store = founded()
     tree = filled(tmp_path / "tree")
     changeset = prepare(DirectorySource(tree), store=store, fqrn=FQRN, destination="/a", now=NOW, options=OPTIONS)
-    head = read_head(store, FQRN)
-    edit = Edit(CatalogCache(store), head.manifest.root)
+    base = read_head(store, FQRN).manifest.root
+    edit = Edit(CatalogCache(store), base)
     edit.hang(NestedRef("/a", changeset.root, changeset.root_size), changeset.root_entry, changeset.statistics.total)
-    switch(store, head, edit.finish(1), signer=SIGNER, now=int(NOW.timestamp()))
-    return Case(store, tree, changeset)
+    commit(store, base, stored(store, edit), "/a")
+    return Case(store, tree)
 
 
 def test_lost_files_chunks_and_damaged_objects_come_back_from_their_tree(case: Case) -> None:
@@ -91,10 +98,7 @@ def test_lost_files_chunks_and_damaged_objects_come_back_from_their_tree(case: C
     assert {one.hash.key for one in report.lost} == lost | {broken.key}
     assert {one.stored for one in report.lost} == {None, 15}
     puts = case.store.counters.puts
-    done = restore_objects(
-        case.store, report.lost, lambda: DirectorySource(case.tree), fqrn=FQRN, destination="/x", now=NOW,
-        options=OPTIONS,
-    )  # fmt: skip
+    done = case.restore(report.lost)
     assert set(done.mended) == set(report.lost)
     assert done.missing == ()
     assert case.store.counters.puts == puts + 3, "nothing but what was lost is sent"
@@ -106,10 +110,7 @@ def test_what_the_tree_does_not_have_is_named(case: Case, tmp_path: Path) -> Non
     case.lose("/a/sub/other")
     report = case.check()
     part = filled(tmp_path / "part", {"renamed": FILES["small"], "unrelated": b"x"})
-    done = restore_objects(
-        case.store, report.lost, lambda: DirectorySource(part), fqrn=FQRN, destination="/x", now=NOW,
-        options=OPTIONS,
-    )  # fmt: skip
+    done = case.restore(report.lost, tree=part)
     assert [one.path for one in done.mended] == ["/a/small"]
     assert [one.path for one in done.missing] == ["/a/sub/other"]
     assert [problem.path for problem in case.check().problems] == ["/a/sub/other"]
@@ -121,21 +122,91 @@ def test_a_lost_catalog_comes_back_with_the_destination_and_options_of_its_tree(
     report = case.check()
     assert [one.hash.suffix for one in report.lost] == ["C"]
     assert not is_whole(case.store, report.lost[0])
-    elsewhere = restore_objects(
-        case.store, report.lost, lambda: DirectorySource(case.tree), fqrn=FQRN, destination="/x", now=NOW,
-        options=OPTIONS,
-    )  # fmt: skip
+    elsewhere = case.restore(report.lost)
     assert elsewhere.mended == ()
-    there = restore_objects(
-        case.store, report.lost, lambda: DirectorySource(case.tree), fqrn=FQRN, destination="/a", now=NOW,
-        options=OPTIONS,
-    )  # fmt: skip
-    assert there.missing == ()
+    restored = case.restore(report.lost, destination="/a")
+    assert restored.missing == ()
     assert case.check().problems == ()
 
 
-def test_a_changeset_names_everything_that_it_needs(case: Case) -> None:
-    needed = objects_of(case.changeset, CatalogCache(case.store))
-    below = {identity(name) for name, _ in case.repository().revision.objects_below("/a")}
-    assert len(needed) == len(below)
-    assert all(one in needed for one in below)
+# -- counters
+
+
+SET = "UPDATE statistics SET value = ? WHERE counter = ?"
+
+
+def recounted(store: MemoryStore) -> tuple[Recounter, Rewritten]:
+    sender = Sender(store)
+    recounter = Recounter(CatalogCache(store), sender.keep)
+    _, done = switch_rewritten(
+        store, FQRN, recounter, sender, seen=look(store), signer=signer(), now=SECONDS + 60, voucher=Voucher(signer())
+    )
+    return recounter, done
+
+
+def all_of(recounter: Recounter) -> list[Miscount]:
+    return [miscount for path in sorted(recounter.miscounts) for miscount in recounter.miscounts[path]]
+
+
+@pytest.mark.parametrize("half", ["self", "subtree"])
+@pytest.mark.parametrize(("catalog", "rewritten"), [("", 1), ("/sw/app", 2), ("/sw/app/lib/deep", 3)])
+def test_a_wrong_counter_is_counted_again_in_its_catalog_alone(
+    mini: MiniRepository, store: MemoryStore, half: str, catalog: str, rewritten: int
+) -> None:
+    for number, name in enumerate(NAMES):
+        mini.damage(catalog, SET, -2 - number, f"{half}_{name}")
+    mini.publish()
+    tree = dict(opened(store).revision.walk())
+    clean = {nested.path: nested.hash for nested in opened(store).revision.catalogs_below()}
+    assert not check(opened(store), quick=True).ok
+    recounter, done = recounted(store)
+    assert {miscount.path for miscount in all_of(recounter)} == {catalog}
+    assert [(m.counter, m.stored) for m in all_of(recounter)] == [(f"{half}_{n}", -2 - i) for i, n in enumerate(NAMES)]
+    assert (done.catalogs, opened(store).manifest.revision) == (rewritten, 2)
+    report = check(opened(store), contents=True)
+    assert (report.problems, report.warnings) == ((), ())
+    assert dict(opened(store).revision.walk()) == tree
+    kept = {nested.path for nested in opened(store).revision.catalogs_below() if clean[nested.path] == nested.hash}
+    assert len(kept) == len(clean) - rewritten
+    recounter, done = recounted(store)
+    assert (all_of(recounter), done.catalogs, opened(store).manifest.revision) == ([], 0, 2)
+
+
+def test_a_counter_that_a_commit_carried_on_is_right_in_every_catalog_above(
+    mini: MiniRepository, store: MemoryStore
+) -> None:
+    mini.damage("/sw/app/lib/deep", SET, 7, "self_regular")  # there are 2: what is above has counted 5 more since
+    mini.damage("/sw/app", SET, 7, "subtree_regular")
+    mini.damage("", "DELETE FROM statistics WHERE counter = 'subtree_xattr'")
+    mini.publish()
+    recounter, done = recounted(store)
+    assert [str(miscount) for miscount in all_of(recounter)] == [
+        "subtree_xattr is absent, counted 1", "subtree_regular is 7, counted 2", "self_regular is 7, counted 2"
+    ]  # fmt: skip
+    assert done.catalogs == 3
+    assert check(opened(store)).problems == ()
+
+
+def test_counters_that_an_older_catalog_does_not_have_are_not_wrong(mini: MiniRepository, store: MemoryStore) -> None:
+    for path, database in mini.databases.items():
+        mini.databases[path] = at_revision(database, 0)
+    mini.publish()
+    assert recounted(store)[1].catalogs == 0
+
+
+def test_catalogs_whose_rows_cannot_be_counted_are_left_as_they_are(mini: MiniRepository, store: MemoryStore) -> None:
+    mini.damage("/sw/app", SET, -2, "self_xattr")
+    mini.damage("/sw/app/lib/deep", "UPDATE catalog SET parent_1 = 1 WHERE name = 'data'").publish()
+    before = opened(store).manifest
+    with refused(CatalogError, path="/sw/app/lib/deep") as caught:
+        recounted(store)
+    assert "dangling: data" in caught.value.detail
+    assert opened(store).manifest == before
+
+
+def test_a_rehearsal_stores_nothing(mini: MiniRepository, store: MemoryStore) -> None:
+    mini.damage("/sw/app", SET, -2, "self_xattr").publish()
+    stored, kept = set(store.list("")), []
+    recounter = Recounter(CatalogCache(store), kept.append)
+    done = recounter.tree(NestedRef("", opened(store).manifest.root, 0))
+    assert (done.catalogs, len(kept), set(store.list(""))) == (2, 2, stored)

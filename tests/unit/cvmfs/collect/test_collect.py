@@ -15,18 +15,26 @@ from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.commit.tags import add_tag
-from include.cvmfs.coordination.condemned import read_list
+from include.cvmfs.coordination import condemned
+from include.cvmfs.coordination.condemned import PREFIX, key_of, read_index, read_list
 from include.cvmfs.coordination.generation import STATUS_KEY, CollectionPhase, look
 from include.cvmfs.errors import GenerationMoved, ManifestConflict
 from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.objects import compress
 from include.storage.errors import StoreError, Unavailable
-from tests.fakes.collecting import ALL_ORPHANS, BOLD, CAREFUL, FQRN, Place, signer
+from tests.fakes.collecting import ALL_ORPHANS, BOLD, CAREFUL, FQRN, Place, run, signer
 from tests.fakes.process import Died, ProcessStore
 from tests.fakes.publishing import Judged
 from tests.fakes.refused import refused
+
+
+def die_ahead(step: SwitchStep) -> None:
+    """Die with the reflog written and the manifest not."""
+    if step is SwitchStep.REFLOG_WRITTEN:
+        raise Died
 
 
 def test_what_only_revisions_before_the_grace_name_goes_and_all_else_stays(place: Place) -> None:
@@ -66,13 +74,8 @@ def test_a_commit_that_died_does_not_make_the_revision_before_it_older(place: Pl
     old = place.publish("/a", {"f": b"old"})
     place.pass_time(hours=1)
     publisher = place.publisher()
-
-    def die(step: SwitchStep) -> None:
-        if step is SwitchStep.REFLOG_WRITTEN:
-            raise Died
-
     with pytest.raises(Died):
-        publisher.commit(publisher.judge(publisher.prepare("/b", {"f": b"never seen"})), die)
+        publisher.commit(publisher.judge(publisher.prepare("/b", {"f": b"never seen"})), die_ahead)
     place.pass_time(days=10)
     place.publish("/a", {"f": b"new"})
     place.supersede()
@@ -92,21 +95,12 @@ def test_a_commit_that_died_does_not_make_the_revision_before_it_older(place: Pl
 def test_what_a_sweep_that_died_took_is_not_looked_for_by_the_next_collection(place: Place) -> None:
     """The root of a commit that died was the newest of all; the sweep was finished by another, which prunes nothing."""
     publisher = place.publisher()
-
-    def die(step: SwitchStep) -> None:
-        if step is SwitchStep.REFLOG_WRITTEN:
-            raise Died
-
     place.publish("/a", {"f": b"x"})
     with pytest.raises(Died):
-        publisher.commit(publisher.judge(publisher.prepare("/b", {"f": b"never seen"})), die)
+        publisher.commit(publisher.judge(publisher.prepare("/b", {"f": b"never seen"})), die_ahead)
     place.pass_time(days=4)
     with place.collection(ALL_ORPHANS) as collection:
-        collection.begin()
-        collection.mark()
-        assert collection.condemn()
-        collection.spare()
-        collection.sweep()
+        run(collection, "begin", "sweep")
     place.pass_time(hours=2)
     assert place.collect(ALL_ORPHANS).resumed
     place.publish("/a", {"f": b"y"})
@@ -130,11 +124,7 @@ def test_a_tag_protects_its_revision_until_it_is_removed(place: Place) -> None:
     assert place.problems() == []
 
 
-def test_the_reflog_forgets_what_was_collected_and_the_manifest_names_it(place: Place) -> None:
-    old = place.publish("/a", {"f": b"old"})
-    place.publish("/a", {"f": b"new"})
-    place.supersede()
-    place.pass_time(days=4)
+def test_the_reflog_forgets_what_was_collected_and_the_manifest_names_it(place: Place, old: Manifest) -> None:
     place.publish("/b", {"f": b"new"})
     place.collect()
     reflog = Reflog.load(place.store.get(REFLOG_KEY))
@@ -160,17 +150,10 @@ def test_orphans_go_when_they_are_old_a_seventh_of_the_names_a_night(place: Plac
     assert place.problems() == []
 
 
+@pytest.mark.usefixtures("old")
 def test_nothing_is_deleted_that_no_published_list_names(place: Place) -> None:
-    named = set[str]()
-    place.publish("/a", {"f": b"old"})
-    place.publish("/a", {"f": b"new"})
-    place.supersede()
-    place.pass_time(days=4)
     with place.collection(ALL_ORPHANS) as collection:
-        collection.begin()
-        collection.mark()
-        assert collection.condemn()
-        collection.spare()
+        run(collection, "begin", "spare")
         name = look(place.store).running_list
         assert name is not None
         named = {one.key for one in read_list(place.store, name)}
@@ -186,14 +169,10 @@ def test_what_a_newer_revision_needs_comes_off_the_list(place: Place) -> None:
     place.supersede()
     place.pass_time(days=4)
     with place.collection() as collection:
-        collection.begin()
-        collection.mark()
+        run(collection, "begin", "mark")
         # committed before the list is out: a publisher that found it stored and judged at "marking"
         place.publish("/b", {"f": b"again"})
-        assert collection.condemn()
-        collection.spare()
-        collection.sweep()
-        report = collection.end()
+        report = run(collection, "condemn", "end")
     assert report.spared > 0
     assert place.problems() == []
 
@@ -213,8 +192,7 @@ def test_publishers_judge_again_once_in_a_collection_when_its_list_is_out(place:
     with place.collection() as collection:
         assert collection.begin()
         publisher.commit(before)
-        collection.mark()
-        assert collection.condemn()
+        run(collection, "mark", "condemn")
         with refused(GenerationMoved):
             publisher.commit(late)
         with_the_list = judged("/c")
@@ -232,30 +210,19 @@ def test_publishers_judge_again_once_in_a_collection_when_its_list_is_out(place:
     assert place.problems() == []
 
 
-def test_a_tag_that_came_before_the_list_was_out_protects(place: Place) -> None:
-    old = place.publish("/a", {"f": b"old"})
-    place.publish("/a", {"f": b"new"})
-    place.supersede()
-    place.pass_time(days=4)
+def test_a_tag_that_came_before_the_list_was_out_protects(place: Place, old: Manifest) -> None:
     place.publish("/b", {"f": b"more"})
     before = place.contents(old.root)
     with place.collection() as collection:
-        collection.begin()
-        collection.mark()
+        run(collection, "begin", "mark")
         add_tag(place.store, FQRN, "late", str(old.root), signer=signer(), now=place.seconds)
-        assert collection.condemn()
-        collection.spare()
-        collection.sweep()
-        collection.end()
+        run(collection, "condemn", "end")
     assert place.contents(old.root) == before
 
 
+@pytest.mark.usefixtures("old")
 def test_a_commit_that_overtakes_the_pruning_of_the_reflog_leaves_a_manifest_that_names_it(place: Place) -> None:
     """The commit wrote its reflog first, the collection pruned it, and then the commit switched."""
-    place.publish("/a", {"f": b"old"})
-    place.publish("/a", {"f": b"new"})
-    place.supersede()
-    place.pass_time(days=4)
     publisher, go_on, ahead = place.publisher(), threading.Event(), threading.Event()
     judged = []
 
@@ -294,8 +261,7 @@ def test_other_errors_of_the_store_leave_a_claim_that_can_be_given_back(
 
     place.store.before = away
     with place.collection(ALL_ORPHANS) as collection:
-        collection.begin()
-        collection.mark()
+        run(collection, "begin", "mark")
         with refused(StoreError, key="away"):
             collection.condemn()
         collection.abandon()
@@ -341,7 +307,7 @@ def test_after_a_delete_without_an_answer_no_shard_counts_as_swept_until_it_sett
 
 
 def test_commits_that_are_always_faster_delay_the_barrier_and_the_pruning_only(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, old: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries = []
     fence = SwitchingSide.fence
@@ -355,10 +321,6 @@ def test_commits_that_are_always_faster_delay_the_barrier_and_the_pruning_only(
     def never(side: SwitchingSide, gone: object, now: datetime) -> int:
         raise ManifestConflict(FQRN)
 
-    old = place.publish("/a", {"f": b"old"})
-    place.publish("/a", {"f": b"new"})
-    place.supersede()
-    place.pass_time(days=4)
     monkeypatch.setattr(SwitchingSide, "fence", slower)
     with monkeypatch.context() as patch:
         patch.setattr(SwitchingSide, "forget", never)
@@ -372,19 +334,10 @@ def test_commits_that_are_always_faster_delay_the_barrier_and_the_pruning_only(
     assert not Reflog.load(place.store.get(REFLOG_KEY)).contains(old.root)
 
 
-def test_a_collection_that_began_when_another_ended_goes_on_from_its_record(place: Place) -> None:
-    old = place.publish("/a", {"f": b"old"})
-    place.publish("/a", {"f": b"new"})
-    place.supersede()
-    place.pass_time(days=4)
+def test_a_collection_that_began_when_another_ended_goes_on_from_its_record(place: Place, old: Manifest) -> None:
     with place.collection() as second:
         place.collect(CAREFUL)
-        assert second.begin()
-        second.mark()
-        assert second.condemn()
-        second.spare()
-        second.sweep()
-        second.end()
+        run(second, "begin", "end")
     assert not place.store.exists(old.root.key)
     assert place.phase() is CollectionPhase.IDLE
     assert read_record(place.store)[0].total == 2
@@ -424,3 +377,90 @@ def test_copies_of_files_that_lie_elsewhere_are_no_orphans_and_may_be_absent(pla
     place.pass_time(days=1)
     assert place.collect(ALL_ORPHANS).ok
     assert not {key, f"{key}P"} & place.objects()
+
+
+# -- careful mode: a collection deletes what another condemned a day before
+
+
+@pytest.fixture
+def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists are read from the store each time, as by other processes."""
+    monkeypatch.setattr(condemned, "_cache", condemned._Cache(0))
+
+
+def test_careful_mode_deletes_what_was_condemned_twice_a_day_apart(place: Place) -> None:
+    old = place.publish("/a", {"f": b"old"})
+    orphan = place.keep(b"orphan")
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    rules = CollectionRules(all_orphans=True)
+    first = place.collect(rules)
+    assert first.careful
+    assert first.deleted == 0
+    assert first.once > 0
+    place.pass_time(hours=3)
+    assert place.collect(rules).deleted == 0
+    assert place.store.exists(old.root.key)
+    place.pass_time(hours=21)
+    second = place.collect(rules)
+    assert second.deleted == first.once
+    assert not place.store.exists(old.root.key)
+    assert not place.store.exists(orphan.key)
+    place.pass_time(days=1)
+    assert place.collect(rules).deleted == 0
+    assert not Reflog.load(place.store.get(REFLOG_KEY)).contains(old.root)
+    assert place.problems() == []
+
+
+def test_an_orphan_that_was_condemned_once_and_sent_again_stays(place: Place) -> None:
+    orphan = place.keep(b"orphan")
+    place.pass_time(days=4)
+    place.collect(CollectionRules(all_orphans=True))
+    place.pass_time(hours=23)
+    place.keep(b"orphan")
+    place.pass_time(hours=2)
+    place.collect(CAREFUL)
+    assert place.store.exists(orphan.key)
+
+
+def test_the_first_fourteen_collections_are_careful(place: Place) -> None:
+    for _ in range(14):
+        assert place.collect(CAREFUL).careful
+        place.pass_time(days=1)
+    assert not place.collect(CAREFUL).careful
+
+
+def test_what_was_condemned_once_on_a_list_that_is_lost_waits_a_whole_day_again(
+    place: Place, old: Manifest, uncached: None
+) -> None:
+    """A backup of the store may be without the lists: no collection fails for that, and none deletes too early."""
+    once = place.collect(CAREFUL).once
+    place.store.delete([found.key for found in place.store.list(PREFIX)])
+    place.pass_time(hours=20)
+    second = place.collect(CAREFUL)
+    assert (second.deleted, second.once) == (0, once)
+    assert any("wait from the start again" in note for note in second.notes)
+    place.pass_time(hours=20)
+    assert place.collect(CAREFUL).deleted == 0
+    assert place.store.exists(old.root.key)
+    place.pass_time(hours=4)
+    assert place.collect(CAREFUL).deleted >= once
+    assert not place.store.exists(old.root.key)
+
+
+def test_a_shard_of_that_list_that_is_lost_delays_its_objects_only(place: Place, uncached: None) -> None:
+    place.publish("/a", {f"f{number}": b"old %d" % number for number in range(20)})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    once = place.collect(CAREFUL).once
+    index = read_index(place.store, str(read_record(place.store)[0].once))
+    number = next(number for number, name in enumerate(index.names) if name is not None)
+    place.store.delete([key_of(str(index.names[number]))])
+    place.pass_time(days=1)
+    second = place.collect(CAREFUL)
+    assert second.deleted == once - index.counts[number]
+    place.pass_time(days=1)
+    assert place.collect(CAREFUL).deleted >= index.counts[number]
+    assert place.problems() == []

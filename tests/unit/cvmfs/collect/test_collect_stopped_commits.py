@@ -18,13 +18,13 @@ from include.cvmfs.commit.repair import repair_reflog
 from include.cvmfs.errors import CollectionRefused, CommitError, GenerationMoved
 from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
-from tests.fakes.collecting import ALL_ORPHANS, FQRN, Place, signer
+from tests.fakes.collecting import ALL_ORPHANS, FQRN, Place, run, signer
 from tests.fakes.refused import refused
 
 AT_ONCE = CollectionRules(grace=timedelta(), careful=False)
 
 
-def crossed(place: Place, until: SwitchStep, collect: Callable[[GarbageCollection], None]) -> None:
+def crossed(place: Place, until: SwitchStep, collect: Callable[[GarbageCollection], object]) -> None:
     """A commit that ``collect`` crosses at a step, and stops."""
     publisher = place.publisher()
     judged = publisher.judge(publisher.prepare("/b", {"f": b"stopped"}))
@@ -37,22 +37,6 @@ def crossed(place: Place, until: SwitchStep, collect: Callable[[GarbageCollectio
 
     with refused(GenerationMoved):
         publisher.commit(judged, cross)
-
-
-def whole(collection: GarbageCollection) -> None:
-    collection.mark()
-    assert collection.condemn()
-    collection.spare()
-    collection.sweep()
-    collection.end()
-
-
-def condemnable(place: Place) -> None:
-    """Something that a collection deletes."""
-    place.publish("/a", {"f": b"old"})
-    place.publish("/a", {"f": b"new"})
-    place.supersede()
-    place.pass_time(days=4)
 
 
 def an_orphan(place: Place) -> None:
@@ -71,12 +55,12 @@ def assert_in_order(place: Place) -> None:
 
 
 @pytest.mark.parametrize("step", [SwitchStep.HISTORY_STORED, SwitchStep.REFLOG_WRITTEN, SwitchStep.BEFORE_SWITCH])
-@pytest.mark.parametrize("garbage", [condemnable, an_orphan])
+@pytest.mark.parametrize("garbage", [Place.garbage, an_orphan])
 def test_a_collection_beside_a_commit_that_it_stops_is_followed_by_others(
-    place: Place, step: SwitchStep, garbage: Callable[[Place], None]
+    place: Place, step: SwitchStep, garbage: Callable[[Place], object]
 ) -> None:
     garbage(place)
-    crossed(place, step, whole)
+    crossed(place, step, lambda collection: run(collection, "mark", "end"))
     assert_in_order(place)
     for _ in range(3):
         assert place.collect().ok
@@ -86,19 +70,13 @@ def test_a_collection_beside_a_commit_that_it_stops_is_followed_by_others(
 
 def test_the_reflog_that_a_fence_went_on_from_is_not_put_back(place: Place) -> None:
     an_orphan(place)
-
-    def fenced(collection: GarbageCollection) -> None:
-        collection.mark()
-        assert collection.condemn()
-        collection.spare()
-
-    crossed(place, SwitchStep.REFLOG_WRITTEN, fenced)
+    crossed(place, SwitchStep.REFLOG_WRITTEN, lambda collection: run(collection, "mark", "spare"))
     assert_in_order(place)
 
 
 def test_a_root_in_the_record_of_an_earlier_version_that_was_no_revision_is_not_missed(place: Place) -> None:
     """Recorded as kept; it had left the reflog again before the collection ended."""
-    condemnable(place)
+    place.garbage()
     before = place.store.objects[REFLOG_KEY]
     stopped = stopped_roots(place)
     place.collect()
@@ -115,7 +93,7 @@ def test_a_root_in_the_record_of_an_earlier_version_that_was_no_revision_is_not_
     assert not set(stopped) & set(read_record(place.store)[0].roots)
 
 
-def test_a_revision_that_was_lost_from_the_reflog_is_missed_beside_one_that_was_none(place: Place) -> None:
+def test_a_revision_lost_from_the_reflog_is_missed_beside_a_root_that_was_no_revision(place: Place) -> None:
     lost = place.publish("/a", {"f": b"old"}).root
     for _ in range(3):
         place.supersede()
@@ -133,17 +111,15 @@ def test_a_revision_that_was_lost_from_the_reflog_is_missed_beside_one_that_was_
     assert place.collect().ok
 
 
-@pytest.mark.parametrize("garbage", [condemnable, an_orphan])
+@pytest.mark.parametrize("garbage", [Place.garbage, an_orphan])
 def test_a_reflog_that_was_written_after_the_fence_is_put_back_and_its_roots_are_not_recorded(
-    place: Place, garbage: Callable[[Place], None]
+    place: Place, garbage: Callable[[Place], object]
 ) -> None:
     garbage(place)
     publisher = place.publisher()
     judged = publisher.judge(publisher.prepare("/b", {"f": b"stopped"}))
     with place.collection(ALL_ORPHANS) as collection:
-        collection.begin()
-        collection.mark()
-        assert collection.condemn()
+        run(collection, "begin", "condemn")
         collection._fence()
         collection._fence = lambda: None
 
@@ -153,8 +129,7 @@ def test_a_reflog_that_was_written_after_the_fence_is_put_back_and_its_roots_are
 
         with refused(GenerationMoved):
             publisher.commit(judged, cross)
-        collection.sweep()
-        collection.end()
+        run(collection, "sweep", "end")
     assert_in_order(place)
     assert judged.new not in read_record(place.store)[0].roots
     assert place.collect().ok
@@ -175,15 +150,11 @@ def test_after_an_older_manifest_was_put_back_no_root_counts_as_that_of_a_stoppe
 
 def test_what_a_stopped_commit_names_and_a_sweep_took_does_not_refuse_a_collection(place: Place) -> None:
     """Its root stays in the reflog for the grace, since another writer went on from that reflog."""
-    condemnable(place)
+    place.garbage()
     publisher = place.publisher()
     judged = publisher.judge(publisher.prepare("/b", {"f": b"stopped"}))
     with place.collection() as collection:
-        collection.begin()
-        collection.mark()
-        assert collection.condemn()
-        collection.spare()
-        collection.sweep()
+        run(collection, "begin", "sweep")
 
         def end(step: SwitchStep) -> None:
             if step is SwitchStep.REFLOG_WRITTEN:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.format.objects import compress
-from tests.fakes.collecting import ALL_ORPHANS, Place
+from tests.fakes.collecting import ALL_ORPHANS, Place, run
 
 EVERYTHING = 256 * 256
 """A sample for which an audit draws all shards, and all objects of so small a repository."""
@@ -24,13 +24,10 @@ def test_lost_and_empty_objects_are_reported(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("free", "returned"), [([100, 350], 250), ([None, None], None)])
+@pytest.mark.usefixtures("old")
 def test_what_the_store_returned_is_reported_if_it_tells(
     place: Place, monkeypatch: pytest.MonkeyPatch, free: list[int | None], returned: int | None
 ) -> None:
-    place.publish("/a", {"f": b"old"})
-    place.publish("/a", {"f": b"new"})
-    place.supersede()
-    place.pass_time(days=4)
     monkeypatch.setattr(place.store, "free_bytes", iter(free).__next__)
     report = place.collect()
     assert report.deleted > 0
@@ -39,47 +36,25 @@ def test_what_the_store_returned_is_reported_if_it_tells(
     assert ("not known" in line) is (returned is None)
 
 
-def test_an_audit_reads_preserved_objects_back(place: Place) -> None:
-    place.publish("/a", {f"f{number}": b"%d" % number for number in range(40)})
-    rotten = place.keep(b"7")
-    place.store.put(rotten.key, b"rotten")
-    with place.collection() as collection:
-        collection.begin()
-        collection.mark()
-        collection.condemn()
-        collection.audit(10_000)
-        collection.end()
-    assert collection.report.audited > 0
-    if collection.report.audited > 40:
-        assert [one.key for one in collection.report.lost] == [rotten.key]
-
-
-def test_what_an_audit_finds_lost_as_well_is_reported_once(place: Place) -> None:
-    place.publish("/a", {"f": b"lost", "g": b"empty"})
-    lost, empty = place.keep(b"lost"), place.keep(b"empty")
+def test_an_audit_reads_preserved_objects_back_and_reports_each_once(place: Place) -> None:
+    place.publish("/a", {"f": b"lost", "g": b"empty", "h": b"rotten"})
+    lost, empty, rotten = (place.keep(content) for content in (b"lost", b"empty", b"rotten"))
     place.store.delete([lost.key])
     place.store.put(empty.key, b"")
+    place.store.put(rotten.key, b"of another content")
     with place.collection(ALL_ORPHANS) as collection:
-        collection.begin()
-        collection.mark()
-        collection.condemn()
+        run(collection, "begin", "condemn")
         collection.audit(EVERYTHING)
         collection.end()
     assert collection.report.audited > 2
-    assert sorted(one.key for one in collection.report.lost) == sorted([lost.key, empty.key])
+    assert sorted(one.key for one in collection.report.lost) == sorted([lost.key, empty.key, rotten.key])
 
 
+@pytest.mark.usefixtures("old")
 def test_a_deletion_log_is_of_the_stock_form(place: Place, tmp_path: Path) -> None:
-    place.publish("/a", {"f": b"old"})
-    place.publish("/a", {"f": b"new"})
-    place.supersede()
-    place.pass_time(days=4)
     log = tmp_path / "gc.log"
     with place.collection() as collection, log.open("w") as file:
-        collection.begin()
-        collection.mark()
-        collection.condemn()
-        collection.spare()
+        run(collection, "begin", "spare")
         collection.sweep(file)
         report = collection.end()
     lines = log.read_text().splitlines()

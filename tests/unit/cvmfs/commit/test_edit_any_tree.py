@@ -54,7 +54,10 @@ def test_a_tree_comes_back_as_it_was_and_the_repository_is_sound(
         assert repository.problems() == []
         done = get(repository.opened().revision, place, Path(temporary) / "back")
         assert without_root_marker(read_folder(Path(temporary) / "back")) == without_root_marker(read_folder(folder))
-        assert done.skipped == 0
+        assert done.skipped == done.kept == 0
+        again = get(repository.opened().revision, place, Path(temporary) / "back")
+        assert again.kept == again.files == done.files
+        assert without_root_marker(read_folder(Path(temporary) / "back")) == without_root_marker(read_folder(folder))
 
 
 @settings(max_examples=30)

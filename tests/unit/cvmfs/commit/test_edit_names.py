@@ -200,6 +200,7 @@ WRONG = {
     "..": r"has the name '\.\.'",
     "a\0b": "has a NUL byte in its name",
     "x/y": "has a slash in its name",
+    "x/../../y": "has a slash in its name",
     "n" * 256: "has a name longer than 255 bytes",
     "é" * 128: "has a name longer than 255 bytes",
     "\udce9" * 256: "has a name longer than 255 bytes",
@@ -246,7 +247,8 @@ def test_they_are_named_by_check_and_refused_by_prepare_and_get(name: str, tmp_p
     repository = Opened.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
     assert any(re.search(WRONG[name], problem.what) for problem in check(repository).problems)
     with refused(CatalogError, path=f"/{name}"):
-        get(repository.revision, "/", tmp_path)
+        get(repository.revision, "/", tmp_path / "target")
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
     member = b"d/" + bytes_of_name(name) + b"/f"
     if name in ("", ".", "x/y"):
         # with a clear meaning in an archive: the names that prepare gives on are right

@@ -176,7 +176,7 @@ ONE, TWO = records_of([object_of(1, 1)]), records_of([object_of(1, 2)])
     ids=["order", "twice", "algorithm", "suffix", "no letter", "another shard", "partly another", "cut"],
 )
 def test_a_shard_that_its_collector_did_not_write_is_refused(records: bytes) -> None:
-    """Its hash is right: somebody wrote it so."""
+    """Its hash is right: it was written so."""
     store = MemoryStore()
     shard = put(store, SHARD_HEAD + records)
     count = max(1, len(records) // 22)

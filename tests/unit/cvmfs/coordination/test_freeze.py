@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from include.cvmfs.coordination.freeze import KEY, Freeze, freeze, look, require_thawed, thaw
+from include.cvmfs.coordination.freeze import (
+    KEY,
+    Flag,
+    Freeze,
+    Instant,
+    WholeNumber,
+    freeze,
+    look,
+    read_document,
+    require_thawed,
+    thaw,
+)
 from include.cvmfs.errors import FormatError, RepositoryFrozen
 from include.storage.errors import Conflict
 from tests.fakes.memorystore import MemoryStore
@@ -48,13 +60,12 @@ def test_what_is_no_freeze_stops_those_who_ask_and_thaws_nothing(data: bytes) ->
     assert store.get(KEY) == data
 
 
-def test_nobody_changes_a_frozen_repository_and_the_message_says_who_why_and_how_that_ends() -> None:
+def test_a_frozen_repository_is_not_changed_and_the_message_says_who_why_and_how_that_ends() -> None:
     store = MemoryStore()
     require_thawed(store, FQRN, NOW)
     assert freeze(store, ONE).changed
-    with pytest.raises(
-        RepositoryFrozen, match=r"operator@host.*disks are moved.*nightshift thaw r\.example\.org"
-    ) as one:
+    message = r"operator@host.*disks are moved.*nightshift thaw r\.example\.org"
+    with pytest.raises(RepositoryFrozen, match=message) as one:
         require_thawed(store, FQRN, NOW + 99 * HOUR)
     assert one.value.retryable
     assert thaw(store, NOW + HOUR).changed
@@ -89,7 +100,7 @@ def test_another_reason_replaces_the_first_and_keeps_since_when() -> None:
     assert look(store, NOW + HOUR) == Freeze("two", "and racks", "another@host", NOW, NOW + 2 * HOUR)
 
 
-def test_of_two_who_freeze_at_once_one_is_told_to_look_again() -> None:
+def test_of_two_freezes_at_once_one_is_a_conflict() -> None:
     def another_comes_first(verb: str, _: str) -> None:
         if verb in {"replace", "put"} and KEY not in store.objects:
             store.objects[KEY] = ONE.format()
@@ -109,3 +120,61 @@ def test_a_freeze_needs_a_reason_of_one_line(reason: str) -> None:
 def test_a_freeze_cannot_end_before_it_begins() -> None:
     with refused(ValueError):
         Freeze("one", "why", "operator", NOW, NOW)
+
+
+# -- hostile JSON ends as a refusal that names the field
+
+
+@dataclass(frozen=True)
+class Sample:
+    number: WholeNumber
+    text: str = ""
+    flag: Flag = False
+    time: Instant | None = None
+
+
+READER = TypeAdapter(Sample)
+
+
+def read(members: str) -> Sample:
+    return read_document(READER, '{"format": 1, ' + members + "}", what="sample", version=1, key="x")
+
+
+@pytest.mark.parametrize(
+    ("members", "complaint"),
+    [
+        ('"number": "7"', r"field number \('7'\) is text, not a whole number"),
+        ('"number": 7.0', r"field number \(7.0\) is a number with a fraction, not a whole number"),
+        ('"number": true', r"field number \(True\) is true or false, not a whole number"),
+        ('"number": NaN', r"field number \(nan\) is"),
+        ('"number": 1e999', r"field number \(inf\) is"),
+        (f'"number": {1 << 63}', rf"field number \({1 << 63}\) should be less than {1 << 63}"),
+        (f'"number": {"9" * 4000}', r"field number \(9.*9\) should be less than"),
+        (f'"number": {"9" * 5000}', "is not JSON"),
+        (f'"number": {"[" * 500}{"]" * 500}', r"field number \(\[.*\]\) is a list, not a whole number"),
+        ('"number": ' + "[" * 100_000, "is nested too deeply"),
+        ('"text": ""', "lacks the field number"),
+        ('"number": 1, "number": "2"', r"field number \('2'\)"),
+        ('"number": 1, "text": 2', r"field text \(2\) "),
+        ('"number": 1, "text": null', r"field text \(None\) "),
+        ('"number": 1, "flag": 1', r"field flag \(1\) "),
+        ('"number": 1, "time": 1', r"field time \(1\) "),
+        ('"number": 1, "time": "2026-11-21"', r"field time \('2026-11-21'\): it is a time without its zone"),
+        ('"number": 1, "time": "0001-01-01T00:00:00+23:59"', r"field time \(.*\): "),
+        ('"number": 1, "time": "\\ud800"', r"field time \(.*\): "),
+    ],
+)
+def test_the_message_names_what_is_wrong(members: str, complaint: str) -> None:
+    with pytest.raises(FormatError, match=f"sample: x cannot be read: {complaint}") as caught:
+        read(members)
+    assert len(str(caught.value)) < 300
+
+
+def test_lone_surrogates_and_unknown_members_are_read() -> None:
+    assert read('"number": 1, "text": "\\udcff", "other": NaN, "new": [{}]') == Sample(1, "\udcff")
+
+
+@pytest.mark.parametrize("given", ["2", "true", "1.0", '"1"', "null"])
+def test_another_format_is_refused_before_anything_else(given: str) -> None:
+    with refused(FormatError, what="sample", field="format"):
+        read_document(READER, f'{{"format": {given}}}', what="sample", version=1)

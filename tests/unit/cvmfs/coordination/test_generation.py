@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.commit.commit import NewTag, commit_change, fence, read_head, store_all
-from include.cvmfs.commit.create import create_repository
-from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.commit import NewTag, fence, read_head
 from include.cvmfs.coordination.generation import (
     KEY,
     MOVES,
@@ -30,17 +28,18 @@ from include.cvmfs.coordination.generation import (
     write,
 )
 from include.cvmfs.errors import FormatError, GenerationMoved
-from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.hashes import Algorithm, DigestSet, ObjectHash, hash_of_key, identity
-from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.storage.errors import Conflict
+from tests.fakes.edits import LATER, change, commit, founded
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.minirepo import FQRN, signer
 from tests.fakes.refused import refused
 
-FQRN = "r.example.org"
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
 LIST, OTHER_LIST = "a" * 64, "b" * 64
+BEGIN, CONDEMN, SWEEP, RENEW, END, ABANDON = (
+    CollectionStep[name] for name in ("BEGIN", "CONDEMN", "SWEEP", "RENEW", "END", "ABANDON")
+)
+LISTED = {CONDEMN, SWEEP}
 TIMES = st.integers(0, 1 << 32).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
 NUMBERS = st.integers(0, 1 << 40)
 LISTS = st.text("0123456789abcdef", min_size=64, max_size=64)
@@ -54,9 +53,6 @@ DOCUMENTS = (
         Generation, NUMBERS, st.just(CollectionPhase.SWEEPING), TIMES, LISTS, PASTS, swept=st.integers(0, SHARDS)
     )
 )
-HASHES = st.builds(
-    ObjectHash, st.binary(min_size=20, max_size=20), st.sampled_from(Algorithm), st.sampled_from(["", "P", "C"])
-)
 
 
 def whole(name: str) -> Missed:
@@ -67,13 +63,16 @@ def idle(number: int, *past: Past) -> Generation:
     return Generation(number, CollectionPhase.IDLE, NOW, past=past)
 
 
+def moved(document: Generation, *steps: CollectionStep, now: datetime = NOW, name: str = LIST) -> Generation:
+    """The document after these steps, with a list where a step publishes one."""
+    for step in steps:
+        document = document.after(step, now, condemned=name if step in LISTED else None)
+    return document
+
+
 def collection(document: Generation, now: datetime = NOW, name: str = LIST) -> Generation:
     """The document after a whole collection."""
-    for step in (CollectionStep.BEGIN, CollectionStep.CONDEMN, CollectionStep.SWEEP, CollectionStep.END):
-        document = document.after(
-            step, now, condemned=name if step in {CollectionStep.CONDEMN, CollectionStep.SWEEP} else None
-        )
-    return document
+    return moved(document, BEGIN, CONDEMN, SWEEP, END, now=now, name=name)
 
 
 # -- the document
@@ -120,7 +119,7 @@ def test_a_document_that_makes_no_sense_is_refused(old: bytes, new: bytes) -> No
 def test_the_table_of_moves_is_kept_and_nothing_else_is_allowed() -> None:
     for phase, step in itertools.product(CollectionPhase, CollectionStep):
         document = Generation(4, phase, NOW, LIST if phase.has_list else None)
-        name = OTHER_LIST if step in {CollectionStep.CONDEMN, CollectionStep.SWEEP} else None
+        name = OTHER_LIST if step in LISTED else None
         if (phase, step) in MOVES:
             after = document.after(step, NOW, condemned=name)
             assert after.phase is MOVES[phase, step]
@@ -132,41 +131,27 @@ def test_the_table_of_moves_is_kept_and_nothing_else_is_allowed() -> None:
 
 
 def test_nothing_leads_out_of_a_sweep_but_its_end() -> None:
-    leaving = {
-        step for (phase, step), after in MOVES.items() if phase is CollectionPhase.SWEEPING and after is not phase
-    }
-    assert leaving == {CollectionStep.END}
-    entering = {phase for (phase, _), after in MOVES.items() if after is CollectionPhase.SWEEPING} - {
-        CollectionPhase.SWEEPING
-    }
+    sweeping = CollectionPhase.SWEEPING
+    assert {step for (phase, step), after in MOVES.items() if phase is sweeping is not after} == {END}
+    entering = {phase for (phase, _), after in MOVES.items() if after is sweeping is not phase}
     assert entering == {CollectionPhase.CONDEMNED}
 
 
 def test_a_list_comes_with_the_steps_that_publish_one_and_with_no_other() -> None:
     marking = Generation(1, CollectionPhase.MARKING, NOW)
     with refused(ValueError):
-        marking.after(CollectionStep.CONDEMN, NOW)
+        marking.after(CONDEMN, NOW)
     with refused(ValueError):
-        marking.after(CollectionStep.RENEW, NOW, condemned=LIST)
+        marking.after(RENEW, NOW, condemned=LIST)
 
 
 def test_every_change_of_what_may_be_deleted_changes_the_token_and_renewing_does_not() -> None:
     document, tokens = idle(0), []
-    for step in (
-        CollectionStep.BEGIN,
-        CollectionStep.CONDEMN,
-        CollectionStep.SWEEP,
-        CollectionStep.END,
-        CollectionStep.BEGIN,
-        CollectionStep.BEGIN_ANEW,
-        CollectionStep.ABANDON,
-    ):
-        document = document.after(
-            step, NOW, condemned=LIST if step in {CollectionStep.CONDEMN, CollectionStep.SWEEP} else None
-        )
+    for step in (BEGIN, CONDEMN, SWEEP, END, BEGIN, CollectionStep.BEGIN_ANEW, ABANDON):
+        document = moved(document, step)
         tokens.append(document.token)
         if document.phase is not CollectionPhase.IDLE:
-            assert document.after(CollectionStep.RENEW, NOW).token == document.token
+            assert document.after(RENEW, NOW).token == document.token
     assert len(set(tokens)) == len(tokens)
 
 
@@ -176,12 +161,11 @@ def test_a_judgement_holds_until_a_list_is_published(steps: list[CollectionStep]
     for step in steps:
         if (document.phase, step) not in MOVES:
             continue
-        listed = step in {CollectionStep.CONDEMN, CollectionStep.SWEEP}
         unlisted = document.phase is CollectionPhase.MARKING
-        before, document = document, document.after(step, NOW, condemned=LIST if listed else None)
-        assert step is CollectionStep.RENEW or not before.upholds(document.token), "judged later than it was written"
+        before, document = document, moved(document, step)
+        assert step is RENEW or not before.upholds(document.token), "judged later than it was written"
         # a number that ends without a list is not told from one with a list: judged again for nothing
-        if step is CollectionStep.CONDEMN or (unlisted and step is not CollectionStep.RENEW):
+        if step is CONDEMN or (unlisted and step is not RENEW):
             lost, held = lost | held, set()
         held.add(document.token)
         assert all(document.upholds(token) for token in held)
@@ -190,23 +174,22 @@ def test_a_judgement_holds_until_a_list_is_published(steps: list[CollectionStep]
 
 def sweeping(swept: int = 0) -> Generation:
     """Collection 1 with its list out, and so many shards of it swept."""
-    document = idle(0).after(CollectionStep.BEGIN, NOW).after(CollectionStep.CONDEMN, NOW, condemned=LIST)
-    return document.after(CollectionStep.SWEEP, NOW, condemned=LIST).after(CollectionStep.RENEW, NOW, swept=swept)
+    return moved(idle(0), BEGIN, CONDEMN, SWEEP).after(RENEW, NOW, swept=swept)
 
 
 def test_what_is_swept_is_counted_in_one_sweep_and_never_goes_down() -> None:
     document = sweeping(17)
-    assert document.after(CollectionStep.RENEW, NOW).swept == 17
-    assert document.after(CollectionStep.RENEW, NOW, swept=256).swept == 256
-    assert document.after(CollectionStep.END, NOW).swept == 0
+    assert document.after(RENEW, NOW).swept == 17
+    assert document.after(RENEW, NOW, swept=256).swept == 256
+    assert document.after(END, NOW).swept == 0
     assert document.token == sweeping().token, "what was judged free of condemned objects stays so"
     for swept in (16, 257):
         with refused(ValueError):
-            document.after(CollectionStep.RENEW, NOW, swept=swept)
+            document.after(RENEW, NOW, swept=swept)
     with refused(ValueError):
-        document.after(CollectionStep.END, NOW, swept=256)
+        document.after(END, NOW, swept=256)
     with refused(ValueError):
-        idle(0).after(CollectionStep.BEGIN, NOW).after(CollectionStep.RENEW, NOW, swept=1)
+        moved(idle(0), BEGIN).after(RENEW, NOW, swept=1)
 
 
 @pytest.mark.parametrize("swept", [b"257", b"-1", b"true", b'"1"'])
@@ -220,21 +203,16 @@ def test_a_document_in_which_nothing_is_swept_is_as_it_was_before_there_were_sha
 
 
 def test_a_collection_that_was_given_up_has_deleted_nothing() -> None:
-    document = (
-        idle(0)
-        .after(CollectionStep.BEGIN, NOW)
-        .after(CollectionStep.CONDEMN, NOW, condemned=LIST)
-        .after(CollectionStep.ABANDON, NOW)
-    )
+    document = moved(idle(0), BEGIN, CONDEMN, ABANDON)
     assert document.past == (Past(1, None, NOW),)
     assert Look(document).lists_since(Moment(0)) == ()
 
 
 def test_two_collectors_do_not_begin_at_once() -> None:
     store = MemoryStore()
-    write(store, idle(0).after(CollectionStep.BEGIN, NOW), expected=None)
+    write(store, moved(idle(0), BEGIN), expected=None)
     with pytest.raises(Conflict):
-        write(store, idle(0).after(CollectionStep.BEGIN, NOW), expected=None)
+        write(store, moved(idle(0), BEGIN), expected=None)
 
 
 # -- what a changeset has missed
@@ -243,7 +221,7 @@ def test_two_collectors_do_not_begin_at_once() -> None:
 def test_a_changeset_takes_down_the_collection_that_ended_last() -> None:
     document = collection(idle(0))
     assert Look(document).completed == 1
-    assert Look(document.after(CollectionStep.BEGIN, NOW)).completed == 1
+    assert Look(moved(document, BEGIN)).completed == 1
     assert Look().completed == 0
 
 
@@ -259,10 +237,10 @@ def test_what_was_sent_after_its_shard_was_swept_is_not_compared() -> None:
     assert moment == Moment(0, 17)
     assert Look(sweeping(30)).running_since(moment) == Missed(LIST, range(17, 256))
     assert Look(sweeping(256)).running_since(Moment(0, 256)) is None
-    ended = sweeping(256).after(CollectionStep.END, NOW)
+    ended = sweeping(256).after(END, NOW)
     assert Look(ended).lists_since(moment) == (Missed(LIST, range(17, 256)),)
     assert Look(ended).running_since(moment) is None
-    next_one = ended.after(CollectionStep.BEGIN, NOW).after(CollectionStep.CONDEMN, NOW, condemned=OTHER_LIST)
+    next_one = moved(ended, BEGIN, CONDEMN, name=OTHER_LIST)
     assert Look(next_one).running_since(moment) == whole(OTHER_LIST), "other shards were swept of another list"
     assert Look(collection(ended, name=OTHER_LIST)).lists_since(moment) == (
         Missed(LIST, range(17, 256)),
@@ -294,14 +272,9 @@ def test_what_is_forgotten_or_was_never_known_cannot_be_told() -> None:
     assert Look(last_collection=5).lists_since(Moment(4)) is None
 
 
-def test_a_number_that_nobody_can_have_counted_to_is_not_counted_to() -> None:
+def test_a_number_beyond_all_collections_is_not_counted_to() -> None:
     assert Look(Generation((1 << 53) - 1, CollectionPhase.IDLE, NOW)).lists_since(Moment(0)) is None
-    assert (
-        Look(Generation(5, CollectionPhase.IDLE, NOW, past=(Past(5, None, NOW), Past(9, LIST, NOW)))).lists_since(
-            Moment(4)
-        )
-        == ()
-    )
+    assert Look(idle(5, Past(5, None, NOW), Past(9, LIST, NOW))).lists_since(Moment(4)) == ()
 
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
@@ -365,15 +338,15 @@ def test_the_barrier_lets_pass_what_was_judged_since_the_last_list_was_published
     store = MemoryStore()
     require_unmoved(store, "", fqrn=FQRN)
     require_unmoved(store, "gc:17", fqrn=FQRN)
-    marking = idle(0).after(CollectionStep.BEGIN, NOW)
+    marking = moved(idle(0), BEGIN)
     version = write(store, marking, expected=None)
     for token in ("1:marking", "0:idle"):
         require_unmoved(store, token, fqrn=FQRN)
-    require_unmoved(store, "", fqrn=FQRN)  # somebody who knows of no generations
+    require_unmoved(store, "", fqrn=FQRN)  # a publisher that knows of no generations
     for token in ("gc:0", "0:marking", "1:idle", "2:marking"):
         with pytest.raises(GenerationMoved):
             require_unmoved(store, token, fqrn=FQRN)
-    write(store, marking.after(CollectionStep.CONDEMN, NOW, condemned=LIST), expected=version)
+    write(store, moved(marking, CONDEMN), expected=version)
     for token in ("", "1:marking", "0:idle"):
         with pytest.raises(GenerationMoved):
             require_unmoved(store, token, fqrn=FQRN)
@@ -387,56 +360,17 @@ def test_the_barrier_lets_pass_what_was_judged_since_the_last_list_was_published
 
 def test_a_commit_that_had_passed_the_barrier_before_the_list_was_out_does_not_switch_after_it() -> None:
     """It looked, and was stopped for any time between that and its switch: the fence makes it begin again."""
-    store, signer = MemoryStore(), generate_repository_key(FQRN, NOW)
-    head = create_repository(store, FQRN, master=generate_master(), signer=signer, now=NOW)
-    version = write(store, marking := idle(0).after(CollectionStep.BEGIN, NOW), expected=None)
-    out = iter([marking.after(CollectionStep.CONDEMN, NOW, condemned=LIST)])
+    store = founded()
+    version = write(store, marking := moved(idle(0), BEGIN), expected=None)
+    out = iter([moved(marking, CONDEMN)])
+    before = read_head(store, FQRN).manifest.root
 
     def barrier() -> None:
         require_unmoved(store, "1:marking", fqrn=FQRN)
         for document in out:  # from here on the collector is faster
             write(store, document, expected=version)
-            fence(store, FQRN, signer=signer, now=int(NOW.timestamp()))
+            fence(store, FQRN, signer=signer(), now=LATER)
 
-    edit = Edit(CatalogCache(store), head.manifest.root)
-    edit.make_nested("/a", Dirent("", 0o40755, size=4096, linkcount=2))
-    new = edit.finish(int(NOW.timestamp()))
-    store_all(store, [(one.hash.key, one.data) for one in new.catalogs] + list(new.objects))
     with refused(GenerationMoved, fqrn=FQRN):
-        commit_change(
-            store,
-            fqrn=FQRN,
-            signer=signer,
-            lease_path="/a",
-            old_root=head.manifest.root,
-            new_root=new.hash,
-            now=int(NOW.timestamp()),
-            tag=NewTag("t"),
-            before_switch=barrier,
-        )
-    assert read_head(store, FQRN).manifest.root == head.manifest.root
-
-
-# -- names of objects
-
-
-@given(HASHES)
-def test_a_key_names_its_object(one: ObjectHash) -> None:
-    assert hash_of_key(one.key) == one
-
-
-@pytest.mark.parametrize("key", ["", "data/ab", "data/ab/c", ".cvmfspublished", f"data/ab/{'c' * 38}CC", "data/AB/x"])
-def test_other_keys_are_refused(key: str) -> None:
-    with pytest.raises(FormatError):
-        hash_of_key(key)
-
-
-@given(st.sets(HASHES, max_size=30), st.data())
-def test_a_set_of_identities_forgets_what_it_is_told_to(hashes: set[ObjectHash], data: st.DataObject) -> None:
-    all_of_them = {identity(one) for one in hashes}
-    found = DigestSet(all_of_them)
-    gone = data.draw(st.sets(st.sampled_from(sorted(all_of_them)))) if all_of_them else set()
-    for one in [*gone, *gone, b"\7" * 20]:
-        found.discard(one)
-    assert len(found) == len(all_of_them - gone - {b"\7" * 20})
-    assert all((one in found) is (one not in gone) for one in all_of_them - {b"\7" * 20})
+        commit(store, *change(store, "/a"), "/a", tag=NewTag("t"), before_switch=barrier)
+    assert read_head(store, FQRN).manifest.root == before

@@ -194,37 +194,6 @@ def test_a_write_ahead_log_is_refused() -> None:
         Reflog.load(bytes(data))
 
 
-def use(data: bytes) -> None:
-    """All that a hostile file could make trouble with."""
-    try:
-        reflog = Reflog.load(data)
-        reflog.refs()
-        reflog.contains(some_ref(1).hash)
-        reflog.add_all([some_ref(900), some_ref(901)])
-        reflog.remove(some_ref(2).hash)
-        reflog.to_bytes()
-    except FormatError:
-        pass
-
-
-DATA = filled(200).to_bytes()
-
-
-@settings(max_examples=60)
-@given(cut=st.integers(0, len(DATA)))
-def test_a_truncated_reflog_ends_in_our_own_error_or_is_usable(cut: int) -> None:
-    use(DATA[:cut])
-
-
-@settings(max_examples=200)
-@given(bits=st.lists(st.integers(0, len(DATA) * 8 - 1), min_size=1, max_size=20), header=st.integers(0, 799))
-def test_flipped_bits_end_in_our_own_error_or_in_readable_rows(bits: list[int], header: int) -> None:
-    damaged = bytearray(DATA)
-    for bit in [*bits, header]:
-        damaged[bit // 8] ^= 1 << bit % 8
-    use(bytes(damaged))
-
-
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_are_refused(noise: bytes) -> None:
     for data in (noise, b"SQLite format 3\0" + noise):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
-from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes, hash_of_key, path_hash
+from include.cvmfs.format.hashes import Algorithm, DigestSet, ObjectHash, hash_bytes, hash_of_key, identity, path_hash
 from include.cvmfs.format.objects import compress
 from tests.fakes.refused import refused
 
@@ -98,3 +98,20 @@ def test_algorithms_have_the_names_of_the_configuration() -> None:
     assert [Algorithm.named(word) for word in ("sha1", "rmd160", "shake128")] == list(Algorithm)
     with refused(FormatError, what="hash algorithm"):
         Algorithm.named("md5")
+
+
+@pytest.mark.parametrize("key", ["", "data/ab", "data/ab/c", ".cvmfspublished", f"data/ab/{'c' * 38}CC", "data/AB/x"])
+def test_other_keys_are_refused(key: str) -> None:
+    with pytest.raises(FormatError):
+        hash_of_key(key)
+
+
+@given(st.sets(hashes, max_size=30), st.data())
+def test_a_set_of_identities_discards(names: set[ObjectHash], data: st.DataObject) -> None:
+    all_of_them = {identity(one) for one in names}
+    digests = DigestSet(all_of_them)
+    gone = data.draw(st.sets(st.sampled_from(sorted(all_of_them)))) if all_of_them else set()
+    for one in [*gone, *gone, b"\7" * 20]:
+        digests.discard(one)
+    assert len(digests) == len(all_of_them - gone - {b"\7" * 20})
+    assert all((one in digests) is (one not in gone) for one in all_of_them - {b"\7" * 20})

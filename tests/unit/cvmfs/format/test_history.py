@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.errors import CvmfsError, FormatError, RepositoryError, TagError
+from include.cvmfs.errors import FormatError, RepositoryError, TagError
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.history import Branch, History, Tag, check_tag_name
 from include.cvmfs.format.objects import decompress
@@ -286,35 +286,3 @@ def test_branches_that_make_no_sense_are_refused(change: str) -> None:
     history = History.load(changed(f"UPDATE branches SET {change}"))
     with refused(FormatError, what="history"):
         history.problems()
-
-
-def use(data: bytes) -> None:
-    """All that a hostile file could make trouble with."""
-    try:
-        history = History.load(data)
-        history.tags()
-        history.problems()
-        history.rotate_trunk(some_tag(500), hash_bytes(b"x"))
-        history.add(some_tag(501))
-        history.remove("tag-2")
-        history.pack()
-    except CvmfsError:
-        pass
-
-
-DATA = filled(60).to_bytes()
-
-
-@settings(max_examples=60)
-@given(cut=st.integers(0, len(DATA)))
-def test_a_truncated_history_ends_in_our_own_error_or_is_usable(cut: int) -> None:
-    use(DATA[:cut])
-
-
-@settings(max_examples=200)
-@given(bits=st.lists(st.integers(0, len(DATA) * 8 - 1), min_size=1, max_size=20), header=st.integers(0, 799))
-def test_flipped_bits_end_in_our_own_error_or_in_readable_rows(bits: list[int], header: int) -> None:
-    damaged = bytearray(DATA)
-    for bit in [*bits, header]:
-        damaged[bit // 8] ^= 1 << bit % 8
-    use(bytes(damaged))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sqlite3
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from include.cvmfs.check.check import check
 from include.cvmfs.check.findings import Subject
@@ -20,25 +23,20 @@ from include.cvmfs.commit.rollback import plan_rollback, rollback
 from include.cvmfs.commit.tags import add_tag
 from include.cvmfs.coordination import generation as generations
 from include.cvmfs.coordination.generation import CollectionPhase, Generation, look
-from include.cvmfs.errors import CatalogError, DestinationError, GenerationMoved
+from include.cvmfs.errors import CatalogError, DestinationError, FormatError, GenerationMoved
 from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.layout import KEY, Layout
+from include.cvmfs.format.layout import KEY, Layout, MetaInfo, skeleton
 from include.cvmfs.format.schema import open_image
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
-from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.directory import DirectorySource
 from tests.fakes.local import DIRECTORY
 from tests.fakes.memorystore import MemoryStore
-from tests.fakes.minirepo import FQRN, NOW, SECONDS, MiniRepository, master_key, public_key, sample, signer
+from tests.fakes.minirepo import FQRN, NOW, SECONDS, MiniRepository, master_key, opened, sample, signer
 from tests.fakes.oldcatalogs import at_revision
 from tests.fakes.refused import refused
 
 LAYOUTS = list(Layout)
-
-
-def opened(store: MemoryStore) -> Repository:
-    return Repository.open(store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
 
 
 def laid_out(layout: Layout) -> MiniRepository:
@@ -65,8 +63,8 @@ def layouts(store: MemoryStore) -> set[Layout]:
 
 
 def rows(connection: sqlite3.Connection, columns: tuple[str, ...]) -> dict[tuple[int, int], tuple[object, ...]]:
-    found = connection.execute(f"SELECT {', '.join(columns)} FROM catalog").fetchall()
-    return {row[:2]: row for row in found}
+    entries = connection.execute(f"SELECT {', '.join(columns)} FROM catalog").fetchall()
+    return {row[:2]: row for row in entries}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
@@ -312,3 +310,71 @@ def test_a_damaged_catalog_is_named_by_path_and_hash() -> None:
     view = Edit(CatalogCache(mini.store), repository.manifest.root)
     with refused(CatalogError, path="/sw/app"):
         view.listing("/sw/app")
+
+
+# -- meta info
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+INFOS = st.builds(
+    MetaInfo,
+    administrator=TEXT,
+    email=TEXT,
+    organisation=TEXT,
+    description=TEXT,
+    url=TEXT,
+    stratum0=TEXT,
+    stratum1s=st.lists(TEXT, max_size=3).map(tuple),
+    custom=st.dictionaries(TEXT, VALUES, max_size=3),
+    others=st.dictionaries(TEXT.map(lambda key: f"x-{key}"), VALUES, max_size=3),
+)
+
+
+def test_the_skeleton_has_the_members_of_the_stock_tools() -> None:
+    assert json.loads(skeleton()) == {
+        "administrator": "",
+        "email": "",
+        "organisation": "",
+        "description": "",
+        "url": "",
+        "recommended-stratum0": "",
+        "recommended-stratum1s": [],
+        "custom": {},
+    }
+
+
+@given(INFOS)
+def test_it_reads_back_as_what_was_written(info: MetaInfo) -> None:
+    assert MetaInfo.parse(info.format()) == info
+
+
+def test_text_that_is_no_unicode_still_makes_a_file() -> None:
+    odd = MetaInfo.parse(b'{"description": "\\ud800"}')
+    assert MetaInfo.parse(odd.format()) == odd
+
+
+def test_absent_members_are_empty() -> None:
+    assert MetaInfo.parse(b"{}") == MetaInfo()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"\xff\xfe\xfd",
+        b"[" * 100_000,
+        b'{"url": 1}',
+        b'{"custom": []}',
+        b'{"recommended-stratum1s": ""}',
+    ],
+)
+def test_what_is_no_meta_info_is_refused(data: bytes) -> None:
+    with refused(FormatError, what="meta info"):
+        MetaInfo.parse(data)

@@ -12,29 +12,20 @@ from hypothesis import strategies as st
 
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
 from include.cvmfs.ingest.autocatalog import Cuts, Weights
-from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.dirtab import Dirtab
 from include.cvmfs.sources.source import SourceLimits
 from tests.fakes.memorystore import MemoryStore
-from tests.fakes.recount import Found, read_back
+from tests.fakes.recount import Found
 from tests.fakes.refused import refused
-from tests.fakes.trees import ListedSource, Members, a_file, a_folder, a_link
+from tests.fakes.trees import Members, Prepared, a_file, a_folder, a_link, prepared
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 
 
-def publish(
-    members: Members, cuts: Cuts, store: MemoryStore | None = None
-) -> tuple[Changeset, dict[str, Found], MemoryStore]:
-    store = store or MemoryStore()
-    options = PrepareOptions(cuts=cuts)
-    source = ListedSource(members)
-    changeset = prepare(source, store=store, fqrn="r", destination="/sw/x", now=NOW, options=options)
-    found, statistics = read_back(store, changeset.reference)
-    assert changeset.statistics == statistics
-    return changeset, {path.removeprefix("/sw/x"): one for path, one in found.items()}, store
+def publish(members: Members, cuts: Cuts, store: MemoryStore | None = None) -> Prepared:
+    return prepared(members, PrepareOptions(cuts=cuts), store=store, destination="/sw/x")
 
 
 def files(folder: str, count: int) -> Members:
@@ -136,7 +127,7 @@ def test_automatic_catalogs_that_became_too_light_go() -> None:
     assert catalogs(publish(members, Cuts())[1]) == {"", "/a", "/b", "/c"}
 
 
-def test_what_comes_back_counts_before_the_catalog_above_is_looked_at() -> None:
+def test_what_comes_back_counts_before_the_catalog_above_is_cut() -> None:
     members = [a_file("a/.cvmfscatalog"), a_file("a/.cvmfsautocatalog"), *files("a", 19), *files("b", 77)]
     # Without a the root has 81 entries, with it 100.
     assert catalogs(publish(members, auto(100, 30))[1]) == {""}
@@ -179,10 +170,10 @@ def test_the_complaint_names_directory_and_cure() -> None:
     members = [a_file("n/.cvmfscatalog"), *files("n/few", 5), *files("n/many", 30)]
     with refused(SOURCE_LIMIT_EXCEEDED) as fault:
         publish(members, Cuts(entries=20))
-    said = str(fault.value)
-    assert said.startswith("/sw/x/n: its catalog would have 39 entries, more than 20; put a .cvmfscatalog into")
-    assert "/sw/x/n/many is the heaviest, with 31 entries" in said
-    assert "turn automatic catalogs on, or raise the limit" in said
+    message = str(fault.value)
+    assert message.startswith("/sw/x/n: its catalog would have 39 entries, more than 20; put a .cvmfscatalog into")
+    assert "/sw/x/n/many is the heaviest, with 31 entries" in message
+    assert "turn automatic catalogs on, or raise the limit" in message
     with refused(SOURCE_LIMIT_EXCEEDED, member="/sw/x"):
         publish([a_file(f"f{number}") for number in range(30)], Cuts(entries=20))
     publish(members, Cuts(entries=0))
@@ -244,18 +235,10 @@ def test_any_tree_is_cut_into_sound_catalogs(paths: set[str], most: int, least: 
     markers = (".cvmfscatalog", ".cvmfsautocatalog")
     leaves = {path for path in paths if not any(other.startswith(path + "/") for other in paths)}
     members = [a_file(path) for path in leaves if not any(f"{name}/" in path for name in markers)]
-    store = MemoryStore()
     cuts = Cuts(dirtab=Dirtab.parse("\n".join(rules)), auto=Weights(most, least))
-    options = PrepareOptions(cuts=cuts)
-    source = ListedSource(members)
-    changeset = prepare(source, store=store, fqrn="r", destination="/x", now=NOW, options=options)
-    found, statistics = read_back(store, changeset.reference)
-    assert statistics == changeset.statistics
-    plain = {path[3:] for path in found if path[3:] and path.rpartition("/")[2] not in markers}
+    changeset, found, _ = prepared(members, PrepareOptions(cuts=cuts))
+    plain = {path[1:] for path in found if path and path.rpartition("/")[2] not in markers}
     kept = {entry.path for entry, _ in members if entry.path.rpartition("/")[2] not in markers}
-    assert {path for path in plain if not found["/x/" + path].entry.is_directory} == kept
+    assert {path for path in plain if not found["/" + path].entry.is_directory} == kept
     random.Random(0).shuffle(members)
-    assert (
-        prepare(ListedSource(members), store=store, fqrn="r", destination="/x", now=NOW, options=options).root
-        == changeset.root
-    )
+    assert prepared(members, PrepareOptions(cuts=cuts)).changeset.root == changeset.root

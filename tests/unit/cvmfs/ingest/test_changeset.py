@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import stat
@@ -85,7 +84,7 @@ def test_the_digest_does_not_depend_on_the_time() -> None:
     assert replace(EXAMPLE, root_size=2).digest != EXAMPLE.digest
 
 
-def test_it_says_what_hanging_needs() -> None:
+def test_it_has_all_that_hanging_needs() -> None:
     assert (EXAMPLE.files, EXAMPLE.bytes) == (5, 15)
     assert EXAMPLE.reference.path == "/a/b"
     assert EXAMPLE.reference.hash == EXAMPLE.root
@@ -144,17 +143,4 @@ def test_values_out_of_range_are_refused_by_the_name_of_their_field(field: str, 
     *outer, last = field.split(".")
     functools.reduce(dict.__getitem__, outer, document)[last] = value
     with refused(FormatError, what="changeset", field=field):
-        Changeset.parse(json.dumps(document))
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inside: st.lists(inside) | st.dictionaries(st.sampled_from(FIELDS), inside),
-    )
-)
-def test_no_document_makes_it_fail_otherwise(document: object) -> None:
-    if isinstance(document, dict):
-        document = json.loads(EXAMPLE.format()) | document
-    with contextlib.suppress(FormatError):
         Changeset.parse(json.dumps(document))

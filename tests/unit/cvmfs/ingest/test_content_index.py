@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.format.hashes import Algorithm, DigestSet
+from include.cvmfs.format.hashes import Algorithm, DigestSet, hash_of_key, identity
 from include.cvmfs.format.objects import Compression, compress
 from include.cvmfs.ingest import packing
 from include.cvmfs.ingest.changeset import Changeset
@@ -36,7 +36,7 @@ def run(path: Path | None, *, store: MemoryStore | None = None, known: DigestSet
 
 
 def known_of(store: MemoryStore) -> DigestSet:
-    return DigestSet(bytes.fromhex(key[5:7] + key[8:46]) + key[46:].encode() for key in store.objects)
+    return DigestSet(identity(hash_of_key(key)) for key in store.objects)
 
 
 def index(path: Path, **settings: object) -> ContentIndex:
@@ -82,17 +82,12 @@ def test_what_the_store_does_not_have_is_sent_whatever_the_index_says(tmp_path: 
     other = MemoryStore()
     run(tmp_path / "index.db", store=other)
     assert other.objects == first.objects
-    part = known_of(first)
     gone = next(key for key in first.objects if not key.endswith(("C", "P")))
-    lacking = DigestSet(one for one in map(_identity, first.objects) if one != _identity(gone))
-    assert len(lacking) == len(part) - 1
+    lacking = DigestSet(identity(hash_of_key(key)) for key in first.objects if key != gone)
+    assert len(lacking) == len(known_of(first)) - 1
     third = MemoryStore()
     run(tmp_path / "index.db", store=third, known=lacking)
     assert set(third.objects) == {gone}
-
-
-def _identity(key: str) -> bytes:
-    return bytes.fromhex(key[5:7] + key[8:46]) + key[46:].encode()
 
 
 def test_an_entry_that_is_damaged_is_not_believed(tmp_path: Path) -> None:
@@ -139,8 +134,8 @@ def test_cells_and_a_schema_of_the_wrong_kind_are_not_believed(tmp_path: Path) -
     path.write_bytes(sound.replace(b"CREATE TABLE old", b"CREATE TABLE \xff\xc0d"))
     with index(path) as unreadable:
         assert found(unreadable, b"a") is None
-    with index(path) as anew:
-        anew.remember(anew.key(b"b"), bytes(20))
+    with index(path) as fresh:
+        fresh.remember(fresh.key(b"b"), bytes(20))
     with index(path) as there:
         assert found(there, b"b") == bytes(20)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,44 +9,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.cvmfs.check.check import check
-from include.cvmfs.commit.commit import commit_change, read_head, store_all
-from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.hashes import Algorithm, ObjectHash
-from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
+from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.schema import Statistics
 from include.cvmfs.ingest.autocatalog import Cuts, Weights
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.ingest.spool import Specials
-from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.dirtab import Dirtab
 from include.cvmfs.sources.source import Entry, EntryKind, IdMap, OwnerMap, pack_xattrs
-from tests.fakes.memorystore import MemoryStore
+from tests.fakes.edits import commit, founded, stored
+from tests.fakes.minirepo import FQRN, NOW, opened
 from tests.fakes.recount import read_back
 from tests.fakes.trees import ListedSource, Members
 
-FQRN = "test.example.org"
-NOW = datetime(2026, 7, 1, tzinfo=UTC)
-MASTER = generate_master()
-SIGNER = generate_repository_key(FQRN, NOW)
 NAMES = ["a", "b", "lib", ".cvmfscatalog", ".cvmfsautocatalog", "é"]
 
 XATTRS = st.dictionaries(st.sampled_from([b"user.a", b"user.b"]), st.binary(max_size=3), max_size=2)
+KINDS = [EntryKind.FILE, *(EntryKind[kind] for kind in ("FILE", "SYMLINK", "FIFO", "BLOCK_DEVICE", "DIRECTORY"))]
 NODES = st.fixed_dictionaries(
     {
-        "kind": st.sampled_from(
-            [
-                EntryKind.FILE,
-                EntryKind.FILE,
-                EntryKind.SYMLINK,
-                EntryKind.FIFO,
-                EntryKind.BLOCK_DEVICE,
-                EntryKind.DIRECTORY,
-            ]
-        ),
+        "kind": st.sampled_from(KINDS),
         "mode": st.integers(0, 0o7777),
         "mtime": st.integers(-5, 2_000_000_000),
         "mtime_ns": st.integers(0, 999_999_999),
@@ -125,24 +109,13 @@ def members_of(tree: dict[str, dict[str, object]]) -> tuple[Members, dict[str, d
     return members, attributes
 
 
-def commit(store: MemoryStore, edit: Edit, old: ObjectHash) -> None:
-    new = edit.finish(1)
-    store_all(store, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))
-    commit_change(
-        store, fqrn=FQRN, signer=SIGNER, lease_path="/x", old_root=old, new_root=new.hash, now=int(NOW.timestamp())
-    )
-
-
 @pytest.mark.slow
 @settings(max_examples=40)
 @given(tree=TREES, options=OPTIONS)
 def test_any_tree_is_published_soundly_and_goes_without_a_trace(
     tree: dict[str, dict[str, object]], options: PrepareOptions
 ) -> None:
-    store = MemoryStore()
-    create_repository(
-        store, FQRN, master=MASTER, signer=SIGNER, now=NOW, algorithm=options.algorithm, mtime_ns=options.mtime_ns
-    )
+    store = founded(options.algorithm, mtime_ns=options.mtime_ns)
     members, attributes = members_of(tree)
 
     def prepared(given: Members):  # type: ignore[no-untyped-def]
@@ -161,37 +134,27 @@ def test_any_tree_is_published_soundly_and_goes_without_a_trace(
             continue
         if entry.kind is EntryKind.HARDLINK:
             continue
-        if options.xattrs:
-            assert one.entry.xattr == pack_xattrs(attributes[entry.path])
-        else:
-            assert one.entry.xattr is None
+        assert one.entry.xattr == (pack_xattrs(attributes[entry.path]) if options.xattrs else None)
         if options.mtime is None:
             assert one.entry.mtime == entry.mtime
         assert (one.entry.mtime_ns is not None) is options.mtime_ns
         if content is not None and not one.entry.external:
             assert one.content == content
 
-    before = statistics_of(store)
-    head = read_head(store, FQRN)
-    edit = Edit(CatalogCache(store), head.manifest.root)
+    def statistics_of_all() -> Statistics:
+        return opened(store).revision.catalog_at("").statistics
+
+    before, base = statistics_of_all(), opened(store).manifest.root
+    edit = Edit(CatalogCache(store), base)
     edit.hang(changeset.reference, found["/x"].entry.changed(nested_root=False), statistics.total)
-    commit(store, edit, head.manifest.root)
+    commit(store, base, stored(store, edit), "/x")
     report = check(opened(store), contents=True)
     assert not report.problems, report.problems
-    assert statistics_of(store).below.regular == statistics.total.regular
+    assert statistics_of_all().below.regular == statistics.total.regular
 
-    head = read_head(store, FQRN)
-    edit = Edit(CatalogCache(store), head.manifest.root)
+    base = opened(store).manifest.root
+    edit = Edit(CatalogCache(store), base)
     edit.remove("/x")
-    commit(store, edit, head.manifest.root)
-    assert statistics_of(store) == before
+    commit(store, base, stored(store, edit), "/x")
+    assert statistics_of_all() == before
     assert not check(opened(store), contents=True).problems
-
-
-def opened(store: MemoryStore) -> Repository:
-    return Repository.open(store, fqrn=FQRN, public_keys=[format_public_key(MASTER.public_key())], now=NOW)
-
-
-def statistics_of(store: MemoryStore) -> Statistics:
-    repository = opened(store)
-    return repository.catalogs.open(repository.manifest.root).statistics

@@ -92,7 +92,7 @@ def test_what_is_noted_after_a_torn_entry_counts(tmp_path: Path, torn: int) -> N
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"[]\n", b"{}\n", b'{"format":1}\n', b'{"started":1}\n', b"\0" * 5000])
-def test_a_file_that_is_no_journal_is_begun_anew(tmp_path: Path, data: bytes) -> None:
+def test_a_file_that_is_no_journal_is_begun_again(tmp_path: Path, data: bytes) -> None:
     path = written(tmp_path)
     path.write_bytes(data)
     assert journal(tmp_path).known == ()

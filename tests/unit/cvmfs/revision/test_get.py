@@ -4,56 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
 
 from include.cvmfs.errors import CatalogError, CvmfsError, ObjectDamaged, ObjectMissing
-from include.cvmfs.format.hashes import Algorithm
-from include.cvmfs.format.objects import Compression
 from include.cvmfs.revision.get import GetOptions, GetProgress, get
-from include.cvmfs.revision.repository import Repository
-from tests.fakes.local import TREES, LocalRepository, make_folder, read_folder
 from tests.fakes.memorystore import MemoryStore
-from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key, sample
+from tests.fakes.minirepo import NOW, MiniRepository, opened, sample
 from tests.fakes.refused import refused
-
-
-def without_markers(tree: dict[str, Any]) -> dict[str, Any]:
-    """A root's marker is made when the tree has none."""
-    return {path: facts for path, facts in tree.items() if path != ".cvmfscatalog"}
-
-
-@pytest.mark.slow
-@settings(max_examples=30)
-@given(nodes=TREES)
-def test_any_tree_comes_back_as_it_was_published(nodes: dict[str, dict[str, Any]]) -> None:
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = make_folder(Path(temporary) / "tree", nodes)
-        for algorithm, compression in ((Algorithm.SHA1, Compression.ZLIB), (Algorithm.SHAKE128, Compression.NONE)):
-            repository = LocalRepository(algorithm)
-            repository.publish(folder, "/sw/x", compression=compression)
-            assert repository.problems() == []
-            target = Path(temporary) / algorithm.name
-            done = get(repository.opened().revision, "/sw/x", target)
-            wanted = without_markers(read_folder(folder))
-            assert without_markers(read_folder(target)) == wanted
-            assert done.skipped == done.kept == 0
-            again = get(repository.opened().revision, "/sw/x", target)
-            assert again.kept == again.files == done.files
-            assert without_markers(read_folder(target)) == wanted
-
-
-def opened(mini: MiniRepository) -> Repository:
-    return Repository.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
 
 
 def test_the_whole_of_a_repository_is_written(mini: MiniRepository, tmp_path: Path) -> None:
     seen: list[GetProgress] = []
-    done = get(opened(mini).revision, "/", tmp_path / "out", progress=seen.append)
+    done = get(opened(mini.store).revision, "/", tmp_path / "out", progress=seen.append)
     assert (tmp_path / "out/sw/app/big").read_bytes() == b"a" * 1000 + b"b" * 500 + b"c" * 700
     assert (tmp_path / "out/sw/app/one").samefile(tmp_path / "out/sw/app/two")
     assert stat.S_ISFIFO((tmp_path / "out/sw/pipe").stat().st_mode)
@@ -65,35 +29,35 @@ def test_the_whole_of_a_repository_is_written(mini: MiniRepository, tmp_path: Pa
 
 
 def test_a_single_file_is_written_as_the_target(mini: MiniRepository, tmp_path: Path) -> None:
-    get(opened(mini).revision, "/sw/app/lib/code", tmp_path / "code")
+    get(opened(mini.store).revision, "/sw/app/lib/code", tmp_path / "code")
     assert (tmp_path / "code").read_bytes() == b"code"
 
 
 def test_a_run_that_died_goes_on_and_fetches_only_what_is_not_whole(mini: MiniRepository, tmp_path: Path) -> None:
-    get(opened(mini).revision, "/", tmp_path)
+    get(opened(mini.store).revision, "/", tmp_path)
     (tmp_path / "sw/app/run").write_bytes(b"#!/bin/sx\n")  # same size, other bytes
     (tmp_path / "sw/plain").unlink()
     (tmp_path / "sw/app").chmod(0o500)
     (tmp_path / "sw/app/.nightshift-part-0123").write_bytes(b"of another name, which stays")
     before = mini.store.counters.gets
-    done = get(opened(mini).revision, "/", tmp_path)
+    done = get(opened(mini.store).revision, "/", tmp_path)
     assert done.files - done.kept == 2
     assert (tmp_path / "sw/app/run").read_bytes() == b"#!/bin/sh\n"
     assert stat.S_IMODE((tmp_path / "sw/app").stat().st_mode) == 0o755
     fetched = mini.store.counters.gets - before
-    get(opened(mini).revision, "/", tmp_path)
+    get(opened(mini.store).revision, "/", tmp_path)
     assert mini.store.counters.gets - before - fetched == fetched - 2
     assert [path.name for path in tmp_path.rglob(".nightshift-part*")] == [".nightshift-part-0123"]
 
 
 def test_times_are_trusted_only_when_that_is_asked_for(mini: MiniRepository, tmp_path: Path) -> None:
-    get(opened(mini).revision, "/", tmp_path)
+    get(opened(mini.store).revision, "/", tmp_path)
     place = tmp_path / "readme"
     place.write_bytes(b"jello\n")
     os.utime(place, (NOW.timestamp(), NOW.timestamp()))
-    get(opened(mini).revision, "/", tmp_path, options=GetOptions(trust_times=True))
+    get(opened(mini.store).revision, "/", tmp_path, options=GetOptions(trust_times=True))
     assert place.read_bytes() == b"jello\n"
-    get(opened(mini).revision, "/", tmp_path)
+    get(opened(mini.store).revision, "/", tmp_path)
     assert place.read_bytes() == b"hello\n"
 
 
@@ -104,54 +68,44 @@ def test_a_symlink_in_the_target_is_never_followed(mini: MiniRepository, tmp_pat
     target.mkdir()
     (target / "sw").symlink_to(outside)
     with refused(CvmfsError):
-        get(opened(mini).revision, "/", target)
+        get(opened(mini.store).revision, "/", target)
     assert list(outside.iterdir()) == []
     (target / "sw").unlink()
     precious = outside / "precious"
     precious.write_bytes(b"precious")
     (target / "readme").unlink(missing_ok=True)
     (target / "readme").symlink_to(precious)
-    get(opened(mini).revision, "/", target)
+    get(opened(mini.store).revision, "/", target)
     assert precious.read_bytes() == b"precious"
     assert (target / "readme").read_bytes() == b"hello\n"
     assert not (target / "readme").is_symlink()
 
 
-def test_a_hard_link_to_a_file_elsewhere_is_broken_not_written_through(mini: MiniRepository, tmp_path: Path) -> None:
+def test_a_hard_link_to_a_file_elsewhere_is_broken(mini: MiniRepository, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"hello\n")
     elsewhere.chmod(0o600)
     (tmp_path / "target").mkdir()
     (tmp_path / "target/readme").hardlink_to(elsewhere)
-    get(opened(mini).revision, "/", tmp_path / "target")
+    get(opened(mini.store).revision, "/", tmp_path / "target")
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o600
     assert not elsewhere.samefile(tmp_path / "target/readme")
-
-
-@pytest.mark.parametrize("name", ["..", ".", "a/b", "", "x/../../y"])
-def test_names_that_lead_elsewhere_are_refused(name: str, tmp_path: Path) -> None:
-    mini = sample(MemoryStore())
-    mini.damage("", "UPDATE catalog SET name = ? WHERE name = 'readme'", name)
-    mini.publish()
-    with refused(CatalogError, path=f"/{name}"):
-        get(opened(mini).revision, "/", tmp_path / "target")
-    assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
 def test_a_directory_is_not_replaced_by_a_file(mini: MiniRepository, tmp_path: Path) -> None:
     (tmp_path / "readme").mkdir()
     with refused(CvmfsError):
-        get(opened(mini).revision, "/", tmp_path)
+        get(opened(mini.store).revision, "/", tmp_path)
 
 
 def test_damaged_and_missing_objects_leave_nothing_half_written(mini: MiniRepository, tmp_path: Path) -> None:
     name = mini.keep(b"code")
     mini.store.put(name.key, mini.store.get(name.key)[:-1] + b"x")
     with refused(ObjectDamaged, key=name.key):
-        get(opened(mini).revision, "/", tmp_path)
+        get(opened(mini.store).revision, "/", tmp_path)
     mini.store.delete([name.key])
     with refused(ObjectMissing, key=name.key):
-        get(opened(mini).revision, "/", tmp_path)
+        get(opened(mini.store).revision, "/", tmp_path)
     assert not (tmp_path / "sw/app/lib/code").exists()
     assert list(tmp_path.rglob(".nightshift-part*")) == []
 
@@ -161,7 +115,7 @@ def test_external_files_and_devices_are_named_and_left_out(tmp_path: Path) -> No
     mini.file("/far", b"away", external=True)
     mini.file("/near", b"here")
     mini.build().publish()
-    done = get(opened(mini).revision, "/", tmp_path)
+    done = get(opened(mini.store).revision, "/", tmp_path)
     assert done.skipped == 1
     assert "/far" in done.notes[0]
     assert [path.name for path in tmp_path.iterdir()] == ["near"]
@@ -171,7 +125,7 @@ def test_set_uid_bits_are_kept_only_with_owners(tmp_path: Path) -> None:
     mini = MiniRepository(MemoryStore())
     mini.file("/tool", b"x", mode=stat.S_IFREG | 0o4755)
     mini.build().publish()
-    get(opened(mini).revision, "/", tmp_path)
+    get(opened(mini.store).revision, "/", tmp_path)
     assert stat.S_IMODE((tmp_path / "tool").stat().st_mode) == 0o755
 
 
@@ -183,10 +137,10 @@ def test_set_uid_bits_are_kept_only_with_owners(tmp_path: Path) -> None:
         ("uid = 4611686018427387904", CvmfsError, {}),
     ],
 )
-def test_times_and_owners_that_nobody_can_have_are_refused(
+def test_times_and_owners_beyond_all_numbers_are_refused(
     tmp_path: Path, change: str, error: type[CvmfsError], fields: dict[str, str]
 ) -> None:
     mini = sample(MemoryStore())
     mini.damage("", f"UPDATE catalog SET {change} WHERE name = 'readme'").publish()
     with refused(error, **fields):
-        get(opened(mini).revision, "/readme", tmp_path / "out", options=GetOptions(owners=True))
+        get(opened(mini.store).revision, "/readme", tmp_path / "out", options=GetOptions(owners=True))

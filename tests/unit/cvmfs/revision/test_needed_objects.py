@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime
 
 import pytest
 
-from include.cvmfs.commit.commit import read_head, switch
-from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.commit import read_head
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import DigestSet, identity
-from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.cvmfs.ingest.changeset import Changeset, objects_of
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
@@ -21,10 +18,10 @@ from include.cvmfs.revision.needed_objects import add_identities
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import archive, file
+from tests.fakes.edits import commit, founded, stored
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.minirepo import FQRN, NOW
 
-FQRN = "sw.example.org"
-NOW = datetime(2026, 7, 1, tzinfo=UTC)
 MEMBERS = [file(f"d{number % 3}/f{number}", b"%d" % (number % 70)) for number in range(100)]
 MEMBERS += [file(f"d{number}/.cvmfscatalog") for number in range(3)] + [file("d1/deep/.cvmfscatalog")]
 MEMBERS += [file("d1/big", random.Random(1).randbytes(500_000))]
@@ -32,16 +29,15 @@ MEMBERS += [file("d1/big", random.Random(1).randbytes(500_000))]
 
 @pytest.fixture
 def published() -> tuple[MemoryStore, Revision, Changeset]:
-    store = MemoryStore()
-    signer = generate_repository_key(FQRN, NOW)
-    head = create_repository(store, FQRN, master=generate_master(), signer=signer, now=NOW)
+    store = founded()
     options = PrepareOptions(chunking=ChunkLimits(1 << 16, 1 << 17, 1 << 18))
     source = TarSource(iter([archive(MEMBERS)]), "x.tar")
     made = prepare(source, store=store, fqrn=FQRN, destination="/top", now=NOW, options=options)
-    edit = Edit(CatalogCache(store), head.manifest.root)
+    base = read_head(store, FQRN).manifest.root
+    edit = Edit(CatalogCache(store), base)
     edit.hang(made.reference, made.root_entry, made.statistics.total)
-    switch(store, head, edit.finish(1_790_000_000), signer=signer, now=1_790_000_000)
-    return store, Revision(CatalogCache(store), read_head(store, FQRN).manifest.root), made
+    head = commit(store, base, stored(store, edit), "/top")
+    return store, Revision(CatalogCache(store), head.manifest.root), made
 
 
 def slowly(tree: Revision, path: str) -> set[bytes]:

@@ -14,8 +14,6 @@ from include.cvmfs.errors import SourceError
 from include.cvmfs.ingest.prepare import prepare
 from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.source import Entry, EntryKind
-from include.cvmfs.sources.tarball import TarSource
-from tests.fakes.archives import packed
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 
@@ -182,18 +180,3 @@ def test_a_file_that_changes_its_size_while_it_is_read_is_refused(tmp_path: Path
 
     with refused(SourceError, member="f"):
         prepare(Changing(tmp_path), store=MemoryStore(), fqrn="r", destination="/x", now=NOW)
-
-
-def test_a_directory_and_its_tarball_give_the_same_catalog(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    for number in range(30):
-        folder = tree / f"d{number % 3}" / f"e{number % 5}"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"f{number}").write_bytes(b"%d" % number * 1000)
-        os.utime(folder / f"f{number}", (number, number))
-    (tree / "d1" / ".cvmfscatalog").touch()
-    os.link(tree / "d0" / "e0" / "f0", tree / "d0" / "e0" / "zz")
-    (tree / "l").symlink_to("d0")
-    from_disk = prepare(DirectorySource(tree), store=MemoryStore(), fqrn="r", destination="/x/y", now=NOW)
-    tar = TarSource(iter([packed(tree)]), "t.tar")
-    assert prepare(tar, store=MemoryStore(), fqrn="r", destination="/x/y", now=NOW).root == from_disk.root

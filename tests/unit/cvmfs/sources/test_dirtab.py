@@ -146,17 +146,6 @@ def test_many_stars_come_to_an_end() -> None:
     assert Dirtab.parse(f"/{stars}\n").matches(f"{path}b")
 
 
-@given(
-    st.lists(st.text("ab*?\\/", max_size=6), max_size=4), st.lists(st.text("ab", min_size=1, max_size=3), max_size=3)
-)
-def test_any_text_is_rules_or_an_error(lines: list[str], names: list[str]) -> None:
-    try:
-        dirtab = Dirtab.parse("\n".join(lines))
-    except FormatError:
-        return
-    dirtab.matches("/" + "/".join(names))
-
-
 def test_only_what_is_above_a_rule_leads_to_what_it_matches() -> None:
     dirtab = Dirtab.parse("/sw/*/v?/lib\n/opt\n! /sw/old*\n")
     above = ["/sw", "/sw/app", "/sw/old", "/sw/app/v1", "/opt", "/sw/app/v10", "/sw/app/v1/lib", "/swx", "/home"]

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.errors import DestinationError, SourceError
+from include.cvmfs.errors import DestinationError, FormatError, SourceError
+from include.cvmfs.ingest.prepare import PrepareOptions
 from include.cvmfs.sources.source import (
+    IdMap,
+    OwnerMap,
     checked_destination,
     checked_member,
     checked_numbers,
     checked_target,
+    fixed,
     printable,
-    refused,
 )
+from include.cvmfs.sources.source import (
+    refused as refusal,
+)
+from tests.fakes.archives import archive, file, folder
+from tests.fakes.refused import refused
+from tests.fakes.trees import prepared
 
 
 @pytest.mark.parametrize(
@@ -106,7 +117,7 @@ def test_owners_and_times_out_of_range_are_refused(numbers: tuple[int, int, int]
 
 
 def test_messages_hold_no_control_characters() -> None:
-    error = refused("evil\n.tar", b"a\x1b[31m\xff", "is bad")
+    error = refusal("evil\n.tar", b"a\x1b[31m\xff", "is bad")
     assert str(error).isprintable()
     assert error.member == "a\\x1b[31m\\\\xff"
     assert printable("plain é") == "plain é"
@@ -119,14 +130,68 @@ def test_destinations_below_the_root_are_taken(destination: str) -> None:
 
 @pytest.mark.parametrize(
     "destination",
-    ["", "/", "a", "/a/", "/a//b", "/a/../b", "/.", "/a\0", "/" + "n" * 256, "/\udcff", "/" + chr(0xD800)],
+    ["", "/", "a", "/a/", "/a//b", "/a/../b", "/.", "/a\0", "/" + "n" * 256, "/\udcff", "/" + chr(0xD800), "/.cvmfs/x"],
 )
 def test_other_destinations_are_refused(destination: str) -> None:
     with pytest.raises(DestinationError):
         checked_destination(destination)
 
 
-def test_reserved_names_are_no_destinations() -> None:
-    with pytest.raises(DestinationError) as caught:
-        checked_destination("/.cvmfs/x")
-    assert caught.value.path == "/.cvmfs/x"
+# -- owner maps
+
+
+NOW = datetime(2026, 7, 1, tzinfo=UTC)
+IDS = st.integers(0, 0xFFFFFFFF)
+TEXT = """
+# map UIDs 137 and 138 to 1000
+137  1000
+  138 1000
+
+# swap two
+101  5
+5    101
+* 0
+"""
+
+
+def test_rules_comments_and_the_default() -> None:
+    ids = IdMap.parse(TEXT)
+    assert [ids[number] for number in (137, 138, 101, 5, 77)] == [1000, 1000, 5, 101, 0]
+
+
+def test_ids_without_a_rule_stay() -> None:
+    assert IdMap.parse("1 2\n1 3\n")[1] == 3
+    assert IdMap.parse("1 2")[9] == 9
+    assert IdMap()[9] == 9
+
+
+@given(st.dictionaries(IDS, IDS), st.none() | IDS)
+def test_every_map_is_read_back(rules: dict[int, int], default: int | None) -> None:
+    assert IdMap.parse(IdMap(rules, default).format()) == IdMap(rules, default)
+
+
+@pytest.mark.parametrize(
+    "line", ["1", "1 2 3", "a 1", "1 b", "1 *", "* *", "-1 2", "1 4294967296", "1 ²", "1:2", "9" * 5000 + " 1"]
+)
+def test_bad_lines_are_named(line: str) -> None:
+    with refused(FormatError, what="uid.map, line 3"):
+        IdMap.parse(f"# head\n1 1\n{line}\n", "uid.map")
+
+
+def test_a_map_counts_for_all_entries_once() -> None:
+    swap = IdMap({1: 2, 2: 1, 0: 7})
+    members = [folder("d", uid=1, gid=1), file("d/.cvmfscatalog", uid=2), file("e/f", uid=2, gid=1)]
+    found = prepared(archive(members), PrepareOptions(owner=OwnerMap(swap, IdMap(default=9)))).entries
+    assert {path: one.entry.uid for path, one in found.items()} == {
+        "": 7,
+        "/.cvmfscatalog": 7,
+        "/d": 2,
+        "/d/.cvmfscatalog": 1,
+        "/e": 7,
+        "/e/f": 1,
+    }
+    assert {one.entry.gid for one in found.values()} == {9}
+
+
+def test_one_owner_for_everything() -> None:
+    assert fixed(3, 4).of(100, 200) == (3, 4)

@@ -382,16 +382,6 @@ def test_long_runs_of_zeros_unpack_in_bounded_pieces() -> None:
         assert max(pieces) <= 33 << 20
 
 
-@settings(max_examples=150)
-@given(data=st.data())
-def test_damage_anywhere_ends_in_an_error_of_ours_or_in_entries(data: st.DataObject) -> None:
-    packed = bytearray(PACKERS[data.draw(st.sampled_from(sorted(PACKERS)))](PLAIN))
-    for _ in range(data.draw(st.integers(1, 4))):
-        packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
-    with contextlib.suppress(SourceError):
-        entries(bytes(packed))
-
-
 @settings(max_examples=100)
 @given(headers=st.lists(st.binary(min_size=BLOCK, max_size=BLOCK), max_size=3), flag=st.sampled_from(b"0125xgLKS7"))
 def test_random_headers_with_right_checksums_end_likewise(headers: list[bytes], flag: int) -> None:

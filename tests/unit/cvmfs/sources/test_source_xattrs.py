@@ -6,7 +6,6 @@ import base64
 import errno
 import os
 import subprocess
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,15 @@ from include.cvmfs.errors import FormatError, SourceError
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.schema import Counts
 from include.cvmfs.ingest.changeset import Changeset
-from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.ingest.prepare import PrepareOptions
 from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.source import TreeSource, pack_xattrs, unpack_xattrs
 from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import Member, archive, file, folder, hardlink
-from tests.fakes.memorystore import MemoryStore
-from tests.fakes.recount import Found, read_back
+from tests.fakes.recount import Found
 from tests.fakes.refused import refused
+from tests.fakes.trees import prepared
 
-NOW = datetime(2026, 7, 1, tzinfo=UTC)
 KEPT = PrepareOptions(xattrs=("user.",))
 
 
@@ -41,13 +39,8 @@ def pax(name: str, attributes: dict[bytes, bytes]) -> Member:
     return Member(name.encode() + b".pax", records, type=b"x")
 
 
-def publish(source: TreeSource, options: PrepareOptions = KEPT) -> tuple[Changeset, dict[str, Found]]:
-    store = MemoryStore()
-    changeset = prepare(source, store=store, fqrn="r", destination="/x", now=NOW, options=options)
-    found, statistics = read_back(store, changeset.reference)
-    assert statistics == changeset.statistics
-    assert Changeset.parse(changeset.format()) == changeset
-    return changeset, {path.removeprefix("/x"): one for path, one in found.items()}
+def publish(source: TreeSource | bytes, options: PrepareOptions = KEPT) -> tuple[Changeset, dict[str, Found]]:
+    return prepared(source, options)[:2]
 
 
 def attributes(found: Found) -> dict[bytes, bytes]:
@@ -157,7 +150,7 @@ def test_archives_carry_them_in_either_way() -> None:
         file("d/plain"),
         hardlink("d/g", "d/f"),
     ]
-    changeset, found = publish(TarSource(iter([archive(members)]), "x.tar"))
+    changeset, found = publish(archive(members))
     assert attributes(found["/d"]) == {b"user.on": b"folder"}
     assert attributes(found["/d/f"]) == {b"user.a": b"x=\ny", b"user.b c": b"\0\xffx"}
     assert attributes(found["/d/g"]) == attributes(found["/d/f"])
@@ -168,13 +161,13 @@ def test_archives_carry_them_in_either_way() -> None:
 def test_an_attribute_that_cannot_be_decoded_makes_the_archive_damaged() -> None:
     data = archive([pax("f", {b"LIBARCHIVE.xattr.user.a": b"?"}), file("f")])
     with refused(SourceError, member="x.tar"):
-        publish(TarSource(iter([data]), "x.tar"))
+        publish(data)
 
 
 def test_a_global_header_gives_none() -> None:
     header = pax("g", {b"SCHILY.xattr.user.a": b"1"})
     data = archive([Member(header.name, header.data, type=b"g"), file("f"), file("h")])
-    assert publish(TarSource(iter([data]), "x.tar"))[0].statistics.total.xattr == 0
+    assert publish(data)[0].statistics.total.xattr == 0
 
 
 def test_what_is_too_long_is_left_out_and_named() -> None:
@@ -185,7 +178,7 @@ def test_what_is_too_long_is_left_out_and_named() -> None:
         pax("m", many),
         file("m"),
     ]
-    changeset, found = publish(TarSource(iter([archive(members)]), "x.tar"))
+    changeset, found = publish(archive(members))
     assert attributes(found["/f"]) == {b"user.fits": b"v" * 255}
     assert list(attributes(found["/m"])) == [b"user.%03d" % number for number in range(255)]
     [note] = changeset.notes
