@@ -52,7 +52,7 @@ class Gateways:
 
     def leases(self) -> list[LeaseInfo]:
         if self.away:
-            raise GatewayUnreachable("nobody answers")
+            raise GatewayUnreachable("no answer")
         return list(self.held)
 
     def drop_by_path(self, repository: str, path: str) -> None:
@@ -83,10 +83,10 @@ def test_a_task_in_any_other_state_is_alive(state: str) -> None:
 
 def test_others_and_holders_that_are_no_known_task_are_told_apart() -> None:
     def never(_: TaskName) -> str:
-        raise AssertionError("nobody asks Airflow about others")
+        raise AssertionError("Airflow is not asked about others")
 
     assert judge(lease("/a", key="their-key"), KEY, never).whose is Whose.FOREIGN
-    assert judge(lease("/a", "somebody@node"), KEY, never).whose is Whose.UNKNOWN
+    assert judge(lease("/a", "a.user@node"), KEY, never).whose is Whose.UNKNOWN
     assert judge(lease("/a", "gone/run/task try 1"), KEY, state_of()).whose is Whose.UNKNOWN
 
 
@@ -120,7 +120,7 @@ def test_a_task_that_runs_again_by_the_time_of_ending_keeps_its_lease() -> None:
     assert (one.ended, gateways.ended) == (False, [])
 
 
-def test_a_path_that_somebody_else_took_meanwhile_is_left_alone() -> None:
+def test_a_path_that_another_took_meanwhile_is_left_alone() -> None:
     gateways = Gateways([lease("/a")])
     findings = list(look(gateways, state_of()).findings)  # type: ignore[arg-type]
     gateways.held = [LeaseInfo(FQRN, "/a", KEY, EXPIRES.replace(hour=4), DEAD_TASK)]
@@ -137,7 +137,7 @@ def test_without_an_administrators_key_the_cure_is_named() -> None:
 def test_a_gateway_that_is_away_is_named_and_hides_nothing_else() -> None:
     looked = look(Gateways([], away=True), state_of())  # type: ignore[arg-type]
     assert looked.findings == ()
-    assert looked.silent == ((FQRN, "nobody answers"),)
+    assert looked.silent == ((FQRN, "no answer"),)
 
 
 def test_a_finding_comes_back_from_json() -> None:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import errno
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import get_args
 
 import pytest
 
-from include.cvmfs.commit.commit import commit_change, read_head, store_all
 from include.cvmfs.commit.create import create_repository
-from include.cvmfs.commit.edit import Edit
-from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import hash_bytes
-from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import prepare
 from include.gateway.pack import Pack
@@ -27,14 +22,11 @@ from include.storage.open import open_store
 from include.storage.options import Fsync, StoreOptions
 from include.storage.store import Store
 from tests.fakes.disk import Disk
+from tests.fakes.edits import change, commit
+from tests.fakes.minirepo import FQRN, NOW, master_key, signer
 from tests.fakes.refused import refused
 from tests.fakes.trees import ListedSource, a_file
-from tests.unit.cvmfs.commit.test_edit import DIRECTORY
 
-FQRN = "test.example.org"
-NOW = datetime(2026, 11, 21, tzinfo=UTC)
-MASTER = generate_master()
-SIGNER = generate_repository_key(FQRN, NOW)
 OBJECT = "data/ab/" + 38 * "0"
 
 
@@ -55,20 +47,13 @@ def prepared(store: Store, files: int) -> Changeset:
 
 def committed(worker: Store, gateway: Store, path: str) -> None:
     """A change whose catalogs the worker stores, and that the gateway's process switches to."""
-    old = read_head(worker, FQRN).manifest.root
-    edit = Edit(CatalogCache(worker), old)
-    edit.make_nested(path, DIRECTORY)
-    new = edit.finish(1)
-    store_all(worker, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))
-    commit_change(
-        gateway, fqrn=FQRN, signer=SIGNER, lease_path=path, old_root=old, new_root=new.hash, now=int(NOW.timestamp())
-    )
+    commit(gateway, *change(worker, path), path)
 
 
 @pytest.mark.parametrize("fsync", ["switch", "always"])
 def test_nothing_is_lost_that_a_manifest_names(tmp_path: Path, disk: Disk, fsync: Fsync) -> None:
     worker, gateway = opened(tmp_path / "store", fsync), opened(tmp_path / "store", fsync)
-    create_repository(gateway, FQRN, master=MASTER, signer=SIGNER, now=NOW)
+    create_repository(gateway, FQRN, master=master_key(), signer=signer(), now=NOW)
     prepared(worker, 30)
     assert disk.lost == set()  # before the worker asks for the commit, which may happen on another machine
     committed(worker, gateway, "/a")
@@ -78,7 +63,7 @@ def test_nothing_is_lost_that_a_manifest_names(tmp_path: Path, disk: Disk, fsync
 
 def test_without_flushing_all_could_be_lost(tmp_path: Path, disk: Disk) -> None:
     store = opened(tmp_path / "store", "never")
-    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
+    create_repository(store, FQRN, master=master_key(), signer=signer(), now=NOW)
     prepared(store, 3)
     committed(store, store, "/a")
     assert disk.calls == {}
@@ -91,7 +76,7 @@ def test_a_switch_costs_the_same_flushes_whatever_the_tree(tmp_path: Path, disk:
     costs = []
     for files in (2, 60):
         store = opened(tmp_path / f"of-{files}", "switch")
-        create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
+        create_repository(store, FQRN, master=master_key(), signer=signer(), now=NOW)
         disk.calls.clear()
         prepared(store, files)
         costs.append(dict(disk.calls))

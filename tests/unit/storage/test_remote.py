@@ -1,5 +1,11 @@
 """What failed for a passing reason is repeated and counted by cause, after growing pauses; the rest is not repeated."""
 
+import functools
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,13 +23,15 @@ from include.storage.errors import (
     Unavailable,
     Unsupported,
 )
+from include.storage.open import open_store
+from include.storage.options import StoreOptions
 from include.storage.refusals import read_failure
 from include.storage.remote import FIRST_PAUSE_S, LONGEST_PAUSE_S, Retrier, pause_s
-from include.storage.store import Counters
+from include.storage.store import Counters, Store
 from tests.fakes.refused import refused
 
 
-def said(status: str, code: str = "", method: str = "PUT") -> str:
+def answer(status: str, code: str = "", method: str = "PUT") -> str:
     body = f"<Error><Code>{code}</Code><Message>why</Message></Error>" if code else ""
     return (
         f"Generic S3 error: Error performing {method} http://host/bucket/a in 1ms - "
@@ -46,12 +54,12 @@ def test_pauses_are_bounded_and_grow_with_the_attempts(attempt: int, draw: float
 @pytest.mark.parametrize(
     ("error", "kind", "cause"),
     [
-        (GenericError(said("503 Service Unavailable", "SlowDown")), Unavailable, "503"),
-        (GenericError(said("500 Internal Server Error")), Unavailable, "500"),
-        (GenericError(said("502 Bad Gateway")), Unavailable, "502"),
-        (GenericError(said("429 Too Many Requests")), Unavailable, "429"),
-        (GenericError(said("400 Bad Request", "RequestTimeout")), Unavailable, "timeout"),
-        (GenericError(said("409 Conflict", "OperationAborted")), Unavailable, "409"),
+        (GenericError(answer("503 Service Unavailable", "SlowDown")), Unavailable, "503"),
+        (GenericError(answer("500 Internal Server Error")), Unavailable, "500"),
+        (GenericError(answer("502 Bad Gateway")), Unavailable, "502"),
+        (GenericError(answer("429 Too Many Requests")), Unavailable, "429"),
+        (GenericError(answer("400 Bad Request", "RequestTimeout")), Unavailable, "timeout"),
+        (GenericError(answer("409 Conflict", "OperationAborted")), Unavailable, "409"),
         (
             GenericError("Generic S3 error: HTTP error: error sending request\n\nDebug source:\nTimedOut"),
             Unavailable,
@@ -63,17 +71,17 @@ def test_pauses_are_bounded_and_grow_with_the_attempts(attempt: int, draw: float
             "connection",
         ),
         (GenericError("Generic S3 error: HTTP error: request or response body error"), Unavailable, "connection"),
-        (PreconditionError(said("412 Precondition Failed")), Conflict, ""),
-        (PermissionDeniedError(said("403 Forbidden", "SignatureDoesNotMatch")), Forbidden, ""),
-        (PermissionDeniedError(said("403 Forbidden", "QuotaExceeded")), STORE_FULL, ""),
-        (GenericError(said("507 Insufficient Storage")), STORE_FULL, ""),
-        (GenericError(said("501 Not Implemented")), Unsupported, ""),
-        (GenericError(said("400 Bad Request", "Nonsense")), RequestRejected, ""),
-        (FileNotFoundError(said("404 Not Found", "NoSuchBucket")), BucketMissing, ""),
-        (FileNotFoundError(said("404 Not Found", "NoSuchKey")), NotFound, ""),
+        (PreconditionError(answer("412 Precondition Failed")), Conflict, ""),
+        (PermissionDeniedError(answer("403 Forbidden", "SignatureDoesNotMatch")), Forbidden, ""),
+        (PermissionDeniedError(answer("403 Forbidden", "QuotaExceeded")), STORE_FULL, ""),
+        (GenericError(answer("507 Insufficient Storage")), STORE_FULL, ""),
+        (GenericError(answer("501 Not Implemented")), Unsupported, ""),
+        (GenericError(answer("400 Bad Request", "Nonsense")), RequestRejected, ""),
+        (FileNotFoundError(answer("404 Not Found", "NoSuchBucket")), BucketMissing, ""),
+        (FileNotFoundError(answer("404 Not Found", "NoSuchKey")), NotFound, ""),
     ],
 )
-def test_what_a_store_says_becomes_an_error_of_ours(
+def test_the_answer_of_a_store_becomes_an_error_of_ours(
     error: Exception, kind: type[StoreError] | ErrorRow[..., StoreError], cause: str
 ) -> None:
     ours = read_failure(error).error("a", "s3://bucket")
@@ -85,19 +93,17 @@ def test_what_a_store_says_becomes_an_error_of_ours(
 
 
 def test_a_missing_bucket_is_told_from_a_missing_object() -> None:
-    assert "bucket does not exist" in str(
-        read_failure(FileNotFoundError(said("404 Not Found", "NoSuchBucket"))).error("a", "s")
-    )
-    assert "no such object" in str(read_failure(FileNotFoundError(said("404 Not Found", "NoSuchKey"))).error("a", "s"))
+    for code, words in (("NoSuchBucket", "bucket does not exist"), ("NoSuchKey", "no such object")):
+        assert words in str(read_failure(FileNotFoundError(answer("404 Not Found", code))).error("a", "s"))
 
 
 def test_passing_failures_are_repeated_and_counted_by_cause() -> None:
     counters = Counters()
     runner, pauses = retrier(counters)
     outcomes: list[object] = [
-        GenericError(said("503 Service Unavailable")),
-        GenericError(said("429 Too Many Requests")),
-        GenericError(said("503 Service Unavailable")),
+        GenericError(answer("503 Service Unavailable")),
+        GenericError(answer("429 Too Many Requests")),
+        GenericError(answer("503 Service Unavailable")),
         "done",
     ]
 
@@ -119,7 +125,7 @@ def test_after_the_last_attempt_the_failure_is_that_of_the_store() -> None:
 
     def request() -> None:
         calls.append(1)
-        raise GenericError(said("503 Service Unavailable"))
+        raise GenericError(answer("503 Service Unavailable"))
 
     with refused(Unavailable, key="a", cause="503"):
         runner.run("a", request)
@@ -133,7 +139,7 @@ def test_a_refusal_is_not_repeated() -> None:
 
     def request() -> None:
         calls.append(1)
-        raise PermissionDeniedError(said("403 Forbidden", "AccessDenied"))
+        raise PermissionDeniedError(answer("403 Forbidden", "AccessDenied"))
 
     with refused(Forbidden, key="a"):
         runner.run("a", request)
@@ -148,3 +154,54 @@ def test_a_fault_of_our_own_is_not_taken_for_one_of_the_store() -> None:
 
     with pytest.raises(TypeError):
         runner.run("a", request)
+
+
+# -- plain HTTP, from servers that know ranges and others
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        return
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    """The URL of a folder with an object, by a server without ranges."""
+    (tmp_path / "repo/data").mkdir(parents=True)
+    (tmp_path / "repo/data/a b").write_bytes(b"0123456789")
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(tmp_path))) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/repo/"
+        server.shutdown()
+
+
+@pytest.fixture
+def store(served: str) -> Store:
+    return open_store(served)
+
+
+def test_objects_are_read_headed_and_streamed(store: Store) -> None:
+    assert store.get("data/a b") == b"0123456789"
+    assert store.child("data").get("a b") == b"0123456789"
+    assert b"".join(store.stream("data/a b")) == b"0123456789"
+    meta = store.head("data/a b")
+    assert meta is not None
+    assert (meta.key, meta.size) == ("data/a b", 10)
+
+
+def test_ranges_are_cut_out_when_the_server_knows_none(store: Store) -> None:
+    assert store.get_range("data/a b", 3, 4) == b"3456"
+    assert store.get_range("data/a b", 8, 40) == b"89"
+    assert store.get_range("data/a b", 80, 4) == b""
+
+
+def test_an_absent_object_is_not_found(store: Store) -> None:
+    assert store.head("nothing") is None
+    with refused(NotFound, key="nothing"):
+        store.get("nothing")
+
+
+def test_a_server_that_is_gone_is_unavailable() -> None:
+    store = open_store("http://127.0.0.1:9/repo", options=StoreOptions(retries=0))
+    with refused(Unavailable, key="a", cause="connection"):
+        store.get("a")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.gateway.client.values import LeaseInfo, RepositoryInfo
+from include.gateway.client.values import Lease, LeaseInfo, RepositoryInfo, seal, unseal
+from include.gateway.errors import SEALED_LEASE_UNREADABLE
 from include.gateway.service.http.lease_calls import listed
 from include.gateway.service.leases.lease_rows import LeaseRow
 from include.gateway.service.requests import ok
@@ -73,16 +77,11 @@ lease_like = st.fixed_dictionaries({}, optional=dict.fromkeys(("key_id", "path",
 repository_like = st.fixed_dictionaries({}, optional=dict.fromkeys(("keys", "enabled"), documents))
 
 
-@given(documents | lease_like)
-def test_any_other_lease_is_read_or_refused(value: object) -> None:
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        LeaseInfo.parse(value)
-
-
-@given(documents | repository_like)
-def test_any_other_repository_is_read_or_refused(value: object) -> None:
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        RepositoryInfo.parse("r.example.org", value)
+@given(documents | lease_like | repository_like)
+def test_any_other_lease_or_repository_is_read_or_refused(value: object) -> None:
+    for parse in (LeaseInfo.parse, lambda value: RepositoryInfo.parse("r.example.org", value)):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            parse(value)
 
 
 @pytest.mark.parametrize("missing", ["key_id", "path", "expires"])
@@ -91,3 +90,39 @@ def test_a_lease_that_lacks_something_is_refused(missing: str) -> None:
     del value[missing]
     with refused(KeyError, args=(missing,)):
         LeaseInfo.parse(value)
+
+
+# -- a lease that one process leaves for another
+
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+LEASE = Lease("TOKEN-" + "A" * 40, "nights.example.org", "/a/b", "dag/run/release try 1", "key", lifetime_s=120.0)
+
+
+def sealed(**change: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(seal(LEASE, "secret", now=NOW)))
+    return found | change
+
+
+def test_it_is_read_back_with_the_same_secret_and_its_token_is_in_no_text() -> None:
+    value = sealed()
+    assert unseal(value, "secret", now=NOW) == LEASE
+    assert LEASE.token not in json.dumps(value)
+    assert (value["repository"], value["path"], value["holder"]) == (LEASE.repository, LEASE.path, LEASE.hostname)
+
+
+def test_it_ends_when_it_did_whatever_the_clock_of_the_other_process_counts_from() -> None:
+    value = seal(replace(LEASE, expires_monotonic=time.monotonic() + 100), "secret", now=NOW)
+    read = unseal(value, "secret", now=NOW + timedelta(seconds=40))
+    assert read.expires_monotonic is not None
+    assert 50 < read.expires_monotonic - time.monotonic() <= 60
+
+
+@pytest.mark.parametrize(
+    "change", [{"sealed": "x"}, {"sealed": None}, {"expires": "soon"}, {"sealed": sealed()["sealed"][:-4] + "AAAA"}]
+)
+def test_what_is_no_lease_of_this_key_is_refused_without_a_retry(change: dict[str, Any]) -> None:
+    with refused(SEALED_LEASE_UNREADABLE, retryable=False):
+        unseal(sealed(**change), "secret", now=NOW)
+    with refused(SEALED_LEASE_UNREADABLE):
+        unseal(sealed(), "another secret", now=NOW)

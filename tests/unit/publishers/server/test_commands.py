@@ -52,7 +52,7 @@ def test_ingest_names_places_from_the_root_and_whose_they_are() -> None:
         COMMANDS.delete("/a:b")
 
 
-def test_whoever_waits_for_a_lock_gets_its_own_exit_code(tmp_path: Path) -> None:
+def test_waiting_for_a_lock_has_its_own_exit_code(tmp_path: Path) -> None:
     commands = local(tmp_path)
     with subprocess.Popen(commands.hold(0), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
@@ -108,7 +108,7 @@ def test_places_are_entered_without_following_links_and_names_are_only_names(tmp
 
 
 @pytest.mark.parametrize("lines", [[], ["what"], ["", "open"]])
-def test_a_look_that_says_nothing_sensible_is_an_error(lines: list[str]) -> None:
+def test_a_look_of_another_form_is_an_error(lines: list[str]) -> None:
     with refused(FormatError, what="the node's state"):
         SeenNode.parse(lines)
 

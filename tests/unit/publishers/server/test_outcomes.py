@@ -90,7 +90,7 @@ def test_only_so_much_of_the_output_gets_into_a_message() -> None:
     assert len(str(found)) < 4000
 
 
-def test_every_class_stands_in_the_tree_with_whether_it_is_tried_again() -> None:
+def test_every_class_is_drawn_in_the_tree_with_its_retry() -> None:
     classes = {
         name: one for name, one in inspect.getmembers(errors, inspect.isclass) if one.__module__ == errors.__name__
     }
@@ -98,7 +98,7 @@ def test_every_class_stands_in_the_tree_with_whether_it_is_tried_again() -> None
     assert {name: kind.retryable for name, kind in classes.items()} == drawn
 
 
-def test_whatever_a_node_says_has_an_error_that_is_defined_with_the_others() -> None:
+def test_every_message_of_a_node_has_an_error_of_the_table() -> None:
     known = kinds_in(errors).keys()
     assert {kind.code for kind in [*CODES.values(), *(kind for _, kind in MESSAGES)]} <= known
 

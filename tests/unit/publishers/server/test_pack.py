@@ -118,11 +118,11 @@ def test_special_files_are_refused_left_out_or_kept(tmp_path: Path) -> None:
     assert names(keeping, pack(keeping, members[:2]))["pipe"].isfifo()
 
 
-def test_what_would_be_lost_is_told_once_for_each_kind_with_its_path(tmp_path: Path) -> None:
-    told: list[tuple[Operation, str]] = []
-    where = packing(tmp_path, lambda *one: told.append(one), specials=Specials.KEEP)
+def test_what_would_be_lost_is_reported_once_for_each_kind_with_its_path(tmp_path: Path) -> None:
+    losses: list[tuple[Operation, str]] = []
+    where = packing(tmp_path, lambda *loss: losses.append(loss), specials=Specials.KEEP)
     pack(where, [file("a"), hardlink("b", "a"), hardlink("c", "a"), Member(b"p", type=b"6"), Member(b"q", type=b"6")])
-    assert told == [(Operation.TREE_HARD_LINKS, f"{HERE}/b"), (Operation.TREE_SPECIALS, f"{HERE}/p")]
+    assert losses == [(Operation.TREE_HARD_LINKS, f"{HERE}/b"), (Operation.TREE_SPECIALS, f"{HERE}/p")]
 
 
 def test_bits_and_owners_are_as_the_settings_say(tmp_path: Path) -> None:

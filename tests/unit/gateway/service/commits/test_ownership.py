@@ -95,7 +95,7 @@ def test_a_dead_holder_of_this_machine_is_known_as_such(
     held.append(second)
 
 
-def test_a_holder_elsewhere_that_stands_still_is_taken_over_and_notices_when_it_awakes(
+def test_a_holder_elsewhere_that_stops_is_taken_over_and_notices_when_it_awakes(
     store: Careless, held: list[Ownership]
 ) -> None:
     slept = Ownership(store, FQRN, replace(GatewayOwner.of_this_process(), host="elsewhere"), renewed_every_s=1e6)
@@ -126,7 +126,7 @@ PIDS = (b'"7"', b"true", b"-1", b"1.5", b"%d" % (1 << 62))
     [b"", b"{}", b"[1]", b'{"format": 2}', b'{"format": 1, "id": "x"}', b"\xff", b"[" * 9999,
      *(b'{"format": 1, "id": "x", "host": "h", "boot": "b", "since": "", "pid": %b}' % pid for pid in PIDS)],
 )  # fmt: skip
-def test_what_is_no_document_is_nobodys(data: bytes) -> None:
+def test_what_is_no_document_has_no_owner(data: bytes) -> None:
     assert GatewayOwner.parse(data) is None
 
 

@@ -39,7 +39,7 @@ def test_a_burst_is_let_through_and_the_rest_at_the_rate(time: Time) -> None:
     limiter.signed("k")
 
 
-def test_who_guesses_signatures_is_held_off_and_nobody_else(time: Time) -> None:
+def test_a_client_that_guesses_signatures_is_held_off_and_no_other(time: Time) -> None:
     limiter = Limiter(RateLimits(refused=Rate(1, 5)), time, lambda _: None)
     for _ in range(5):
         limiter.request("10.0.0.1")
@@ -59,7 +59,7 @@ def at(path: str, repository: str = REPOSITORY) -> LeasePath:
     return LeasePath(repository, path)
 
 
-def test_first_come_is_first_in_line_and_keeps_the_place_while_he_comes_again(time: Time) -> None:
+def test_the_first_is_first_in_line_and_keeps_its_place_while_it_asks_again(time: Time) -> None:
     line = waiting(time, 4.0)
     first = line.refused(at("/a"), "k", "one", 60.0)
     assert (first.position, first.waiting, first.expected_s) == (1, 1, 4.0)
@@ -73,7 +73,7 @@ def test_first_come_is_first_in_line_and_keeps_the_place_while_he_comes_again(ti
     assert (again.position, again.waited_s) == (1, PATIENCE_S - 5)
 
 
-def test_who_got_it_or_comes_no_more_leaves_the_line(time: Time) -> None:
+def test_a_waiter_that_got_its_lease_or_no_longer_asks_leaves_the_line(time: Time) -> None:
     line = waiting(time)
     line.refused(at("/a"), "k", "one", 60.0)
     line.refused(at("/a"), "k", "two", 60.0)
@@ -113,7 +113,7 @@ def test_places_are_those_among_all_that_overlap(calls: list[tuple[str, str, int
         assert (place.position, place.waiting) == (again.position, again.waiting)
 
 
-def test_whoever_is_refused_meanwhile_waits_for_no_list(time: Time) -> None:
+def test_a_refusal_meanwhile_waits_for_no_list(time: Time) -> None:
     line, asked = waiting(time), list[LeasePath]()
     for number in range(20):
         line.refused(at(f"/{number % 4}"), "k", str(number), 1.0)

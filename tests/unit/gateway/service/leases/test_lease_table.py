@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import tempfile
 from collections.abc import Callable
@@ -28,12 +29,12 @@ OLD, NEW = ObjectHash.parse("1" * 40 + "C"), ObjectHash.parse("2" * 40 + "C")
 OpenTable = Callable[[], LeaseTable]
 
 
-def anybody(_: object) -> bool:
+def any_key(_: object) -> bool:
     return True
 
 
-def take(table: LeaseTable, path: str, repository: str = REPOSITORY) -> Granted:
-    outcome = table.acquire(LeasePath(repository, path), key_id="k", hostname="h", version=3).result()
+def take(table: LeaseTable, path: str, repository: str = REPOSITORY, **more: int) -> Granted:
+    outcome = table.acquire(LeasePath(repository, path), key_id="k", hostname="h", version=3, **more).result()
     assert isinstance(outcome, Granted)
     return outcome
 
@@ -54,7 +55,7 @@ def test_above_and_below_exclude_each_other_until_the_drop(table: LeaseTable) ->
     for path in ("", "/a", "/a/b", "/a/b/c"):
         assert busy(table, path) == 100
     take(table, "/a/b", "other.example.org")
-    table.drop(digest_of(held.token), anybody).result()
+    table.drop(digest_of(held.token), any_key).result()
     take(table, "")
 
 
@@ -71,7 +72,7 @@ def test_an_expired_lease_blocks_nothing_and_can_still_be_dropped(table: LeaseTa
     clock.advance(100)
     assert table.listed() == []
     assert table.valid(digest_of(held.token)) is None
-    table.drop(digest_of(held.token), anybody).result()
+    table.drop(digest_of(held.token), any_key).result()
     take(table, "/a")
 
 
@@ -80,7 +81,7 @@ def test_the_next_lease_clears_expired_ones_away(table: LeaseTable, clock: Manua
     clock.advance(100)
     take(table, "/a")
     with refused(Refused, reason="invalid lease"):
-        table.drop(digest_of(held.token), anybody).result()
+        table.drop(digest_of(held.token), any_key).result()
 
 
 def test_the_wall_clock_changes_no_deadline(table: LeaseTable, clock: ManualClock) -> None:
@@ -103,7 +104,7 @@ def test_tokens_are_long_random_and_kept_as_digests_only(table: LeaseTable, tmp_
     assert (tmp_path / "gateway" / "state.db").stat().st_mode & 0o077 == 0
 
 
-def test_nobody_else_reads_the_state_nor_what_lies_beside_it(open_table: OpenTable, tmp_path: Path) -> None:
+def test_only_its_owner_reads_the_state_and_the_files_beside_it(open_table: OpenTable, tmp_path: Path) -> None:
     folder = tmp_path / "gateway"
 
     def modes() -> dict[str, int]:
@@ -193,15 +194,15 @@ def test_a_foreign_or_broken_state_file_is_refused_and_left_alone(tmp_path: Path
 def test_renewal_counts_from_now_and_never_beyond_the_maximum(table: LeaseTable, clock: ManualClock) -> None:
     digest = digest_of(take(table, "/a").token)
     clock.advance(60)
-    table.renew(digest, anybody, None).result()
+    table.renew(digest, any_key, None).result()
     assert busy(table, "/a") == 100
-    table.renew(digest, anybody, 1e6).result()
+    table.renew(digest, any_key, 1e6).result()
     assert busy(table, "/a") == 100
-    table.renew(digest, anybody, 5).result()
+    table.renew(digest, any_key, 5).result()
     assert busy(table, "/a") == 5
     clock.advance(5)
     with refused(Refused, reason="invalid lease"):
-        table.renew(digest, anybody, None).result()
+        table.renew(digest, any_key, None).result()
 
 
 def test_a_disabled_repository_gives_no_lease_also_after_a_restart(open_table: OpenTable) -> None:
@@ -221,35 +222,28 @@ def fence(table: LeaseTable, *leases: Granted) -> dict[int, LeaseGone]:
     return table.begin_switch([(digest_of(lease.token), lease.row.epoch) for lease in leases]).result()
 
 
-def test_the_fence_of_a_group_names_who_is_gone_and_blocks_nobody(table: LeaseTable, clock: ManualClock) -> None:
+def test_the_fence_of_a_group_names_the_leases_that_are_gone_and_blocks_no_path(
+    table: LeaseTable, clock: ManualClock
+) -> None:
     early = take(table, "/a")
     clock.advance(50)
     late, dropped = take(table, "/b"), take(table, "/c")
-    table.drop(digest_of(dropped.token), anybody).result()
+    table.drop(digest_of(dropped.token), any_key).result()
     clock.advance(50)
     gone = fence(table, late, early, dropped)
+    assert {type(error) for error in gone.values()} == {LeaseGone}
     assert {place: str(error) for place, error in gone.items()} == {
         1: "the lease expired during the commit", 2: "the lease was dropped during the commit",
     }  # fmt: skip
     clock.advance(50)
     take(table, "/b")
-    assert fence(table, late), "its path is somebody else's by now"
-
-
-def test_the_fence_refuses_what_expired_or_was_dropped(table: LeaseTable, clock: ManualClock) -> None:
-    expired, dropped = take(table, "/a"), take(table, "/b")
-    table.drop(digest_of(dropped.token), anybody).result()
-    clock.advance(100)
-    for lease, why in ((expired, "expired"), (dropped, "dropped")):
-        [(place, gone)] = fence(table, lease).items()
-        assert (place, type(gone)) == (0, LeaseGone)
-        assert why in str(gone)
+    assert fence(table, late), "its path is another's by now"
 
 
 def test_the_fence_knows_a_lease_by_its_number_which_is_never_used_again(open_table: OpenTable) -> None:
     table = open_table()
     first = take(table, "/a")
-    table.drop(digest_of(first.token), anybody).result()
+    table.drop(digest_of(first.token), any_key).result()
     table.close()
     table = open_table()
     second = take(table, "/a")
@@ -272,7 +266,7 @@ def test_a_lease_dropped_while_it_switches_ends_with_its_commit(table: LeaseTabl
     held = take(table, "/a")
     digest = digest_of(held.token)
     assert fence(table, held) == {}
-    table.drop(digest, anybody).result()
+    table.drop(digest, any_key).result()
     assert busy(table, "/a") > 0
     assert "dropped" in str(fence(table, held)[0])
     table.settle([], [held.row.epoch]).result()
@@ -283,7 +277,7 @@ def test_a_lease_dropped_while_it_switches_stays_dropped_if_the_gateway_dies_the
     table = open_table()
     held = take(table, "/a")
     assert fence(table, held) == {}
-    table.drop(digest_of(held.token), anybody).result()
+    table.drop(digest_of(held.token), any_key).result()
     assert table.listed() == []
     table.close()  # without settle: as after kill -9
     table = open_table()
@@ -337,7 +331,7 @@ def test_one_failing_operation_spoils_no_other_of_its_transaction(table: LeaseTa
         table.acquire(LeasePath(REPOSITORY, f"/{number % 5}"), key_id="k", hostname="h", version=3)
         for number in range(50)
     ]
-    drops = [table.drop(b"unknown", anybody) for _ in range(5)]
+    drops = [table.drop(b"unknown", any_key) for _ in range(5)]
     outcomes = [future.result() for future in futures]
     assert sum(isinstance(outcome, Granted) for outcome in outcomes) == 5
     for drop in drops:
@@ -388,7 +382,7 @@ class LeaseTableAgainstModel(RuleBasedStateMachine):
     def drop(self, data: st.DataObject) -> None:
         if self.held():
             token = data.draw(st.sampled_from(list(self.held())))  # by age: tokens are drawn by chance
-            self.table.drop(digest_of(token), anybody).result()
+            self.table.drop(digest_of(token), any_key).result()
             del self.model[token]
 
     @rule(seconds=st.integers(min_value=1, max_value=60))
@@ -434,9 +428,82 @@ def test_the_same_request_again_gets_the_same_lease_while_it_lasts(open_table: O
     assert isinstance(ask(b"2"), Busy)
     assert isinstance(ask(b"1", "/a/b"), Busy), "the same number for another path"
     assert fence(table, again) == {}
-    table.drop(digest_of(first.token), anybody).result()
+    table.drop(digest_of(first.token), any_key).result()
     assert isinstance(ask(b"1"), Busy), "dropped while its commit switches"
     table.settle([], [first.row.epoch]).result()
-    anew = ask(b"1")
-    assert isinstance(anew, Granted)
-    assert anew.token != first.token
+    fresh = ask(b"1")
+    assert isinstance(fresh, Granted)
+    assert fresh.token != first.token
+
+
+# -- steps of the wall clock, numbers and limits
+
+
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+def test_a_step_is_logged_and_lengthens_no_lease_not_even_over_a_reboot(
+    open_table: OpenTable, clock: ManualClock, step_s: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = open_table()
+    lease = take(table, "/a")
+    clock.advance(10)
+    assert table.notice_clock().result() is False
+    clock.wall += step_s * 1000
+    with caplog.at_level(logging.WARNING):
+        assert table.notice_clock().result() is True
+        assert table.notice_clock().result() is False
+    assert [record.fields["step_s"] for record in caplog.records] == [step_s]  # type: ignore[attr-defined]
+    row = table.valid(digest_of(lease.token))
+    assert row is not None
+    assert row.expires_ms == clock.wall + 90_000
+    table.close()
+    clock.boot, clock.monotonic = "boot-2", 5 * 10**9
+    clock.wall += 1000
+    table = open_table()
+    row = table.valid(digest_of(lease.token))
+    assert row is not None
+    assert row.deadline_ns == clock.monotonic + 89 * 10**9
+
+
+def test_a_clock_that_is_behind_what_was_written_gives_no_time_away(open_table: OpenTable, clock: ManualClock) -> None:
+    table = open_table()
+    take(table, "/early")
+    clock.advance(30)
+    lease = take(table, "/late")
+    table.close()
+    clock.boot, clock.monotonic = "boot-2", 0
+    clock.wall -= 20_000
+    table = open_table()
+    left = {row.path: row.deadline_ns // 10**9 for row in table.listed()}
+    assert left == {"/early": 70, "/late": 100}
+    assert table.valid(digest_of(lease.token))
+
+
+def test_a_gateway_without_the_old_state_gives_out_higher_numbers(clock: ManualClock, tmp_path: Path) -> None:
+    epochs = []
+    for name in ("one", "two"):
+        table = LeaseTable(tmp_path / name / "state.db", clock=clock, max_lease_time_s=100)
+        epochs += [take(table, f"/{number}").row.epoch for number in range(3)]
+        table.close()
+        clock.advance(1)
+    assert epochs == sorted(set(epochs))
+
+
+def test_a_key_holds_no_more_leases_than_it_may(open_table: OpenTable) -> None:
+    table = open_table()
+    for number in range(3):
+        take(table, f"/{number}", most=3)
+    with refused(Refused, reason="too many leases"):
+        take(table, "/more", most=3)
+
+
+def test_the_time_that_leases_are_held_is_known(open_table: OpenTable, clock: ManualClock) -> None:
+    table = open_table()
+    assert table.mean_held_s(REPOSITORY) is None
+    for seconds in (10, 20):
+        lease = take(table, "/a")
+        clock.advance(seconds)
+        table.drop(digest_of(lease.token), lambda _: True).result()
+    assert table.mean_held_s(REPOSITORY) == 12.0
+    take(table, "/a/b")
+    assert table.remaining_ns(LeasePath(REPOSITORY, "/a")) == 100 * 10**9
+    assert table.remaining_ns(LeasePath(REPOSITORY, "/b")) == 0

@@ -79,7 +79,7 @@ def configured(site: OneSite, upstream: str, kind: str = "stratum0") -> None:
 
 
 def certified(site: OneSite, when: int, *, own: bool = False) -> None:
-    """A certificate of somebody came into the reflog."""
+    """Put a certificate into the reflog, of another key unless `own`."""
     key = signer() if own else generate_repository_key(FQRN, START)
     data = compress(key.certificate_pem)
     name = hash_bytes(data, suffix=CERTIFICATE)
@@ -111,7 +111,7 @@ def test_a_stratum_1_of_this_machine_writes_into_its_own_storage(site: OneSite) 
     assert site.required() == []
 
 
-def test_a_stock_gateway_is_found_by_asking_and_one_that_is_away_lets_nobody_publish(site: OneSite) -> None:
+def test_a_stock_gateway_is_found_by_asking_and_one_that_is_away_publishes_nothing(site: OneSite) -> None:
     site.ours = None
     assert site.required() == []
     site.ours = False
@@ -155,7 +155,7 @@ def test_the_manifest_of_another_key_is_named_also_before_the_first_collection(s
     assert str(site.place.manifest().certificate) in str(found.value)
 
 
-def test_a_certificate_that_cannot_be_read_is_nobodys_we_know(site: OneSite) -> None:
+def test_a_certificate_that_cannot_be_read_is_named(site: OneSite) -> None:
     site.place.collect()
     reflog = Reflog.load(site.place.store.get(REFLOG_KEY))
     reflog.add(hash_bytes(b"lost", suffix=CERTIFICATE), RefType.CERTIFICATE, site.place.seconds + 1)
