@@ -159,22 +159,13 @@ def test_a_trailing_slash_means_the_same_path() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("/r.org/a", "leading slash"),
-        ("r.org", "missing repository"),
-        ("", "missing repository"),
-        ("r.org/a/../b", "'..'"),
-        ("r.org/./b", "'.'"),
-        ("r.org//b", "component ''"),
-        ("r.org/a//", "component ''"),
-        ("r.org/a\0b", "control"),
-        ("r.org/a\nb", "control"),
-        ("r\0.org/a", "control"),
-        ("r.org/\ud800", "UTF-8"),
-        ("r.org/" + "x" * 256, "255 bytes"),
-        ("r.org/" + "é" * 128, "255 bytes"),
+        ("/r.org/a", "leading slash"), ("r.org", "missing repository"), ("", "missing repository"),
+        ("r.org/a/../b", "'..'"), ("r.org/./b", "'.'"), ("r.org//b", "component ''"), ("r.org/a//", "component ''"),
+        ("r.org/a\0b", "control"), ("r.org/a\nb", "control"), ("r\0.org/a", "control"), ("r.org/\ud800", "UTF-8"),
+        ("r.org/" + "x" * 256, "255 bytes"), ("r.org/" + "é" * 128, "255 bytes"),
         ("r.org" + "/abc" * 1100, "4096 bytes"),
     ],
-)
+)  # fmt: skip
 def test_the_message_says_what_is_wrong_with_a_malformed_path(text: str, reason: str) -> None:
     with pytest.raises(BadLeasePath, match=reason):
         LeasePath.parse(text)
@@ -188,18 +179,11 @@ def test_a_relative_path_is_refused() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
     [
-        ("", "", True),
-        ("", "/a", True),
-        ("/a", "/a", True),
-        ("/a", "/a/b", True),
-        ("/a/b", "/a/c", False),
-        ("/arch/x86", "/arch/x86_64", False),
-        ("/a_b", "/axb", False),
-        ("/a%", "/abc", False),
-        ("/Case", "/case", False),
-        ("/a", "/a.b", False),
+        ("", "", True), ("", "/a", True), ("/a", "/a", True), ("/a", "/a/b", True), ("/a/b", "/a/c", False),
+        ("/arch/x86", "/arch/x86_64", False), ("/a_b", "/axb", False), ("/a%", "/abc", False),
+        ("/Case", "/case", False), ("/a", "/a.b", False),
     ],
-)
+)  # fmt: skip
 def test_paths_overlap_by_component(one: str, other: str, expected: bool) -> None:
     assert overlap(one, other) is overlap(other, one) is expected
 

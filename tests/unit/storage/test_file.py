@@ -194,14 +194,10 @@ def test_names_of_the_stores_own_files_are_no_keys(file_store: FileStore, key: s
 @pytest.mark.parametrize(
     ("number", "kind"),
     [
-        (errno.ENOSPC, STORE_FULL),
-        (errno.EDQUOT, STORE_FULL),
-        (errno.EACCES, Forbidden),
-        (errno.EROFS, Forbidden),
-        (errno.EIO, Unavailable),
-        (errno.EINVAL, RequestRejected),
+        (errno.ENOSPC, STORE_FULL), (errno.EDQUOT, STORE_FULL), (errno.EACCES, Forbidden), (errno.EROFS, Forbidden),
+        (errno.EIO, Unavailable), (errno.EINVAL, RequestRejected),
     ],
-)
+)  # fmt: skip
 def test_a_failed_write_has_its_cause_and_leaves_nothing(
     file_store: FileStore,
     monkeypatch: pytest.MonkeyPatch,

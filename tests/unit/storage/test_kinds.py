@@ -43,13 +43,10 @@ from tests.fakes.refused import refused
 @pytest.mark.parametrize(
     ("url", "kind"),
     [
-        ("file:///srv/cvmfs", FILE),
-        ("s3://bucket/x", S3),
-        ("S3://bucket/x", S3),
-        ("http://host/x", HTTP),
+        ("file:///srv/cvmfs", FILE), ("s3://bucket/x", S3), ("S3://bucket/x", S3), ("http://host/x", HTTP),
         ("HTTPS://host/x", HTTP),
     ],
-)
+)  # fmt: skip
 def test_a_store_is_of_the_kind_that_its_url_names(url: str, kind: StoreKind) -> None:
     store = open_store(url)
     assert (kind_of(url), store.kind, store.child("below").kind) == (kind, kind, kind)

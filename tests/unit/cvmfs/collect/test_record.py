@@ -45,18 +45,11 @@ def test_the_error_names_the_field_that_is_missing(field: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("total", "3"),
-        ("total", 1.5),
-        ("seventh", 7),
-        ("roots", ["x"]),
-        ("roots", "0" * 40),
-        ("once", "A" * 64),
-        ("once_since", 5),
-        ("listed", "2026-11-21T04:00:00"),
-        ("ended", [[1, NOW.isoformat(), 2, 3, 4]]),
+        ("total", "3"), ("total", 1.5), ("seventh", 7), ("roots", ["x"]), ("roots", "0" * 40), ("once", "A" * 64),
+        ("once_since", 5), ("listed", "2026-11-21T04:00:00"), ("ended", [[1, NOW.isoformat(), 2, 3, 4]]),
         ("ended", [[1, NOW.isoformat(), 2, 3, 4, 1]]),
     ],
-)
+)  # fmt: skip
 def test_the_error_names_the_field_that_is_wrong(field: str, value: object) -> None:
     with pytest.raises(FormatError) as caught:
         CollectionRecord.parse(json.dumps({**FIELDS, field: value}).encode())

@@ -74,17 +74,11 @@ def repository() -> LocalRepository:
 @pytest.mark.parametrize(
     ("source", "target"),
     [
-        ("/sw/app", "/sw/other"),
-        ("/sw/app", "/empty/app"),
-        ("/sw/app/lib", "/sw/lib"),
-        ("/sw/app/lib", "/empty/lib"),
-        ("/sw/app/lib/deep", "/sw/app/deep"),
-        ("/sw", "/empty/sw"),
-        ("/sw/app/big", "/sw/big"),
-        ("/sw/link", "/sw/app/lib/deep/link"),
-        ("/sw/pipe", "/pipe"),
+        ("/sw/app", "/sw/other"), ("/sw/app", "/empty/app"), ("/sw/app/lib", "/sw/lib"),
+        ("/sw/app/lib", "/empty/lib"), ("/sw/app/lib/deep", "/sw/app/deep"), ("/sw", "/empty/sw"),
+        ("/sw/app/big", "/sw/big"), ("/sw/link", "/sw/app/lib/deep/link"), ("/sw/pipe", "/pipe"),
     ],
-)
+)  # fmt: skip
 def test_everything_can_be_moved_everywhere(repository: LocalRepository, source: str, target: str) -> None:
     before, tree = below(repository.opened().revision, ""), below(repository.opened().revision, source)
     lease = next(p for p in ("/sw/app", "/sw", "") if source.startswith(f"{p}/") and target.startswith(f"{p}/"))
@@ -135,15 +129,10 @@ def test_what_was_changed_in_the_same_edit_moves_along(repository: LocalReposito
 @pytest.mark.parametrize(
     ("source", "target", "named"),
     [
-        ("", "/sw/x", ""),
-        ("/nowhere", "/x", "/nowhere"),
-        ("/sw", "/sw/app/x", "/sw/app/x"),
-        ("/sw", "/sw", "/sw"),
-        ("/readme", "/sw", "/sw"),
-        ("/readme", "/no/where", "/no/where"),
-        ("/readme", "/sw/plain/x", "/sw/plain/x"),
+        ("", "/sw/x", ""), ("/nowhere", "/x", "/nowhere"), ("/sw", "/sw/app/x", "/sw/app/x"), ("/sw", "/sw", "/sw"),
+        ("/readme", "/sw", "/sw"), ("/readme", "/no/where", "/no/where"), ("/readme", "/sw/plain/x", "/sw/plain/x"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_moved_is_refused(repository: LocalRepository, source: str, target: str, named: str) -> None:
     with refused(DestinationError, path=named):
         repository.change(lambda edit: edit.move(source, target))

@@ -164,17 +164,11 @@ ONE, TWO = records_of([object_of(1, 1)]), records_of([object_of(1, 2)])
 @pytest.mark.parametrize(
     "records",
     [
-        TWO + ONE,
-        ONE + ONE,
-        ONE[:-1] + b"\3",
-        ONE[:-2] + b"c\0",
-        ONE[:-2] + b"\xff\0",
-        records_of([object_of(2)]),
-        ONE + records_of([object_of(2)]),
-        ONE + b"\1",
+        TWO + ONE, ONE + ONE, ONE[:-1] + b"\3", ONE[:-2] + b"c\0", ONE[:-2] + b"\xff\0", records_of([object_of(2)]),
+        ONE + records_of([object_of(2)]), ONE + b"\1",
     ],
     ids=["order", "twice", "algorithm", "suffix", "no letter", "another shard", "partly another", "cut"],
-)
+)  # fmt: skip
 def test_a_shard_that_its_collector_did_not_write_is_refused(records: bytes) -> None:
     """Its hash is right: it was written so."""
     store = MemoryStore()

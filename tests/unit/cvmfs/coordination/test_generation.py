@@ -92,20 +92,13 @@ def test_anything_else_is_refused_in_our_own_words(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b'"phase":"idle"', b'"phase":"asleep"'),
-        (b'"phase":"idle"', b'"phase":"sweeping"'),
-        (b'"number":3', b'"number":-3'),
-        (b'"number":3', b'"number":true'),
-        (b'"condemned":null', b'"condemned":"../../etc"'),
-        (b"+00:00", b""),
-        (b'"format":1', b'"format":2'),
-        (b'"number":3', b'"number":"3"'),
-        (b'"past":[]', b'"past":[[1]]'),
-        (b'"past":[]', b'"pst":[]'),
-        (b'"condemned":null', b'"cond":null'),
-        (b'"number":3', b'"number":3,"swept":1'),
+        (b'"phase":"idle"', b'"phase":"asleep"'), (b'"phase":"idle"', b'"phase":"sweeping"'),
+        (b'"number":3', b'"number":-3'), (b'"number":3', b'"number":true'),
+        (b'"condemned":null', b'"condemned":"../../etc"'), (b"+00:00", b""), (b'"format":1', b'"format":2'),
+        (b'"number":3', b'"number":"3"'), (b'"past":[]', b'"past":[[1]]'), (b'"past":[]', b'"pst":[]'),
+        (b'"condemned":null', b'"cond":null'), (b'"number":3', b'"number":3,"swept":1'),
     ],
-)
+)  # fmt: skip
 def test_a_document_that_makes_no_sense_is_refused(old: bytes, new: bytes) -> None:
     data = idle(3).format()
     assert old in data

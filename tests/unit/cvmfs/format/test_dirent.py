@@ -117,14 +117,10 @@ def test_a_chunk_has_the_algorithm_of_its_file_and_a_suffix_of_its_own(digest: b
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("hash", b"short"),
-        ("hash", 2**62),
-        ("hash", "text"),
-        ("flags", 4 | 7 << 8),
-        ("flags", 4 | 7 << 11),
+        ("hash", b"short"), ("hash", 2**62), ("hash", "text"), ("flags", 4 | 7 << 8), ("flags", 4 | 7 << 11),
         ("mode", None),
     ],
-)
+)  # fmt: skip
 def test_values_that_no_catalog_holds_are_refused(column: str, value: object) -> None:
     row = list(Dirent("f", REGULAR, hash=CONTENT).to_row())
     row[COLUMNS.index(column)] = value

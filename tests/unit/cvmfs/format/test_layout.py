@@ -365,16 +365,10 @@ def test_absent_members_are_empty() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"[]",
-        b"{",
-        b"\xff\xfe\xfd",
-        b"[" * 100_000,
-        b'{"url": 1}',
-        b'{"custom": []}',
+        b"", b"[]", b"{", b"\xff\xfe\xfd", b"[" * 100_000, b'{"url": 1}', b'{"custom": []}',
         b'{"recommended-stratum1s": ""}',
     ],
-)
+)  # fmt: skip
 def test_what_is_no_meta_info_is_refused(data: bytes) -> None:
     with refused(FormatError, what="meta info"):
         MetaInfo.parse(data)

@@ -26,13 +26,10 @@ def test_below_is_by_component() -> None:
 @pytest.mark.parametrize(
     ("paths", "top"),
     [
-        (["/a/b"], "/a/b"),
-        (["/a/b", "/a/c"], "/a"),
-        (["/a/b", "/a/bc"], "/a"),
-        (["/a/b/c", "/a/b"], "/a/b"),
+        (["/a/b"], "/a/b"), (["/a/b", "/a/c"], "/a"), (["/a/b", "/a/bc"], "/a"), (["/a/b/c", "/a/b"], "/a/b"),
         (["/a", "/b"], ""),
     ],
-)
+)  # fmt: skip
 def test_a_common_top_is_one_of_the_paths_or_the_deepest_directory_above_all(paths: list[str], top: str) -> None:
     assert common_top(paths) == common_top(paths[::-1]) == top
 

@@ -146,14 +146,10 @@ def test_other_ways_of_verification_are_not_silently_left_out(option: bytes) -> 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b"20261121030405\n", b"2026112103040\n"),
-        (b"20261121030405\n", b"20261321030405\n"),
-        (b"E2026", b"F2026"),
-        (b"E2026", b"E 026"),
-        (b"Nnight", b"night"),
-        (b"Nnightlies.example.org\n", b"N\n"),
+        (b"20261121030405\n", b"2026112103040\n"), (b"20261121030405\n", b"20261321030405\n"), (b"E2026", b"F2026"),
+        (b"E2026", b"E 026"), (b"Nnight", b"night"), (b"Nnightlies.example.org\n", b"N\n"),
     ],
-)
+)  # fmt: skip
 def test_lines_of_the_wrong_form_are_refused(old: bytes, new: bytes) -> None:
     with refused(FormatError, what="whitelist"):
         Whitelist.from_letter(WHITELIST.letter().replace(old, new))

@@ -122,22 +122,13 @@ def test_the_message_names_missing_fields_and_wrong_ones_are_refused(field: str)
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("destination", "/a/../b"),
-        ("root", "0" * 39),
-        ("source_sha256", "X" * 64),
-        ("created", "2026-07-01T00:00:00"),
-        ("created", "yesterday"),
-        ("created", "9999-12-31T23:59:59-23:59"),
-        ("root_size", 1 << 63),
-        ("root_entry.mode", 0o100644),
-        ("root_entry.linkcount", 0),
-        ("root_entry.xattr", "no hex digits"),
-        ("root_entry.mtime_ns", -1),
-        ("counters.own", {}),
-        ("counters.below.regular", "1"),
-        ("swept", 257),
+        ("destination", "/a/../b"), ("root", "0" * 39), ("source_sha256", "X" * 64),
+        ("created", "2026-07-01T00:00:00"), ("created", "yesterday"), ("created", "9999-12-31T23:59:59-23:59"),
+        ("root_size", 1 << 63), ("root_entry.mode", 0o100644), ("root_entry.linkcount", 0),
+        ("root_entry.xattr", "no hex digits"), ("root_entry.mtime_ns", -1), ("counters.own", {}),
+        ("counters.below.regular", "1"), ("swept", 257),
     ],
-)
+)  # fmt: skip
 def test_values_out_of_range_are_refused_by_the_name_of_their_field(field: str, value: object) -> None:
     document = json.loads(EXAMPLE.format())
     *outer, last = field.split(".")

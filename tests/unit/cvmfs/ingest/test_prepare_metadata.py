@@ -104,16 +104,11 @@ def test_nanoseconds_are_kept_if_this_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("12", (12, 0)),
-        ("12.5", (12, 500_000_000)),
-        ("12.0000000019", (12, 1)),
-        ("-1.25", (-2, 750_000_000)),
-        ("-1.0", (-1, 0)),
-        ("-0.5", (-1, 500_000_000)),
-        ("-0.0000000001", (-1, 999_999_999)),
+        ("12", (12, 0)), ("12.5", (12, 500_000_000)), ("12.0000000019", (12, 1)), ("-1.25", (-2, 750_000_000)),
+        ("-1.0", (-1, 0)), ("-0.5", (-1, 500_000_000)), ("-0.0000000001", (-1, 999_999_999)),
         ("-3.9999999999", (-4, 0)),
     ],
-)
+)  # fmt: skip
 def test_fractions_of_seconds_in_archives(text: str, expected: tuple[int, int]) -> None:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:

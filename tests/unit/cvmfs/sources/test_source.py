@@ -31,29 +31,13 @@ from tests.fakes.trees import prepared
 @pytest.mark.parametrize(
     ("raw", "path"),
     [
-        (b"a", "a"),
-        (b"./a/b", "a/b"),
-        (b"a/b/", "a/b"),
-        (b".", ""),
-        (b"./", ""),
-        (b"././", ""),
-        (b"...", "..."),
-        (b"..a/b..", "..a/b.."),
-        (b".hidden", ".hidden"),
-        (b"with space\nand line", "with space\nand line"),
-        ("é/ü".encode(), "é/ü"),
-        (b"n" * 255, "n" * 255),
-        (b".//etc/passwd", "etc/passwd"),
-        (b"a//b", "a/b"),
-        (b"a/./b", "a/b"),
-        (b"a/././/./b//", "a/b"),
-        (b"a//", "a"),
-        (b"a/.", "a"),
-        (b"./.", ""),
-        (b".//", ""),
+        (b"a", "a"), (b"./a/b", "a/b"), (b"a/b/", "a/b"), (b".", ""), (b"./", ""), (b"././", ""), (b"...", "..."),
+        (b"..a/b..", "..a/b.."), (b".hidden", ".hidden"), (b"with space\nand line", "with space\nand line"),
+        ("é/ü".encode(), "é/ü"), (b"n" * 255, "n" * 255), (b".//etc/passwd", "etc/passwd"), (b"a//b", "a/b"),
+        (b"a/./b", "a/b"), (b"a/././/./b//", "a/b"), (b"a//", "a"), (b"a/.", "a"), (b"./.", ""), (b".//", ""),
         (b"./" * 3000 + b"a", "a"),
     ],
-)
+)  # fmt: skip
 def test_good_names_become_relative_paths(raw: bytes, path: str) -> None:
     assert checked_member(raw, "x.tar") == path
 
@@ -61,25 +45,13 @@ def test_good_names_become_relative_paths(raw: bytes, path: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "complaint"),
     [
-        (b"", "empty name"),
-        (b"/", "absolute"),
-        (b"/etc/passwd", "absolute"),
-        (b"//a", "absolute"),
-        (b"..", r"'\.\.'"),
-        (b"../a", r"'\.\.'"),
-        (b"./../a", r"'\.\.'"),
-        (b"a/../../b", r"'\.\.'"),
-        (b"a/..", r"'\.\.'"),
-        (b"a/../", r"'\.\.'"),
-        (b"a/.//../../b", r"'\.\.'"),
-        (b"a\0b", "NUL"),
-        (b"n" * 256, "longer than 255"),
-        ("é".encode() * 128, "longer than 255"),
-        (b"n/" * 2100, "longer than 4095"),
-        (b"caf\xe9", "not UTF-8"),
-        (b"\xed\xa0\x80", "not UTF-8"),
+        (b"", "empty name"), (b"/", "absolute"), (b"/etc/passwd", "absolute"), (b"//a", "absolute"),
+        (b"..", r"'\.\.'"), (b"../a", r"'\.\.'"), (b"./../a", r"'\.\.'"), (b"a/../../b", r"'\.\.'"),
+        (b"a/..", r"'\.\.'"), (b"a/../", r"'\.\.'"), (b"a/.//../../b", r"'\.\.'"), (b"a\0b", "NUL"),
+        (b"n" * 256, "longer than 255"), ("é".encode() * 128, "longer than 255"), (b"n/" * 2100, "longer than 4095"),
+        (b"caf\xe9", "not UTF-8"), (b"\xed\xa0\x80", "not UTF-8"),
     ],
-)
+)  # fmt: skip
 def test_the_message_about_a_bad_name_has_artifact_and_cure(raw: bytes, complaint: str) -> None:
     with pytest.raises(SourceError, match=rf"{complaint}.*; .*pack the tree again.* \(artifact x\.tar\)$"):
         checked_member(raw, "x.tar")
