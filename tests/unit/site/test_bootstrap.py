@@ -89,9 +89,7 @@ def test_nothing_is_written_where_the_store_cannot_be_used(
     assert keys(tmp_path) == []
 
 
-def test_the_key_of_another_gateway_is_refused_before_anything_is_written(
-    connected: Callable[..., Site], tmp_path: Path
-) -> None:
+def test_the_key_of_another_gateway_is_refused(connected: Callable[..., Site], tmp_path: Path) -> None:
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / f"{FQRN}.gw").write_text("plain_text key1 another\n")
     with refused(PublisherError, fqrn=FQRN):

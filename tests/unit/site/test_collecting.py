@@ -118,9 +118,7 @@ def test_a_stock_gateway_is_found_by_asking_and_one_that_is_away_publishes_nothi
     assert "is a stock gateway" in site.reason()
 
 
-def test_a_gateway_that_owns_the_repository_since_its_store_keeps_no_conditions_is_named(
-    site: OneSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gateway_that_owns_the_repository_is_named(site: OneSite, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = ownership.GatewayOwner("id", "gateway.example.org", 7, "", "2026-11-23")
     now = site.place.now
     monkeypatch.setattr("include.site.collecting.datetime", SimpleNamespace(now=lambda _: now))

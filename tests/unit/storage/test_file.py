@@ -163,9 +163,7 @@ def test_each_key_that_is_not_deleted_is_named_with_the_cause(
     assert file_store.counters.deletes == len(keys) + 1 - len(kept)
 
 
-def test_a_folder_that_may_be_written_may_be_deleted_from(
-    file_store: FileStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writable_folder_may_be_deleted_from(file_store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     may_delete(file_store)
     assert files_below(file_store.root) == set()
 
@@ -217,9 +215,7 @@ def test_a_failed_write_has_its_cause_and_leaves_nothing(
     assert files_below(file_store.root) == {"a"}
 
 
-def test_a_writer_is_not_hindered_by_what_a_killed_one_of_its_number_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_writer_left_hinders_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(BaseException):
         pass
 

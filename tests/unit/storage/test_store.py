@@ -56,9 +56,7 @@ def test_the_prefix_of_everything_is_empty() -> None:
         ("data/readme", "application/octet-stream", None),
     ],
 )
-def test_objects_carry_the_headers_that_cvmfs_clients_expect(
-    key: str, content_type: str, cache_control: str | None
-) -> None:
+def test_objects_have_the_headers_of_cvmfs(key: str, content_type: str, cache_control: str | None) -> None:
     headers = headers_for(key)
     assert headers["Content-Type"] == content_type
     assert headers.get("Cache-Control") == cache_control

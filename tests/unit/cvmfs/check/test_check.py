@@ -87,9 +87,7 @@ def test_a_reflog_that_is_neither_named_nor_sound_is_found(mini: MiniRepository)
 
 
 @pytest.mark.parametrize("collected", [False, True])
-def test_what_a_writer_replaces_during_the_check_is_read_again(
-    mini: MiniRepository, store: MemoryStore, collected: bool
-) -> None:
+def test_replaced_objects_are_read_again(mini: MiniRepository, store: MemoryStore, collected: bool) -> None:
     mini.publish()
     repository = opened(store)
     mini.file("/more", b"more")
@@ -198,9 +196,7 @@ def test_owners_that_differ_at_a_mountpoint_are_a_warning(mini: MiniRepository) 
     assert [(warning.subject, warning.path) for warning in report.warnings] == [(Subject.TRANSITION, "/sw/app")]
 
 
-def test_of_very_many_problems_all_are_counted_and_the_first_kept(
-    mini: MiniRepository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_problems_are_counted_and_the_first_kept(mini: MiniRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings_module, "KEPT", 2)
     mini.damage("/sw/app", "UPDATE catalog SET hardlinks = 0").publish()
     report = checked(mini)

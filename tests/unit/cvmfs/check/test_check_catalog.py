@@ -148,9 +148,7 @@ ALONE = [
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 @pytest.mark.parametrize("options", [{}, {"contents": True}, {"quick": True}, {"tag": "trunk"}])
-def test_a_whole_repository_has_no_problems(
-    store: MemoryStore, algorithm: Algorithm, options: dict[str, object]
-) -> None:
+def test_a_whole_repository_is_ok(store: MemoryStore, algorithm: Algorithm, options: dict[str, object]) -> None:
     mini = sample(store, algorithm)
     mini.publish()
     report = checked(mini, **options)
@@ -176,9 +174,7 @@ def test_damage_inside_a_catalog_is_named_with_its_path(mini: MiniRepository, da
 @pytest.mark.parametrize("half", ["self", "subtree"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("catalog", ["", "/sw/app", "/sw/app/lib/deep"])
-def test_every_counter_of_every_catalog_is_counted_again(
-    mini: MiniRepository, half: str, name: str, catalog: str
-) -> None:
+def test_every_counter_is_counted_again(mini: MiniRepository, half: str, name: str, catalog: str) -> None:
     mini.damage(catalog, "UPDATE statistics SET value = value + 1 WHERE counter = ?", f"{half}_{name}").publish()
     report = checked(mini, quick=True)
     assert places(report) == {(S.COUNTERS, catalog)}

@@ -25,9 +25,7 @@ def unlisted(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("listing", [True, False])
-def test_missing_objects_are_named_once_with_a_path_that_needs_them(
-    mini: MiniRepository, store: MemoryStore, listing: bool
-) -> None:
+def test_missing_objects_are_named_once(mini: MiniRepository, store: MemoryStore, listing: bool) -> None:
     mini.publish()
     chunk = opened(store).revision.chunks("/sw/app/big")[1].hash.key
     for key in (key_of(mini, "/sw/app/one"), key_of(mini, "/sw/app/lib/deep/data"), chunk):
@@ -53,9 +51,7 @@ def test_each_object_is_asked_for_once(mini: MiniRepository, store: MemoryStore)
 
 
 @pytest.mark.parametrize("listing", [True, False])
-def test_an_object_that_is_stored_empty_or_cut_is_found_without_reading_it(
-    mini: MiniRepository, store: MemoryStore, listing: bool
-) -> None:
+def test_a_cut_object_is_found_unread(mini: MiniRepository, store: MemoryStore, listing: bool) -> None:
     mini.publish()
     store.objects[key_of(mini, "/readme")] = b""
     store.objects[key_of(mini, "/sw/plain")] = b"stored as"
@@ -73,9 +69,7 @@ def test_an_object_that_is_stored_empty_or_cut_is_found_without_reading_it(
         lambda data: compress(b"other content"),
     ],
 )
-def test_wrong_bytes_are_found_when_contents_are_read(
-    mini: MiniRepository, store: MemoryStore, spoil: Callable[[bytes], bytes]
-) -> None:
+def test_wrong_bytes_are_found(mini: MiniRepository, store: MemoryStore, spoil: Callable[[bytes], bytes]) -> None:
     mini.publish()
     key = key_of(mini, "/readme")
     store.objects[key] = spoil(store.objects[key])

@@ -150,7 +150,7 @@ def all_of(recounter: Recounter) -> list[Miscount]:
 
 @pytest.mark.parametrize("half", ["self", "subtree"])
 @pytest.mark.parametrize(("catalog", "rewritten"), [("", 1), ("/sw/app", 2), ("/sw/app/lib/deep", 3)])
-def test_a_wrong_counter_is_counted_again_in_its_catalog_alone(
+def test_a_wrong_counter_is_counted_again(
     mini: MiniRepository, store: MemoryStore, half: str, catalog: str, rewritten: int
 ) -> None:
     for number, name in enumerate(NAMES):
@@ -172,9 +172,7 @@ def test_a_wrong_counter_is_counted_again_in_its_catalog_alone(
     assert (all_of(recounter), done.catalogs, opened(store).manifest.revision) == ([], 0, 2)
 
 
-def test_a_counter_that_a_commit_carried_on_is_right_in_every_catalog_above(
-    mini: MiniRepository, store: MemoryStore
-) -> None:
+def test_a_counter_is_right_in_every_catalog_above(mini: MiniRepository, store: MemoryStore) -> None:
     mini.damage("/sw/app/lib/deep", SET, 7, "self_regular")  # there are 2: what is above has counted 5 more since
     mini.damage("/sw/app", SET, 7, "subtree_regular")
     mini.damage("", "DELETE FROM statistics WHERE counter = 'subtree_xattr'")

@@ -250,9 +250,7 @@ def test_a_commit_that_overtakes_the_pruning_of_the_reflog_leaves_a_manifest_tha
     assert place.problems() == []
 
 
-def test_other_errors_of_the_store_leave_a_claim_that_can_be_given_back(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_an_error_of_the_store_a_claim_can_be_given_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.publish("/a", {"f": b"x"})
 
     def away(verb: str, key: str) -> None:
@@ -270,7 +268,7 @@ def test_other_errors_of_the_store_leave_a_claim_that_can_be_given_back(
 
 
 @pytest.mark.parametrize("retried_by", ["the store", "the sweep"])
-def test_after_a_delete_without_an_answer_no_shard_counts_as_swept_until_it_settled(
+def test_a_delete_without_an_answer_is_let_settle(
     place: Place, monkeypatch: pytest.MonkeyPatch, retried_by: str
 ) -> None:
     """The store may carry it out later, and take away what a publisher has sent again. A store that repeats nothing
@@ -306,9 +304,7 @@ def test_after_a_delete_without_an_answer_no_shard_counts_as_swept_until_it_sett
     assert set(swept) == {0}
 
 
-def test_commits_that_are_always_faster_delay_the_barrier_and_the_pruning_only(
-    place: Place, old: Manifest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faster_commits_delay_barrier_and_pruning(place: Place, old: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     tries = []
     fence = SwitchingSide.fence
 
@@ -431,9 +427,7 @@ def test_the_first_fourteen_collections_are_careful(place: Place) -> None:
     assert not place.collect(CAREFUL).careful
 
 
-def test_what_was_condemned_once_on_a_list_that_is_lost_waits_a_whole_day_again(
-    place: Place, old: Manifest, uncached: None
-) -> None:
+def test_a_lost_list_of_condemned_objects_waits_again(place: Place, old: Manifest, uncached: None) -> None:
     """A backup of the store may be without the lists: no collection fails for that, and none deletes too early."""
     once = place.collect(CAREFUL).once
     place.store.delete([found.key for found in place.store.list(PREFIX)])

@@ -56,7 +56,7 @@ def assert_in_order(place: Place) -> None:
 
 @pytest.mark.parametrize("step", [SwitchStep.HISTORY_STORED, SwitchStep.REFLOG_WRITTEN, SwitchStep.BEFORE_SWITCH])
 @pytest.mark.parametrize("garbage", [Place.garbage, an_orphan])
-def test_a_collection_beside_a_commit_that_it_stops_is_followed_by_others(
+def test_a_collection_that_stops_a_commit_is_followed(
     place: Place, step: SwitchStep, garbage: Callable[[Place], object]
 ) -> None:
     garbage(place)
@@ -112,9 +112,7 @@ def test_a_revision_lost_from_the_reflog_is_missed_beside_a_root_that_was_no_rev
 
 
 @pytest.mark.parametrize("garbage", [Place.garbage, an_orphan])
-def test_a_reflog_that_was_written_after_the_fence_is_put_back_and_its_roots_are_not_recorded(
-    place: Place, garbage: Callable[[Place], object]
-) -> None:
+def test_a_reflog_of_after_the_fence_is_put_back(place: Place, garbage: Callable[[Place], object]) -> None:
     garbage(place)
     publisher = place.publisher()
     judged = publisher.judge(publisher.prepare("/b", {"f": b"stopped"}))

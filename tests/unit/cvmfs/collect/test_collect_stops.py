@@ -107,9 +107,7 @@ def test_a_process_that_has_the_number_of_one_that_ended_is_another(ended: str) 
     assert is_dead(f"{boot}:{space}:{os.getpid()}:0")
 
 
-def test_after_a_takeover_no_shard_counts_until_the_requests_of_the_dead_have_settled(
-    place: Place, ended: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_takeover_requests_are_let_settle(place: Place, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a network a request outlives the process that sent it."""
     begun_by(place, ended)
     monkeypatch.setattr(type(place.store), "kind", replace(MEMORY, is_local=False))
@@ -304,9 +302,7 @@ def test_a_damaged_record_stops_it(place: Place) -> None:
         place.collect()
 
 
-def test_refused_deletes_are_tried_again_and_listed(
-    place: Place, old: Manifest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_deletes_are_repeated_and_listed(place: Place, old: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
     delete = place.store.delete
 

@@ -34,9 +34,7 @@ def test_lists_and_what_is_kept_of_catalogs_do_not_grow_for_ever(place: Place) -
     assert place.problems() == []
 
 
-def test_a_full_disk_under_the_kept_catalogs_stops_it_before_anything_goes(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_stops_it_before_any_deletion(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.publish("/a", {"f": b"x"})
     before = place.objects()
 
@@ -63,9 +61,7 @@ def test_a_kept_scan_that_rotted_is_read_again(place: Place) -> None:
     assert place.problems() == []
 
 
-def test_a_scan_that_another_collection_tidies_away_is_not_missed(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scan_that_another_collection_removes_is_not_missed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has ended tidies up while the next one, or a dry run, begins in the same folder."""
     place.publish("/a", {"f": b"x"})
     write = Path.write_bytes

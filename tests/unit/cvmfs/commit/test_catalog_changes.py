@@ -127,9 +127,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("what", "where"), PLACES)
-def test_a_catalog_that_is_of_no_use_is_refused_alone(
-    store: MemoryStore, tmp_path: Path, what: str, where: str
-) -> None:
+def test_a_useless_catalog_is_refused_alone(store: MemoryStore, tmp_path: Path, what: str, where: str) -> None:
     statement = DAMAGES[what]
     if where == "inner":
         statement = statement.replace("/q/", "/q/inside/")
@@ -153,9 +151,7 @@ def test_a_catalog_that_is_not_stored_is_refused_alone(store: MemoryStore, tmp_p
 
 @pytest.mark.parametrize("size", [BIG, -1])
 @pytest.mark.parametrize("within", ["", "/d"])
-def test_a_file_of_a_size_that_none_has_is_refused_alone(
-    store: MemoryStore, tmp_path: Path, size: int, within: str
-) -> None:
+def test_a_file_of_no_real_size_is_refused_alone(store: MemoryStore, tmp_path: Path, size: int, within: str) -> None:
     head = read_head(store, FQRN).manifest
     edit = Edit(CatalogCache(store), head.root)
     edit.add("/q", DIRECTORY.changed(name="q"))
@@ -166,9 +162,7 @@ def test_a_file_of_a_size_that_none_has_is_refused_alone(
     assert_refused_alone(store, tmp_path, Change("/q", head.root, new))
 
 
-def test_counters_at_the_end_of_the_range_that_a_revision_has_hinder_no_commit(
-    store: MemoryStore, tmp_path: Path
-) -> None:
+def test_counters_at_the_end_of_the_range_hinder_no_commit(store: MemoryStore, tmp_path: Path) -> None:
     head = read_head(store, FQRN).manifest
     edit = Edit(CatalogCache(store), head.root)
     edit.root._count(Counts(regular=BIG, file_size=BIG))

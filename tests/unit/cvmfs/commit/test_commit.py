@@ -8,14 +8,7 @@ from datetime import timedelta
 import pytest
 
 from include.cvmfs.check.check import check
-from include.cvmfs.commit.commit import (
-    MANIFEST_KEY,
-    REFLOG_KEY,
-    NewTag,
-    SwitchStep,
-    read_head,
-    switch,
-)
+from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, NewTag, SwitchStep, read_head, switch
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.repair import adopt_reflog, repair_metadata, repair_reflog
@@ -106,9 +99,7 @@ def test_switching_on_a_stale_head_is_refused(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("step", list(SwitchStep))
-def test_a_crash_at_any_step_leaves_one_revision_and_the_next_commit_works(
-    store: MemoryStore, step: SwitchStep
-) -> None:
+def test_after_a_crash_at_any_step_the_next_commit_works(store: MemoryStore, step: SwitchStep) -> None:
     old, new = change(store, "/a")
     with pytest.raises(Crash):
         commit(store, old, new, "/a", on_step=crashing_at(step))
@@ -203,9 +194,7 @@ def test_meta_info_that_is_empty_stops_commits_until_it_is_mended(store: MemoryS
 
 @pytest.mark.parametrize("bytes_left", [None, 0, 10])
 @pytest.mark.parametrize("name", ["history", "root"])
-def test_a_lost_root_or_history_is_no_fault_of_the_change(
-    store: MemoryStore, name: str, bytes_left: int | None
-) -> None:
+def test_a_lost_root_or_history_is_a_damaged_head(store: MemoryStore, name: str, bytes_left: int | None) -> None:
     prepared = change(store, "/a")
     named = getattr(opened(store).manifest, name)
     key = named.with_suffix({"history": "H", "root": "C"}[name]).key

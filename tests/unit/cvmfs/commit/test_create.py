@@ -168,9 +168,7 @@ def test_an_absent_whitelist_and_impossible_times_are_refused(mini: MiniReposito
 
 
 @pytest.mark.parametrize("data", [None, b"", b"garbage", b"half"])
-def test_a_lost_or_damaged_whitelist_is_made_again_with_the_certificate_of_the_keys(
-    mini: MiniRepository, data: bytes | None
-) -> None:
+def test_a_lost_or_damaged_whitelist_is_made_again(mini: MiniRepository, data: bytes | None) -> None:
     whole = mini.store.get(WHITELIST_KEY)
     mini.store.delete([WHITELIST_KEY])
     if data is not None:

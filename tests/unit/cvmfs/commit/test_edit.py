@@ -232,11 +232,7 @@ def test_a_merge_takes_over_what_was_bound_and_keeps_what_is(virtual: Virtual) -
     beside = virtual.edit()
     beside.add("/f", file())
     edit = merge(
-        virtual.cache,
-        base=virtual.root,
-        new=virtual.keep(bound),
-        current=virtual.keep(beside),
-        lease_path="/sw",
+        virtual.cache, base=virtual.root, new=virtual.keep(bound), current=virtual.keep(beside), lease_path="/sw"
     )
     view = Revision(virtual.cache, virtual.keep(edit))
     assert [bind.path for bind in view.root.binds()] == [SHOWN.path, "/sw/old"]
@@ -271,9 +267,7 @@ THINGS = ["nothing", "file", "empty", "hidden", "directory", "nested", "bound", 
 
 
 @pytest.mark.parametrize(("before", "after"), [pair for pair in permutations(THINGS, 2) if "bound" in "".join(pair)])
-def test_a_merge_puts_a_bind_mountpoint_in_the_place_of_anything_and_takes_it_away(
-    virtual: Virtual, before: str, after: str
-) -> None:
+def test_a_merge_puts_a_bind_mountpoint_in_any_place(virtual: Virtual, before: str, after: str) -> None:
     edit = virtual.edit()
     put(edit, before)
     base = virtual.keep(edit)

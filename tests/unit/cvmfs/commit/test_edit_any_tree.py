@@ -44,9 +44,7 @@ def without_root_marker(tree: dict[str, Any]) -> dict[str, Any]:
 @given(
     nodes=ODD_TREES, place=PLACES, algorithm=st.sampled_from(list(Algorithm)), how=st.sampled_from(list(Compression))
 )
-def test_a_tree_comes_back_as_it_was_and_the_repository_is_sound(
-    nodes: Nodes, place: str, algorithm: Algorithm, how: Compression
-) -> None:
+def test_a_tree_comes_back_as_it_was(nodes: Nodes, place: str, algorithm: Algorithm, how: Compression) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = make_folder(Path(temporary) / "tree", nodes)
         repository = LocalRepository(algorithm)
@@ -77,9 +75,7 @@ def test_a_tree_that_goes_again_leaves_the_old_counters_and_entries(there: Nodes
 
 @settings(max_examples=30)
 @given(trees=st.tuples(ODD_TREES, ODD_TREES, ODD_TREES), gone=st.booleans())
-def test_disjoint_changes_of_one_base_give_the_same_in_either_order(
-    trees: tuple[Nodes, Nodes, Nodes], gone: bool
-) -> None:
+def test_the_order_of_disjoint_changes_is_of_no_effect(trees: tuple[Nodes, Nodes, Nodes], gone: bool) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folders = [make_folder(Path(temporary) / str(number), nodes) for number, nodes in enumerate(trees)]
         begun = LocalRepository()

@@ -7,26 +7,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from include.cvmfs.check.check import check
-from include.cvmfs.commit.commit import (
-    MANIFEST_KEY,
-    Change,
-    Head,
-    NewTag,
-    SwitchStep,
-    commit_group,
-    read_head,
-)
+from include.cvmfs.commit.commit import MANIFEST_KEY, Change, Head, NewTag, SwitchStep, commit_group, read_head
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.group import STEPS, true_base
 from include.cvmfs.commit.metadata_objects import REFLOG_KEY, Records
-from include.cvmfs.errors import (
-    BaseChanged,
-    CommitError,
-    ManifestConflict,
-    MergeError,
-    ObjectMissing,
-    UnknownBase,
-)
+from include.cvmfs.errors import BaseChanged, CommitError, ManifestConflict, MergeError, ObjectMissing, UnknownBase
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
@@ -147,9 +132,7 @@ def test_a_change_that_half_applied_before_it_failed_leaves_no_trace(store: Memo
     assert_sound(store)
 
 
-def test_a_lease_that_ended_right_before_the_switch_is_left_out_and_the_rest_merged_again(
-    store: MemoryStore, groups: Groups
-) -> None:
+def test_a_lease_that_ended_before_the_switch_is_left_out(store: MemoryStore, groups: Groups) -> None:
     asked: list[list[int]] = []
 
     def fence(numbers: Sequence[int]) -> Mapping[int, Exception]:

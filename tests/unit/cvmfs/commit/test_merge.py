@@ -150,9 +150,7 @@ def test_other_chunks_outside_of_the_lease_are_a_change_outside_of_the_lease(rep
         merge(repository.cache, base=base, new=repository.keep(edit), current=base, lease_path="/d")
 
 
-def test_a_chunked_file_that_another_replaced_by_one_of_equal_attributes_is_not_reverted(
-    repository: EditedStore,
-) -> None:
+def test_a_chunked_file_of_equal_attributes_is_not_reverted(repository: EditedStore) -> None:
     roots = []
     edit = repository.edit()
     edit.add("/big", *chunked(b"a"))
@@ -183,7 +181,7 @@ def test_a_new_nested_catalog_of_another_size_than_recorded_above_it_is_refused(
     [(), (("file", "/s", "now a file"),), (("nested", "/s"), ("file", "/s/f", "f"))],
     ids=["removed", "made a file", "made nested"],
 )
-def test_a_directory_is_not_taken_away_over_what_another_publishes_below_it(
+def test_a_directory_in_use_is_not_taken_away(
     repository: EditedStore, replacement: tuple[tuple[str, ...], ...]
 ) -> None:
     base = based_on(repository, repository.root, ("dir", "/s"), ("nested", "/s/p"), ("file", "/s/f", "f"))
@@ -207,9 +205,7 @@ def test_a_directory_that_is_as_the_base_had_it_is_taken_away(repository: Edited
     assert set(kept(repository, merged)) == {"/t"}
 
 
-def test_a_nested_catalog_is_not_removed_while_another_publishes_below_it_nor_the_other_way_round(
-    repository: EditedStore,
-) -> None:
+def test_a_nested_catalog_in_use_is_not_removed_and_nothing_goes_into_a_removed_one(repository: EditedStore) -> None:
     base = based_on(repository, repository.root, ("nested", "/s"), ("nested", "/s/p"))
     removed = based_on(repository, base, ("remove", "/s"))
     edit = repository.edit(base)
@@ -272,9 +268,7 @@ def test_the_root_directory_itself_changes_under_a_lease_on_everything(repositor
     assert (entry.uid, stat.S_IMODE(entry.mode), entry.linkcount) == (7, 0o750, 3)
 
 
-def test_a_mountpoints_row_is_made_from_the_catalog_itself_not_from_what_the_change_says(
-    repository: EditedStore,
-) -> None:
+def test_a_mountpoint_has_the_row_of_its_catalog(repository: EditedStore) -> None:
     base = based_on(repository, repository.root, ("nested", "/p"))
     edit = repository.edit(base)
     reference, entry, totals = repository.nested("/p", {"f": file()})
@@ -298,9 +292,7 @@ def linked(repository: EditedStore, base: ObjectHash, names: str, content: bytes
 
 
 @pytest.mark.parametrize(("before", "after"), [("ab", "abc"), ("abc", "ab"), ("ab", "b"), ("b", "ab"), ("abc", "bcd")])
-def test_hard_links_come_and_go_and_every_name_knows_how_many_there_are(
-    repository: EditedStore, before: str, after: str
-) -> None:
+def test_hard_links_come_and_go_with_their_count(repository: EditedStore, before: str, after: str) -> None:
     empty = based_on(repository, repository.root, ("dir", "/d"), ("dir", "/e"))
     base = linked(repository, empty, before)
     new = linked(repository, base, after)
@@ -403,9 +395,7 @@ def told(repository: EditedStore, root: ObjectHash) -> dict[str, str]:
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(STEPS, STEPS, STEPS, LEASES)
-def test_a_merge_does_what_was_changed_and_keeps_what_others_changed_or_refuses(
-    steps: list, mine: list, theirs: list, lease: str
-) -> None:
+def test_a_merge_does_the_change_and_keeps_others(steps: list, mine: list, theirs: list, lease: str) -> None:
     repository = EditedStore()
     base = attempted(repository, repository.root, steps, "")
     new = attempted(repository, base, mine, lease)

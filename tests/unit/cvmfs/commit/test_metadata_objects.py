@@ -81,7 +81,7 @@ UNCHANGED = {"metadata repaired": call(repair_metadata), "nothing to adopt": cal
 
 @pytest.mark.parametrize("switch", SWITCHES | UNCHANGED)
 @pytest.mark.parametrize("algorithm", [Algorithm.SHA1, Algorithm.SHAKE128])
-def test_after_every_switch_the_file_has_the_hash_of_the_reflog(
+def test_each_switch_keeps_the_hash_of_the_reflog(
     file: Path, keeper: Signer, switch: str, algorithm: Algorithm
 ) -> None:
     repository = two_revisions(algorithm)
@@ -106,9 +106,7 @@ def test_mode_and_owner_of_the_file_stay(file: Path) -> None:
     assert file.stat().st_mtime_ns == after.st_mtime_ns
 
 
-def test_a_file_that_cannot_be_written_is_logged_and_the_commit_counts(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_checksum_that_cannot_be_written_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     repository, nowhere = LocalRepository(), tmp_path / "absent" / NAME
     with caplog.at_level(logging.WARNING):
         commit(repository, replace(signer(), reflog_checksum=nowhere))
@@ -118,9 +116,7 @@ def test_a_file_that_cannot_be_written_is_logged_and_the_commit_counts(
     assert str(nowhere) in caplog.text
 
 
-def test_stock_tools_of_this_machine_that_know_another_reflog_are_named_with_the_cure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stock_tools_with_another_reflog_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reflog = hash_bytes(b"reflog")
     monkeypatch.setattr(metadata_objects, "STOCK_SPOOL", tmp_path)
     assert stale_checksum(FQRN, reflog) is None  # no stock tools work on it here

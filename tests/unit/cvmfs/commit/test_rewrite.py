@@ -174,9 +174,7 @@ def test_removing_a_directory_takes_its_nested_catalogs_along(repository: LocalR
 
 @settings(max_examples=15)
 @given(nodes=TREES, target=st.sampled_from(["/a/there", "/b/there", "/there"]))
-def test_the_second_place_has_the_same_tree_and_the_first_one_keeps_it(
-    nodes: dict[str, dict[str, Any]], target: str
-) -> None:
+def test_a_second_place_has_the_same_tree(nodes: dict[str, dict[str, Any]], target: str) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         repository = LocalRepository()
         repository.publish(make_folder(Path(temporary) / "tree", nodes), "/a/x")

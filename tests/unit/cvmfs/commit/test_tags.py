@@ -197,9 +197,7 @@ COLLECTED: dict[str, Callable[[LocalRepository, Tag], object]] = {
 
 @pytest.mark.parametrize("way", COLLECTED)
 @pytest.mark.parametrize("then", [None, GenerationStep.SWEEP])
-def test_what_a_collection_deletes_is_neither_named_nor_gone_back_to(
-    repository: LocalRepository, way: str, then: GenerationStep | None
-) -> None:
+def test_a_condemned_revision_is_not_named(repository: LocalRepository, way: str, then: GenerationStep | None) -> None:
     old = repository.opened().tag("one")
     condemn(repository, old.hash, then)
     before = repository.store.objects[MANIFEST_KEY]
@@ -212,7 +210,7 @@ def test_what_a_collection_deletes_is_neither_named_nor_gone_back_to(
 @pytest.mark.parametrize(
     ("way", "error"), list(zip(COLLECTED, (CollectionRunning, CollectionRunning, GenerationMoved), strict=True))
 )
-def test_what_is_condemned_just_before_the_switch_is_not_switched_to(
+def test_a_root_condemned_at_last_is_not_switched_to(
     repository: LocalRepository, way: str, error: type[Exception]
 ) -> None:
     old = repository.opened().tag("one")

@@ -27,9 +27,7 @@ hashes = st.builds(
 
 
 @pytest.mark.parametrize(("stored", "algorithm", "digits"), KNOWN)
-def test_stored_bytes_have_the_hashes_that_stock_tools_give_them(
-    stored: bytes, algorithm: Algorithm, digits: str
-) -> None:
+def test_stored_bytes_have_the_hashes_of_stock_tools(stored: bytes, algorithm: Algorithm, digits: str) -> None:
     found = hash_bytes(stored, algorithm, "C")
     assert found.digest == bytes.fromhex(digits)
     assert (found.algorithm, found.suffix) == (algorithm, "C")

@@ -151,9 +151,7 @@ CURVE = ec.generate_private_key(ec.SECP256R1())
     ],
     ids=["nonsense", "public", "empty", "locked", "curve"],
 )
-def test_the_message_names_the_file_and_says_why_it_is_no_private_key(
-    tmp_path: Path, content: bytes, words: str
-) -> None:
+def test_the_message_says_why_a_file_is_no_private_key(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "x.masterkey"
     path.write_bytes(content)
     with pytest.raises(KeyFileError, match=f"^{re.escape(str(path))}: {words}"):

@@ -68,9 +68,7 @@ def rows(connection: sqlite3.Connection, columns: tuple[str, ...]) -> dict[tuple
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_a_nested_catalog_goes_into_any_other_as_the_stock_publisher_puts_it_there(
-    layout: Layout, tmp_path: Path
-) -> None:
+def test_a_nested_catalog_fits_into_any_other_without_column_names(layout: Layout, tmp_path: Path) -> None:
     mini = laid_out(layout)
     mini.publish()
     (tmp_path / "a/b").mkdir(parents=True)

@@ -66,9 +66,7 @@ def test_the_same_objects_and_numbers_come_out(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 @pytest.mark.parametrize("compression", Compression)
-def test_known_objects_are_not_written_whatever_the_algorithms(
-    tmp_path: Path, algorithm: Algorithm, compression: Compression
-) -> None:
+def test_known_objects_are_not_written(tmp_path: Path, algorithm: Algorithm, compression: Compression) -> None:
     options = PrepareOptions(algorithm=algorithm, compression=compression, index=tmp_path / "index.db")
     store = FileStore(tmp_path / "store")
     first = run(store, options=options)

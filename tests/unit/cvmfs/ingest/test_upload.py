@@ -58,9 +58,7 @@ def test_what_is_done_leaves_no_journal(tmp_path: Path) -> None:
     [(4, timedelta()), (2, timedelta()), (3, timedelta(hours=24)), (3, timedelta(hours=-2))],
     ids=["a collection ended", "another count", "too old", "from the future"],
 )
-def test_a_journal_from_before_a_collection_or_of_yesterday_is_void(
-    tmp_path: Path, generation: int, age: timedelta
-) -> None:
+def test_a_journal_of_before_a_collection_is_void(tmp_path: Path, generation: int, age: timedelta) -> None:
     written(tmp_path)
     assert journal(tmp_path, generation=generation, now=NOW + age).known == ()
     assert journal(tmp_path, generation=generation, now=NOW + age).known == ()

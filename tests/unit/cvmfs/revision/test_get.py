@@ -137,7 +137,7 @@ def test_set_uid_bits_are_kept_only_with_owners(tmp_path: Path) -> None:
         ("uid = 4611686018427387904", CvmfsError, {}),
     ],
 )
-def test_times_and_owners_beyond_all_numbers_are_refused(
+def test_impossible_times_and_owners_are_refused(
     tmp_path: Path, change: str, error: type[CvmfsError], fields: dict[str, str]
 ) -> None:
     mini = sample(MemoryStore())

@@ -61,9 +61,7 @@ def test_it_is_what_the_changeset_needed(published: tuple[MemoryStore, Revision,
     assert len(found) == len(needed) == len(slowly(tree, "/top"))
 
 
-def test_a_catalog_that_is_gone_is_an_error_and_the_rest_stays(
-    published: tuple[MemoryStore, Revision, Changeset],
-) -> None:
+def test_a_missing_catalog_is_an_error_and_the_rest_stays(published: tuple[MemoryStore, Revision, Changeset]) -> None:
     store, tree, _ = published
     reference = tree.nested_at("/top/d1/deep")
     assert reference is not None

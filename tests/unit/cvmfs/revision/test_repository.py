@@ -59,7 +59,7 @@ def test_files_are_read_back_whatever_they_are_stored_as(store: MemoryStore, alg
         ("/sw/../x", "not a path"),
     ],
 )
-def test_the_message_says_why_it_cannot_be_read(
+def test_the_message_says_why_a_path_is_not_read(
     mini: MiniRepository, store: MemoryStore, path: str, words: str
 ) -> None:
     with pytest.raises(CatalogError, match=words):
@@ -97,7 +97,7 @@ def test_the_catalogs_below_a_place_are_listed(mini: MiniRepository, store: Memo
 
 
 @pytest.mark.parametrize("path", ["", "/sw", "/sw/app", "/sw/app/lib", "/sw/app/lib/deep", "/sw/app/big", "/empty"])
-def test_the_objects_of_a_subtree_are_all_that_its_files_and_catalogs_need(
+def test_a_subtree_has_the_objects_of_its_files_and_catalogs(
     mini: MiniRepository, store: MemoryStore, path: str
 ) -> None:
     repository = opened(store)
@@ -143,9 +143,7 @@ def test_several_threads_may_read_at_once(mini: MiniRepository, store: MemorySto
 
 @pytest.mark.parametrize("path", ["/readme", "/sw/plain", "/sw/app/big"])
 @pytest.mark.parametrize("spoil", ["changed", "longer", "cut", "empty", "gone"])
-def test_damaged_content_is_never_handed_out_whole(
-    mini: MiniRepository, store: MemoryStore, path: str, spoil: str
-) -> None:
+def test_damaged_content_is_never_read_whole(mini: MiniRepository, store: MemoryStore, path: str, spoil: str) -> None:
     repository = opened(store)
     name = repository.revision.entry(path).hash or repository.revision.chunks(path)[-1].hash
     data = store.objects.pop(name.key)
@@ -191,7 +189,7 @@ def test_a_catalog_that_is_missing_or_damaged_is_named(mini: MiniRepository, sto
     ],
     ids=["of another place", "not registered"],
 )
-def test_a_nested_catalog_that_is_not_that_of_its_mountpoint_is_refused(
+def test_a_nested_catalog_of_another_place_is_refused(
     mini: MiniRepository, store: MemoryStore, catalog: str, damage: str
 ) -> None:
     mini.damage(catalog, damage).publish()
@@ -217,9 +215,7 @@ def test_another_revision_is_read_by_tag_or_hash(mini: MiniRepository, store: Me
         repository.at("none")
 
 
-def test_the_reflog_is_read_only_if_it_is_the_one_that_the_manifest_names(
-    mini: MiniRepository, store: MemoryStore
-) -> None:
+def test_only_the_reflog_that_the_manifest_names_is_read(mini: MiniRepository, store: MemoryStore) -> None:
     repository = opened(store)
     assert repository.reflog().contains(repository.manifest.root)
     store.objects[REFLOG_KEY] += b"x"

@@ -156,9 +156,7 @@ DISTRUST = {
 
 
 @pytest.mark.parametrize("case", DISTRUST)
-def test_what_is_not_vouched_for_is_refused_with_the_class_of_the_stock_client(
-    mini: MiniRepository, store: MemoryStore, case: str
-) -> None:
+def test_distrust_has_the_class_of_the_stock_client(mini: MiniRepository, store: MemoryStore, case: str) -> None:
     change, error, failure = DISTRUST[case]
     change(mini, store)
     with pytest.raises(error) as refused:

@@ -128,9 +128,7 @@ def test_nor_is_one_above_it(swapped: tuple[Path, Callable[[], None]], tmp_path:
         next(walk)
 
 
-def test_what_is_in_a_directory_is_read_from_it_whatever_takes_its_place(
-    swapped: tuple[Path, Callable[[], None]],
-) -> None:
+def test_an_open_directory_is_read_whatever_replaces_it(swapped: tuple[Path, Callable[[], None]]) -> None:
     tree, swap = swapped
     source = DirectorySource(tree)
     for entry, opener in source.entries():

@@ -20,9 +20,7 @@ from include.cvmfs.sources.source import (
     fixed,
     printable,
 )
-from include.cvmfs.sources.source import (
-    refused as refusal,
-)
+from include.cvmfs.sources.source import refused as refusal
 from tests.fakes.archives import archive, file, folder
 from tests.fakes.refused import refused
 from tests.fakes.trees import prepared

@@ -127,9 +127,7 @@ def test_none_are_kept_unless_this_is_asked_for(tmp_path: Path) -> None:
     assert changeset.statistics.total == Counts(regular=1, dir=1)
 
 
-def test_a_directory_whose_attributes_cannot_be_read_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_attributes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "f").touch()
 
     def denied(path: bytes, **_: object) -> list[str]:

@@ -39,9 +39,7 @@ def over_the_wire(data: object) -> object:
 
 
 @given(words, paths, words, st.text(alphabet=st.characters(codec="utf-8"), max_size=20), times)
-def test_a_lease_comes_back_from_the_list_of_the_service(
-    repository: str, path: str, key_id: str, hostname: str, expires_ms: int
-) -> None:
+def test_a_listed_lease_comes_back(repository: str, path: str, key_id: str, hostname: str, expires_ms: int) -> None:
     row = LeaseRow(1, repository, path, key_id, hostname, 3, expires_ms, 0)
     (value,) = over_the_wire({row.full_path: listed(row)}).values()
     expires = EPOCH + timedelta(milliseconds=expires_ms)

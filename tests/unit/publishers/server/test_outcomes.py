@@ -59,9 +59,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("verb", "code", "lines", "kind"), CASES)
-def test_a_failure_has_its_kind_and_names_the_repository_the_path_and_the_last_words(
-    verb: Verb, code: int, lines: list[str], kind: Kind
-) -> None:
+def test_a_failure_has_its_kind_and_the_last_words(verb: Verb, code: int, lines: list[str], kind: Kind) -> None:
     found = failure(FQRN, verb, code, lines, path="/a/b", limit_s=60)
     assert found.code == kind.code
     assert found.path == "/a/b"

@@ -142,7 +142,7 @@ def test_special_bits_are_kept_in_the_archive_if_this_is_asked_for(tmp_path: Pat
     assert made.notes == ()
 
 
-def test_special_bits_that_were_lost_on_the_way_are_seen_only_if_they_were_to_be_kept(tmp_path: Path) -> None:
+def test_lost_special_bits_are_seen_only_if_they_were_to_be_kept(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/su").touch()
     (tmp_path / "tree/su").chmod(0o4755)
@@ -223,9 +223,7 @@ def test_any_tree_comes_out_of_its_archive_as_it_went_in(
     st.integers(0, 999_999_999),
     st.dictionaries(st.sampled_from([b"user.a", b"user.b c"]), st.binary(max_size=40), max_size=2),
 )
-def test_any_header_is_read_as_it_was_written(
-    name: str, owner: int, mtime: int, ns: int, attributes: dict[bytes, bytes]
-) -> None:
+def test_any_header_comes_back(name: str, owner: int, mtime: int, ns: int, attributes: dict[bytes, bytes]) -> None:
     xattr = pack_xattrs(attributes)
     if mtime < 0:
         ns = 0

@@ -82,7 +82,7 @@ def test_what_was_released_is_free_at_once(store: Careless, held: list[Ownership
     held.append(again)
 
 
-def test_a_dead_holder_of_this_machine_is_known_as_such(
+def test_a_dead_holder_of_this_machine_is_followed(
     store: Careless, held: list[Ownership], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(_: int, __: int) -> None:
@@ -95,9 +95,7 @@ def test_a_dead_holder_of_this_machine_is_known_as_such(
     held.append(second)
 
 
-def test_a_holder_elsewhere_that_stops_is_taken_over_and_notices_when_it_awakes(
-    store: Careless, held: list[Ownership]
-) -> None:
+def test_a_holder_elsewhere_that_stops_is_taken_over(store: Careless, held: list[Ownership]) -> None:
     slept = Ownership(store, FQRN, replace(GatewayOwner.of_this_process(), host="elsewhere"), renewed_every_s=1e6)
     store.put(KEY, slept._owner.format())
     waited: list[float] = []

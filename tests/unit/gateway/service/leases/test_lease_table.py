@@ -114,9 +114,7 @@ def test_only_its_owner_reads_the_state_and_the_files_beside_it(open_table: Open
     assert modes() == dict.fromkeys(("state.db", "state.db-shm", "state.db-wal", "state.db.lock"), 0o600)
 
 
-def test_a_state_that_an_older_gateway_left_open_to_others_is_closed_to_them(
-    open_table: OpenTable, tmp_path: Path
-) -> None:
+def test_a_state_left_open_to_others_is_closed(open_table: OpenTable, tmp_path: Path) -> None:
     first = open_table()
     take(first, "/a")
     folder = tmp_path / "gateway"
@@ -222,9 +220,7 @@ def fence(table: LeaseTable, *leases: Granted) -> dict[int, LeaseGone]:
     return table.begin_switch([(digest_of(lease.token), lease.row.epoch) for lease in leases]).result()
 
 
-def test_the_fence_of_a_group_names_the_leases_that_are_gone_and_blocks_no_path(
-    table: LeaseTable, clock: ManualClock
-) -> None:
+def test_the_fence_of_a_group_names_the_leases_that_are_gone(table: LeaseTable, clock: ManualClock) -> None:
     early = take(table, "/a")
     clock.advance(50)
     late, dropped = take(table, "/b"), take(table, "/c")
@@ -285,7 +281,7 @@ def test_a_lease_dropped_while_it_switches_stays_dropped_if_the_gateway_dies_the
     take(table, "/a")
 
 
-def test_an_outcome_that_cannot_be_written_blocks_its_path_no_longer_than_the_lease(
+def test_an_unwritten_outcome_blocks_no_longer_than_the_lease(
     table: LeaseTable, clock: ManualClock, tmp_path: Path
 ) -> None:
     spent, failed = take(table, "/a"), take(table, "/b")
