@@ -231,23 +231,20 @@ def test_names_that_are_not_utf8_are_checked_and_shown_printable(mini: MiniRepos
     assert problem.as_dict()["path"] == "/caf\\udce9"
 
 
-def test_a_missing_nested_catalog_is_named_and_none_above_it(mini: MiniRepository, store: MemoryStore) -> None:
+@pytest.mark.parametrize("missing", [True, False], ids=["missing", "of other bytes"])
+def test_a_bad_nested_catalog_is_named_and_none_above_it(
+    mini: MiniRepository, store: MemoryStore, missing: bool
+) -> None:
     mini.publish()
-    deep = Repository.open(store).revision.nested_at("/sw/app/lib/deep")
+    deep = Repository.open(store).revision.nested_at(DEEP)
     assert deep is not None
-    del store.objects[deep.hash.key]
+    whole = store.objects.pop(deep.hash.key)
+    if not missing:
+        store.objects[deep.hash.key] = whole + b"x"
     report = checked(mini)
-    assert places(report) == {(S.CATALOG, "/sw/app/lib/deep")}
+    assert places(report) == {(S.CATALOG, DEEP)}
     assert report.problems[0].catalog == deep.hash
     assert report.catalogs == 2
-
-
-def test_a_nested_catalog_of_other_bytes_is_named(mini: MiniRepository, store: MemoryStore) -> None:
-    mini.publish()
-    deep = Repository.open(store).revision.nested_at("/sw/app/lib/deep")
-    assert deep is not None
-    store.objects[deep.hash.key] += b"x"
-    assert places(checked(mini)) == {(S.CATALOG, "/sw/app/lib/deep")}
 
 
 def test_a_missing_root_catalog_is_one_problem(mini: MiniRepository, store: MemoryStore) -> None:

@@ -23,16 +23,6 @@ from tests.fakes.local import DIRECTORY
 from tests.fakes.refused import refused
 
 
-def test_skeleton_of_nested_catalogs_has_exact_counters(repository: EditedStore) -> None:
-    edit = repository.edit()
-    edit.make_nested("/a", DIRECTORY)
-    edit.add("/a/plain", DIRECTORY)
-    edit.make_nested("/a/plain/b", DIRECTORY)
-    edit.add("/a/plain/b/f", file())
-    seen = assert_consistent(repository.cache, repository.keep(edit))
-    assert set(seen) == {"/a", f"/a/{MARKER}", "/a/plain", "/a/plain/b", f"/a/plain/b/{MARKER}", "/a/plain/b/f"}
-
-
 def remove_twice(edit: Edit, path: str) -> None:
     edit.remove(path)
     assert edit.inside(path).path == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -35,7 +35,7 @@ def repository(signer: Signer = OURS) -> MemoryStore:
 
 
 def signed_by(store: MemoryStore, signer: Signer, **changes: object) -> None:
-    """The manifest of the store, signed anew by somebody."""
+    """Sign the manifest of the store by another key."""
     manifest = Manifest.parse(store.objects[MANIFEST_KEY]).manifest
     certificate = store_compressed(store, signer.certificate_pem, manifest.root, CERTIFICATE).hash
     changed = replace(manifest, certificate=certificate, **changes)  # type: ignore[arg-type]
@@ -56,17 +56,18 @@ def test_our_own_manifest_costs_no_request_beyond_its_own() -> None:
     assert store.counters.gets == before + 1
 
 
-def test_a_manifest_with_a_changed_line_is_refused() -> None:
-    store = repository()
-    store.objects[MANIFEST_KEY] = store.objects[MANIFEST_KEY].replace(b"\nS0\n", b"\nS7\n")
-    with refused(SignatureError, what="manifest"):
-        read_head(store, FQRN, Voucher(OURS))
+FORGED: dict[str, Callable[[bytes], bytes]] = {
+    "a changed line": lambda data: data.replace(b"\nS0\n", b"\nS7\n"),
+    "our certificate, another signature": lambda data: sign(
+        replace(Manifest.parse(data).manifest, revision=9), OTHERS.private_key
+    ),
+}
 
 
-def test_a_manifest_that_claims_our_certificate_is_not_believed_without_our_signature() -> None:
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
+def test_a_manifest_without_our_signature_is_refused(forge: Callable[[bytes], bytes]) -> None:
     store = repository()
-    manifest = Manifest.parse(store.objects[MANIFEST_KEY]).manifest
-    store.objects[MANIFEST_KEY] = sign(replace(manifest, revision=9), OTHERS.private_key)
+    store.objects[MANIFEST_KEY] = forge(store.objects[MANIFEST_KEY])
     with refused(SignatureError, what="manifest"):
         read_head(store, FQRN, Voucher(OURS))
 
@@ -93,7 +94,7 @@ def test_a_replaced_key_is_believed_when_the_masters_whitelist_lists_it() -> Non
         read_head(store, FQRN, masters(format_public_key(OTHER_MASTER.public_key())))
 
 
-def test_a_whitelist_that_ran_out_vouches_for_nobody() -> None:
+def test_a_whitelist_that_ran_out_vouches_for_no_key() -> None:
     store = repository(OTHERS)
     listed = (fingerprint(OTHERS.certificate_pem),)
     past = Whitelist(FQRN, NOW - timedelta(days=60), NOW - timedelta(days=30), listed)
@@ -102,7 +103,7 @@ def test_a_whitelist_that_ran_out_vouches_for_nobody() -> None:
         read_head(store, FQRN, masters(PUBLIC))
 
 
-def test_a_fence_makes_no_revision_and_stops_whoever_looked_before_it() -> None:
+def test_a_fence_makes_no_revision_and_stops_earlier_readers() -> None:
     store = repository()
     before = read_head(store, FQRN)
     after = fence(store, FQRN, signer=OURS, now=int(NOW.timestamp()))

@@ -49,44 +49,6 @@ def chunked(*pieces: bytes) -> tuple[Dirent, list[Chunk]]:
     return entry, [Chunk(10 * place, 10, hash_bytes(one, suffix="P")) for place, one in enumerate(pieces)]
 
 
-def two_destinations(repository: EditedStore) -> ObjectHash:
-    edit = repository.edit()
-    edit.make_nested("/s", DIRECTORY)
-    for name in "pq":
-        edit.make_nested(f"/s/{name}", DIRECTORY)
-    return repository.keep(edit)
-
-
-def hung(repository: EditedStore, base: ObjectHash, path: str, content: bytes) -> ObjectHash:
-    edit = repository.edit(base)
-    edit.hang(*repository.nested(path, {"f": file(content)}))
-    return repository.keep(edit)
-
-
-def test_disjoint_changes_of_one_base_are_both_kept_in_either_order(repository: EditedStore) -> None:
-    base = two_destinations(repository)
-    p, q = hung(repository, base, "/s/p", b"p"), hung(repository, base, "/s/q", b"q")
-    trees = []
-    for first, second, lease in ((p, q, "/s/q"), (q, p, "/s/p")):
-        merged = merge(repository.cache, base=base, new=second, current=first, lease_path=lease)
-        trees.append(assert_consistent(repository.cache, repository.keep(merged)))
-    assert trees[0] == trees[1]
-    assert {"/s/p/f", "/s/q/f"} <= set(trees[0])
-
-
-def test_a_stale_base_is_refused_and_nothing_is_reverted(repository: EditedStore) -> None:
-    base = two_destinations(repository)
-    first, second = hung(repository, base, "/s/p", b"1"), hung(repository, base, "/s/p", b"2")
-    with refused(BaseChanged, path="/s/p"):
-        merge(repository.cache, base=base, new=second, current=first, lease_path="/s/p")
-
-
-def test_a_change_outside_of_the_lease_is_refused_by_name(repository: EditedStore) -> None:
-    base = two_destinations(repository)
-    with refused(MergeError, path="/s/q"):
-        merge(repository.cache, base=base, new=hung(repository, base, "/s/q", b"1"), current=base, lease_path="/s/p")
-
-
 def test_owner_and_attribute_changes_are_merged(repository: EditedStore) -> None:
     edit = repository.edit()
     edit.add("/d", DIRECTORY)
@@ -102,23 +64,6 @@ def test_owner_and_attribute_changes_are_merged(repository: EditedStore) -> None
     merged = merge(repository.cache, base=base, new=new, current=repository.keep(edit), lease_path="/d")
     seen = assert_consistent(repository.cache, repository.keep(merged))
     assert (seen["/d/f"].uid, seen["/d"].gid, "/other" in seen) == (1000, 7, True)
-
-
-def test_hard_links_keep_a_group_of_their_own_when_merged(repository: EditedStore) -> None:
-    edit = repository.edit()
-    edit.add("/d", DIRECTORY)
-    base = repository.keep(edit)
-    roots = []
-    for name in ("m", "n"):
-        edit = repository.edit(base)
-        edit.add(f"/d/{name}", DIRECTORY)
-        for link in ("1", "2"):
-            edit.add(f"/d/{name}/{link}", file(linkcount=2, hardlink_group=1))
-        roots.append(repository.keep(edit))
-    merged = merge(repository.cache, base=base, new=roots[1], current=roots[0], lease_path="/d/n")
-    seen = assert_consistent(repository.cache, repository.keep(merged))
-    groups = {path: entry.hardlink_group for path, entry in seen.items() if entry.is_regular}
-    assert groups["/d/m/1"] == groups["/d/m/2"] != groups["/d/n/1"] == groups["/d/n/2"]
 
 
 # -- chunked files

@@ -97,24 +97,6 @@ def test_defaults_are_those_of_the_stock_tools() -> None:
     assert ChunkLimits() == ChunkLimits(4194304, 8388608, 16777216)
 
 
-def test_a_mark_at_the_end_of_the_file_is_no_mark() -> None:
-    limits = ChunkLimits(32, 64, 128)
-    data = bytes(256)
-    assert cut_marks(data, limits) == [128]
-    assert pieces_of(data, limits, 100) == [bytes(128), bytes(128)]
-
-
-def test_an_empty_file_has_no_pieces() -> None:
-    assert pieces_of(b"", ChunkLimits(), 1) == []
-    assert cut_marks(b"") == []
-
-
-def test_a_file_of_the_least_length_stays_whole() -> None:
-    limits = ChunkLimits(100, 200, 400)
-    data = random.Random(1).randbytes(100)
-    assert pieces_of(data, limits, 7) == [data]
-
-
 def test_a_chunker_can_take_the_next_file() -> None:
     chunker = Chunker(ChunkLimits(32, 64, 128))
     data = random.Random(2).randbytes(5000)
