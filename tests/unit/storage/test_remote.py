@@ -118,42 +118,27 @@ def test_passing_failures_are_repeated_and_counted_by_cause() -> None:
     assert len(pauses) == 3
 
 
-def test_after_the_last_attempt_the_failure_is_that_of_the_store() -> None:
-    counters = Counters()
+@pytest.mark.parametrize(
+    ("error", "kind", "calls", "retries"),
+    [
+        (GenericError(answer("503 Service Unavailable")), Unavailable, 3, {"503": 2}),
+        (PermissionDeniedError(answer("403 Forbidden", "AccessDenied")), Forbidden, 1, {}),
+        (TypeError("a fault of our own"), TypeError, 1, {}),
+    ],
+)
+def test_only_what_passes_is_repeated_until_the_last_attempt(
+    error: Exception, kind: type[Exception], calls: int, retries: dict[str, int]
+) -> None:
+    counters, made = Counters(), []
     runner, pauses = retrier(counters, retries=2)
-    calls = []
 
     def request() -> None:
-        calls.append(1)
-        raise GenericError(answer("503 Service Unavailable"))
+        made.append(1)
+        raise error
 
-    with refused(Unavailable, key="a", cause="503"):
+    with pytest.raises(kind):
         runner.run("a", request)
-    assert (len(calls), len(pauses), counters.retries) == (3, 2, {"503": 2})
-
-
-def test_a_refusal_is_not_repeated() -> None:
-    counters = Counters()
-    runner, pauses = retrier(counters)
-    calls = []
-
-    def request() -> None:
-        calls.append(1)
-        raise PermissionDeniedError(answer("403 Forbidden", "AccessDenied"))
-
-    with refused(Forbidden, key="a"):
-        runner.run("a", request)
-    assert (len(calls), pauses, counters.retries) == (1, [], {})
-
-
-def test_a_fault_of_our_own_is_not_taken_for_one_of_the_store() -> None:
-    runner, _ = retrier(Counters())
-
-    def request() -> None:
-        raise TypeError("a bug")
-
-    with pytest.raises(TypeError):
-        runner.run("a", request)
+    assert (len(made), len(pauses), counters.retries) == (calls, calls - 1, retries)
 
 
 # -- plain HTTP, from servers that know ranges and others

@@ -180,20 +180,13 @@ def test_without_a_key_the_manifest_must_still_fit_its_certificate(mini: MiniRep
 # -- warnings, counts and progress
 
 
-def test_a_marker_in_the_root_directory_is_a_warning(store: MemoryStore) -> None:
-    mini = MiniRepository(store)
+def test_a_marker_in_the_root_directory_and_other_owners_at_a_mountpoint_are_warnings(mini: MiniRepository) -> None:
     mini.file("/.cvmfscatalog", b"")
-    mini.build().publish()
+    mini.build().damage("", *set_row("/sw/app", "uid = 7")).publish()
     report = checked(mini)
     assert report.ok
-    assert [(warning.subject, warning.path) for warning in report.warnings] == [(Subject.MARKER, "/.cvmfscatalog")]
-
-
-def test_owners_that_differ_at_a_mountpoint_are_a_warning(mini: MiniRepository) -> None:
-    mini.damage("", *set_row("/sw/app", "uid = 7")).publish()
-    report = checked(mini)
-    assert report.ok
-    assert [(warning.subject, warning.path) for warning in report.warnings] == [(Subject.TRANSITION, "/sw/app")]
+    warnings = {(warning.subject, warning.path) for warning in report.warnings}
+    assert warnings == {(Subject.MARKER, "/.cvmfscatalog"), (Subject.TRANSITION, "/sw/app")}
 
 
 def test_many_problems_are_counted_and_the_first_kept(mini: MiniRepository, monkeypatch: pytest.MonkeyPatch) -> None:

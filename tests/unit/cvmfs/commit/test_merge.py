@@ -163,17 +163,14 @@ def test_a_nested_catalog_in_use_is_not_removed_and_nothing_goes_into_a_removed_
 
 
 def test_a_directory_that_both_sides_made_holds_what_both_put_into_it(repository: EditedStore) -> None:
-    one = based_on(repository, repository.root, ("dir", "/d"), ("file", "/d/f", "f"), ("dir", "/d/e"))
-    other = based_on(repository, repository.root, ("dir", "/d"), ("file", "/d/g", "g"), ("dir", "/d/e"))
+    one, other, same = (
+        based_on(repository, repository.root, ("dir", "/d"), ("file", path, content), ("dir", "/d/e"))
+        for path, content in (("/d/f", "f"), ("/d/g", "g"), ("/d/f", "other"))
+    )
     merged = merge(repository.cache, base=repository.root, new=other, current=one, lease_path="/d")
     assert set(kept(repository, merged)) == {"/d", "/d/e", "/d/f", "/d/g"}
-
-
-def test_a_directory_that_both_sides_made_with_other_contents_of_one_file_is_refused(repository: EditedStore) -> None:
-    one = based_on(repository, repository.root, ("dir", "/d"), ("file", "/d/f", "1"))
-    other = based_on(repository, repository.root, ("dir", "/d"), ("file", "/d/f", "2"))
     with refused(BaseChanged, path="/d/f"):
-        merge(repository.cache, base=repository.root, new=other, current=one, lease_path="/d")
+        merge(repository.cache, base=repository.root, new=same, current=one, lease_path="/d")
 
 
 # -- transitions

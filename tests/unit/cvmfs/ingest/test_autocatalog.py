@@ -71,10 +71,27 @@ def test_a_marker_that_is_there_stays_as_it_is() -> None:
 # -- automatic catalogs
 
 
-def test_a_tree_that_is_light_enough_is_not_cut() -> None:
-    members = files("a", 50) + files("b", 47)  # with the marker and three directories, 101
-    assert catalogs(publish(members, auto(101, 10))[1]) == {""}
-    assert catalogs(publish(members, auto(100, 10))[1]) == {"", "/a", "/b"}  # without a, it has one more than half
+BACK = [a_file("a/.cvmfscatalog"), a_file("a/.cvmfsautocatalog"), *files("a", 19), *files("b", 77)]
+CUT: dict[str, tuple[Members, Cuts, set[str]]] = {
+    # 101 entries with the marker and three directories; without a, it has one more than half
+    "light enough": (files("a", 50) + files("b", 47), auto(101, 10), {""}),
+    "too heavy": (files("a", 50) + files("b", 47), auto(100, 10), {"", "/a", "/b"}),
+    # a/deep weighs 84 and loses its heaviest; what is left below the root is light enough
+    "from below": (
+        files("a/deep/er", 60) + files("a/deep/or", 20) + files("a", 20), auto(100, 10), {"", "/a/deep/er"},
+    ),
+    "below the least weight": ([one for n in range(30) for one in files(f"d{n:02}", 8)], auto(100, 10), {""}),
+    "equal ones by name": (files("c", 30) + files("a", 30) + files("b", 30), auto(90, 10), {"", "/a", "/b"}),
+    # what comes back counts first: without a the root has 81 entries, with it 100
+    "light enough with what comes back": (BACK, auto(100, 30), {""}),
+    "too heavy with what comes back": (BACK, auto(99, 30), {"", "/b"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CUT)
+def test_heavy_trees_are_cut(case: str) -> None:
+    members, cuts, expected = CUT[case]
+    assert catalogs(publish(members, cuts).entries) == expected
 
 
 def test_the_heaviest_directories_go_until_half_is_left() -> None:
@@ -86,22 +103,6 @@ def test_the_heaviest_directories_go_until_half_is_left() -> None:
         marker = found[f"/b/{name}"].entry
         assert (marker.mode, marker.size, marker.mtime) == (0o100600, 0, 39)
     assert changeset.notes == ("automatic nested catalogs at b, c",)
-
-
-def test_cuts_begin_below() -> None:
-    members = files("a/deep/er", 60) + files("a/deep/or", 20) + files("a", 20)
-    # a/deep weighs 84 and loses its heaviest; what is left below the root is light enough.
-    assert catalogs(publish(members, auto(100, 10))[1]) == {"", "/a/deep/er"}
-
-
-def test_directories_below_the_least_weight_stay() -> None:
-    members = [member for number in range(30) for member in files(f"d{number:02}", 8)]
-    assert catalogs(publish(members, auto(100, 10))[1]) == {""}
-
-
-def test_equal_directories_go_by_name() -> None:
-    members = files("c", 30) + files("a", 30) + files("b", 30)
-    assert catalogs(publish(members, auto(90, 10))[1]) == {"", "/a", "/b"}
 
 
 def test_catalogs_that_are_there_weigh_nothing_and_are_cut_themselves() -> None:
@@ -125,13 +126,6 @@ def test_automatic_catalogs_that_became_too_light_go() -> None:
     assert "/a/.cvmfsautocatalog" not in found
     assert changeset.notes == ("automatic nested catalogs gone at a",)
     assert catalogs(publish(members, Cuts())[1]) == {"", "/a", "/b", "/c"}
-
-
-def test_what_comes_back_counts_before_the_catalog_above_is_cut() -> None:
-    members = [a_file("a/.cvmfscatalog"), a_file("a/.cvmfsautocatalog"), *files("a", 19), *files("b", 77)]
-    # Without a the root has 81 entries, with it 100.
-    assert catalogs(publish(members, auto(100, 30))[1]) == {""}
-    assert catalogs(publish(members, auto(99, 30))[1]) == {"", "/b"}
 
 
 def test_the_tree_itself_stays_a_catalog() -> None:
