@@ -1,4 +1,4 @@
-"""What client and service agree on is written and read alike, and spelled as it always was."""
+"""Client and service write and read messages, headers, holders and paths alike."""
 
 from __future__ import annotations
 

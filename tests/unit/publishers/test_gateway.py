@@ -1,4 +1,4 @@
-"""Whether a publication through a stock gateway is begun again with a new lease."""
+"""A publication through a stock gateway begins again with a new lease where that helps."""
 
 from __future__ import annotations
 

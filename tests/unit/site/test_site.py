@@ -1,4 +1,4 @@
-"""Who may switch a manifest in a store, by what that store was seen to keep."""
+"""A manifest is switched in a store by the writers that the store can keep apart."""
 
 from __future__ import annotations
 

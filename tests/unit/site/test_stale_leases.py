@@ -1,4 +1,4 @@
-"""Whose a lease is, and that none is ended but that of a dead task of ours."""
+"""Leases are judged by their holder, and only those of dead tasks of ours are ended."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_task_in_any_other_state_is_alive(state: str) -> None:
     assert judge(lease("/a"), KEY, lambda _: state).whose is Whose.ALIVE
 
 
-def test_others_and_holders_that_are_no_known_task_are_told_apart() -> None:
+def test_other_keys_and_unknown_holders_differ() -> None:
     def never(_: TaskName) -> str:
         raise AssertionError("Airflow is not asked about others")
 

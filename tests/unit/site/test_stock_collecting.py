@@ -1,4 +1,4 @@
-"""What `cvmfs_server gc -l` prints becomes the figures that our own collections report."""
+"""The output of `cvmfs_server gc -l` becomes the figures of our own collections."""
 
 from __future__ import annotations
 

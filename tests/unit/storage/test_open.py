@@ -65,7 +65,7 @@ def test_virtual_host_addressing_puts_the_bucket_into_the_host() -> None:
     assert endpoint_of("nights", StoreOptions(region="eu-west-1")) == "https://s3.eu-west-1.amazonaws.com"
 
 
-def test_bucket_and_prefix_are_told_apart() -> None:
+def test_a_url_has_a_bucket_and_a_prefix() -> None:
     assert split_s3_url("s3://nights/a/b/") == ("nights", "a/b")
     assert split_s3_url("s3://nights") == ("nights", "")
 

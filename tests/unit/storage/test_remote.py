@@ -1,4 +1,4 @@
-"""What failed for a passing reason is repeated and counted by cause, after growing pauses; the rest is not repeated."""
+"""Passing failures are repeated after growing pauses and counted by cause; others are not repeated."""
 
 import functools
 import threading
@@ -92,7 +92,7 @@ def test_the_answer_of_a_store_becomes_an_error_of_ours(
     assert getattr(ours, "cause", "") == cause
 
 
-def test_a_missing_bucket_is_told_from_a_missing_object() -> None:
+def test_a_missing_bucket_is_no_missing_object() -> None:
     for code, words in (("NoSuchBucket", "bucket does not exist"), ("NoSuchKey", "no such object")):
         assert words in str(read_failure(FileNotFoundError(answer("404 Not Found", code))).error("a", "s"))
 

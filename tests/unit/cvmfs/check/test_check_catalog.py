@@ -83,7 +83,7 @@ CATALOG_DAMAGE: dict[str, tuple[str, tuple[object, ...], set[tuple[S, str]]]] = 
     "a chunk too few": (APP, ("DELETE FROM chunks WHERE offset = 1500",), {(S.CHUNKS, BIG), (S.COUNTERS, APP)}),
     "chunks shorter than the file": (APP, ("UPDATE chunks SET size = 699 WHERE offset = 1500",), {(S.CHUNKS, BIG)}),
     "chunk with a short hash": (APP, ("UPDATE chunks SET hash = x'00' WHERE offset = 0",), {(S.CHUNKS, BIG)}),
-    "chunk rows of nobody": ("", ("INSERT INTO chunks VALUES (1, 2, 0, 5, zeroblob(20))",), {(S.ROWS, "")}),
+    "chunk rows of no file": ("", ("INSERT INTO chunks VALUES (1, 2, 0, 5, zeroblob(20))",), {(S.ROWS, "")}),
     "dangling row": ("", set_row("/readme", "parent_1 = 5"), {(S.ROWS, ""), (S.COUNTERS, "")}),
     "abandoned marker": (
         APP,
@@ -140,7 +140,7 @@ CATALOG_DAMAGE: dict[str, tuple[str, tuple[object, ...], set[tuple[S, str]]]] = 
 # Damage that concerns no other path.
 ALONE = [
     "root prefix of another place", "mountpoint of another mtime", "directory with a hash", "link count 0",
-    "root's link count", "hard links that differ", "fifo with a target", "chunk rows of nobody", "counter missing",
+    "root's link count", "hard links that differ", "fifo with a target", "chunk rows of no file", "counter missing",
     "bind mountpoint without a directory", "schema of another time", "newer schema", "table gone",
     "chunks that overlap",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a store has lost is named by a check, and sent again out of a tree that has it; nothing else is."""
+"""Lost objects are named and sent again from a tree that has them; wrong counters are counted again."""
 
 from __future__ import annotations
 

@@ -340,7 +340,7 @@ def test_a_collection_that_began_when_another_ended_goes_on_from_its_record(plac
 
 
 def test_copies_of_files_that_lie_elsewhere_are_no_orphans_and_may_be_absent(place: Place) -> None:
-    """As stock tools with `-X` store them."""
+    """Stock tools with `-X` store them so."""
 
     def publish(content: bytes) -> str:
         data = compress(content)

@@ -234,6 +234,6 @@ def stopped_roots(place: Place) -> tuple[ObjectHash, ObjectHash]:
 
 
 def remember(place: Place, *roots: ObjectHash) -> None:
-    """As a record of earlier versions that has these roots as kept."""
+    """Add roots to the record, as earlier versions did."""
     record, _ = read_record(place.store)
     place.store.objects[RECORD_KEY] = replace(record, roots=(*record.roots, *roots)).format()

@@ -1,4 +1,4 @@
-"""What stops a collection: another one, its own death, nothing to do, and what cannot be right."""
+"""A collection stops for another one, at its death, with nothing to do, and for impossible states."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_one_that_awakes_after_another_took_over_deletes_nothing_more(place: Pla
     assert place.problems() == []
 
 
-def test_one_that_stood_still_since_its_beginning_names_no_roots_as_vanished(place: Place) -> None:
+def test_a_collector_that_stopped_at_its_beginning_names_no_roots_as_vanished(place: Place) -> None:
     place.publish("/a", {"f": b"old"})
     place.publish("/a", {"f": b"new"})
     place.collect(ALL_ORPHANS)

@@ -1,4 +1,4 @@
-"""What a collection reports: lost objects, what it read back, what it deleted, what only tags hold."""
+"""A collection reports lost objects, what it read back, what it deleted, and what only tags hold."""
 
 from __future__ import annotations
 

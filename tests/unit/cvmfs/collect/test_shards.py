@@ -1,4 +1,4 @@
-"""What a collection keeps on the local disk and in the store for the next one."""
+"""A collection keeps scans on the local disk and lists in the store for the next one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_kept_scan_that_rotted_is_read_again(place: Place) -> None:
 
 
 def test_a_scan_that_another_collection_removes_is_not_missed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has ended tidies up while the next one, or a dry run, begins in the same folder."""
+    """A collection that has ended tidies up while the next one, or a dry run, begins in the same folder."""
     place.publish("/a", {"f": b"x"})
     write = Path.write_bytes
 

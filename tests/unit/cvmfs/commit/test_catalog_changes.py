@@ -174,7 +174,7 @@ def test_counters_at_the_end_of_the_range_hinder_no_commit(store: MemoryStore, t
 
 
 def test_counters_that_stock_tools_lost_count_of_are_taken(store: MemoryStore, tmp_path: Path) -> None:
-    """As in a repository in use: cvmfs/cvmfs#4397."""
+    """Seen in a repository in use: cvmfs/cvmfs#4397."""
     lost = damaged("UPDATE statistics SET value = -2 WHERE counter IN ('self_xattr', 'subtree_xattr')")
     outcomes = commit(store, bringing(store, "/q", lost), Change("/good", *change(store, "/good")))
     assert all(isinstance(outcome, Head) for outcome in outcomes), outcomes

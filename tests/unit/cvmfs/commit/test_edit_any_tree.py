@@ -1,4 +1,4 @@
-"""What holds for every tree: it comes back as it was, leaves nothing when it goes, and does not care who came first."""
+"""Any tree comes back as it was, leaves nothing when it goes, and is the same in any order of changes."""
 
 from __future__ import annotations
 

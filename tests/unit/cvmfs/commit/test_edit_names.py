@@ -43,7 +43,7 @@ LINK = Dirent("", stat.S_IFLNK | 0o777, size=4, symlink=LATIN)
 
 @pytest.fixture
 def local() -> LocalRepository:
-    """One of everything below a directory whose name is not UTF-8, a nested catalog in a nested catalog too."""
+    """A repository with an entry of each kind below a directory whose name is not UTF-8, three catalogs deep."""
     local = LocalRepository()
     content = hash_bytes(compress(b"coffee"))
     local.store.put(content.key, compress(b"coffee"))

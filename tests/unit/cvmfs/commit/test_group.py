@@ -1,4 +1,4 @@
-"""Changes of many become one revision: one history, reflog and manifest; whoever cannot come along is refused alone."""
+"""Changes of many become one revision, with one history, reflog and manifest; one that conflicts is refused alone."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_when_no_change_is_left_nothing_is_switched(store: MemoryStore, groups: 
     }
 
 
-def test_a_change_that_stands_already_comes_along_and_makes_nothing(store: MemoryStore, groups: Groups) -> None:
+def test_a_change_that_is_there_already_makes_no_revision(store: MemoryStore, groups: Groups) -> None:
     one, other = wished(store, "/one"), wished(store, "/other", "kept")
     groups.commit(one, other)
     assert revisions(groups.commit(one, other)) == [1, 1]
@@ -199,7 +199,7 @@ def test_an_old_base_is_rebased_unless_the_leased_path_was_touched(store: Memory
     on_parents = [Change("/a", late[0].old_root, late[0].new_root), Change("/b", late[1].old_root, late[1].new_root)]
     assert revisions(groups.commit(*on_parents)) == [BaseChanged, 3]
     assert {entry.name for entry in opened(store).revision.listing("/a")} == {".cvmfscatalog", "early"}
-    assert revisions(groups.commit(late[0])) == [4], "the lease that it needs is on a path that nobody touched"
+    assert revisions(groups.commit(late[0])) == [4], "the lease that it needs is on a path that no other change touched"
     assert_sound(store)
 
 
@@ -244,13 +244,13 @@ def base_of(repository: EditedStore, told: ObjectHash, new: ObjectHash, *revisio
     return true_base(repository.cache, told=told, new=new, is_revision=lambda root: root.digest in known)
 
 
-def test_what_was_told_is_the_base_where_the_catalog_agrees(repository: EditedStore) -> None:
+def test_the_base_of_the_request_counts_where_the_catalog_agrees(repository: EditedStore) -> None:
     old = after(repository, repository.root, "/a")
     assert base_of(repository, old, after(repository, old, "/b")) == old
     assert base_of(repository, old, old) == old
 
 
-def test_a_publisher_that_tells_a_later_revision_is_measured_by_the_one_it_worked_on(repository: EditedStore) -> None:
+def test_a_later_base_of_the_request_gives_way_to_that_of_the_catalog(repository: EditedStore) -> None:
     mounted = after(repository, repository.root, "/a")
     told = after(repository, mounted, "/of-another")
     new = after(repository, mounted, "/mine")
@@ -265,7 +265,7 @@ def test_roots_that_never_were_revisions_are_steps_on_the_way(repository: Edited
     assert base_of(repository, after(repository, old, "/x"), new, old) == old
 
 
-def test_a_catalog_without_a_predecessor_leaves_what_was_told(repository: EditedStore) -> None:
+def test_a_catalog_without_a_predecessor_leaves_the_base_of_the_request(repository: EditedStore) -> None:
     told = after(repository, repository.root, "/a")
     assert base_of(repository, told, repository.root) == told
 

@@ -1,4 +1,4 @@
-"""Nothing is signed on top of a manifest that nobody vouches for."""
+"""Nothing is signed on top of a manifest without a trusted signature."""
 
 from __future__ import annotations
 

@@ -309,7 +309,7 @@ LEASES = st.sampled_from(["", "/a", "/a/x", "/b", "/a/x/p"])
 
 
 def attempted(repository: EditedStore, base: ObjectHash, steps: list[tuple[str, str, str]], inside: str) -> ObjectHash:
-    """As many of the steps as are possible, and below ``inside`` only."""
+    """Take the steps that are possible, below ``inside`` only."""
     edit = repository.edit(base)
     for verb, path, content in steps:
         if not is_below(path, inside):
@@ -327,7 +327,7 @@ def attempted(repository: EditedStore, base: ObjectHash, steps: list[tuple[str, 
 
 
 def told(repository: EditedStore, root: ObjectHash) -> dict[str, str]:
-    """What stands where, as text that does not depend on catalogs and links."""
+    """Entries by path, as text that does not depend on catalogs and links."""
     return {
         path: f"nested {entry.mountpoint}" if entry.is_directory else str(entry.hash)
         for path, entry in assert_consistent(repository.cache, root).items()

@@ -22,7 +22,7 @@ from tests.fakes.local import DIRECTORY
 from tests.fakes.refused import refused
 
 XATTR = bytes.fromhex("01010803757365722e666f6f626172")
-MANY = 300  # more differences than are looked at row by row
+MANY = 300  # more differences than are compared row by row
 
 
 @pytest.fixture(params=[2, 5000], ids=["in small batches", "in one batch"])

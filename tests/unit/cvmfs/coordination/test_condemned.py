@@ -34,7 +34,7 @@ SHARD_HEAD, INDEX_HEAD = b"nightshift condemned 1\n", b"nightshift condemned 2\n
 
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another test read is not known."""
+    """Forget what another test read."""
     monkeypatch.setattr(condemned, "_cache", condemned._Cache(condemned.CACHE_BYTES))
 
 

@@ -256,7 +256,7 @@ def test_a_mark_that_names_no_moment_is_refused(mark: str) -> None:
     assert Moment.parse("gc:17") == Moment(17)
 
 
-def test_what_is_forgotten_or_was_never_known_cannot_be_told() -> None:
+def test_forgotten_and_unknown_collections_have_no_lists() -> None:
     later = NOW + ORPHAN_GRACE
     document = collection(collection(idle(0)), later)
     assert Look(document).lists_since(Moment(0)) is None

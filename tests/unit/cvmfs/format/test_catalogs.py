@@ -1,4 +1,4 @@
-"""What comes out of the cache of catalogs is what was asked for, and never more than fits."""
+"""The cache of catalogs gives the catalog of that name, and never more than fits."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_flags_are_those_of_the_stock_tools(entry: Dirent, flags: int) -> None:
     assert entry.flags == flags
 
 
-def test_algorithm_and_compression_are_told_of_regular_files_only() -> None:
+def test_only_regular_files_have_algorithm_and_compression() -> None:
     told = {"algorithm": Algorithm.SHAKE128, "compression": Compression.NONE}
     assert Dirent("d", DIRECTORY, **told).flags == 1
     assert Dirent("l", LINK, symlink="x", **told).flags == 12

@@ -171,13 +171,13 @@ def test_names_that_the_format_cannot_hold_are_refused(name: str) -> None:
         check_tag_name(name)
 
 
-def test_a_name_stands_for_one_revision() -> None:
+def test_a_name_has_one_revision() -> None:
     history = filled(2)
     with refused(TagError, name="tag-1"):
         history.add(some_tag(9, "tag-1"))
 
 
-def test_moving_gives_what_the_name_stood_for() -> None:
+def test_moving_returns_the_tag_before() -> None:
     history = filled(2)
     assert history.move(some_tag(9, "tag-1")) == some_tag(1)
     assert history.tag("tag-1") == some_tag(9, "tag-1")

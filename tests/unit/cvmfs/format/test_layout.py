@@ -204,7 +204,7 @@ def test_what_a_stock_receiver_writes_above_a_tree_with_nanoseconds_is_sound() -
 
 
 def mixed() -> MiniRepository:
-    """As a stock repository that was published to with nanoseconds: three layouts, with a value in each that can."""
+    """A stock repository that was published to with nanoseconds: three layouts, with a value in each that can."""
     mini = laid_out(Layout.MTIME_NS_LAST)
     mini.databases["/sw/app"] = laid_out(Layout.MTIME_NS).databases["/sw/app"]
     mini.databases["/sw/app/lib/deep"] = laid_out(Layout.PLAIN).databases["/sw/app/lib/deep"]

@@ -133,7 +133,7 @@ def test_a_changed_line_does_not_verify() -> None:
         verify(Manifest.parse(SIGNED.replace(b"S7\n", b"S8\n")), SIGNER.certificate_pem)
 
 
-def test_another_repositorys_manifest_is_told_from_ours() -> None:
+def test_the_manifest_of_another_repository_is_refused() -> None:
     with refused(RepositoryError, fqrn="other.example.org"):
         verify(Manifest.parse(SIGNED), SIGNER.certificate_pem, fqrn="other.example.org")
 

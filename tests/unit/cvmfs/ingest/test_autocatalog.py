@@ -1,4 +1,4 @@
-"""Where trees are cut into catalogs: by markers, dirtab and weight; and what is refused because it is too large."""
+"""Trees are cut into catalogs by markers, dirtab and weight; trees that are too large are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A changeset survives the way through a file or a queue, and is told apart from anything else."""
+"""A changeset survives the way through a file or a queue; other documents are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a subtree is exactly what its catalogs name, whatever they are cut into."""
+"""The known objects of a subtree are exactly those that its catalogs name."""
 
 from __future__ import annotations
 

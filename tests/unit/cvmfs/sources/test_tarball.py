@@ -51,7 +51,7 @@ def paths(data: bytes, **options: object) -> list[str]:
 
 @pytest.mark.parametrize("packer", PACKERS)
 @pytest.mark.parametrize("block", [1, 7, 512, 1000, 1 << 20])
-def test_every_packing_is_told_by_its_magic(packer: str, block: int) -> None:
+def test_every_packing_is_known_by_its_magic(packer: str, block: int) -> None:
     found = entries(PACKERS[packer](PLAIN), block=block)
     assert found == [
         (Entry("d", EntryKind.DIRECTORY, 0o755, 1_700_000_000), None),
@@ -275,7 +275,7 @@ def zstd_frame(window_log: int, data: bytes) -> bytes:
 
 
 def xz_stream(dictionary: int, data: bytes) -> bytes:
-    """``dictionary``: the byte that its size is told by."""
+    """``dictionary``: the byte of its size."""
     stream = bytearray(lzma.compress(data, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 20}]))
     end = 12 + (stream[12] + 1) * 4
     assert stream[14:16] == b"\x21\x01"

@@ -70,7 +70,7 @@ def test_numbers_that_do_not_fit_are_read_from_their_field() -> None:
     assert (entry.size, data) == (4, b"1234")
 
 
-def test_exact_times_and_owners_count_where_they_are_told() -> None:
+def test_exact_times_and_owners_count_where_there_are_any() -> None:
     [(one, _), (two, _), (three, _)] = entries(
         zip_archive(
             [
@@ -247,7 +247,7 @@ def test_a_wrong_sum_or_length_is_found_before_any_member() -> None:
     assert source.sha256 == hashlib.sha256(data).hexdigest()
 
 
-def test_the_kind_of_an_archive_is_told_by_its_first_bytes() -> None:
+def test_the_first_bytes_name_the_kind_of_an_archive() -> None:
     for size in (1, 3, 1 << 20):
         for data, kind in ((zip_archive(SAMPLE), ZipSource), (zip_archive([]), ZipSource), (archive([]), TarSource)):
             blocks = (data[start : start + size] for start in range(0, len(data), size))

@@ -1,4 +1,4 @@
-"""What a gateway lists is read as it was meant, and what it cannot mean is refused."""
+"""The values that a gateway lists are read as they were written; others are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ documents = st.recursive(
 
 
 def over_the_wire(data: object) -> object:
-    """As the service writes it and the client's JSON reader reads it."""
+    """Data as the service writes it and the client's JSON reader reads it."""
     return json.loads(ok(data=data).body)["data"]
 
 

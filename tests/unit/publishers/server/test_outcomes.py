@@ -1,4 +1,4 @@
-"""What a node's exit codes and messages mean (docs/publishers.md, exit codes and messages)."""
+"""The exit codes and messages of a node become errors (docs/publishers.md, exit codes and messages)."""
 
 from __future__ import annotations
 

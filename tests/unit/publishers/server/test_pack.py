@@ -47,7 +47,7 @@ def pack(where: Packing, members: list[Member] | bytes, **more: Any) -> Changese
 
 
 def names(where: Packing, changeset: Changeset) -> dict[str, tarfile.TarInfo]:
-    """What the standard library finds in the archive."""
+    """Members of the archive by the standard library."""
     data = b"".join(where.find(changeset).blocks())
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         return {one.name: one for one in tar.getmembers()}

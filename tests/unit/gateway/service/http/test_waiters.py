@@ -1,4 +1,4 @@
-"""Who asks too much is told when to come again; who waits for a path is told where he stands."""
+"""A client above its rate learns when to come again; one that waits for a path learns its place."""
 
 from __future__ import annotations
 
