@@ -118,6 +118,18 @@ def test_a_new_nested_catalog_of_another_size_than_recorded_above_it_is_refused(
         merge(repository.cache, base=repository.root, new=new, current=repository.root, lease_path="/n")
 
 
+@pytest.mark.parametrize("files", [0, 1, 100], ids=["nested catalog", "file", "copied by rows"])
+def test_a_change_outside_of_the_lease_is_refused(repository: EditedStore, files: int) -> None:
+    base = based_on(repository, repository.root, ("dir", "/d"), ("nested", "/n"))
+    edit = repository.edit(base)
+    for number in range(files):
+        edit.add(f"/f{number}", file())
+    if not files:
+        edit.hang(*repository.nested("/n", {"f": file()}))
+    with refused(MergeError, path="/f0" if files else "/n"):
+        merge(repository.cache, base=base, new=repository.keep(edit), current=base, lease_path="/d")
+
+
 # -- plain directories that others work in
 
 

@@ -80,7 +80,8 @@ CUT: dict[str, tuple[Members, Cuts, set[str]]] = {
     "from below": (
         files("a/deep/er", 60) + files("a/deep/or", 20) + files("a", 20), auto(100, 10), {"", "/a/deep/er"},
     ),
-    "below the least weight": ([one for n in range(30) for one in files(f"d{n:02}", 8)], auto(100, 10), {""}),
+    "of the least weight": (files("a", 19) + files("b", 19), auto(30, 20), {"", "/a", "/b"}),
+    "below the least weight": (files("a", 19) + files("b", 19), auto(30, 21), {""}),
     "equal ones by name": (files("c", 30) + files("a", 30) + files("b", 30), auto(90, 10), {"", "/a", "/b"}),
     # what comes back counts first: without a the root has 81 entries, with it 100
     "light enough with what comes back": (BACK, auto(100, 30), {""}),
