@@ -139,11 +139,6 @@ def test_nothing_at_all_is_a_pack_without_objects() -> None:
         PackReader(0, "0" * 40)
 
 
-def test_objects_of_no_bytes_are_complete_at_once() -> None:
-    pack = pack_of(b"", b"", b"x", b"")
-    assert [data for _, data in read(sent(pack), pack, 3)] == [b"", b"", b"x", b""]
-
-
 LINE = "C 5798f7f4ca7585d850eea64610a1f73d8f8de7a3 14"
 
 

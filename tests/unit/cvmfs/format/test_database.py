@@ -67,11 +67,6 @@ def test_types_have_the_numbers_of_the_format() -> None:
     ]
 
 
-@given(REFS)
-def test_rows_read_back_as_what_was_written(ref: Ref) -> None:
-    assert Ref.from_row(ref.to_row()) == ref
-
-
 @settings(max_examples=30)
 @given(st.lists(REFS, max_size=20, unique_by=lambda ref: str(ref.hash)))
 def test_a_reflog_reads_back_as_what_was_written(refs: list[Ref]) -> None:

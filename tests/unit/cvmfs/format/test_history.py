@@ -92,11 +92,6 @@ def test_only_the_default_branch_has_no_parent(row: tuple[object, ...]) -> None:
         database.execute("INSERT INTO branches VALUES (?, ?, ?)", row)
 
 
-@given(TAGS)
-def test_rows_read_back_as_what_was_written(tag: Tag) -> None:
-    assert Tag.from_row(tag.to_row()) == tag
-
-
 @settings(max_examples=30)
 @given(st.lists(TAGS, max_size=10, unique_by=lambda tag: tag.name))
 def test_a_history_reads_back_as_what_was_written(tags: list[Tag]) -> None:
