@@ -140,6 +140,14 @@ class Place:
         self._superseded += 1
         self.publish("/z", {"f": b"%d" % self._superseded})
 
+    def garbage(self) -> Manifest:
+        """A revision that was superseded four days ago, which a collection deletes."""
+        old = self.publish("/a", {"f": b"old"})
+        self.publish("/a", {"f": b"new"})
+        self.supersede()
+        self.pass_time(days=4)
+        return old
+
     def remove(self, path: str) -> Manifest:
         return self._change(lambda edit: edit.remove(path), path)
 
@@ -214,3 +222,15 @@ class Place:
         keys = [format_public_key(master().public_key())]
         repository = Repository.open(self.store, fqrn=FQRN, public_keys=keys, now=START)  # the whitelist is of then
         return [str(one) for one in check(repository, contents=True).problems]
+
+
+STEPS = ("begin", "mark", "condemn", "spare", "sweep", "end")
+
+
+def run(collection: GarbageCollection, first: str, last: str) -> Any:
+    """The steps of a collection from one to another, and what the last one returns."""
+    result = None
+    for step in STEPS[STEPS.index(first) : STEPS.index(last) + 1]:
+        result = getattr(collection, step)()
+        assert result is not False, step
+    return result

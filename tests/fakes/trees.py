@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from include.cvmfs.sources.source import Entry, EntryKind, Opener
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.sources.source import Entry, EntryKind, Opener, TreeSource
+from include.cvmfs.sources.tarball import TarSource
+from tests.fakes.memorystore import MemoryStore
+from tests.fakes.minirepo import NOW
+from tests.fakes.recount import Found, read_back
 
 Members = list[tuple[Entry, bytes | None]]
 
@@ -43,3 +50,33 @@ def a_link(path: str, target: str) -> tuple[Entry, bytes | None]:
 
 def a_hard_link(path: str, target: str) -> tuple[Entry, bytes | None]:
     return Entry(path, EntryKind.HARDLINK, 0o600, 1, hardlink_to=target), None
+
+
+class Prepared(NamedTuple):
+    """A changeset, its entries by their path in the tree, and the store."""
+
+    changeset: Changeset
+    entries: dict[str, Found]
+    store: MemoryStore
+
+
+def prepared(
+    source: TreeSource | Members | bytes,
+    options: PrepareOptions | None = None,
+    *,
+    store: MemoryStore | None = None,
+    destination: str = "/x",
+) -> Prepared:
+    """A tree (members, the bytes of a tar archive, or a source) in a store, read back and counted again."""
+    store = store or MemoryStore()
+    if isinstance(source, bytes):
+        source = TarSource(iter([source]), "x.tar")
+    tree = ListedSource(source) if isinstance(source, list) else source
+    changeset = prepare(
+        tree, store=store, fqrn="r.example.org", destination=destination, now=NOW, options=options or PrepareOptions()
+    )
+    entries, statistics = read_back(store, changeset.reference)
+    assert changeset.statistics == statistics
+    assert entries[destination].entry == changeset.root_entry.changed(nested_root=True)
+    assert Changeset.parse(changeset.format()) == changeset
+    return Prepared(changeset, {path.removeprefix(destination): entry for path, entry in entries.items()}, store)

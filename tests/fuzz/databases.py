@@ -85,7 +85,7 @@ def read_catalog(place: str, database: bytes) -> None:
 
 
 def read_swapped(database: bytes) -> None:
-    """A change that brings this catalog: what a revision takes is readable for collections, and hinders nobody."""
+    """A change that brings this catalog: what a revision takes is readable for collections, and hinders no commit."""
     store, manifest = a_copy(), whole().manifest
     assert manifest is not None
     before, mini = manifest.root, MiniRepository(store)

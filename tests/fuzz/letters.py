@@ -29,16 +29,16 @@ def _lines(data: bytes) -> bytes:
     return data.partition(b"--\n")[0]
 
 
-def _sum_again(data: bytes) -> bytes:
+def sum_again(data: bytes) -> bytes:
     letter, _, rest = data.partition(b"--\n")
     return letter + b"--\n" + str(hash_bytes(letter)).encode() + b"\n" + rest.partition(b"\n")[2]
 
 
-def _sign_manifest(data: bytes) -> bytes:
+def sign_manifest(data: bytes) -> bytes:
     return sign_letter(_lines(data), signer().private_key, Scheme.SHA1_DIGEST_INFO)
 
 
-def _sign_whitelist(data: bytes) -> bytes:
+def sign_whitelist(data: bytes) -> bytes:
     return sign_letter(_lines(data), master_key(), Scheme.NO_DIGEST_INFO)
 
 

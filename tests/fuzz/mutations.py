@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 Damage = Sequence[tuple[int, int, int]]
 """Steps: which change, where, and with what; any numbers will do."""
-PublishRoute = Callable[[bytes, Damage, Sequence[bytes]], bytes]
-"""How damage is done to an example; the last argument are other examples to splice from."""
+Way = Callable[[bytes, Damage, Sequence[bytes]], bytes]
+"""Damages an example; the last argument are other examples to splice from."""
 
 MOST_STEPS = 6
 LARGEST = 1 << 32
@@ -89,7 +89,7 @@ def in_bytes(data: bytes, damage: Damage, others: Sequence[bytes]) -> bytes:
 
 
 def in_rows(data: bytes, damage: Damage, others: Sequence[bytes]) -> bytes:
-    """Cells and rows of a database, then its schema: what somebody may do who has a program to write such files."""
+    """Cells and rows of a database, then its schema: damage by anyone with a program that writes such files."""
     db = sqlite3.connect(":memory:", isolation_level=None)
     try:
         db.deserialize(data)

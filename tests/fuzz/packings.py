@@ -42,7 +42,7 @@ def tars() -> list[bytes]:
     return [archive(members), archive([TarMember(b"PaxHeaders/z", b"19 comment=nothing\n", type=b"g"), *members[:2]])]
 
 
-def _sum_headers(data: bytes) -> bytes:
+def sum_headers(data: bytes) -> bytes:
     held = bytearray(data)
     for start in range(0, len(held) - BLOCK + 1, BLOCK):
         header = held[start : start + BLOCK]
@@ -52,7 +52,7 @@ def _sum_headers(data: bytes) -> bytes:
     return bytes(held)
 
 
-def _packed(data: bytes, damage: Damage, others: Sequence[bytes]) -> bytes:
+def packed_again(data: bytes, damage: Damage, others: Sequence[bytes]) -> bytes:
     """The archive in one of its packings, and damage to that."""
     packers: tuple[Callable[[bytes], bytes], ...] = (gzip.compress, lzma.compress, zstandard.ZstdCompressor().compress)
     return in_bytes(packers[damage[0][1] % 3](data), damage, others)
@@ -89,7 +89,7 @@ def zips() -> list[bytes]:
     return [zip_archive(ZIP_MEMBERS, comment=b"c"), zip_archive(ZIP_MEMBERS, wide=True), zip_archive([])]
 
 
-def _zip_fields(data: bytes, damage: Damage, others: Sequence[bytes]) -> bytes:
+def zip_fields(data: bytes, damage: Damage, others: Sequence[bytes]) -> bytes:
     """An archive in itself right, of members with odd fields."""
     members = list(ZIP_MEMBERS)
     fields = (

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from include.cvmfs.errors import CvmfsError, MergeError, ObjectError
 from include.cvmfs.format import manifest as manifests
 from include.cvmfs.format import whitelist as whitelists
-from include.cvmfs.format.keys import (
-    parse_public_keys,
-)
+from include.cvmfs.format.keys import parse_public_keys
 from include.cvmfs.format.layout import skeleton
 from include.cvmfs.format.objects import compress
 from include.cvmfs.sources.source import pack_xattrs
@@ -23,59 +21,8 @@ from include.cvmfs.sources.tarball import TarSource
 from include.cvmfs.sources.zipmembers import ZipSource
 from include.nightlies.errors import NightlyError
 from tests.fakes.minirepo import public_key, signer
-from tests.fuzz.databases import (
-    histories,
-    indices,
-    read_catalog,
-    read_history,
-    read_index,
-    read_reflog,
-    read_swapped,
-    reflogs,
-    stored,
-    whole,
-)
-from tests.fuzz.documents import (
-    _sum_records,
-    build_indices,
-    changesets,
-    collection_records,
-    condemned_lists,
-    freezes,
-    generations,
-    journals,
-    provenance_documents,
-    provenance_records,
-    read_build_index,
-    read_changeset,
-    read_collection_record,
-    read_condemned,
-    read_dirtab,
-    read_freeze,
-    read_generation,
-    read_hash,
-    read_journal,
-    read_meta_info,
-    read_object,
-    read_owner_map,
-    read_provenance,
-    read_provenance_document,
-    read_status,
-    read_xattrs,
-)
-from tests.fuzz.letters import (
-    _sign_manifest,
-    _sign_whitelist,
-    _sum_again,
-    private_keys,
-    read_certificate,
-    read_gateway_key,
-    read_manifest,
-    read_private_key,
-    read_whitelist,
-)
-from tests.fuzz.mutations import Damage, PublishRoute, in_bytes, in_json, in_rows
-from tests.fuzz.packings import _packed, _sum_headers, _zip_fields, read_archive, tars, zips
+from tests.fuzz import databases, documents, letters, packings
+from tests.fuzz.mutations import Damage, Way, in_bytes, in_json, in_rows
 
 
 @dataclass(frozen=True)
@@ -84,7 +31,7 @@ class Reader:
 
     examples: Callable[[], Sequence[bytes]]
     read: Callable[[bytes], object]
-    ways: Sequence[PublishRoute] = (in_bytes,)
+    ways: Sequence[Way] = (in_bytes,)
     errors: tuple[type[Exception], ...] = (CvmfsError,)
 
 
@@ -100,7 +47,7 @@ def attempt(name: str, example: int, way: int, damage: Damage) -> bool:
     return False
 
 
-def then(way: PublishRoute, seal: Callable[[bytes], bytes]) -> PublishRoute:
+def then(way: Way, seal: Callable[[bytes], bytes]) -> Way:
     """The damage, and after it sums and signatures made right again, so that what lies behind them is reached."""
     return lambda data, damage, others: seal(way(data, damage, others))
 
@@ -109,49 +56,64 @@ def once(make: Callable[[], Sequence[bytes]]) -> Callable[[], Sequence[bytes]]:
     return functools.cache(make)
 
 
+ROWS, JSON = (in_rows, in_bytes), (in_json, in_bytes)
+
+
 def _catalog(place: str) -> Reader:
-    return Reader(lambda: [whole().databases[place]], functools.partial(read_catalog, place), (in_rows, in_bytes))
+    return Reader(
+        lambda: [databases.whole().databases[place]],
+        functools.partial(databases.read_catalog, place),
+        ROWS,
+    )
 
 
 READERS: dict[str, Reader] = {
     "manifest": Reader(
-        once(lambda: stored(manifests.KEY)), read_manifest,
-        (in_bytes, then(in_bytes, _sum_again), then(in_bytes, _sign_manifest)),
+        once(lambda: databases.stored(manifests.KEY)), letters.read_manifest,
+        (in_bytes, then(in_bytes, letters.sum_again), then(in_bytes, letters.sign_manifest)),
     ),
     "whitelist": Reader(
-        once(lambda: stored(whitelists.KEY)), read_whitelist,
-        (in_bytes, then(in_bytes, _sum_again), then(in_bytes, _sign_whitelist)),
+        once(lambda: databases.stored(whitelists.KEY)), letters.read_whitelist,
+        (in_bytes, then(in_bytes, letters.sum_again), then(in_bytes, letters.sign_whitelist)),
     ),
-    "certificate": Reader(once(lambda: [signer().certificate_pem]), read_certificate),
+    "certificate": Reader(once(lambda: [signer().certificate_pem]), letters.read_certificate),
     "public key": Reader(once(lambda: [public_key(), public_key() * 2]), parse_public_keys),
-    "private key": Reader(once(private_keys), read_private_key),
-    "gateway key": Reader(lambda: [b"plain_text key1 s3cr3t\n"], read_gateway_key),
+    "private key": Reader(once(letters.private_keys), letters.read_private_key),
+    "gateway key": Reader(lambda: [b"plain_text key1 s3cr3t\n"], letters.read_gateway_key),
     "root catalog": _catalog(""),
     "nested catalog": _catalog("/sw/app"),
     "swapped catalog": Reader(
-        lambda: [whole().databases["/sw/app"]], read_swapped, (in_rows, in_bytes), (MergeError, ObjectError)
+        lambda: [databases.whole().databases["/sw/app"]], databases.read_swapped, ROWS, (MergeError, ObjectError),
     ),
-    "history": Reader(once(histories), read_history, (in_rows, in_bytes)),
-    "reflog": Reader(once(reflogs), read_reflog, (in_rows, in_bytes)),
+    "history": Reader(once(databases.histories), databases.read_history, ROWS),
+    "reflog": Reader(once(databases.reflogs), databases.read_reflog, ROWS),
     "tar": Reader(
-        once(tars), functools.partial(read_archive, TarSource), (in_bytes, then(in_bytes, _sum_headers), _packed)
+        once(packings.tars), functools.partial(packings.read_archive, TarSource),
+        (in_bytes, then(in_bytes, packings.sum_headers), packings.packed_again),
     ),
-    "zip": Reader(once(zips), functools.partial(read_archive, ZipSource), (in_bytes, _zip_fields)),
-    "changeset": Reader(once(changesets), read_changeset, (in_json, in_bytes)),
-    "generation": Reader(once(generations), read_generation, (in_json, in_bytes)),
-    "freeze": Reader(once(freezes), read_freeze, (in_json, in_bytes)),
-    "collection record": Reader(once(collection_records), read_collection_record, (in_json, in_bytes)),
-    "provenance": Reader(once(provenance_records), read_provenance, (in_json, in_bytes)),
-    "provenance document": Reader(once(provenance_documents), read_provenance_document, (in_json, in_bytes)),
-    "stock status": Reader(lambda: [b'{"last_gc": "Sat Nov 21 04:00:00 UTC 2026"}'], read_status, (in_json, in_bytes)),
-    "condemned list": Reader(once(condemned_lists), read_condemned),
-    "sent journal": Reader(once(journals), read_journal, (in_bytes, then(in_bytes, _sum_records), in_json), errors=()),
-    "content index": Reader(once(indices), read_index, (in_rows, in_bytes), errors=()),
-    "build index": Reader(once(build_indices), read_build_index, (in_json, in_bytes), errors=(NightlyError,)),
-    "meta info": Reader(lambda: [skeleton()], read_meta_info, (in_json, in_bytes)),
-    "dirtab": Reader(lambda: [b"# rules\n/software/*/*\n! */b?\n/a\\*\n"], read_dirtab),
-    "owner map": Reader(lambda: [b"# map\n1 2\n70000 3\n* 0\n"], read_owner_map),
-    "object name": Reader(lambda: [b"a" * 40 + b"-shake128C", b"0123456789abcdef0123456789abcdef01234567"], read_hash),
-    "object": Reader(once(lambda: [compress(bytes(range(250)) * 20), compress(b"")]), read_object),
-    "attributes": Reader(once(lambda: [pack_xattrs({b"user.a": b"b", b"user.c": bytes(200)}) or b""]), read_xattrs),
+    "zip": Reader(
+        once(packings.zips), functools.partial(packings.read_archive, ZipSource), (in_bytes, packings.zip_fields),
+    ),
+    "changeset": Reader(once(documents.changesets), documents.read_changeset, JSON),
+    "generation": Reader(once(documents.generations), documents.read_generation, JSON),
+    "freeze": Reader(once(documents.freezes), documents.read_freeze, JSON),
+    "collection record": Reader(once(documents.collection_records), documents.read_collection_record, JSON),
+    "provenance": Reader(once(documents.provenance_records), documents.read_provenance, JSON),
+    "provenance document": Reader(once(documents.provenance_documents), documents.read_provenance_document, JSON),
+    "stock status": Reader(lambda: [b'{"last_gc": "Sat Nov 21 04:00:00 UTC 2026"}'], documents.read_status, JSON),
+    "condemned list": Reader(once(documents.condemned_lists), documents.read_condemned),
+    "sent journal": Reader(
+        once(documents.journals), documents.read_journal, (in_bytes, then(in_bytes, documents.sum_records), in_json),
+        errors=(),
+    ),
+    "content index": Reader(once(databases.indices), databases.read_index, ROWS, errors=()),
+    "build index": Reader(once(documents.build_indices), documents.read_build_index, JSON, errors=(NightlyError,)),
+    "meta info": Reader(lambda: [skeleton()], documents.read_meta_info, JSON),
+    "dirtab": Reader(lambda: [b"# rules\n/software/*/*\n! */b?\n/a\\*\n"], documents.read_dirtab),
+    "owner map": Reader(lambda: [b"# map\n1 2\n70000 3\n* 0\n"], documents.read_owner_map),
+    "object name": Reader(lambda: [b"a" * 40 + b"-shake128C", b"0123456789" * 4], documents.read_hash),
+    "object": Reader(once(lambda: [compress(bytes(range(250)) * 20), compress(b"")]), documents.read_object),
+    "attributes": Reader(
+        once(lambda: [pack_xattrs({b"user.a": b"b", b"user.c": bytes(200)}) or b""]), documents.read_xattrs,
+    ),
 }  # fmt: skip

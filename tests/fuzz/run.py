@@ -37,7 +37,7 @@ class EndlessLoopError(Exception):
 
 
 def case(name: str, seed: int) -> bool:
-    """One input, made of the seed alone; whether it was refused."""
+    """Try an input that is made of the seed alone, and tell if it was refused."""
     source = random.Random(f"{name} {seed}")
     return attempt(name, source.randrange(64), source.randrange(64), drawn(source))
 
@@ -77,13 +77,13 @@ def main() -> int:
 
 
 def _place(name: str, text: str) -> str:
-    """What is one finding, however often it comes up: kind of error, and the line of ours that it came from."""
+    """Name of a finding, the same each time: kind of error, and the line of ours that it came from."""
     ours = [line for line in text.splitlines() if line.lstrip().startswith("File") and "/include/" in line]
     return f"{text.strip().splitlines()[-1].partition(':')[0]} {ours[-1] if ours else name}"
 
 
 def _lives(names: list[str], seed: int, seconds: float) -> Iterator[tuple[str, str, int, Any]]:
-    """What a process tells until the time is over or it dies; its last case is then the finding."""
+    """Messages of a process until the time is over or it dies; its last case is then the finding."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     at = multiprocessing.Value("q", seed)
     turn = multiprocessing.Value("q", 0)

@@ -33,11 +33,12 @@ from include.settings.secrets import ConnectionSecrets
 from include.storage.open import open_store
 from tests.fakes.certificates import Authority
 from tests.fakes.commits import commit_change
+from tests.fakes.edits import Crash, change
 from tests.fakes.gateway_service import ManualClock
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.minirepo import FQRN, master_key, signer
 from tests.fakes.refused import refused
 from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, StartGateway, service_config
-from tests.unit.cvmfs.test_commit import FQRN, MASTER, SIGNER, Crash, change
 
 HASHES = {"old_root_hash": "1" * 40 + "C", "new_root_hash": "2" * 40 + "C"}
 KEY, SECRET = "rootkey", "root-secret"
@@ -97,9 +98,9 @@ def roots() -> tuple[Any, Any]:
 
 def test_readiness_names_what_is_missing(start_gateway: StartGateway, tmp_path: Path) -> None:
     store = MemoryStore()
-    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC))
-    good = RepositoryConfig(lambda: store, lambda: SIGNER, (AcceptedKey(KEY, SECRET),))
-    empty = RepositoryConfig(MemoryStore, lambda: SIGNER, (AcceptedKey(KEY, SECRET),))
+    create_repository(store, FQRN, master=master_key(), signer=signer(), now=datetime.now(UTC))
+    good = RepositoryConfig(lambda: store, signer, (AcceptedKey(KEY, SECRET),))
+    empty = RepositoryConfig(MemoryStore, signer, (AcceptedKey(KEY, SECRET),))
     http = Http(start_gateway(repositories={FQRN: good}))
     assert (http("GET", "/ready").status_code, http("GET", "/health").json()["status"]) == (200, "ok")
     http = Http(start_gateway(folder=tmp_path / "2", repositories={FQRN: good, "empty.example.org": empty}))
@@ -320,17 +321,17 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.store = open_store((folder / "store").as_uri())
-        create_repository(self.store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC))
-        save_signer(folder / "keys", FQRN, SIGNER)
-        signer = partial(load_signer, folder / "keys", FQRN)
-        self.config = RepositoryConfig(partial(open_store, self.store.url), signer, (AcceptedKey(KEY, SECRET),))
+        create_repository(self.store, FQRN, master=master_key(), signer=signer(), now=datetime.now(UTC))
+        save_signer(folder / "keys", FQRN, signer())
+        loaded = partial(load_signer, folder / "keys", FQRN)
+        self.config = RepositoryConfig(partial(open_store, self.store.url), loaded, (AcceptedKey(KEY, SECRET),))
 
     def publish(self, client: GatewayClient, path: str) -> int:
         with client.lease(FQRN, path, hostname="h") as lease:
             return client.commit(lease, *change(self.store, path))  # type: ignore[arg-type]
 
     def names(self) -> set[str]:
-        keys = [format_public_key(MASTER.public_key())]
+        keys = [format_public_key(master_key().public_key())]
         repository = Repository.open(self.store, fqrn=FQRN, public_keys=keys, now=datetime.now(UTC))
         return {entry.name for entry in repository.revision.listing("")}
 
@@ -391,11 +392,11 @@ def test_a_reflog_that_a_crash_left_ahead_is_taken_over_when_the_service_starts(
     old, new = change(world.store, "/a")
     with pytest.raises(Crash):
         commit_change(
-            world.store, fqrn=FQRN, signer=SIGNER, lease_path="/a", old_root=old, new_root=new,
+            world.store, fqrn=FQRN, signer=signer(), lease_path="/a", old_root=old, new_root=new,
             now=int(time.time()), on_step=die,
         )  # fmt: skip
     assert not reflog_matches(world)
-    committer = StoreCommitter(service_config(tmp_path, repositories={FQRN: world.config}), lambda _: SIGNER)
+    committer = StoreCommitter(service_config(tmp_path, repositories={FQRN: world.config}), lambda _: signer())
     committer.start()
     assert reflog_matches(world)
     committer.close()

@@ -1,4 +1,4 @@
-"""What tests of the engine share."""
+"""Repositories and stores for tests of the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gateway's reasons mean."""
+"""The reasons of a gateway become errors."""
 
 from __future__ import annotations
 

@@ -62,9 +62,7 @@ def test_the_header_of_two_objects_is_as_computed() -> None:
 
 
 @given(CONTENTS, st.integers(1, 500))
-def test_what_is_written_is_read_again_in_blocks_of_any_size(
-    contents: list[tuple[bytes, Algorithm, str]], block: int
-) -> None:
+def test_a_pack_is_read_in_blocks_of_any_size(contents: list[tuple[bytes, Algorithm, str]], block: int) -> None:
     objects = [(hash_bytes(data, algorithm, suffix), data) for data, algorithm, suffix in contents]
     pack = Pack.of(objects)
     assert PackHeader.parse(pack.header.format()) == pack.header
@@ -72,9 +70,7 @@ def test_what_is_written_is_read_again_in_blocks_of_any_size(
 
 
 @given(st.lists(st.binary(max_size=30), max_size=12), st.integers(1, 60), st.integers(1, 4))
-def test_objects_are_cut_into_packs_in_order_none_too_large_but_for_a_single_object(
-    contents: list[bytes], capacity: int, most: int
-) -> None:
+def test_objects_are_cut_into_packs_in_order(contents: list[bytes], capacity: int, most: int) -> None:
     objects = [(hash_bytes(one), one) for one in contents]
     cut = list(packs(objects, capacity=capacity, most=most))
     assert [one.hash for pack in cut for one in pack.header.objects] == [name for name, _ in objects]
@@ -140,11 +136,6 @@ def test_nothing_at_all_is_a_pack_without_objects() -> None:
     reader.finish()
     with refused(PackError):
         PackReader(0, "0" * 40)
-
-
-def test_objects_of_no_bytes_are_complete_at_once() -> None:
-    pack = pack_of(b"", b"", b"x", b"")
-    assert [data for _, data in read(sent(pack), pack, 3)] == [b"", b"", b"x", b""]
 
 
 LINE = "C 5798f7f4ca7585d850eea64610a1f73d8f8de7a3 14"

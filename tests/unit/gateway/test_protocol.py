@@ -1,15 +1,34 @@
-"""What client and service agree on is written and read alike, and spelled as it always was."""
+"""Client and service write and read messages, headers, holders and paths alike."""
 
 from __future__ import annotations
 
+import base64
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from include.cvmfs.format.paths import is_below, path_and_above
 from include.gateway import protocol
-from include.gateway.protocol import AcquireBody, CommitBody, Offer, format_offers, parse_offers
+from include.gateway.errors import BadLeasePath
+from include.gateway.protocol import (
+    AcquireBody,
+    CommitBody,
+    LeasePath,
+    Offer,
+    TaskName,
+    authorization,
+    checked_path,
+    format_offers,
+    overlap,
+    parse_offers,
+    sign,
+    signature_fits,
+    split_authorization,
+)
 from include.gateway.service.requests import CommitRequest
+from tests.fakes.refused import refused
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
@@ -52,3 +71,124 @@ def test_bodies_are_written_byte_for_byte_as_ever() -> None:
     assert CommitBody("1C", "2C", "", "", "").format() == plain
     assert json.loads(CommitBody("1C", "2C", "", "", "4:idle").format())["generation"] == "4:idle"
     assert protocol.format_renewal(50) == b'{"expires_in_sec": 50}'
+
+
+# -- the Authorization header
+
+
+BODY = b'{"path" : "repo.example.org/sub", "api_version" : "2", "hostname" : "h"}'
+
+
+def test_the_signature_is_base64_of_hex_digits() -> None:
+    expected = "key1 MGQ2YTkxZTNiM2RmYzZjNTZiZDE4N2E2YmQ3OGEyNjIwMTM1NWQ1MA=="
+    assert authorization("key1", "s3cr3t", BODY) == expected
+
+
+def test_a_token_is_signed_as_it_is() -> None:
+    assert base64.b64decode(sign("s3cr3t", b"TOKEN")) == b"32042210a02dbde23820e8e0a277c833b4f7d433"
+
+
+@given(st.text(min_size=1, max_size=80).filter(lambda text: text.isprintable()), st.binary(max_size=300))
+def test_a_signature_fits_its_own_message_and_secret_only(secret: str, message: bytes) -> None:
+    signature = sign(secret, message)
+    assert signature_fits(signature, secret, message)
+    assert not signature_fits(signature, secret + "x", message)
+    assert not signature_fits(signature, secret, message + b"x")
+
+
+@pytest.mark.parametrize("header", [None, "", "key", "key ", " sig", "key  sig", "key sig more", "  "])
+def test_anything_but_two_fields_and_one_blank_is_no_authorization(header: str | None) -> None:
+    assert split_authorization(header) is None
+
+
+@given(st.text(max_size=60))
+def test_a_foreign_signature_never_raises(text: str) -> None:
+    assert signature_fits(text, "secret", b"message") is (text == sign("secret", b"message"))
+
+
+# -- holders of leases
+
+
+task_words = st.text(alphabet="abcXYZ019_.~:+-", min_size=1, max_size=20)
+
+
+@given(task_words, task_words, task_words, st.integers(-1, 9999), st.integers(0, 99))
+def test_a_task_comes_back_from_its_name(dag: str, run: str, task: str, index: int, number: int) -> None:
+    name = TaskName(dag, run, task, index, number)
+    assert TaskName.parse(name.format()) == name
+
+
+OTHERS = ["", "node7.example.org", "a.user@host", "10.0.0.1:4242", "a/b try 1", "a/b/c", "a/b/c try", "a/b/c try x"]
+
+
+@pytest.mark.parametrize("text", [*OTHERS, "a/b/c[x] try 1", "a/b/c/d try 1", "a/b/c try 1\n"])
+def test_any_other_holder_is_no_task(text: str) -> None:
+    assert TaskName.parse(text) is None
+
+
+@given(st.text(max_size=60))
+def test_any_holder_is_read_or_none(text: str) -> None:
+    name = TaskName.parse(text)
+    assert name is None or TaskName.parse(name.format()) == name
+
+
+# -- paths of leases
+
+
+components = st.text(
+    st.characters(exclude_characters="/", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8
+).filter(lambda text: text not in (".", ".."))
+paths = st.lists(components, max_size=5).map(lambda names: "".join(f"/{name}" for name in names))
+
+
+@given(paths)
+def test_a_path_is_read_back_as_it_was_written(path: str) -> None:
+    lease = LeasePath("repo.example.org", path)
+    assert LeasePath.parse(str(lease)) == lease
+
+
+def test_the_whole_repository_is_written_with_a_slash() -> None:
+    assert str(LeasePath("r.org", "")) == "r.org/"
+    assert LeasePath.parse("r.org/") == LeasePath("r.org", "")
+
+
+def test_a_trailing_slash_means_the_same_path() -> None:
+    assert LeasePath.parse("r.org/a/b/") == LeasePath("r.org", "/a/b")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("/r.org/a", "leading slash"), ("r.org", "missing repository"), ("", "missing repository"),
+        ("r.org/a/../b", "'..'"), ("r.org/./b", "'.'"), ("r.org//b", "component ''"), ("r.org/a//", "component ''"),
+        ("r.org/a\0b", "control"), ("r.org/a\nb", "control"), ("r\0.org/a", "control"), ("r.org/\ud800", "UTF-8"),
+        ("r.org/" + "x" * 256, "255 bytes"), ("r.org/" + "é" * 128, "255 bytes"),
+        ("r.org" + "/abc" * 1100, "4096 bytes"),
+    ],
+)  # fmt: skip
+def test_the_message_says_what_is_wrong_with_a_malformed_path(text: str, reason: str) -> None:
+    with pytest.raises(BadLeasePath, match=reason):
+        LeasePath.parse(text)
+
+
+def test_a_relative_path_is_refused() -> None:
+    with refused(BadLeasePath, path="a/b"):
+        checked_path("a/b")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("", "", True), ("", "/a", True), ("/a", "/a", True), ("/a", "/a/b", True), ("/a/b", "/a/c", False),
+        ("/arch/x86", "/arch/x86_64", False), ("/a_b", "/axb", False), ("/a%", "/abc", False),
+        ("/Case", "/case", False), ("/a", "/a.b", False),
+    ],
+)  # fmt: skip
+def test_paths_overlap_by_component(one: str, other: str, expected: bool) -> None:
+    assert overlap(one, other) is overlap(other, one) is expected
+
+
+@given(paths, paths)
+def test_overlap_means_that_one_is_among_the_ancestors_of_the_other(one: str, other: str) -> None:
+    assert overlap(one, other) is (one in path_and_above(other) or other in path_and_above(one))
+    assert is_below(one, other) is (other in path_and_above(one))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from docs.generate_publishers import PAGE, render
 from include.publishers.capabilities import TABLE, Loss, Operation, OperationOutcome, PublishRoute, cell, require
 from include.publishers.errors import Lossy, NotSupported
 from tests.fakes.refused import refused
@@ -50,3 +51,8 @@ def test_only_a_loss_that_is_named_is_allowed(way: PublishRoute, operation: Oper
 def test_what_the_stock_receiver_drops_is_lossy_and_never_supported_for_the_publisher_on_a_node() -> None:
     for operation in (Operation.TREE_HARD_LINKS, Operation.TREE_SPECIALS, Operation.TREE_OWNERS, Operation.TREE_XATTRS):
         assert cell(PublishRoute.SERVER_STOCK, operation).outcome is OperationOutcome.LOSSY
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = PAGE.read_text()
+    assert render(page) == page, "run `make docs`"

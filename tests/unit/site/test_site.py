@@ -1,4 +1,4 @@
-"""Who may switch a manifest in a store, by what that store was seen to keep."""
+"""A manifest is switched in a store by the writers that the store can keep apart."""
 
 from __future__ import annotations
 
@@ -29,25 +29,30 @@ KEEPS = Traits(put_if_absent=True, replace=True, bulk_delete=True, anonymous_rea
 IGNORES = replace(KEEPS, replace=False)
 
 
+def site_of(folder: Path, store: str = "", repository: str = "") -> Site:
+    """A site of one repository, whose settings have these lines too."""
+    file = folder / "site.yaml"
+    file.write_text(
+        f'ledger: "sqlite:///{folder}/ledger.db"\n'
+        f'stores: {{cvmfs: {{url: "file://{folder}/cvmfs"{store}}}}}\n'
+        f"repositories:\n  {FQRN}:\n    store: cvmfs\n    public_url: http://127.0.0.1:1\n"
+        f"    public_key: nights.pub\n    gateway: gateway\n{repository}"
+    )
+    return Site(load(file, environ={}), EnvSecrets({}))
+
+
 @pytest.fixture
 def on_site(tmp_path: Path) -> Iterator[Site]:
     """A site whose repository may be switched by two gateways."""
-    file = tmp_path / "site.yaml"
-    file.write_text(
-        f'ledger: "sqlite:///{tmp_path}/ledger.db"\n'
-        f'stores: {{cvmfs: {{url: "file://{tmp_path}/cvmfs"}}}}\n'
-        f"repositories:\n  {FQRN}:\n    store: cvmfs\n    public_url: http://127.0.0.1:1\n"
-        "    public_key: nights.pub\n    gateway: gateway\n    manifest_writers: 2\n"
-    )
-    made = Site(load(file, environ={}), EnvSecrets({}))
+    made = site_of(tmp_path, repository="    manifest_writers: 2\n")
     yield made
     made.ledger.dispose()
 
 
-def with_writers(on_site: Site, number: int) -> Site:
-    settings = on_site.settings.repository(FQRN).model_copy(update={"manifest_writers": number})
-    site = on_site.settings.model_copy(update={"repositories": {FQRN: settings}})
-    return Site(site, EnvSecrets({}))
+def changed(on_site: Site, **settings: object) -> Site:
+    """The site with other settings of its repository."""
+    repository = on_site.settings.repository(FQRN).model_copy(update=settings)
+    return Site(on_site.settings.model_copy(update={"repositories": {FQRN: repository}}), EnvSecrets({}))
 
 
 def seen(on_site: Site, traits: Traits) -> None:
@@ -61,8 +66,10 @@ def test_two_writers_need_a_store_that_was_tried(on_site: Site) -> None:
     assert not PublisherError.retryable
 
 
-def test_two_writers_are_refused_where_conditional_replace_is_ignored(on_site: Site) -> None:
-    seen(on_site, IGNORES)
+@pytest.mark.parametrize("tries", [[IGNORES], [KEEPS, IGNORES]], ids=["ignored", "ignored at last"])
+def test_two_writers_are_refused_where_conditional_replace_is_ignored(on_site: Site, tries: list[Traits]) -> None:
+    for traits in tries:
+        seen(on_site, traits)
     with refused(PublisherError, fqrn=FQRN):
         on_site.manifest_store(FQRN)
 
@@ -73,15 +80,8 @@ def test_two_writers_may_share_a_store_that_keeps_them_apart(on_site: Site) -> N
     assert store.url.endswith(f"/cvmfs/{FQRN}")
 
 
-def test_what_was_seen_last_counts(on_site: Site) -> None:
-    seen(on_site, KEEPS)
-    seen(on_site, IGNORES)
-    with pytest.raises(PublisherError):
-        on_site.manifest_store(FQRN)
-
-
 def test_one_writer_needs_no_help_from_the_store(on_site: Site) -> None:
-    alone = with_writers(on_site, 1)
+    alone = changed(on_site, manifest_writers=1)
     assert alone.manifest_store(FQRN).writable
     seen(alone, IGNORES)
     assert alone.manifest_store(FQRN).writable
@@ -113,14 +113,7 @@ def test_each_role_has_the_key_that_the_store_names_for_it(role: Role, apart: st
     ("written", "expected"), [("", "switch"), (", fsync: always", "always"), (", fsync: never", "never")]
 )
 def test_when_a_folder_is_flushed_is_a_setting_of_its_store(tmp_path: Path, written: str, expected: str) -> None:
-    file = tmp_path / "site.yaml"
-    file.write_text(
-        f'ledger: "sqlite:///{tmp_path}/ledger.db"\n'
-        f'stores: {{cvmfs: {{url: "file://{tmp_path}/cvmfs"{written}}}}}\n'
-        f"repositories:\n  {FQRN}:\n    store: cvmfs\n    public_url: http://127.0.0.1:1\n"
-        "    public_key: nights.pub\n    gateway: gateway\n"
-    )
-    made = Site(load(file, environ={}), EnvSecrets({}))
+    made = site_of(tmp_path, store=written)
     try:
         stores = made.repository_store(FQRN), made.gateway_store(FQRN), made.manifest_store(FQRN)
         assert [one.fsync for one in stores if isinstance(one, FileStore)] == [expected] * 3
@@ -140,41 +133,24 @@ class Greeting:
         return self.ours
 
 
-@pytest.mark.parametrize(
-    ("kind", "ours", "chosen", "asked"),
-    [
-        ("auto", True, NightshiftGateway, 1),
-        ("auto", False, StockGateway, 1),
-        ("stock", True, StockGateway, 0),
-        ("embedded", False, NightshiftGateway, 0),
-    ],
-)
-def test_a_publisher_finds_out_the_kind_of_its_gateway_once_and_not_before_it_matters(
-    on_site: Site, kind: str, ours: bool, chosen: type, asked: int
+KINDS = [
+    ("auto", True, NightshiftGateway, 1, PublishRoute.NATIVE_OURS),
+    ("auto", False, StockGateway, 1, PublishRoute.NATIVE_STOCK),
+    ("stock", True, StockGateway, 0, PublishRoute.NATIVE_STOCK),
+    ("embedded", False, NightshiftGateway, 0, PublishRoute.NATIVE_OURS),
+]
+
+
+@pytest.mark.parametrize(("kind", "ours", "chosen", "asked", "way"), KINDS)
+def test_the_kind_of_a_gateway_is_asked_once_before_it_matters(
+    on_site: Site, monkeypatch: pytest.MonkeyPatch, kind: str, ours: bool, chosen: type, asked: int, way: PublishRoute
 ) -> None:
-    settings = on_site.settings.repository(FQRN).model_copy(update={"gateway_kind": GatewayKind(kind)})
-    greeting, store = Greeting(ours=ours), on_site.repository_store(FQRN)
-    publisher = native_publisher(settings, store, greeting, lambda: on_site.head(FQRN).manifest)  # type: ignore[arg-type]
+    made = changed(on_site, gateway_kind=GatewayKind(kind))
+    greeting, store = Greeting(ours=ours), made.repository_store(FQRN)
+    publisher = native_publisher(made.settings.repository(FQRN), store, greeting, lambda: on_site.head(FQRN).manifest)  # type: ignore[arg-type]
     assert greeting.asked == 0
     assert [type(publisher.gateway()) for _ in range(2)] == [chosen, chosen]
     assert greeting.asked == asked
-
-
-@pytest.mark.parametrize(
-    ("kind", "ours", "way"),
-    [
-        ("auto", True, PublishRoute.NATIVE_OURS),
-        ("auto", False, PublishRoute.NATIVE_STOCK),
-        ("stock", True, PublishRoute.NATIVE_STOCK),
-        ("embedded", False, PublishRoute.NATIVE_OURS),
-    ],
-)
-def test_a_gateway_is_asked_for_its_kind_before_a_manifest_is_replaced_beside_it(
-    on_site: Site, monkeypatch: pytest.MonkeyPatch, kind: str, ours: bool, way: PublishRoute
-) -> None:
-    settings = on_site.settings.repository(FQRN).model_copy(update={"gateway_kind": GatewayKind(kind)})
-    site = on_site.settings.model_copy(update={"repositories": {FQRN: settings}})
-    made = Site(site, EnvSecrets({}))
     monkeypatch.setattr(made, "gateway", lambda fqrn: Greeting(ours=ours))
     assert made.way_of_switching(FQRN) is way
 
@@ -194,6 +170,4 @@ def test_what_a_node_publishes_through_decides_for_its_repository(
         {"host": "node", "user": "cv", "known_hosts": "known", "behind": behind, "agent": True},
         context={"root": Path("/")},
     )
-    settings = on_site.settings.repository(FQRN).model_copy(update={"server": node})
-    site = on_site.settings.model_copy(update={"repositories": {FQRN: settings}})
-    assert Site(site, EnvSecrets({})).way_of_switching(FQRN) is way
+    assert changed(on_site, server=node).way_of_switching(FQRN) is way

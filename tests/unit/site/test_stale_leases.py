@@ -1,4 +1,4 @@
-"""Whose a lease is, and that none is ended but that of a dead task of ours."""
+"""Leases are judged by their holder, and only those of dead tasks of ours are ended."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Gateways:
 
     def leases(self) -> list[LeaseInfo]:
         if self.away:
-            raise GatewayUnreachable("nobody answers")
+            raise GatewayUnreachable("no answer")
         return list(self.held)
 
     def drop_by_path(self, repository: str, path: str) -> None:
@@ -81,12 +81,12 @@ def test_a_task_in_any_other_state_is_alive(state: str) -> None:
     assert judge(lease("/a"), KEY, lambda _: state).whose is LeaseOwnership.ALIVE
 
 
-def test_others_and_holders_that_are_no_known_task_are_told_apart() -> None:
+def test_other_keys_and_unknown_holders_differ() -> None:
     def never(_: TaskName) -> str:
-        raise AssertionError("nobody asks Airflow about others")
+        raise AssertionError("Airflow is not asked about others")
 
     assert judge(lease("/a", key="their-key"), KEY, never).whose is LeaseOwnership.FOREIGN
-    assert judge(lease("/a", "somebody@node"), KEY, never).whose is LeaseOwnership.UNKNOWN
+    assert judge(lease("/a", "a.user@node"), KEY, never).whose is LeaseOwnership.UNKNOWN
     assert judge(lease("/a", "gone/run/task try 1"), KEY, state_of()).whose is LeaseOwnership.UNKNOWN
 
 
@@ -120,7 +120,7 @@ def test_a_task_that_runs_again_by_the_time_of_ending_keeps_its_lease() -> None:
     assert (one.ended, gateways.ended) == (False, [])
 
 
-def test_a_path_that_somebody_else_took_meanwhile_is_left_alone() -> None:
+def test_a_path_that_another_took_meanwhile_is_left_alone() -> None:
     gateways = Gateways([lease("/a")])
     findings = list(look(gateways, state_of()).findings)  # type: ignore[arg-type]
     gateways.held = [LeaseInfo(FQRN, "/a", KEY, EXPIRES.replace(hour=4), DEAD_TASK)]
@@ -137,7 +137,7 @@ def test_without_an_administrators_key_the_cure_is_named() -> None:
 def test_a_gateway_that_is_away_is_named_and_hides_nothing_else() -> None:
     looked = look(Gateways([], away=True), state_of())  # type: ignore[arg-type]
     assert looked.findings == ()
-    assert looked.silent == ((FQRN, "nobody answers"),)
+    assert looked.silent == ((FQRN, "no answer"),)
 
 
 def test_a_finding_comes_back_from_json() -> None:

@@ -1,6 +1,5 @@
 """A URL opens the right kind of store, or is refused with a cure and without repeating secrets."""
 
-import os
 import pickle
 import subprocess
 import sys
@@ -33,24 +32,11 @@ def test_each_scheme_opens_its_kind_of_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "",
-        "var/store",
-        "/var/store",
-        "file://var/store",
-        "file://",
-        "file:///a/../b",
-        "s3://",
-        "s3:///prefix",
-        "s3://Bucket",
-        "s3://host:9000/bucket",
-        "s3://bucket/../other",
-        "s3://bucket//twice",
-        "http://",
-        "http://host:port/",
-        "http://host/?a=b",
-        "gs://bucket",
+        "", "var/store", "/var/store", "file://var/store", "file://", "file:///a/../b", "s3://", "s3:///prefix",
+        "s3://Bucket", "s3://host:9000/bucket", "s3://bucket/../other", "s3://bucket//twice", "http://",
+        "http://host:port/", "http://host/?a=b", "gs://bucket",
     ],
-)
+)  # fmt: skip
 def test_a_url_that_names_no_store_is_refused(url: str) -> None:
     with refused(StoreError):
         open_store(url)
@@ -79,7 +65,7 @@ def test_virtual_host_addressing_puts_the_bucket_into_the_host() -> None:
     assert endpoint_of("nights", StoreOptions(region="eu-west-1")) == "https://s3.eu-west-1.amazonaws.com"
 
 
-def test_bucket_and_prefix_are_told_apart() -> None:
+def test_a_url_has_a_bucket_and_a_prefix() -> None:
     assert split_s3_url("s3://nights/a/b/") == ("nights", "a/b")
     assert split_s3_url("s3://nights") == ("nights", "")
 
@@ -116,6 +102,4 @@ def test_opening_a_store_loads_no_client_library_before_it_is_used() -> None:
         "open_store('s3://bucket/x'); open_store('http://host/x'); open_store('file:///x'); "
         "sys.exit('obstore' in sys.modules or 'boto3' in sys.modules)"
     )
-    assert (
-        subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], env={**os.environ}).returncode == 0
-    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3]).returncode == 0

@@ -1,0 +1,80 @@
+"""A collection reports lost objects, what it read back, what it deleted, and what only tags hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs.format.objects import compress
+from tests.fakes.collecting import ALL_ORPHANS, Place, run
+
+EVERYTHING = 256 * 256
+"""A sample for which an audit draws all shards, and all objects of so small a repository."""
+
+
+def test_lost_and_empty_objects_are_reported(place: Place) -> None:
+    place.publish("/a", {"f": b"lost", "g": b"empty"})
+    lost, empty = place.keep(b"lost"), place.keep(b"empty")
+    place.store.delete([lost.key])
+    place.store.put(empty.key, b"")
+    report = place.collect(ALL_ORPHANS)
+    assert {(one.key, one.size) for one in report.lost} == {(lost.key, None), (empty.key, 0)}
+    assert not report.ok
+
+
+@pytest.mark.parametrize(("free", "returned"), [([100, 350], 250), ([None, None], None)])
+@pytest.mark.usefixtures("old")
+def test_what_the_store_returned_is_reported_if_it_tells(
+    place: Place, monkeypatch: pytest.MonkeyPatch, free: list[int | None], returned: int | None
+) -> None:
+    monkeypatch.setattr(place.store, "free_bytes", iter(free).__next__)
+    report = place.collect()
+    assert report.deleted > 0
+    assert report.as_dict()["bytes_returned"] == returned
+    [line] = [line for line in report.lines() if "returned" in line]
+    assert ("not known" in line) is (returned is None)
+
+
+def test_an_audit_reads_preserved_objects_back_and_reports_each_once(place: Place) -> None:
+    place.publish("/a", {"f": b"lost", "g": b"empty", "h": b"rotten"})
+    lost, empty, rotten = (place.keep(content) for content in (b"lost", b"empty", b"rotten"))
+    place.store.delete([lost.key])
+    place.store.put(empty.key, b"")
+    place.store.put(rotten.key, b"of another content")
+    with place.collection(ALL_ORPHANS) as collection:
+        run(collection, "begin", "mark")
+        collection.condemn()  # there is nothing to delete
+        collection.audit(EVERYTHING)
+        collection.end()
+    assert collection.report.audited > 2
+    assert sorted(one.key for one in collection.report.lost) == sorted([lost.key, empty.key, rotten.key])
+
+
+@pytest.mark.usefixtures("old")
+def test_a_deletion_log_is_of_the_stock_form(place: Place, tmp_path: Path) -> None:
+    log = tmp_path / "gc.log"
+    with place.collection() as collection, log.open("w") as file:
+        run(collection, "begin", "spare")
+        collection.sweep(file)
+        report = collection.end()
+    lines = log.read_text().splitlines()
+    assert lines[0].startswith("# Garbage Collection started at ")
+    assert lines[-2].startswith("# Garbage Collection finished at ")
+    assert lines[-1] == ""
+    assert len(lines) - 3 == report.deleted
+
+
+def test_the_report_tells_what_only_tags_hold(place: Place) -> None:
+    place.publish("/a", {"f": b"held by a tag" * 10, "both": b"both"}, tag="release")
+    place.publish("/a", {"both": b"both"})
+    place.supersede()
+    place.pass_time(days=4)
+    report = place.collect(ALL_ORPHANS)
+    size = len(compress(b"held by a tag" * 10))
+    assert report.held >= 2, "the file and its catalogs"
+    assert report.bytes_held > size
+    place.untag("release")
+    after = place.collect(ALL_ORPHANS)
+    assert after.held < report.held
+    assert after.deleted >= 2

@@ -1,0 +1,308 @@
+"""A store in a folder: its own files, locks, errors and unfinished writes; integration/storage has the rest."""
+
+import errno
+import importlib.util
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from include.errors import ErrorRow
+from include.storage.errors import (
+    STORE_FULL,
+    BadKey,
+    Conflict,
+    Forbidden,
+    NotFound,
+    RequestRejected,
+    StoreError,
+    Unavailable,
+    Unsupported,
+)
+from include.storage.file import FileStore, described, remove_abandoned
+from include.storage.probe import may_delete, probe
+from include.storage.store import Unfinished
+from tests.fakes.refused import refused
+
+
+def race(actions: list[Callable[[], object]]) -> list[object]:
+    start = threading.Barrier(len(actions))
+
+    def run(action: Callable[[], object]) -> object:
+        start.wait()
+        try:
+            return action()
+        except Conflict as conflict:
+            return conflict
+
+    with ThreadPoolExecutor(len(actions)) as pool:
+        return list(pool.map(run, actions))
+
+
+def interpreter() -> ModuleType:
+    """The module as a process of its own would have it, at its first write."""
+    spec = importlib.util.find_spec("include.storage.file")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def files_below(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_an_absent_object_is_not_found_whatever_is_in_its_way(file_store: FileStore) -> None:
+    file_store.put("file", b"x")
+    file_store.put("folder/file", b"x")
+    for key in ("nothing", "file/below", "folder"):
+        assert file_store.head(key) is None
+        assert not file_store.exists(key)
+        with refused(NotFound, key=key):
+            file_store.get(key)
+        with pytest.raises(NotFound):
+            file_store.get_range(key, 0, 1)
+        with pytest.raises(NotFound):
+            list(file_store.stream(key))
+
+
+def test_free_bytes_are_those_of_the_file_system(tmp_path: Path) -> None:
+    assert 0 < FileStore(tmp_path).free_bytes() <= shutil.disk_usage(tmp_path).total
+    with pytest.raises(NotFound):
+        FileStore(tmp_path / "absent").free_bytes()
+
+
+def test_a_key_cannot_be_object_and_folder_at_once(file_store: FileStore) -> None:
+    file_store.put("a/b", b"x")
+    with refused(RequestRejected, key="a"):
+        file_store.put("a", b"x")
+    with refused(RequestRejected, key="a/b/c"):
+        file_store.put("a/b/c", b"x")
+    assert files_below(file_store.root) == {"a/b"}
+
+
+def test_a_replacement_through_a_child_excludes_one_through_its_parent(file_store: FileStore) -> None:
+    file_store.put("repo/manifest", b"base")
+    _, base = file_store.get_versioned("repo/manifest")
+    child = file_store.child("repo")
+    results = race(
+        [
+            lambda: file_store.replace("repo/manifest", b"parent", expected=base),
+            lambda: child.replace("manifest", b"child", expected=base),
+        ]
+    )
+    assert sum(isinstance(result, Conflict) for result in results) == 1
+
+
+def test_replace_of_what_is_gone_is_a_conflict_and_makes_no_folder(file_store: FileStore) -> None:
+    version = file_store.replace("a", b"1", expected=None)
+    file_store.delete(["a"])
+    with refused(Conflict, key="new/folder/a"):
+        file_store.replace("new/folder/a", b"2", expected=version)
+    assert files_below(file_store.root) <= {".lock/a"}
+
+
+def test_the_same_bytes_written_again_are_the_same_version(file_store: FileStore) -> None:
+    file_store.put("a", b"1")
+    _, first = file_store.get_versioned("a")
+    file_store.put("a", b"1")
+    assert file_store.get_versioned("a")[1] == first
+
+
+def test_a_version_that_says_nothing_about_bytes_is_not_taken(file_store: FileStore) -> None:
+    file_store.put("a", b"1")
+    meta = file_store.head("a")
+    assert meta is not None
+    with refused(Unsupported, key="a"):
+        file_store.replace("a", b"2", expected=meta.version)
+
+
+def test_listing_has_every_object_below_a_folder_and_nothing_of_the_stores_own(file_store: FileStore) -> None:
+    for key in ("data/ab/1", "data/ac/2", "database/3", ".cvmfspublished"):
+        file_store.put(key, key.encode())
+    _, version = file_store.get_versioned(".cvmfspublished")
+    file_store.replace(".cvmfspublished", b"new", expected=version)
+    (file_store.root / "data/ab/.~left-by-a-crash").write_bytes(b"half")
+    assert {meta.key for meta in file_store.list()} == {"data/ab/1", "data/ac/2", "database/3", ".cvmfspublished"}
+    assert {meta.key for meta in file_store.list("data")} == {"data/ab/1", "data/ac/2"}
+    assert {meta.key for meta in file_store.list("data/")} == {"data/ab/1", "data/ac/2"}
+    assert {meta.key for meta in file_store.child("data").list()} == {"ab/1", "ac/2"}
+    assert list(file_store.list("nowhere")) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.EACCES, Forbidden), (errno.EROFS, Forbidden), (errno.EIO, Unavailable), (errno.EISDIR, RequestRejected)],
+)
+def test_each_key_that_is_not_deleted_is_named_with_the_cause(
+    file_store: FileStore, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StoreError]
+) -> None:
+    keys = [f"data/{n % 16:02x}/{n}" for n in range(1000)]
+    for key in keys:
+        file_store.put(key, b"")
+    unlink = os.unlink
+
+    def fail(path: str) -> None:
+        if path.endswith("7"):
+            raise OSError(number, os.strerror(number))
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", fail)
+    refusals = file_store.delete_each(iter([*keys, "absent", "x/../y"]))
+    kept = {key for key in keys if key.endswith("7")}
+    assert {key: type(refusal) for key, refusal in refusals.items()} == {**dict.fromkeys(kept, kind), "x/../y": BadKey}
+    assert all(refusal.key == key for key, refusal in refusals.items())
+    assert {meta.key for meta in file_store.list()} == kept
+    assert file_store.counters.deletes == len(keys) + 1 - len(kept)
+
+
+def test_a_writable_folder_may_be_deleted_from(file_store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_delete(file_store)
+    assert files_below(file_store.root) == set()
+
+    def fail(_: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "unlink", fail)
+    with pytest.raises(Forbidden):
+        may_delete(file_store)
+
+
+def test_bad_keys_are_refused_before_any_of_them_is_deleted(file_store: FileStore) -> None:
+    file_store.put("a", b"1")
+    with refused(BadKey):
+        file_store.delete(["a", "../x"])
+    assert file_store.exists("a")
+
+
+@pytest.mark.parametrize("key", [".lock/x", "a/.lock/b", ".~x", "a/.~b", "../x", "/x"])
+def test_names_of_the_stores_own_files_are_no_keys(file_store: FileStore, key: str) -> None:
+    for action in (file_store.get, file_store.head, lambda k: file_store.put(k, b"")):
+        with refused(BadKey):
+            action(key)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, STORE_FULL), (errno.EDQUOT, STORE_FULL), (errno.EACCES, Forbidden), (errno.EROFS, Forbidden),
+        (errno.EIO, Unavailable), (errno.EINVAL, RequestRejected),
+    ],
+)  # fmt: skip
+def test_a_failed_write_has_its_cause_and_leaves_nothing(
+    file_store: FileStore,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    kind: type[StoreError] | ErrorRow[..., StoreError],
+) -> None:
+    file_store.put("a", b"old")
+
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "write", fail)
+    with refused(kind, key="a"):
+        file_store.put("a", b"new")
+    monkeypatch.undo()
+    assert file_store.get("a") == b"old"
+    assert files_below(file_store.root) == {"a"}
+
+
+def test_what_a_killed_writer_left_hinders_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    monkeypatch.setattr(threading, "get_native_id", lambda: 7)
+    first, second = interpreter(), interpreter()
+    with monkeypatch.context() as at_death:
+        at_death.setattr(os, "rename", die)
+        at_death.setattr(os, "unlink", die)
+        with pytest.raises(Killed):
+            first.FileStore(tmp_path).put("a", b"of the first container")
+    assert len(files_below(tmp_path)) == 1
+    second.FileStore(tmp_path).put("a", b"of the second container")
+    assert FileStore(tmp_path).get("a") == b"of the second container"
+
+
+def test_only_unfinished_writes_older_than_a_day_are_removed(file_store: FileStore) -> None:
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    ages = {"data/ab/.~old": 25, ".~older": 48, "data/ab/.~under-way": 23, "data/ab/object": 99, "data/.lock/old": 99}
+    for name, hours in ages.items():
+        path = file_store.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+        moment = (now - timedelta(hours=hours)).timestamp()
+        os.utime(path, (moment, moment))
+    expected = [Unfinished(name, 4, now - timedelta(hours=ages[name])) for name in (".~older", "data/ab/.~old")]
+    assert remove_abandoned(file_store, now, dry_run=True) == expected
+    assert files_below(file_store.root) == set(ages)
+    assert described(expected, file_store).startswith(
+        "2 unfinished files of 0.0 MB of killed writers, the oldest of 2026-11-19;"
+    )
+    assert remove_abandoned(file_store, now) == expected
+    assert files_below(file_store.root) == set(ages) - {".~older", "data/ab/.~old"}
+    assert remove_abandoned(file_store, now) == []
+
+
+def test_an_object_is_not_discarded_as_unfinished(file_store: FileStore) -> None:
+    file_store.put("data/ab/object", b"1")
+    with refused(BadKey):
+        file_store.discard(Unfinished("data/ab/object", 1, datetime.now(UTC)))
+    file_store.discard(Unfinished("data/ab/.~gone", 1, datetime.now(UTC)))
+
+
+def test_a_store_whose_folder_vanished_is_not_made_again_elsewhere(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "mounted")
+    store.child("repo").put("data/ab/1", b"")
+    (tmp_path / "mounted").rename(tmp_path / "unmounted")
+    for action in (lambda: store.put("data/cd/2", b""), lambda: store.child("repo").put_if_absent("data/cd/2", b"")):
+        with refused(NotFound, key="data/cd/2"):
+            action()
+    assert not (tmp_path / "mounted").exists()
+    (tmp_path / "unmounted").rename(tmp_path / "mounted")
+    store.child("repo").put("data/cd/2", b"")
+    assert files_below(tmp_path / "mounted") == {"repo/data/ab/1", "repo/data/cd/2"}
+
+
+def test_counters_tell_what_was_asked_also_through_children(file_store: FileStore) -> None:
+    file_store.child("x").put("a", b"123")
+    file_store.get("x/a")
+    file_store.head("x/a")
+    file_store.delete(["x/a"])
+    counters = file_store.counters
+    assert (counters.puts, counters.bytes_put, counters.gets, counters.bytes_got) == (1, 3, 1, 3)
+    assert (counters.heads, counters.deletes) == (1, 1)
+
+
+def test_the_probe_trusts_a_file_store_and_leaves_nothing(file_store: FileStore) -> None:
+    traits = probe(file_store)
+    assert (traits.put_if_absent, traits.replace, traits.bulk_delete, traits.anonymous_read) == (True, True, True, None)
+    assert list(file_store.list()) == []
+    assert list(file_store.root.iterdir()) == []
+
+
+@pytest.mark.parametrize("there", [[], ["00", "7f"]])
+def test_with_the_first_missing_folder_of_objects_all_of_them_are_made(tmp_path: Path, there: list[str]) -> None:
+    # a stock receiver that shares the store renames objects into them, and makes none
+    for name in there:
+        (tmp_path / "repository/data" / name).mkdir(parents=True)
+    FileStore(tmp_path).child("repository").put("data/ab/cd", b"")
+    assert sorted(path.name for path in (tmp_path / "repository/data").iterdir()) == [f"{n:02x}" for n in range(256)]
+
+
+def test_other_folders_are_made_one_by_one(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    for key in ("data/abc/x", "builds/ab/x", "data/ab/cd/x"):
+        store.put(key, b"")
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["ab", "abc"]
