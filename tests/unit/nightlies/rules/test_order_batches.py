@@ -13,7 +13,7 @@ from include.nightlies.steps.plan import MAX_MAPPED
 from tests.fakes.refused import refused
 
 MAPPED = MAX_MAPPED
-AIRFLOW_CFG = Path(__file__).parents[3] / "airflow.cfg"
+AIRFLOW_CFG = Path(__file__).parents[4] / "airflow.cfg"
 
 
 def test_a_usual_night_has_a_batch_for_each_artifact() -> None:

@@ -12,7 +12,7 @@ from include.monitoring.summary import NightState, Summary, summary
 from include.nightlies.records.quality import QualityRecord, QualityVerdict
 from include.nightlies.rules.states import State
 from include.settings.prepare import Suite
-from tests.unit.watch.test_summary import DAY, NOW, SLOT, built, published
+from tests.unit.monitoring.test_summary import DAY, NOW, SLOT, built, published
 
 ROWS = ("A/x86: 1 empty libraries: <b>.so", "B/x86: its tree holds no file")
 
