@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,23 +13,32 @@ from typing import Any
 import pytest
 
 from include.gateway.client.values import LeaseInfo
+from include.ledger.migrate import migrate
 from include.monitoring import store_checks
 from include.monitoring.airflow_checks import (
     judged_paused,
     judged_pools,
     judged_queues,
     judged_timeout,
+    look_at_bounds,
     look_at_workers,
     needed,
+    night_bounds,
     started_by_hand,
 )
 from include.monitoring.checks import judged_lease
 from include.monitoring.findings import Severity
 from include.monitoring.schedules import FALLBACK, hour_before_first, left_out
 from include.monitoring.store_checks import judged_skew, judged_space, room, written
+from include.nightlies.records import builds, publications
+from include.nightlies.rules.index import Artifact, BuildIndex
+from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
+from include.nightlies.rules.states import Phase, State
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.pools import PoolSettings
+from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
 GIB = 1 << 30
@@ -200,3 +210,57 @@ def test_rabbitmq_has_to_wait_for_the_longest_task(hours: float | None, severity
 def test_a_broker_that_is_not_known_here_is_not_asked() -> None:
     (found,) = look_at_workers(SiteSettings(), {})
     assert found.severity is Severity.WARNING
+
+
+FQRN = "nightlies.example.org"
+
+
+@pytest.fixture
+def with_ledger(tmp_path: Path) -> Iterator[Site]:
+    file = tmp_path / "site.yaml"
+    file.write_text(f'ledger: "sqlite:///{tmp_path}/ledger.db"\n')
+    opened = Site(load(file, environ={}), EnvSecrets({}))
+    migrate(opened.ledger)
+    yield opened
+    opened.ledger.dispose()
+
+
+def record(with_ledger: Site, day: int, *, publish: bool) -> None:
+    """A build of one artifact: 120 s of preparing, 30 s under the lease and in the commit."""
+    artifacts = (Artifact("A", "x86", "A.tar", 10, f"{day}" * 32),)
+    index = BuildIndex("main", f"b{day}", date(2026, 11, day), complete=True, artifacts=artifacts, rejected=())
+    build = builds.record_build(with_ledger.ledger, index, index_url="u", now=NOW)
+    key = PublicationKey(FQRN, f"/{day}/A", f"run{day}")
+    planned = Planned(artifact=build.artifacts[0].id, sha256=f"{day}" * 32, reason="new")
+    publications.plan(with_ledger.ledger, key, planned, try_number=1, now=NOW)
+    moves = [Move(State.PREPARING, Phase.PREPARE, "begins")]
+    if publish:
+        moves += [
+            Move(State.PREPARED, Phase.PREPARE, "prepared", Figures(seconds={"prepare": 120.0})),
+            Move(State.PUBLISHING, Phase.PUBLISH, "begins"),
+            Move(State.PUBLISHED, Phase.PUBLISH, "published", Figures(seconds={"lease": 10.0, "commit": 20.0})),
+        ]
+    for move in moves:
+        publications.move(with_ledger.ledger, key, move, try_number=1, now=NOW)
+
+
+def test_what_takes_longest_comes_first() -> None:
+    work = [{"prepare": 60.0, "lease": 2.0, "commit": 8.0}] * 8 + [{"prepare": 90.0}]
+    assert night_bounds(work, {"prepare": 2, "publish": 4}) == [
+        ("preparing in 2 slots", 285.0), ("the longest artifact", 90.0), ("publishing in 4 slots", 20.0),
+    ]  # fmt: skip
+    assert night_bounds(work, {"prepare": 8, "publish": 4})[0] == ("the longest artifact", 90.0)
+
+
+def test_the_last_build_of_which_something_was_published_is_taken(with_ledger: Site) -> None:
+    record(with_ledger, 18, publish=True)
+    record(with_ledger, 19, publish=False)
+    (finding,) = look_at_bounds(with_ledger, "main")
+    assert finding.seen.startswith("1 artifacts of build b18 of 2026-11-18 take at least: the longest artifact 2.5 min")
+
+
+def test_before_the_first_night_nothing_is_known(with_ledger: Site) -> None:
+    record(with_ledger, 18, publish=False)
+    (finding,) = look_at_bounds(with_ledger, "main")
+    assert finding.seen.startswith("not known")
+    assert (finding.severity.value, finding.cure) == ("ok", "")

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from include.cvmfs.errors import CollectionRunning
+from include.cvmfs.coordination.freeze import KEY, Freeze, freeze
+from include.cvmfs.errors import CollectionRunning, RepositoryFrozen
 from include.gateway.client.values import LeaseInfo
-from include.gateway.errors import PathBusy
+from include.gateway.errors import PathBusy, RepositoryDisabled
+from include.nightlies.steps import care, verify
+from include.nightlies.steps.errors import DEPENDENCY_WAIT_S, DependencyPending
 from include.publishers.server.errors import NodeBusy
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
-from operators.lease import MARGIN_S, NODE_PAUSE_S, Done, Killed, LeaseTaskOperator, WaitedTooLong, Waiting
+from include.storage.store import Store
+from operators.base import clock
+from operators.care import PruneTagsOperator
+from operators.lease import (
+    MARGIN_S,
+    NODE_PAUSE_S,
+    Done,
+    Killed,
+    LeaseTaskOperator,
+    WaitedTooLong,
+    Waiting,
+    WritingOperator,
+)
+from operators.publishing import VerifyArtifactsOperator
+from tests.fakes.plainsite import FQRN, plain_site
+from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
 from triggers.poll import PollTrigger
 
@@ -134,3 +153,104 @@ def test_a_killed_task_gives_its_lease_back_and_stops() -> None:
 
 def test_a_task_that_is_not_at_work_has_nothing_to_give_back() -> None:
     Waiter(times=0).on_kill()
+
+
+PENDING = DependencyPending("B/x", "it depends on A/x (preparing)", repository="nights.example.org", path="/n/B")
+
+
+class Dependent(LeaseTaskOperator):
+    """Its dependency never comes."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(task_id="waiter", patience_s=0.0, **kwargs)
+        self.why = ""
+
+    def site(self) -> Site:
+        return Site(SiteSettings.model_validate({"gateway": {"max_lease_time_s": 120}}), EnvSecrets({}))
+
+    def attempt(self, context: Any, site: Any) -> Done | Waiting:
+        return Waiting({"B/x": PENDING}, self.given_up)
+
+    def given_up(self, name: str, why: str) -> None:
+        assert name == "B/x"
+        self.why = why
+
+
+def test_it_is_deferred_to_look_again_after_a_while_for_as_long_as_a_preparation_may_take() -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        Dependent().execute(task_context())
+    assert deferred.value.trigger.serialize()[1]["check"] == "pause"
+    assert deferred.value.timeout is not None
+    assert deferred.value.timeout.total_seconds() > DEPENDENCY_WAIT_S
+
+
+def test_when_it_never_comes_the_task_says_what_it_waited_for() -> None:
+    dependent, long_ago = Dependent(), datetime.now(UTC) - timedelta(seconds=DEPENDENCY_WAIT_S + 120)
+    with refused(WaitedTooLong, artifact="B/x"):
+        dependent.resume(task_context(), {"reason": "looking again", "since": long_ago.isoformat()})
+    assert "clear the run from its plan on" in dependent.why
+
+
+THAWED = {"found": True, "reason": "it is frozen no more"}
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
+    """A frozen repository, as every operator here sees it."""
+    site = plain_site(tmp_path)
+    store = site.repository_store(FQRN)
+    freeze(store, Freeze("f1", "disks are moved", "op@host", clock()))
+    monkeypatch.setattr(WritingOperator, "site", lambda _: site)
+    return store
+
+
+def frozen(store: Store, done: Any) -> Any:
+    """What a step does that asks whether it may."""
+
+    def step(*_: Any, **__: Any) -> Any:
+        if store.exists(KEY):
+            raise RepositoryFrozen(FQRN, "disks are moved")
+        return done
+
+    return step
+
+
+def waits(operator: WritingOperator, context: Any) -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(context)
+    _, row = deferred.value.trigger.serialize()
+    assert (row["check"], row["arguments"]) == ("thaw", {"repository": FQRN})
+    assert deferred.value.method_name == "thawed"
+
+
+def test_tags_are_pruned_after_the_thaw(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(care, "prune_tags", frozen(store, care.Pruned((), done=True)))
+    operator = PruneTagsOperator(task_id="prune", repository=FQRN)
+    waits(operator, task_context())
+    store.delete([KEY])
+    assert operator.thawed(task_context(), THAWED) == []
+
+
+def test_what_failed_is_taken_away_after_the_thaw_and_then_read_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "tidy_run", frozen(store, ("/a",)))
+    monkeypatch.setattr(verify, "verify_run", lambda *_, **__: ())
+    operator = VerifyArtifactsOperator(task_id="verify", batches=[])
+    waits(operator, task_context())
+    store.delete([KEY])
+    assert operator.thawed(task_context(), THAWED) == {"verified": 0, "files": 0, "tidied": 1}
+
+
+def test_a_gateway_that_an_administrator_disabled_is_left_to_the_retries(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disabled(*_: Any, **__: Any) -> Any:
+        raise RepositoryDisabled("maintenance", repository=FQRN)
+
+    monkeypatch.setattr(care, "prune_tags", disabled)
+    operator = PruneTagsOperator(task_id="prune", repository=FQRN)
+    waits(operator, task_context())
+    store.delete([KEY])
+    with pytest.raises(RepositoryDisabled):
+        operator.execute(task_context())

@@ -16,12 +16,14 @@ from include.nightlies.records import builds
 from include.nightlies.rules.index import BuildIndex
 from include.nightlies.rules.passes import Pass
 from include.nightlies.steps.values import Night
+from include.settings.errors import MissingConnection, SettingsError
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from tests.fakes.plainsite import plain_file
+from tests.fakes.refused import refused
 from triggers import night as night_trigger
-from triggers.night import FirstArtifactTrigger, NightTrigger
+from triggers.night import FirstArtifactTrigger, NightTrigger, configured
 
 DAY = date(2026, 11, 21)
 ARTIFACT = {"project": "Gaudi", "platform": "x86_64", "url": "a.tar.gz", "size": 1, "sha256": "a" * 64}
@@ -313,3 +315,48 @@ def test_the_watcher_of_first_artifacts_outlives_whatever_is_wrong_for_a_while(
         asyncio.get_running_loop().call_later(0.2, lambda: builder.index(ARTIFACT))
 
     assert first_artifacts(1, mended) == [{"date": "2026-11-21"}]
+
+
+@pytest.fixture
+def site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "site.yaml"
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
+    for name in ("old", "new"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps({"conn_type": "object_store", "login": name}))
+    rewrite(file, "old")
+    return file
+
+
+def rewrite(file: Path, connection: str, slot: str = "main") -> None:
+    store = {"url": "s3://builds", "endpoint": "http://127.0.0.1:1", "connection": connection}
+    plain_file(file.parent, [slot], store=store)
+
+
+def test_clients_stay_as_long_as_the_configuration_and_know_the_connection_of_a_new_one(
+    site_file: Path,
+) -> None:
+    async def look() -> None:
+        connect = configured("main")
+        first = await asyncio.to_thread(connect)
+        assert await asyncio.to_thread(connect) is first
+        assert (await asyncio.to_thread(first.secrets.get, "old")).login == "old"
+        rewrite(site_file, "new")
+        moved = await asyncio.to_thread(connect)
+        assert moved is not first
+        assert (await asyncio.to_thread(moved.secrets.get, "new")).login == "new"
+        assert await asyncio.to_thread(connect) is moved
+
+    asyncio.run(look())
+
+
+def test_a_connection_that_is_not_there_and_a_slot_that_is_gone_are_said_by_name(site_file: Path) -> None:
+    async def look() -> None:
+        connect = configured("main")
+        rewrite(site_file, "nowhere")
+        with refused(MissingConnection, connection_id="nowhere"):
+            await asyncio.to_thread(lambda: connect().store("builds"))
+        rewrite(site_file, "old", slot="dev")
+        with refused(SettingsError):
+            await asyncio.to_thread(connect)
+
+    asyncio.run(look())

@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from include.nightlies.rules.passes import AFTER_FAILURE, Pass, PassDecision, SeenBuild, Turn, cutoff
+from include.cvmfs.errors import ManifestConflict, SourceError
+from include.gateway.errors import (
+    BAD_SIGNATURE,
+    GATEWAY_FAILED,
+    STATE_FAILED,
+    CommitUnclear,
+    GatewayUnreachable,
+    PathBusy,
+    ReplyLost,
+)
+from include.nightlies.rules.passes import (
+    AFTER_FAILURE,
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    Pass,
+    PassDecision,
+    SeenBuild,
+    Turn,
+    by_artifact,
+    cutoff,
+    dates,
+    first_pass,
+    first_run_id,
+    is_outage,
+    pauses,
+    starts,
+    tick_of,
+)
 from include.nightlies.rules.passes import decide as decide_with
+from include.publishers.server.errors import NodeUnreachable
+from include.settings.model import SiteSettings, Slot
+from include.storage.errors import Forbidden, Unavailable
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 CUTOFF = NOW + timedelta(hours=4)
@@ -139,3 +171,112 @@ def test_a_pass_after_one_that_was_not_planned_rests_first() -> None:
 def test_a_pass_crosses_a_run_s_parameters() -> None:
     for one in (Pass("x"), Pass("x", 4, CUTOFF, NOW)):
         assert Pass.from_json(one.to_json()) == one
+
+
+TICK = datetime(2026, 11, 21, 1, tzinfo=UTC)
+EVENING = datetime(2026, 11, 20, 21, 30, tzinfo=UTC)
+
+
+def slot(**changes: object) -> Slot:
+    given = {"name": "main", "repository": "r.example.org", "store": "b", "timezone": "Europe/Zurich", **changes}
+    return Slot.model_validate(given)
+
+
+EITHER = slot(begins="either", schedule="0 2 * * *", cutoff="06:00")
+
+
+def test_the_first_day_of_a_slot_begins_in_its_own_zone() -> None:
+    assert starts(slot()) == datetime(2026, 1, 1, tzinfo=UTC)
+    assert starts(slot(start="2021-07-01")) == datetime(2021, 6, 30, 22, tzinfo=UTC)
+    with pytest.raises(ValidationError):
+        slot(start="in spring")
+
+
+def test_the_dates_that_may_begin_now_are_those_of_the_slots_own_day_and_the_next() -> None:
+    late = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)
+    assert dates(EITHER, late) == (DAY, date(2026, 11, 22))
+    assert dates(slot(date_offset=-1), late) == (date(2026, 11, 20), DAY)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "offset", "tick"),
+    [
+        ("0 2 * * *", 0, TICK),
+        ("0 22 * * *", 1, datetime(2026, 11, 20, 21, tzinfo=UTC)),
+        ("0 0 * * *", 0, datetime(2026, 11, 20, 23, tzinfo=UTC)),
+        ("0 2 * * 1", 0, None),
+        (None, 0, None),
+    ],
+)
+def test_the_schedule_has_one_time_for_a_date_or_none(schedule: str | None, offset: int, tick: datetime | None) -> None:
+    assert tick_of(slot(schedule=schedule, date_offset=offset), DAY) == tick
+
+
+def test_a_night_that_begins_early_ends_when_its_schedule_would_have_ended_it() -> None:
+    turn = first_pass(EITHER, DAY, EVENING)
+    assert (turn.first, turn.number) == (first_run_id(DAY), 1)
+    assert turn.until == datetime(2026, 11, 21, 5, tzinfo=UTC)
+    assert turn.following(planned=True, now=EVENING).run_id(DAY) == "night__2026-11-21__first__pass2"
+
+
+def test_a_night_without_a_schedule_is_as_long_as_its_cutoff_says_from_its_beginning_on() -> None:
+    turn = first_pass(slot(begins="artifact", cutoff="5h"), DAY, EVENING)
+    assert turn.until == EVENING + timedelta(hours=5)
+
+
+def test_what_begins_it_is_the_slots_to_say() -> None:
+    assert not by_artifact(slot(schedule="0 2 * * *"))
+    assert by_artifact(EITHER)
+    assert by_artifact(slot(begins="artifact"))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"begins": "artifact", "schedule": "0 2 * * *"}, "Set `begins: either`"),
+        ({"begins": "either"}, "Add `schedule`"),
+    ],
+)
+def test_a_beginning_that_cannot_be_is_refused_with_the_cure(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        slot(**given)
+    (error,) = refused.value.errors()
+    assert says in str(error.get("ctx", {}).get("cure", error["msg"]))
+
+
+def test_by_default_an_outage_of_half_an_hour_is_waited_out_with_pauses_that_grow() -> None:
+    planned = pauses(SiteSettings().outage_minutes * 60)
+    assert sum(planned) >= 30 * 60
+    assert planned[0] == FIRST_PAUSE_S
+    assert all(later in (2 * earlier, LONGEST_PAUSE_S) for earlier, later in pairwise(planned))
+    assert max(planned) == LONGEST_PAUSE_S
+
+
+@pytest.mark.parametrize("minutes", [0, 1, 30, 720])
+def test_the_pauses_fill_the_budget_and_no_pause_begins_after_it(minutes: int) -> None:
+    planned = pauses(minutes * 60)
+    assert sum(planned) >= minutes * 60
+    assert sum(planned[:-1]) < max(minutes * 60, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "outage"),
+    [
+        (Unavailable("503", key="a", cause="503"), True),
+        (GatewayUnreachable("no connection"), True),
+        (ReplyLost("no reply"), True),
+        (GATEWAY_FAILED("500"), True),
+        (STATE_FAILED("database is locked"), True),
+        (NodeUnreachable("nights.example.org", "no route"), True),
+        (CommitUnclear("no reply"), False),
+        (PathBusy("busy"), False),
+        (BAD_SIGNATURE("no"), False),
+        (Forbidden("no", key="a"), False),
+        (ManifestConflict("nights.example.org"), False),
+        (SourceError("a", "b"), False),
+        (RuntimeError("unknown"), False),
+    ],
+)
+def test_only_what_cannot_be_reached_is_an_outage(error: Exception, outage: bool) -> None:
+    assert is_outage(error) is outage
+    assert not outage or getattr(error, "retryable", False), "what is waited for may pass by itself"
