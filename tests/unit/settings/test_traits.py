@@ -12,22 +12,20 @@ from include.settings.secrets import EnvSecrets
 from include.settings.traits import airflow_executor, open_site_ledger
 
 
-@pytest.mark.parametrize("executor", ["CeleryExecutor", "LocalExecutor,KubernetesExecutor"])
-def test_sqlite_with_workers_on_many_hosts_is_refused_by_name(tmp_path: Path, executor: str) -> None:
+@pytest.mark.parametrize(
+    ("executor", "served"),
+    [("CeleryExecutor", False), ("LocalExecutor,KubernetesExecutor", False), ("LocalExecutor", True)],
+)
+def test_sqlite_serves_the_workers_of_one_host_alone(tmp_path: Path, executor: str, served: bool) -> None:
     (tmp_path / "site.yaml").write_text(f'ledger: "sqlite:///{tmp_path}/ledger.db"\n')
     site = load(tmp_path / "site.yaml", environ={})
-    with pytest.raises(LedgerError) as caught:
-        open_site_ledger(site, EnvSecrets({}), {"AIRFLOW__CORE__EXECUTOR": executor})
-    assert f"SQLite does not serve the workers of {executor}" in str(caught.value)
-    assert not (tmp_path / "ledger.db").exists()
-
-
-def test_sqlite_serves_the_workers_of_one_host(tmp_path: Path) -> None:
-    (tmp_path / "site.yaml").write_text(f'ledger: "sqlite:///{tmp_path}/ledger.db"\n')
-    site = load(tmp_path / "site.yaml", environ={})
-    engine = open_site_ledger(site, EnvSecrets({}), {"AIRFLOW__CORE__EXECUTOR": "LocalExecutor"})
-    engine.dispose()
-    assert (tmp_path / "ledger.db").exists()
+    if served:
+        open_site_ledger(site, EnvSecrets({}), {"AIRFLOW__CORE__EXECUTOR": executor}).dispose()
+    else:
+        with pytest.raises(LedgerError) as caught:
+            open_site_ledger(site, EnvSecrets({}), {"AIRFLOW__CORE__EXECUTOR": executor})
+        assert f"SQLite does not serve the workers of {executor}" in str(caught.value)
+    assert (tmp_path / "ledger.db").exists() is served
 
 
 def test_the_executor_is_that_of_the_environment_or_of_airflows_file(tmp_path: Path) -> None:
