@@ -40,13 +40,6 @@ def test_a_failure_leaves_its_reason_and_goes_on_and_a_skip_leaves_none() -> Non
     assert MISSING in xcoms["publish", REASON]
 
 
-def test_the_cause_is_that_of_the_first_task_that_failed() -> None:
-    assert first_cause(task_context()) is None
-    assert first_cause(task_context(xcoms={(PLAN, REASON): "b", (FIND_BUILD, REASON): "a"})) == (
-        "task find_build failed: a"
-    )
-
-
 def test_the_message_of_what_runs_in_any_case_repeats_why_there_is_no_build(tmp_path: Path) -> None:
     with refused(GateClosed, missing=(WORDS,)):
         CheckCompletenessOperator(task_id="gate").execute(failed())
@@ -61,7 +54,9 @@ def test_the_message_of_what_runs_in_any_case_repeats_why_there_is_no_build(tmp_
             run(failed())
 
 
-def test_without_a_reason_the_task_is_named_whose_log_has_it() -> None:
+def test_the_cause_is_that_of_the_first_task_that_failed_and_without_one_its_log_is_named() -> None:
+    both = task_context(xcoms={(PLAN, REASON): "b", (FIND_BUILD, REASON): "a"})
+    assert (first_cause(task_context()), first_cause(both)) == (None, "task find_build failed: a")
     assert why_no_build(task_context()) == "task find_build found no build; see its log"
     assert why_no_plan(task_context()) == "task plan planned nothing; see its log"
     with refused(GateClosed, missing=(why_no_build(task_context()),)):

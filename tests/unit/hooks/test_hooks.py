@@ -56,26 +56,19 @@ def test_a_connection_of_airflow_is_one_of_the_library_and_its_secrets_do_not_sh
     found = AirflowSecrets().get("any")
     assert (found.host, found.port, found.login, found.password, found.extra) == ("h", 1, "l", "hidden", {"a": 1})
     assert "hidden" not in repr(found)
-
-
-def test_a_connection_that_is_not_defined_is_named() -> None:
     with refused(MissingConnection, connection_id="nobody"):
         AirflowSecrets().get("nobody")
 
 
 def test_the_gateway_hook_speaks_to_the_address_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    _define(monkeypatch, "gw", conn_type="cvmfs_gateway", host="gw.example.org", login="key", password="hidden")
+    fields = {"conn_type": "cvmfs_gateway", "login": "key", "password": "hidden"}
+    _define(monkeypatch, "gw", host="gw.example.org", **fields)
     client = CvmfsGatewayHook("gw").get_conn()
-    assert client.url == "http://gw.example.org:4929/api/v1"
-    assert client.key_id == "key"
+    assert (client.url, client.key_id) == ("http://gw.example.org:4929/api/v1", "key")
     assert "hidden" not in repr(client)
-
-
-def test_a_gateway_that_does_not_answer_fails_the_test_button_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    _define(monkeypatch, "gw", conn_type="cvmfs_gateway", host="127.0.0.1", port=1, login="key", password="hidden")
+    _define(monkeypatch, "gw", host="127.0.0.1", port=1, **fields)
     fine, said = CvmfsGatewayHook("gw").test_connection()
-    assert not fine
-    assert "cannot connect" in said
+    assert (fine, "cannot connect" in said) == (False, True)
 
 
 @pytest.fixture

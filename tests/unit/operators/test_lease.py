@@ -36,15 +36,12 @@ from operators.publishing import VerifyArtifactsOperator
 from tests.fakes.plainsite import FQRN, plain_site
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
-from triggers.poll import PollTrigger
 
-HOLDER = LeaseInfo("nights.example.org", "/a/b", "key-1", datetime.now(UTC), "night/run-0/publish try 1")
+HOLDER = LeaseInfo(FQRN, "/a/b", "key-1", datetime.now(UTC), "night/run-0/publish try 1")
 
 
 def busy(remaining_s: float = 10.0) -> PathBusy:
-    return PathBusy(
-        "path busy", time_remaining_s=remaining_s, holder=HOLDER, repository="nights.example.org", path="/a/b"
-    )
+    return PathBusy("path busy", time_remaining_s=remaining_s, holder=HOLDER, repository=FQRN, path="/a/b")
 
 
 class Waiter(LeaseTaskOperator):
@@ -66,60 +63,46 @@ class Waiter(LeaseTaskOperator):
         return Waiting({"A/x": busy(self.remaining_s)}, lambda name, why: self.given_up.append(f"{name}: {why}"))
 
 
-def test_a_path_that_is_free_soon_is_waited_for_in_the_task() -> None:
+def test_a_path_is_waited_for_in_the_task_and_published_when_it_is_free() -> None:
     assert Waiter(times=1, patience_s=5.0).execute(task_context()) == "published"
+    event = {"free": True, "reason": "free", "since": datetime.now(UTC).isoformat()}
+    assert Waiter(times=0).resume(task_context(), event) == "published"
+    Waiter(times=0).on_kill()  # it is not at work, and has nothing to give back
 
 
-def test_a_path_that_stays_busy_is_left_to_the_trigger_which_is_told_no_secret() -> None:
+def waits_for(error: Exception) -> tuple[dict[str, Any], float, timedelta | None]:
+    """What is left to the triggerer for this error: the row, its seconds, and Airflow's own time out."""
+    waiter = Waiter(times=99, patience_s=0.0)
+    waiter.attempt = lambda context, site: Waiting({"A/x": error})  # type: ignore[method-assign, dict-item]
     with pytest.raises(TaskDeferred) as deferred:
-        Waiter(times=99, patience_s=0.0).execute(task_context())
-    trigger = deferred.value.trigger
-    assert isinstance(trigger, PollTrigger)
-    _, row = trigger.serialize()
-    assert row["check"] == "lease-free"
-    assert row["arguments"] == {"repository": "nights.example.org", "path": "/a/b"}
+        waiter.execute(task_context())
+    _, row = deferred.value.trigger.serialize()
+    left = datetime.fromisoformat(row["deadline"]) - datetime.now(UTC)
+    return row, left.total_seconds(), deferred.value.timeout
+
+
+@pytest.mark.parametrize(("remaining_s", "at_least"), [(10.0, 120 + MARGIN_S - 5), (7000.0, 7000.0)])
+def test_a_path_that_stays_busy_is_left_to_the_trigger_for_a_lease_lifetime_or_longer(
+    remaining_s: float, at_least: float
+) -> None:
+    row, left, _ = waits_for(busy(remaining_s))
+    assert (row["check"], row["arguments"]) == ("lease-free", {"repository": FQRN, "path": "/a/b"})
+    assert left > at_least
 
 
 def test_a_publisher_node_that_is_busy_is_looked_at_again_after_a_pause() -> None:
-    waiter = Waiter(times=99, patience_s=0.0)
-    taken = NodeBusy("the node is busy", time_remaining_s=7200, repository="nights.example.org", path="/a/b")
-    waiter.attempt = lambda context, site: Waiting({"A/x": taken})  # type: ignore[method-assign]
-    with pytest.raises(TaskDeferred) as deferred:
-        waiter.execute(task_context())
-    _, row = deferred.value.trigger.serialize()
-    assert row["check"] == "pause"
-    left = datetime.fromisoformat(row["deadline"]) - datetime.now(UTC)
-    assert timedelta() < left <= timedelta(seconds=NODE_PAUSE_S)
+    row, left, timeout = waits_for(NodeBusy("busy", time_remaining_s=7200, repository=FQRN, path="/a/b"))
+    assert (row["check"], 0 < left <= NODE_PAUSE_S) == ("pause", True)
     assert row["since"] is not None
-    assert deferred.value.timeout is not None
-    assert deferred.value.timeout > timedelta(seconds=7000)
+    assert timeout is not None
+    assert timeout > timedelta(seconds=7000)
 
 
 def test_a_collection_is_waited_for_until_it_has_swept_the_shards_that_count() -> None:
-    waiter = Waiter(times=99, patience_s=0.0)
-    running = CollectionRunning("/a/b", "condemned", 7, (3, 200), "nights.example.org")
-    waiter.attempt = lambda context, site: Waiting({"A/x": running})  # type: ignore[method-assign]
-    with pytest.raises(TaskDeferred) as deferred:
-        waiter.execute(task_context())
-    _, row = deferred.value.trigger.serialize()
-    assert row["check"] == "collection"
-    assert row["arguments"] == {"repository": "nights.example.org", "number": 7, "shards": [3, 200]}
-    left = datetime.fromisoformat(row["deadline"]) - datetime.now(UTC)
-    assert left > timedelta(seconds=running.time_remaining_s)
-
-
-def test_the_whole_waiting_lasts_at_least_one_lease_lifetime_and_a_margin() -> None:
-    with pytest.raises(TaskDeferred) as deferred:
-        Waiter(times=99, patience_s=0.0).execute(task_context())
-    deadline = datetime.fromisoformat(deferred.value.trigger.serialize()[1]["deadline"])
-    assert deadline - datetime.now(UTC) > timedelta(seconds=120 + MARGIN_S - 5)
-
-
-def test_a_holder_that_has_longer_left_than_a_lifetime_is_waited_for_as_long() -> None:
-    with pytest.raises(TaskDeferred) as deferred:
-        Waiter(times=99, remaining_s=7000.0, patience_s=0.0).execute(task_context())
-    deadline = datetime.fromisoformat(deferred.value.trigger.serialize()[1]["deadline"])
-    assert deadline - datetime.now(UTC) > timedelta(seconds=7000)
+    running = CollectionRunning("/a/b", "condemned", 7, (3, 200), FQRN)
+    row, left, _ = waits_for(running)
+    assert (row["check"], row["arguments"]) == ("collection", {"repository": FQRN, "number": 7, "shards": [3, 200]})
+    assert left > running.time_remaining_s
 
 
 def test_waiting_counts_from_its_beginning_over_deferrals_and_the_message_names_the_holder() -> None:
@@ -129,11 +112,6 @@ def test_waiting_counts_from_its_beginning_over_deferrals_and_the_message_names_
         operator.resume(task_context(), {"free": False, "reason": "still held", "since": since.isoformat()})
     assert len(operator.given_up) == 1
     assert WaitedTooLong.retryable
-
-
-def test_a_path_that_is_free_when_the_task_comes_back_is_published() -> None:
-    event = {"free": True, "reason": "free", "since": datetime.now(UTC).isoformat()}
-    assert Waiter(times=0).resume(task_context(), event) == "published"
 
 
 def test_a_killed_task_gives_its_lease_back_and_stops() -> None:
@@ -151,44 +129,24 @@ def test_a_killed_task_gives_its_lease_back_and_stops() -> None:
     assert not issubclass(Killed, Exception), "nothing on the way may take it for a failed artifact"
 
 
-def test_a_task_that_is_not_at_work_has_nothing_to_give_back() -> None:
-    Waiter(times=0).on_kill()
+PENDING = DependencyPending("B/x", "it depends on A/x (preparing)", repository=FQRN, path="/n/B")
 
 
-PENDING = DependencyPending("B/x", "it depends on A/x (preparing)", repository="nights.example.org", path="/n/B")
+def test_a_dependency_is_looked_for_again_for_as_long_as_a_preparation_may_take() -> None:
+    row, _, timeout = waits_for(PENDING)
+    assert row["check"] == "pause"
+    assert timeout is not None
+    assert timeout.total_seconds() > DEPENDENCY_WAIT_S
 
 
-class Dependent(LeaseTaskOperator):
-    """Its dependency never comes."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(task_id="waiter", patience_s=0.0, **kwargs)
-        self.why = ""
-
-    def site(self) -> Site:
-        return Site(SiteSettings.model_validate({"gateway": {"max_lease_time_s": 120}}), EnvSecrets({}))
-
-    def attempt(self, context: Any, site: Any) -> Done | Waiting:
-        return Waiting({"B/x": PENDING}, self.given_up)
-
-    def given_up(self, name: str, why: str) -> None:
-        assert name == "B/x"
-        self.why = why
-
-
-def test_it_is_deferred_to_look_again_after_a_while_for_as_long_as_a_preparation_may_take() -> None:
-    with pytest.raises(TaskDeferred) as deferred:
-        Dependent().execute(task_context())
-    assert deferred.value.trigger.serialize()[1]["check"] == "pause"
-    assert deferred.value.timeout is not None
-    assert deferred.value.timeout.total_seconds() > DEPENDENCY_WAIT_S
-
-
-def test_when_it_never_comes_the_task_says_what_it_waited_for() -> None:
-    dependent, long_ago = Dependent(), datetime.now(UTC) - timedelta(seconds=DEPENDENCY_WAIT_S + 120)
+def test_when_a_dependency_never_comes_the_task_says_what_it_waited_for() -> None:
+    waiter, long_ago = Waiter(times=99, patience_s=0.0), datetime.now(UTC) - timedelta(seconds=DEPENDENCY_WAIT_S + 120)
+    told: list[str] = []
+    waiter.attempt = lambda context, site: Waiting({"B/x": PENDING}, lambda *why: told.extend(why))  # type: ignore[method-assign]
     with refused(WaitedTooLong, artifact="B/x"):
-        dependent.resume(task_context(), {"reason": "looking again", "since": long_ago.isoformat()})
-    assert "clear the run from its plan on" in dependent.why
+        waiter.resume(task_context(), {"reason": "looking again", "since": long_ago.isoformat()})
+    assert told[0] == "B/x"
+    assert "clear the run from its plan on" in told[1]
 
 
 THAWED = {"found": True, "reason": "it is frozen no more"}
@@ -220,7 +178,7 @@ def waits(operator: WritingOperator, context: Any) -> None:
         operator.execute(context)
     _, row = deferred.value.trigger.serialize()
     assert (row["check"], row["arguments"]) == ("thaw", {"repository": FQRN})
-    assert deferred.value.method_name == "thawed"
+    assert (deferred.value.method_name, deferred.value.timeout) == ("thawed", None)
 
 
 def test_tags_are_pruned_after_the_thaw(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,37 +10,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
 
 from include.cvmfs.coordination.freeze import Freeze, freeze, thaw
-from include.cvmfs.errors import RepositoryFrozen
-from include.site.site import Site
 from include.storage.store import Store
-from operators.publishing import PublishArtifactsOperator
 from tests.fakes.plainsite import FQRN, plain_site
-from tests.fakes.taskcontext import task_context
 from triggers import poll
 from triggers.checks import CHECKS, unfrozen
 from triggers.poll import PollTrigger
 
+JOB = "01874efb-4735-4595-bc9c-591aef8240c9"
 STORED: dict[str, dict[str, Any]] = {
-    "lease-free": {"repository": "nights.example.org", "path": "/a/b", "gateway_conn_id": "gateway"},
+    "lease-free": {"repository": FQRN, "path": "/a/b", "gateway_conn_id": "gateway"},
     "object": {"store": None, "key": "main/index.json", "store_conn_id": "ours"},
-    "path": {"fqrn": "nights.example.org", "path": "/a/b", "absent": True},
-    "revision": {"fqrn": "nights.example.org", "revision": 3, "tag": "v1"},
-    "place": {"repository": "nights.example.org", "path": "/a/b", "wanted": "free", "replaces": True},
-    "thaw": {"repository": "nights.example.org"},
-    "collection": {"repository": "nights.example.org", "number": 7, "shards": [3, 200]},
+    "path": {"fqrn": FQRN, "path": "/a/b", "absent": True},
+    "revision": {"fqrn": FQRN, "revision": 3, "tag": "v1"},
+    "place": {"repository": FQRN, "path": "/a/b", "wanted": "free", "replaces": True},
+    "thaw": {"repository": FQRN},
+    "collection": {"repository": FQRN, "number": 7, "shards": [3, 200]},
     "pause": {},
-    "replicas-in-sync": {"repository": "nights.example.org", "replicas": ["s1"], "revision": 3},
-    "replicas-quiet": {"repository": "nights.example.org"},
-    "replica-job": {"repository": "nights.example.org", "replica": "s1", "verb": "snapshot"},
+    "replicas-in-sync": {"repository": FQRN, "replicas": ["s1"], "revision": 3},
+    "replicas-quiet": {"repository": FQRN},
+    "replica-job": {"repository": FQRN, "replica": "s1", "verb": "snapshot"},
     "ceph-clean": {"target": "hlt2"},
-    "fts-jobs": {
-        "fts_conn_id": "fts_default",
-        "job_ids": ["01874efb-4735-4595-bc9c-591aef8240c9"],
-        "at_rest": True,
-    },
+    "fts-jobs": {"fts_conn_id": "fts_default", "job_ids": [JOB], "at_rest": True},
 }
 """Rows of tasks that wait while Nightshift is replaced have these keys and arguments: none is renamed or removed."""
 
@@ -54,7 +46,7 @@ def test_the_keys_are_those_that_are_stored() -> None:
     [
         ("lease-free", {"repository": "nights.example.org", "path": "/a/b"}),
         ("object", {"store": "builds", "key": "main/index.json"}),
-        ("fts-jobs", {"fts_conn_id": "fts_default", "job_ids": ["01874efb-4735-4595-bc9c-591aef8240c9"]}),
+        ("fts-jobs", {"fts_conn_id": "fts_default", "job_ids": [JOB]}),
     ],
 )
 def test_a_row_of_an_earlier_release_is_made_without_the_arguments_of_today(key: str, row: dict[str, Any]) -> None:
@@ -91,20 +83,3 @@ def test_the_trigger_fires_after_the_thaw(store: Store, tmp_path: Path, monkeypa
     thaw(store, datetime.now(UTC))
     event = asyncio.run(fires())
     assert event.payload == {"found": True, "reason": f"{FQRN} is no longer frozen", "since": None}
-
-
-def test_a_task_that_meets_a_freeze_is_deferred_without_a_deadline(store: Store, tmp_path: Path) -> None:
-    class Task(PublishArtifactsOperator):
-        def site(self) -> Site:
-            return plain_site(tmp_path)
-
-        def attempt(self, context: Any, site: Any) -> Any:
-            raise RepositoryFrozen(FQRN, "frozen")
-
-    with pytest.raises(TaskDeferred) as deferred:
-        Task(task_id="publish", batch={}).execute(task_context())
-    assert deferred.value.trigger.serialize()[1]["check"] == "thaw"
-    assert (deferred.value.method_name, deferred.value.timeout) == ("thawed", None)
-    thaw(store, datetime.now(UTC))
-    with pytest.raises(RepositoryFrozen):
-        Task(task_id="publish", batch={}).execute(task_context())

@@ -6,9 +6,8 @@ import asyncio
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any, cast
 
 import pytest
@@ -16,6 +15,7 @@ from airflow.sdk.module_loading import import_string
 
 from include.settings.errors import SettingsError
 from include.storage.errors import Unavailable
+from tests.fakes.loopback import Heard, LoopbackServer, respond
 from tests.fakes.plainsite import plain_file
 from triggers.checks import CHECKS, Observation, WaitCheck
 from triggers.night import NightTrigger
@@ -25,20 +25,29 @@ SECRET = "secret-of-the-key"
 FQRN, THEN = "nights.example.org", "2026-11-21T00:00:00+00:00"
 
 
-class _Leases(BaseHTTPRequestHandler):
-    answers: list[dict[str, Any]]
-    seen: list[str]
+class Leases(LoopbackServer):
+    """A gateway that answers which leases it has, one answer after the other."""
 
-    def do_GET(self) -> None:
-        type(self).seen.append(str(self.headers))
+    METHODS = ("GET",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[dict[str, Any]] = [{}]
+        self.seen: list[str] = []
+
+    def serve(self, handler: BaseHTTPRequestHandler, request: Heard) -> None:
+        self.seen.append(str(request.headers))
         held = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        body = json.dumps({"status": "ok", "data": held}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        respond(handler, 200, json.dumps({"status": "ok", "data": held}).encode())
 
-    def log_message(self, *_: Any) -> None: ...
+
+@pytest.fixture
+def gateway(builds: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leases]:
+    with Leases() as server:
+        host, _, port = server.address.partition(":")
+        connection = {"conn_type": "cvmfs_gateway", "host": host, "port": int(port), "login": "worker"}
+        monkeypatch.setenv("AIRFLOW_CONN_GATEWAY", json.dumps(connection | {"password": SECRET}))
+        yield server
 
 
 def _lease(path: str) -> dict[str, Any]:
@@ -55,22 +64,7 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "index.json"
 
 
-@pytest.fixture
-def gateway(builds: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Leases]]:
-    handler = type("Handler", (_Leases,), {"answers": [{}], "seen": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    connection = {"conn_type": "cvmfs_gateway", "host": "127.0.0.1", "port": server.server_port, "login": "worker",
-                  "password": SECRET}  # fmt: skip
-    monkeypatch.setenv("AIRFLOW_CONN_GATEWAY", json.dumps(connection))
-    yield handler
-    server.shutdown()
-    server.server_close()
-    thread.join(5)
-
-
-def _event(trigger: Any) -> dict[str, Any]:
+def event_of(trigger: Any) -> dict[str, Any]:
     async def first() -> Any:
         return await anext(trigger.run())
 
@@ -81,48 +75,40 @@ def lease_free(deadline: str | None = None, since: str | None = None) -> PollTri
     return PollTrigger("lease-free", {"repository": FQRN, "path": "/a/b"}, deadline, 0.05, since)
 
 
-def soon() -> str:
-    return (datetime.now(UTC) + timedelta(seconds=0.2)).isoformat()
-
-
-def test_a_wait_for_a_lease_ends_once_no_lease_overlaps_the_path(gateway: type[_Leases]) -> None:
+def test_a_wait_for_a_lease_ends_once_no_lease_overlaps_the_path(gateway: Leases) -> None:
     gateway.answers[:] = [_lease("/a/b"), _lease("/a"), _lease("/a/bc")]
-    event = _event(lease_free(since="then"))
+    event = event_of(lease_free(since="then"))
     assert event == {"found": True, "reason": f"{FQRN}/a/b is free", "since": "then"}
     assert len(gateway.seen) == 3, "a lease above or at the path is in the way, one beside it is not"
 
 
-def test_a_wait_for_a_lease_names_the_holder_at_its_deadline(gateway: type[_Leases]) -> None:
+def test_a_wait_for_a_lease_names_the_holder_at_its_deadline_which_no_restart_prolongs(gateway: Leases) -> None:
     gateway.answers[:] = [_lease("/a/b/c")]
-    event = _event(lease_free(soon()))
+    event = event_of(_again(lease_free(datetime.now(UTC).isoformat())))
     assert not event["found"]
     assert "'dag/run/publish try 1' with key k" in event["reason"]
-
-
-def test_a_restart_of_the_triggerer_does_not_prolong_a_wait(gateway: type[_Leases]) -> None:
-    gateway.answers[:] = [_lease("/a/b")]
-    trigger = lease_free(datetime.now(UTC).isoformat())
-    assert not _event(_again(trigger))["found"]
     assert len(gateway.seen) == 1
 
 
-def test_a_wait_for_a_lease_sends_and_carries_no_secret(gateway: type[_Leases]) -> None:
+def test_a_wait_for_a_lease_sends_and_carries_no_secret(gateway: Leases) -> None:
     trigger = lease_free()
-    event = _event(trigger)
+    event = event_of(trigger)
     assert SECRET not in json.dumps([trigger.serialize(), event])
     assert not any("authorization" in headers.lower() for headers in gateway.seen)
 
 
 def test_a_wait_for_an_object_ends_when_it_is_stored(builds: Path) -> None:
     builds.write_bytes(b"x")
-    event = _event(PollTrigger("object", {"store": "builds", "key": "main/2026-11-21/index.json"}))
+    event = event_of(PollTrigger("object", {"store": "builds", "key": "main/2026-11-21/index.json"}))
     assert event["found"]
     assert "has 1 bytes" in event["reason"]
+    (builds.parents[3] / "site.yaml").write_text("slots: {main: ")
+    assert not event_of(PollTrigger("object", {"store": "builds", "key": "x"}))["found"], "its configuration is damaged"
 
 
 def test_a_pause_ends_at_its_deadline() -> None:
-    end = soon()
-    event = _event(PollTrigger("pause", {}, end, since="then"))
+    end = (datetime.now(UTC) + timedelta(seconds=0.2)).isoformat()
+    event = event_of(PollTrigger("pause", {}, end, since="then"))
     assert datetime.now(UTC) >= datetime.fromisoformat(end)
     assert event["since"] == "then"
 
@@ -155,14 +141,9 @@ def test_an_error_that_may_pass_is_waited_out_and_any_other_ends_the_wait(
     steps: tuple[Any, ...], deadline: str | None, found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(cast("dict[str, WaitCheck]", CHECKS), "object", WaitCheck(_Looks(*steps), 0.01))
-    event = _event(PollTrigger("object", {"store": "s", "key": "k"}, deadline))
+    event = event_of(PollTrigger("object", {"store": "s", "key": "k"}, deadline))
     assert event["found"] is found
     assert event["reason"] == str(steps[0] if isinstance(steps[0], Exception) and not found else "seen")
-
-
-def test_a_configuration_that_cannot_be_read_ends_the_wait_with_the_reason(builds: Path) -> None:
-    (builds.parents[3] / "site.yaml").write_text("slots: {main: ")
-    assert not _event(PollTrigger("object", {"store": "builds", "key": "x"}))["found"]
 
 
 @pytest.mark.parametrize("trigger", [PollTrigger("object", {"store": "builds", "key": "x"}, THEN, 5.0, "since"),
