@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -72,15 +71,6 @@ def test_a_wrong_configuration_fails_with_its_lines(site_file):
     assert f"{site_file}:5: colour" in done.output
 
 
-def test_a_missing_connection_fails(site_file, monkeypatch):
-    monkeypatch.delenv("AIRFLOW_CONN_GW")
-    done = run("check", "--no-stores", "--json")
-    document = json.loads(done.output)
-    assert done.exit_code == 1
-    assert not document["good"]
-    assert "AIRFLOW_CONN_GW" in next(one["problem"] for one in document["checked"] if one["problem"])
-
-
 def test_a_missing_file_is_named_once_with_the_cure(site_file):
     site_file.unlink()
     done = run("check", "--no-stores")
@@ -108,11 +98,23 @@ def test_a_repository_on_a_store_that_can_only_be_read_is_a_problem(site_file, u
         assert f"repository n.example.org: store main, {url}, can only be read" in done.output
 
 
-def test_a_gateway_without_an_address_is_a_problem(site_file, monkeypatch):
-    monkeypatch.setenv("AIRFLOW_CONN_GW", '{"login": "key", "password": "hunter2"}')
-    done = run("check", "--no-stores")
-    assert done.exit_code == 1
-    assert "AIRFLOW_CONN_GW names no host" in done.output
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("AIRFLOW_CONN_GW", None, "AIRFLOW_CONN_GW"),
+        ("AIRFLOW_CONN_GW", '{"login": "key", "password": "hunter2"}', "AIRFLOW_CONN_GW names no host"),
+        ("NIGHTSHIFT_LEDGER_URL", "sqlite:///{file}/ledger.db", "/site.yaml/ledger.db: "),
+    ],
+    ids=["no connection", "no address", "no folder for the ledger"],
+)
+def test_what_the_environment_lacks_is_a_problem(site_file, monkeypatch, name, value, says):
+    monkeypatch.delenv(name, raising=False)
+    if value is not None:
+        monkeypatch.setenv(name, value.replace("{file}", str(site_file)))
+    done = run("check", "--no-stores", "--json")
+    document = json.loads(done.output)
+    assert (done.exit_code, document["good"]) == (1, False)
+    assert says in next(f"{one['name']} {one['problem']}: " for one in document["checked"] if one["problem"])
     assert "hunter2" not in done.output
 
 
@@ -123,13 +125,6 @@ def test_a_ledger_that_cannot_be_used_is_shown_as_it_is_in_force_without_its_pas
     assert "ledger mysql+pymysql://keeper:***@127.0.0.1:1/nights: " in done.output
     assert "hunter2" not in done.output
     assert "replace-if-unchanged kept" in done.output, "the stores are tried all the same"
-
-
-def test_a_ledger_where_no_folder_can_be_made_is_a_problem(site_file, tmp_path, monkeypatch):
-    monkeypatch.setenv("NIGHTSHIFT_LEDGER_URL", f"sqlite:///{site_file}/ledger.db")
-    done = run("check", "--no-stores")
-    assert done.exit_code == 1
-    assert f"ledger sqlite:///{site_file}/ledger.db: " in done.output
 
 
 def test_show_writes_what_is_understood(site_file, tmp_path):
@@ -215,7 +210,7 @@ def test_a_file_is_put_into_a_store_and_another_content_is_replaced_only_on_dema
     assert {path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()} == {b"second"}
 
 
-SITE = """
+ROLES = """
 ledger: "sqlite:///ledger.db"
 stores:
   s3: {url: "s3://nights/site", endpoint: "http://127.0.0.1:9", connection: s3}
@@ -226,19 +221,15 @@ repositories:
 """
 
 
-@pytest.fixture(autouse=True)
-def role_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "site.yaml").write_text(SITE)
-    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
+def roles(site_file, *words, code=0):
+    site_file.write_text(ROLES)
+    done = run("roles", *words)
+    assert done.exit_code == code, done.output
+    return done
 
 
-def roles(*arguments: str):
-    return CliRunner().invoke(app, ["roles", *arguments])
-
-
-def test_json_holds_the_buckets_policy_and_each_users() -> None:
-    done = roles("--store", "s3", "--server", "seaweedfs", "--json")
-    assert done.exit_code == 0, done.output
+def test_json_holds_the_policies_of_the_bucket_and_of_each_user(site_file):
+    done = roles(site_file, "--store", "s3", "--server", "seaweedfs", "--json")
     document = json.loads(done.stdout)
     assert document["repositories"] == ["n.example.org"]
     assert set(document["users"]) == set(document["user_policies"]) == {"publisher", "gateway", "collector"}
@@ -246,20 +237,14 @@ def test_json_holds_the_buckets_policy_and_each_users() -> None:
     assert "f.example.org" not in done.stdout
 
 
-def test_the_text_is_the_policy_with_what_to_do_before_it() -> None:
-    done = roles("--store", "s3", "--user-prefix", "ns-")
-    comments = [line for line in done.stdout.splitlines() if line.startswith("#")]
+def test_the_text_is_the_policy_with_what_to_do_before_it(site_file):
+    lines = roles(site_file, "--store", "s3", "--user-prefix", "ns-").stdout.splitlines()
+    comments = [line for line in lines if line.startswith("#")]
     assert any("publisher: user ns-publisher" in line for line in comments)
     assert any("radosgw-admin user create --uid=ns-" in line for line in comments)
-    policy = "\n".join(line for line in done.stdout.splitlines() if not line.startswith("#"))
-    assert json.loads(policy)["Version"] == "2012-10-17"
+    assert json.loads("\n".join(line for line in lines if not line.startswith("#")))["Version"] == "2012-10-17"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(["--store", "folder"], "policies are for s3"), (["--store", "s3", "--server", "aws"], "--account")],
-)
-def test_what_cannot_be_done_is_said_with_its_cure(arguments: list[str], said: str) -> None:
-    done = roles(*arguments)
-    assert done.exit_code == 2
-    assert said in done.output
+def test_what_cannot_be_done_is_said_with_its_cure(site_file):
+    assert "policies are for s3" in roles(site_file, "--store", "folder", code=2).output
+    assert "--account" in roles(site_file, "--store", "s3", "--server", "aws", code=2).output

@@ -37,8 +37,8 @@ from include.nightlies.rules.states import Phase, State
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.pools import PoolSettings
-from include.settings.secrets import EnvSecrets
 from include.site.site import Site
+from tests.fakes.plainsite import FQRN, plain_site
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
 GIB = 1 << 30
@@ -212,14 +212,9 @@ def test_a_broker_that_is_not_known_here_is_not_asked() -> None:
     assert found.severity is Severity.WARNING
 
 
-FQRN = "nightlies.example.org"
-
-
 @pytest.fixture
 def with_ledger(tmp_path: Path) -> Iterator[Site]:
-    file = tmp_path / "site.yaml"
-    file.write_text(f'ledger: "sqlite:///{tmp_path}/ledger.db"\n')
-    opened = Site(load(file, environ={}), EnvSecrets({}))
+    opened = plain_site(tmp_path)
     migrate(opened.ledger)
     yield opened
     opened.ledger.dispose()
@@ -253,14 +248,11 @@ def test_what_takes_longest_comes_first() -> None:
 
 
 def test_the_last_build_of_which_something_was_published_is_taken(with_ledger: Site) -> None:
+    record(with_ledger, 17, publish=False)
+    (finding,) = look_at_bounds(with_ledger, "main")
+    assert finding.seen.startswith("not known")
+    assert (finding.severity, finding.cure) == (Severity.OK, "")
     record(with_ledger, 18, publish=True)
     record(with_ledger, 19, publish=False)
     (finding,) = look_at_bounds(with_ledger, "main")
     assert finding.seen.startswith("1 artifacts of build b18 of 2026-11-18 take at least: the longest artifact 2.5 min")
-
-
-def test_before_the_first_night_nothing_is_known(with_ledger: Site) -> None:
-    record(with_ledger, 18, publish=False)
-    (finding,) = look_at_bounds(with_ledger, "main")
-    assert finding.seen.startswith("not known")
-    assert (finding.severity.value, finding.cure) == ("ok", "")

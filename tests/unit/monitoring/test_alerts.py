@@ -20,7 +20,7 @@ from include.monitoring.summary import Summary
 from include.nightlies.rules.states import State
 from include.notify.message import Message, NotifyEvent
 from include.settings.model import Begins, Slot
-from tests.unit.monitoring.test_summary import built, of, published
+from tests.fakes.summaries import built, of, published
 
 HOUR = timedelta(hours=1)
 AT = datetime(2026, 11, 21, 1, tzinfo=UTC)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -18,6 +18,7 @@ from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from lab.here import in_database
+from tests.fakes.loopback import Heard, LoopbackServer, respond
 
 
 @pytest.fixture
@@ -70,36 +71,24 @@ def test_the_url_of_a_chat_service_is_read_and_not_shown(tmp_path: Path) -> None
     assert "token-of-chat" not in found["chat"].seen + found["chat"].cure
 
 
-class _Api(BaseHTTPRequestHandler):
-    statuses = {"hook": 200, "smtp": 404, "secret": 403}  # noqa: RUF012
+class Api(LoopbackServer):
+    """Airflow's API as far as logins and connections go."""
 
-    def _answer(self, status: int, document: object) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    METHODS = ("GET", "POST")
+    STATUSES: ClassVar = {"hook": 200, "smtp": 404, "secret": 403}
 
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self._answer(201 if asked == {"username": "viewer", "password": "p"} else 401, {"access_token": "t"})
-
-    def do_GET(self) -> None:
-        self._answer(self.statuses[self.path.removeprefix("/api/v2/connections/")], {})
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
+    def serve(self, handler: BaseHTTPRequestHandler, request: Heard) -> None:
+        if request.method == "GET":
+            respond(handler, self.STATUSES[request.path.removeprefix("/api/v2/connections/")], b"{}")
+        else:
+            known = json.loads(request.body) == {"username": "viewer", "password": "p"}
+            respond(handler, 201 if known else 401, b'{"access_token": "t"}')
 
 
 @pytest.fixture
 def api() -> Iterator[str]:
-    """The URL of what answers as Airflow does."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Api) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join(10)
+    with Api() as server:
+        yield f"http://{server.address}"
 
 
 def test_airflow_is_asked_by_its_api_and_a_refusal_is_no_answer(site: SiteSettings, api: str) -> None:

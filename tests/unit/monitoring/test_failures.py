@@ -11,7 +11,7 @@ from include.monitoring.summary import Line, Summary
 from include.nightlies.rules.index import RejectedArtifact
 from include.nightlies.rules.states import Skip, State
 from include.notify.message import NotifyEvent
-from tests.unit.monitoring.test_summary import NOW, built, of, published
+from tests.fakes.summaries import NOW, built, of, published
 
 HOUR = timedelta(hours=1)
 

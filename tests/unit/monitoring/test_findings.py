@@ -23,6 +23,7 @@ def test_all_findings_come_at_once_what_is_wrong_first() -> None:
     assert report.lines() == ["error: gateway b: away. start it", "warning: whitelist c: ends soon. resign it"]
     assert report.to_json()["counts"] == {"ok": 1, "warning": 1, "error": 1}
     assert "1 things" in str(NotReady(report))
+    assert PreflightReport.of([soon]).ready
 
 
 def test_a_check_that_breaks_is_an_error_with_its_cure_and_the_others_count() -> None:
@@ -46,7 +47,3 @@ def test_checks_that_hang_are_left_behind_and_keep_nobody_waiting() -> None:
     never.set()
     assert [one.subject for one in report.findings] == ["s0", "s1", "s2", "a"]
     assert report.findings[0].seen == "no answer within 0.3 s"
-
-
-def test_warnings_alone_let_a_night_run() -> None:
-    assert PreflightReport.of([Finding("pools", "", Severity.WARNING, "small", "grow")]).ready

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -74,18 +75,17 @@ def test_publications_are_counted_by_state_and_what_was_published_is_summed_by_p
 
 
 def test_a_result_is_remembered_for_some_seconds_and_a_failure_is_not() -> None:
-    calls, now, fail = [0], [100.0], [True]
+    now, results = [100.0], iter([LookupError(), 2, 3])
 
     def made() -> int:
-        calls[0] += 1
-        if fail[0]:
-            raise LookupError
-        return calls[0]
+        result = next(results)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     remembered = CachedAnswer(made, clock=lambda: now[0])
     with pytest.raises(LookupError):
         remembered()
-    fail[0] = False
     assert [remembered(), remembered()] == [2, 2]
     now[0] += REMEMBERED_S
     assert remembered() == 3
@@ -99,20 +99,13 @@ def test_of_many_who_ask_at_once_one_looks() -> None:
         assert go.wait(30)
         return len(calls)
 
-    remembered, found = CachedAnswer(made), list[int]()
-
-    def ask() -> None:
+    remembered = CachedAnswer(made)
+    with ThreadPoolExecutor(4) as threads:
+        answers = [threads.submit(lambda: (asked.wait(30), remembered())[1]) for _ in range(4)]
         asked.wait(30)
-        found.append(remembered())
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    asked.wait(30)
-    go.set()
-    for thread in threads:
-        thread.join(30)
-    assert (found, len(calls)) == ([1] * 4, 1)
+        go.set()
+        assert [answer.result(30) for answer in answers] == [1] * 4
+    assert len(calls) == 1
 
 
 @pytest.fixture(scope="module")

@@ -245,6 +245,3 @@ def test_a_way_that_is_added_later_sends_what_nobody_was_notified_of(site: Site,
     assert sorted(message.event.value for message in told) == ["deadline", "failed", "run-failed"]
     watch(site, now=NOW + timedelta(hours=4))
     assert len(told) == 3
-
-
-HOURS = timedelta(hours=12)

@@ -3,50 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from datetime import date, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from include.monitoring.alerts import Runs, Tick, alerts_of
 from include.monitoring.render import size, to_html, to_text
-from include.monitoring.summary import Fate, Summary, summary
-from include.nightlies.rules.build import ArtifactRecord, BuildRecord
-from include.nightlies.rules.index import Artifact, RejectedArtifact
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import Phase, Skip, State
-from include.settings.model import Choice, Slot
-
-NOW = datetime(2026, 11, 21, 7, tzinfo=UTC)
-DAY = date(2026, 11, 21)
-SLOT = Slot(name="main", repository="r.example.org", store="builds", optional=Choice(platforms=("armv8",)))
-SHA = "a" * 64
-
-
-def built(*names: str, number: int = 1, day: date = DAY, complete: bool = True, rejected: Any = ()) -> BuildRecord:
-    records = [
-        ArtifactRecord(100 * number + place, number, Artifact(*name.split("/"), "u", 1, SHA), NOW, NOW)
-        for place, name in enumerate(names)
-    ]
-    return BuildRecord(number, "main", f"b{number}", day, complete, "u", tuple(rejected), NOW, NOW, tuple(records))
-
-
-def published(artifact: int, state: State, reason: str = "why", run: str = "night/run", **more: Any) -> Publication:
-    row: dict[str, Any] = dict.fromkeys(Publication.__slots__) | {
-        "id": 1, "run_id": run, "repository": "r.example.org", "destination": "/d", "artifact": artifact,
-        "artifact_sha256": SHA, "state": state, "reason": reason, "phase": Phase.PUBLISH, "try_number": 1,
-        "plan_try": 1, "prepare_try": 1, "publish_try": 1, "seconds": {"a": 1.5, "b": 1}, "created_at": NOW,
-        "updated_at": NOW,
-    }  # fmt: skip
-    return Publication(**{**row, **more})
-
-
-def of(
-    *builds: BuildRecord, before: BuildRecord | None = None, slot: Slot = SLOT, **rows: list[Publication]
-) -> Summary:
-    found = {one.id: rows.get(one.build_id, []) for one in builds}
-    return summary(slot, DAY, builds=builds, publications=found, before=before, links=(), now=NOW, log_of=str.upper)
+from include.monitoring.summary import Fate, NightState, Summary
+from include.nightlies.records.quality import QualityRecord, QualityVerdict
+from include.nightlies.rules.index import RejectedArtifact
+from include.nightlies.rules.states import Skip, State
+from include.settings.model import Choice
+from include.settings.prepare import Suite
+from tests.fakes.summaries import DAY, NOW, SLOT, built, of, published
 
 
 def fates(one: Summary) -> dict[str, str]:
@@ -199,3 +170,52 @@ def test_the_page_and_the_text_have_sums_for_each_platform_and_a_link_to_each_ru
     assert '<a href="NIGHT/2">night/2</a>' in page
     assert "<td>all</td>" in page
     assert seen.to_json()["runs"] == {"night/1": "NIGHT/1", "night/2": "NIGHT/2"}
+
+
+ROWS = ("A/x86: 1 empty libraries: <b>.so", "B/x86: its tree holds no file")
+
+
+def blocked_by(suite: Suite) -> tuple[QualityRecord, ...]:
+    return (QualityRecord("night/run", suite, "main", "b1", QualityVerdict.BLOCKED, ROWS[0], "", 3, NOW, DAY, ROWS),)
+
+
+@pytest.mark.parametrize(
+    ("seen", "state", "kind"),
+    [
+        (of(), NightState.NO_BUILD, "bad"),
+        (of(built("A/x86"), b1=[published(100, State.PUBLISHED)]), NightState.WHOLE, "good"),
+        (of(built("A/x86"), b1=[published(100, State.FAILED)]), NightState.INCOMPLETE, "bad"),
+        (of(built("A/x86")), NightState.OPEN, "wait"),
+        (of(built("A/x86", complete=False), b1=[published(100, State.PUBLISHED)]), NightState.OPEN, "wait"),
+    ],
+)
+def test_the_state_follows_from_what_is_required(seen: Summary, state: NightState, kind: str) -> None:
+    assert (seen.verdict.state, seen.verdict.state.kind, seen.good) == (state, kind, kind == "good")
+
+
+def test_a_published_build_that_the_gate_blocks_is_not_good_and_says_each_row() -> None:
+    seen = of(built("A/x86"), b1=[published(100, State.PUBLISHED)], blocked=blocked_by(Suite.PUBLISHED))
+    assert (seen.good, seen.verdict.state) == (False, NightState.BLOCKED)
+    assert seen.headline == "main 2026-11-21: blocked by quality, 1 published"
+    assert "All that is required is there" not in to_text(seen) + to_html(seen)
+    assert [line for line in to_text(seen).splitlines() if line.startswith("suite ")] == [
+        *(f"suite published: {row}" for row in ROWS),
+        "suite published: … and 1 more; see the Data Docs",
+    ]
+    assert "<b>" not in to_html(seen)
+    assert seen.to_json()["verdict"]["state"] == "blocked by quality"
+    assert seen.to_json()["quality"][0]["rows"] == list(ROWS)
+
+
+def test_a_blocked_index_is_no_build_that_never_arrived_and_is_told_once() -> None:
+    seen = of(before=built("A/x86", "B/x86"), blocked=blocked_by(Suite.INDEX))
+    assert seen.verdict.state is NightState.BLOCKED
+    text = to_text(seen)
+    assert "never arrived" not in text
+    assert "No build of this date" not in text
+    assert {line.reason for line in seen.lines} == {
+        "the quality gate blocks the index of build b1; nothing of it is taken"
+    }
+    tick = Tick("main", NOW, DAY, NOW)
+    (alert,) = alerts_of(tick, seen, Runs(failed=("run",)), NOW, late=NOW - NOW)
+    assert alert.key == "run-failed:nightly_install_main/run"

@@ -12,7 +12,7 @@ from include.nightlies.rules.states import Skip, State
 from include.pages.app import number, span
 from include.pages.nights_view import NEARLY, ArtifactCell, cell_of, going, matrices, progress_of
 from include.pages.registry import provenance, run_of, start, task_of
-from tests.unit.monitoring.test_summary import NOW, built, of, published
+from tests.fakes.summaries import NOW, built, of, published
 
 MINUTE = timedelta(minutes=1)
 

@@ -24,22 +24,11 @@ def test_csv_and_json_lines_give_the_same_files():
     assert by_csv == by_json == ([ListedFile(3, FILE)], [])
 
 
-def test_spellings_of_a_checksum_are_the_same_file_in_both_forms():
-    by_csv, _ = read_list(
-        ["source,source_name,destination,destination_name,checksum\n", "pisa,/a,bari,/b,ADLER32:A1B2C3D"]
-    )
-    by_json, _ = read_list(["\n", json.dumps({**LINE, "checksum": "adler32:0a1b2c3d"})])
-    assert by_csv == by_json
-
-
-def test_an_empty_cell_is_not_given():
-    files, _ = read_list([HEAD, "pisa,/a,bari,/b,,\n"])
-    assert files == [ListedFile(2, FileToTransfer("pisa", "/a", "bari", "/b"))]
-
-
-def test_a_quoted_cell_may_have_commas():
-    files, _ = read_list([HEAD, 'pisa,"/a,1",bari,/b,,\n'])
-    assert files[0].file.source_name == "/a,1"
+def test_spellings_of_a_checksum_empty_cells_and_quoted_ones_are_read():
+    by_csv, _ = read_list([HEAD.replace("size,kind", "checksum"), "pisa,/a,bari,/b,ADLER32:A1B2C3D"])
+    assert by_csv == read_list(["\n", json.dumps({**LINE, "checksum": "adler32:0a1b2c3d"})])[0]
+    assert read_list([HEAD, "pisa,/a,bari,/b,,\n"])[0] == [ListedFile(2, FileToTransfer("pisa", "/a", "bari", "/b"))]
+    assert read_list([HEAD, 'pisa,"/a,1",bari,/b,,\n'])[0][0].file.source_name == "/a,1"
 
 
 @pytest.mark.parametrize(
