@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import cycle
+from typing import Any
 
 import pytest
 
@@ -17,31 +18,25 @@ from include.benchmarks.errors import PLAN_REFUSED, RUNNER_FAILED
 from include.benchmarks.judge.compare import BenchmarkVerdict, plan_digest
 from include.benchmarks.judge.judge import JudgedCampaign
 from include.benchmarks.judge.record import accept_baseline, judge_campaign
-from include.benchmarks.measure import choose
-from include.benchmarks.measure.choose import RUNNERS
-from include.benchmarks.measure.loads import RunnerKind
 from include.site.site import Site
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, benchmark_site, ticking
 from tests.fakes.refused import refused
 
 STEADY = (1.0, 1.01, 0.99)
-ROUGH = (1.0, 1.15, 0.9)
 Measure = Callable[..., tuple[CampaignFolder, JudgedCampaign]]
 
 
 @pytest.fixture
-def site(tmp_path, monkeypatch) -> Site:
-    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
+def site(tmp_path, measures) -> Site:
     return benchmark_site(tmp_path)
 
 
 @pytest.fixture
-def measured(site: Site, monkeypatch) -> Measure:
+def measured(site: Site, measures) -> Measure:
     """Runs a campaign whose rounds have these speeds, one after the other, and judges it."""
 
     def run(*speeds: float, hours: int = 0, **wish: object) -> tuple[CampaignFolder, JudgedCampaign]:
-        runner = MeasuringRunner(speed_of(speeds))
-        monkeypatch.setitem(RUNNERS, RunnerKind.FIO, runner)
+        measures(MeasuringRunner(speed_of(speeds)))
         asked = {"rounds": 5, "most_rounds": 12, "minutes": 10, **wish}
         folder = begin_campaign(site, now=START + timedelta(hours=hours), **asked)
         measure(site, folder)
@@ -75,33 +70,29 @@ def test_without_a_baseline_all_rounds_are_run(measured: Measure) -> None:
     assert (rounds_of(folder), judged.missing) == (12, ())
 
 
-@pytest.mark.parametrize(("speed", "verdict"), [(1.0, BenchmarkVerdict.PASS), (0.8, BenchmarkVerdict.REGRESSED)])
-def test_a_verdict_that_is_clear_ends_the_rounds(
-    site: Site, measured: Measure, speed: float, verdict: BenchmarkVerdict
+@pytest.mark.parametrize(
+    ("speeds", "rounds", "verdict"),
+    [
+        (STEADY, range(5, 6), BenchmarkVerdict.PASS),
+        ([0.8 * speed for speed in STEADY], range(5, 6), BenchmarkVerdict.REGRESSED),
+        ((0.85, 1.0, 0.86, 1.01, 0.99, *STEADY, *STEADY, 1.0), range(6, 13), BenchmarkVerdict.PASS),
+        ([0.9 * speed for speed in (1.0, 1.15, 0.9)], range(12, 13), BenchmarkVerdict.INCONCLUSIVE),
+    ],
+    ids=["clear", "clear and slower", "decided by further rounds", "never decided"],
+)
+def test_rounds_end_with_a_clear_verdict_or_at_the_most_that_was_asked_for(
+    site: Site, measured: Measure, speeds: Sequence[float], rounds: range, verdict: BenchmarkVerdict
 ) -> None:
     accepted(site, measured(*STEADY))
-    folder, judged = measured(*(speed * one for one in STEADY), hours=1)
-    assert (rounds_of(folder), judged.verdict, judged.missing) == (5, verdict, ())
+    folder, judged = measured(*speeds, hours=1)
+    assert (judged.verdict, judged.missing) == (verdict, ())
+    assert rounds_of(folder) in rounds
 
 
-def test_rounds_go_on_while_the_interval_is_too_wide_and_may_decide_it(site: Site, measured: Measure) -> None:
-    accepted(site, measured(*STEADY))
-    folder, judged = measured(0.85, 1.0, 0.86, 1.01, 0.99, *STEADY, *STEADY, 1.0, hours=1)
-    assert (rounds_of(folder) > 5, judged.verdict) == (True, BenchmarkVerdict.PASS)
-
-
-def test_rounds_end_at_the_most_that_was_asked_for(site: Site, measured: Measure) -> None:
-    accepted(site, measured(*STEADY))
-    folder, judged = measured(*(0.9 * one for one in ROUGH), hours=1)
-    assert (rounds_of(folder), judged.verdict) == (12, BenchmarkVerdict.INCONCLUSIVE)
-
-
-def test_a_killed_campaign_ends_with_the_rounds_that_it_would_have_had(
-    site: Site, measured: Measure, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_campaign_ends_with_the_rounds_that_it_would_have_had(site: Site, measured: Measure, measures) -> None:
     accepted(site, measured(*STEADY))
     folder = begin_campaign(site, now=START + timedelta(hours=1), rounds=5, most_rounds=12)
-    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner(speed_of(STEADY)))
+    measures(MeasuringRunner(speed_of(STEADY)))
 
     def killed(_ended: object) -> None:
         raise KeyboardInterrupt
@@ -130,8 +121,8 @@ def test_what_is_missing_ends_the_rounds(site: Site, measured: Measure, monkeypa
     assert (rounds_of(folder), len(judged.missing)) == (5, 10)
 
 
-def test_no_round_is_begun_that_would_not_end_in_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
+def test_no_round_is_begun_that_would_not_end_in_time(site: Site, measures, monkeypatch: pytest.MonkeyPatch) -> None:
+    measures()
     folder = begin_campaign(site, rounds=2, most_rounds=12, minutes=1)
     seconds = iter(range(0, 10_000, 5))
     # each step takes 5 s
@@ -157,33 +148,28 @@ def test_only_rounds_within_the_limits_are_planned(tmp_path) -> None:
         begin_campaign(site, rounds=rounds + 1)
 
 
-def test_each_phase_has_its_own_rounds(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = benchmark_site(tmp_path, fill="allowed")
-    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
-    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
-    folder = begin_campaign(site, rounds=1, most_rounds=3)
+def in_two_phases(folder: CampaignFolder, **load: Any) -> CampaignFolder:
+    """The steps of a campaign, with another load, as two phases of a further one."""
     plan = folder.record().plan
-    # there is time for all rounds of both
-    first = [replace(step, load=replace(step.load, seconds=1, ramp_s=0)) for step in plan.steps]
+    first = [replace(step, load=replace(step.load, ramp_s=0, **load)) for step in plan.steps]
     second = [replace(step, number=step.number + 100, phase=1) for step in first]
-    record = replace(folder.record(), plan=replace(plan, steps=(*first, *second)))
     both = CampaignFolder(folder.path.parent, "both")
-    both.create(record)
+    both.create(replace(folder.record(), plan=replace(plan, steps=(*first, *second))))
+    return both
+
+
+def test_each_phase_has_its_own_rounds(tmp_path, measures) -> None:
+    measures()
+    site = benchmark_site(tmp_path, fill="allowed")
+    both = in_two_phases(begin_campaign(site, rounds=1, most_rounds=3), seconds=1)
     run_campaign(both, open_target(site, "scratch"), clock=ticking(), more=lambda steps: steps[0].step.phase == 0)
     assert {phase: max(e.step.round for e in both.steps() if e.step.phase == phase) for phase in (0, 1)} == {0: 3, 1: 1}
 
 
-def test_further_rounds_leave_the_time_of_later_phases(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = benchmark_site(tmp_path)
-    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
-    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
-    folder = begin_campaign(site, rounds=1, most_rounds=20, minutes=2)
-    plan = folder.record().plan
-    # two phases in the time of one
-    halved = [replace(step, load=replace(step.load, seconds=step.load.seconds // 2, ramp_s=0)) for step in plan.steps]
-    second = [replace(step, number=step.number + 100, phase=1) for step in halved]
-    both = CampaignFolder(folder.path.parent, "both")
-    both.create(replace(folder.record(), plan=replace(plan, steps=(*halved, *second))))
+def test_further_rounds_leave_the_time_of_later_phases(site: Site, measures, monkeypatch: pytest.MonkeyPatch) -> None:
+    measures()
+    alone = begin_campaign(site, rounds=1, most_rounds=20, minutes=2)
+    both = in_two_phases(alone, seconds=alone.record().plan.steps[0].load.seconds // 2)
     seconds = iter(range(0, 100_000, 20))
     # each step takes 20 s
     monkeypatch.setattr(execute.time, "monotonic", lambda: float(next(seconds)))

@@ -25,9 +25,8 @@ from include.benchmarks.errors import (
     TARGET_BUSY,
     TARGET_UNUSABLE,
 )
-from include.benchmarks.measure import choose, osds
-from include.benchmarks.measure.choose import RUNNERS
-from include.benchmarks.measure.loads import LoadAccess, RunnerKind, ServerState
+from include.benchmarks.measure import osds
+from include.benchmarks.measure.loads import LoadAccess, ServerState
 from include.benchmarks.measure.osds import open_servers
 from include.benchmarks.measure.probes import CpuTicks, MachineNoise
 from include.benchmarks.measure.targets import PathBenchmarkTarget, TargetSpace
@@ -48,12 +47,8 @@ def target(site):
 
 
 @pytest.fixture
-def runner(monkeypatch):
-    """Stands for fio, which does not have to be installed."""
-    fake = MeasuringRunner()
-    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, fake)
-    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
-    return fake
+def runner(measures):
+    return measures()
 
 
 @pytest.fixture
@@ -77,16 +72,9 @@ def test_steps_run_in_their_order_and_are_kept(campaign, target, runner):
 
 
 def test_an_interrupted_campaign_goes_on_where_it_was(campaign, target, runner):
-    first = MeasuringRunner.run
-
-    def killed(self, step, area, scratch):
-        if len(self.steps) == 2:
-            raise KeyboardInterrupt
-        return first(self, step, area, scratch)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MeasuringRunner, "run", killed)
-        with pytest.raises(KeyboardInterrupt):
+        killed = instead(patch, lambda step: len(runner.steps) == 2, KeyboardInterrupt())
+        with pytest.raises(killed):
             run(campaign, target)
     before = list(campaign.steps())
     run(CampaignFolder(campaign.path.parent, campaign.id), target)
@@ -94,6 +82,19 @@ def test_an_interrupted_campaign_goes_on_where_it_was(campaign, target, runner):
     assert list(campaign.steps())[:2] == before
     run(campaign, target)
     assert len(runner.steps) == 4, "all steps have ended"
+
+
+def instead(patch, when, error):
+    """Let steps end in an error."""
+    first = MeasuringRunner.run
+
+    def fails(self, step, area, scratch):
+        if when(step):
+            raise error
+        return first(self, step, area, scratch)
+
+    patch.setattr(MeasuringRunner, "run", fails)
+    return type(error)
 
 
 def test_only_what_the_plan_lists_is_removed_and_the_campaign_is_closed_then(campaign, target, tmp_path):
@@ -109,19 +110,11 @@ def test_only_what_the_plan_lists_is_removed_and_the_campaign_is_closed_then(cam
         run(campaign, target)
 
 
-def test_a_step_that_fails_is_kept_with_its_error_and_the_others_run(campaign, target, runner, monkeypatch):
-    first = MeasuringRunner.run
-
-    def failing(self, step, area, scratch):
-        if step.name == "write":
-            raise RESULT_UNREADABLE(step.name, "damaged")
-        return first(self, step, area, scratch)
-
-    monkeypatch.setattr(MeasuringRunner, "run", failing)
+def test_a_step_that_fails_is_kept_with_its_error_and_the_others_run(campaign, target, monkeypatch):
+    instead(monkeypatch, lambda step: step.name == "write", RESULT_UNREADABLE("write", "damaged"))
     run(campaign, target)
-    assert [(ended.error_code, ended.result is None) for ended in campaign.steps()] == [
-        (RESULT_UNREADABLE.code, True), (None, False), (RESULT_UNREADABLE.code, True), (None, False),
-    ]  # fmt: skip
+    code = RESULT_UNREADABLE.code
+    assert [(e.error_code, e.result is None) for e in campaign.steps()] == [(code, True), (None, False)] * 2
 
 
 class UnmixedRunner(MeasuringRunner):
@@ -132,35 +125,28 @@ class UnmixedRunner(MeasuringRunner):
         return replace(super()._measured(access, speed), seconds=seconds, first_done_s=seconds)
 
 
-def test_a_mixed_step_whose_loads_did_not_run_together_is_a_missing_part(site, target, monkeypatch, runner):
-    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, UnmixedRunner())
+def test_a_mixed_step_whose_loads_did_not_run_together_is_a_missing_part(site, target, measures):
+    measures(UnmixedRunner())
     folder = begin_campaign(site, "hlt2-mixed")
     run(folder, target)
     mixed = [ended.result.missing for ended in folder.steps() if ended.step.counted]
     assert all("its loads ran together for 4.0 of 19.0 s only" in missing[0] for missing in mixed)
 
 
-def test_a_target_that_vanishes_ends_the_campaign_and_leaves_no_record_of_the_step(
-    campaign, target, monkeypatch, tmp_path
-):
-    def vanishing(self, step, area, scratch):
-        shutil.rmtree(tmp_path / "target")
-        raise RESULT_UNREADABLE(step.name, "no file")
-
-    monkeypatch.setattr(MeasuringRunner, "run", vanishing)
+def test_a_target_that_vanishes_ends_the_campaign_without_a_record(campaign, target, monkeypatch, tmp_path):
+    error = RESULT_UNREADABLE("write", "no file")
+    instead(monkeypatch, lambda _: shutil.rmtree(tmp_path / "target") is None, error)
     with refused(TARGET_UNUSABLE, subject="scratch"):
         run(campaign, target)
     assert list(campaign.steps()) == []
 
 
-def test_a_target_that_others_fill_ends_the_campaign(campaign, target, monkeypatch):
-    monkeypatch.setattr(PathBenchmarkTarget, "space", lambda _: TargetSpace(1 << 30, 1 << 20))
-    monkeypatch.setattr(execute, "FREED_S", 0.0)
-    with refused(LIMIT_REACHED, subject="scratch"):
-        run(campaign, target)
-
-
 def test_space_that_is_freed_some_time_after_a_removal_is_waited_for(campaign, target, runner, monkeypatch):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PathBenchmarkTarget, "space", lambda _: TargetSpace(1 << 30, 1 << 20))
+        patch.setattr(execute, "FREED_S", 0.0)
+        with refused(LIMIT_REACHED, subject="scratch"):
+            run(campaign, target)
     free = iter([1 << 20, 2 << 20, 3 << 20])
     monkeypatch.setattr(PathBenchmarkTarget, "space", lambda _: TargetSpace(1 << 30, next(free, 1 << 30)))
     monkeypatch.setattr(execute, "FREED_EVERY_S", 0.001)
@@ -216,19 +202,14 @@ def test_nothing_is_kept_of_a_plan_that_is_refused(site, runner):
     assert campaigns_in(campaigns_of(site)) == []
 
 
-@pytest.mark.parametrize("name", ["../x", "", "a/b", ".locks"])
-def test_what_is_no_id_of_a_campaign_is_refused(tmp_path, name):
-    with refused(CAMPAIGN_UNKNOWN):
-        CampaignFolder(tmp_path, name)
-
-
 @pytest.mark.parametrize("text", ["", "{}", "[1", '{"id": 1}'])
 def test_damaged_and_missing_campaigns_are_refused(campaign, text):
     (campaign.path / "campaign.json").write_text(text)
     with refused(CAMPAIGN_UNKNOWN, subject=campaign.id):
         campaign.record()
-    with refused(CAMPAIGN_UNKNOWN, subject="other"):
-        CampaignFolder(campaign.path.parent, "other").record()
+    for name in ("other", "../x", "", "a/b", ".locks"):
+        with refused(CAMPAIGN_UNKNOWN, subject=name):
+            CampaignFolder(campaign.path.parent, name).record()
 
 
 def test_the_machine_says_how_busy_it_was_with_other_things():

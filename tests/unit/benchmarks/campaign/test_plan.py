@@ -47,6 +47,10 @@ def test_the_source_is_planned_at_its_own_size_and_scaled_by_one_factor():
     assert (write.streams, write.block_bytes, write.access) == (192, BLOCK, LoadAccess.WRITE)
     small = plan().steps[0].load.loads[0]
     assert (small.streams, small.block_bytes, small.file_bytes) == (2, BLOCK, 10 * BLOCK)
+    assert "connections" not in TypeAdapter(LoadStep).dump_json(plan().steps[0].load).decode()
+    for kind in (TargetKind.BUCKET, TargetKind.POOL):  # whole objects
+        load = plan(kind=kind, space=None).steps[0].load.loads[0]
+        assert (load.files, load.file_bytes) == (10, BLOCK)
 
 
 def test_rounds_are_interleaved_and_what_is_read_was_written():
@@ -55,12 +59,9 @@ def test_rounds_are_interleaved_and_what_is_read_was_written():
         (name, n) for n in (1, 2, 3) for name in ("write", "read")
     ]
     assert plan().bytes == 3 * plan().peak_bytes == 3 * 2 * 10 * BLOCK
-
-
-def test_preparations_are_not_counted():
-    steps = plan(replace(WISH, preset="hlt2-mixed")).steps
-    assert [step.counted for step in steps] == [False, True, True, True]
-    assert {load.access for load in steps[1].load.loads} == {LoadAccess.WRITE, LoadAccess.READ}
+    mixed = plan(replace(WISH, preset="hlt2-mixed")).steps
+    assert [step.counted for step in mixed] == [False, True, True, True], "preparations do not count"
+    assert {load.access for load in mixed[1].load.loads} == {LoadAccess.WRITE, LoadAccess.READ}
 
 
 def test_streams_keep_their_rate_and_write_what_it_lets_through():
@@ -68,12 +69,6 @@ def test_streams_keep_their_rate_and_write_what_it_lets_through():
     (client,) = load.loads
     assert (client.rate, client.streams) == (CLIENT_RATE, 20)
     assert client.file_bytes <= max(BLOCK, CLIENT_RATE * load.seconds)
-
-
-def test_files_become_objects_where_runners_work_on_whole_objects():
-    for kind in (TargetKind.BUCKET, TargetKind.POOL):
-        load = plan(kind=kind, space=None).steps[0].load.loads[0]
-        assert (load.files, load.file_bytes) == (10, BLOCK)
 
 
 def test_dd_writes_zeros_and_no_others_do_unless_they_are_asked_to():
@@ -136,11 +131,6 @@ def test_a_publication_is_of_one_size_whatever_its_connections_and_alike_on_s3_a
     assert plan_digest(made[TargetKind.BUCKET]) == plan_digest(made[TargetKind.PATH])
     small = plan(replace(wish, scale=0.04)).steps[0].load.loads[0]
     assert (small.streams, small.files) == (10, 200)
-
-
-def test_documents_of_loads_that_publish_nothing_are_as_before():
-    step = plan().steps[0].load
-    assert "connections" not in TypeAdapter(LoadStep).dump_json(step).decode()
 
 
 def test_an_outage_is_measured_between_two_healthy_steps_half_full_and_at_a_limited_rate():
@@ -233,9 +223,6 @@ def test_every_preset_is_possible_on_a_small_machine(name):
         assert len(counted) == sum(step.counted for step in made.steps), "names of steps are unique in a round"
 
 
-def test_sizes_are_shown_for_people():
+def test_sizes_and_rates_are_shown_for_people():
     assert [shown_bytes(size) for size in (5, 1500, 20e9, 8.8e15)] == ["5 B", "1.5 kB", "20 GB", "8.8 PB"]
-
-
-def test_rates_below_one_are_shown():
     assert [shown_rate(rate) for rate in (0.0931, 12.34, 12345.6)] == ["0.0931/s", "12.3/s", "12,346/s"]

@@ -14,9 +14,7 @@ from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.judge.charts import BenchmarkChart, ChartLine, charts_of
 from include.benchmarks.judge.record import accept_baseline, judge_campaign, judged_campaigns
 from include.benchmarks.judge.report import plotly_figure, png, write_report
-from include.benchmarks.measure import choose
-from include.benchmarks.measure.choose import RUNNERS
-from include.benchmarks.measure.loads import RunnerKind, ServerState
+from include.benchmarks.measure.loads import ServerState
 from include.benchmarks.measure.results import ClusterSample, SeriesPoint
 from include.benchmarks.measure.targets import TargetSpace
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, benchmark_site, ticking
@@ -25,9 +23,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture
-def site(tmp_path, monkeypatch):
-    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
-    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
+def site(tmp_path, measures):
+    measures()
     return benchmark_site(tmp_path, usable_bytes="8.8PB", raw_bytes="11PB", price=396_000)
 
 
@@ -37,13 +34,13 @@ def measured(site, preset="hlt2-uncontrolled", hours=0, **wish):
     return folder, judge_campaign(site.ledger, folder, site.settings.benchmarks)
 
 
-def names(charts):
-    return {chart.name for chart in charts}
+def by_name(steps, history=(), *baselines):
+    return {chart.name: chart for chart in charts_of(list(steps), list(history), *baselines)}
 
 
-def test_a_report_is_one_page_without_requests_and_a_picture_of_each_chart(site, monkeypatch):
+def test_a_report_is_one_page_without_requests_and_a_picture_of_each_chart(site, measures):
     speeds = {"write": 50.0, "read": 100.0}
-    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner(lambda step, _turn: speeds[step] * MIB))
+    measures(MeasuringRunner(lambda step, _turn: speeds[step] * MIB))
     folder, judged = measured(site)
     report = write_report(site.ledger, folder, judged)
     text = report.read_text()
@@ -60,9 +57,10 @@ def test_a_report_is_one_page_without_requests_and_a_picture_of_each_chart(site,
 
 
 def test_a_chart_of_a_single_place_is_not_drawn(site):
-    folder, _ = measured(site, rounds=1)
-    write = [ended for ended in folder.steps() if ended.step.load.name == "write"]
-    assert names(charts_of(write, [])) == {"throughput-over-time", "latency-over-time"}
+    folder, _ = measured(site)
+    assert "rounds" in by_name(folder.steps())
+    write = [ended for ended in folder.steps() if (ended.step.load.name, ended.step.round) == ("write", 1)]
+    assert by_name(write).keys() == {"throughput-over-time", "latency-over-time"}
 
 
 def test_what_others_wrote_is_escaped(site):
@@ -74,12 +72,12 @@ def test_what_others_wrote_is_escaped(site):
 
 def test_charts_are_drawn_of_what_differs_between_steps(site):
     streams, _ = measured(site, "hlt2-streams")
-    assert "streams" not in names(charts_of([], []))
-    found = {chart.name: chart for chart in charts_of(list(streams.steps()), [])}
+    assert "streams" not in by_name([])
+    found = by_name(streams.steps())
     assert [[x for x, _ in line.points] for line in found["streams"].lines] == [[1, 2, 4, 8, 16]] * 2
     assert "blocks" not in found
     blocks, _ = measured(site, "hlt2-blocks", hours=1)
-    by_block = {chart.name: chart for chart in charts_of(list(blocks.steps()), [])}["blocks"]
+    by_block = by_name(blocks.steps())["blocks"]
     assert [line.name for line in by_block.lines] == ["write", "read"]
     assert len(by_block.lines[0].points) == 5
 
@@ -88,17 +86,11 @@ def test_throughput_is_drawn_over_the_occupancy_that_was_there(site):
     folder, _ = measured(site)
     total = 100
     steps = [replace(ended, space=TargetSpace(total, total - 20 * ended.step.round)) for ended in folder.steps()]
-    assert "occupancy" not in names(charts_of(steps, [])), "the campaign fills nothing"
+    assert "occupancy" not in by_name(steps), "the campaign fills nothing"
     fill = replace(steps[0], step=replace(steps[0].step, round=0, fills=True))
-    chart = {chart.name: chart for chart in charts_of([fill, *steps], [])}["occupancy"]
+    chart = by_name([fill, *steps])["occupancy"]
     assert [x for x, _ in chart.lines[0].points] == [20, 40]
-    assert "occupancy" not in names(charts_of([fill, *folder.steps()], [])), "it was as full all the time"
-
-
-def test_rounds_are_drawn_where_there_are_several(site):
-    folder, _ = measured(site)
-    assert "rounds" in names(charts_of(list(folder.steps()), []))
-    assert "rounds" not in names(charts_of([ended for ended in folder.steps() if ended.step.round == 1], []))
+    assert "occupancy" not in by_name([fill, *folder.steps()]), "it was as full all the time"
 
 
 def test_the_history_has_all_campaigns_of_the_plan_and_marks_baselines(site):
@@ -106,22 +98,20 @@ def test_the_history_has_all_campaigns_of_the_plan_and_marks_baselines(site):
     accept_baseline(site.ledger, judged.id, by="shift", now=START)
     measured(site, hours=1)
     history = judged_campaigns(site.ledger)
-    chart = {chart.name: chart for chart in charts_of(list(first.steps()), history, {judged.id})}["history"]
+    chart = by_name(first.steps(), history, {judged.id})["history"]
     assert chart.days
     assert chart.lines[0].text == ("baseline", "inconclusive"), "two rounds are too few"
     assert plotly_figure(chart)["data"][0]["x"][0] == "2026-11-23T03:00:00"
 
 
-def test_the_drift_is_drawn_as_shares_of_the_baseline_with_their_verdicts(site, monkeypatch):
+def test_the_drift_is_drawn_as_shares_of_the_baseline_with_their_verdicts(site, measures):
     _, judged = measured(site, rounds=5)
     accept_baseline(site.ledger, judged.id, by="shift", now=START)
-    assert "drift" not in names(charts_of([], judged_campaigns(site.ledger))), "nothing was compared yet"
+    assert "drift" not in by_name([], judged_campaigns(site.ledger)), "nothing was compared yet"
     for hours, share in ((1, 0.8), (2, 1.25)):
-        monkeypatch.setitem(
-            RUNNERS, RunnerKind.FIO, MeasuringRunner(lambda _step, _turn, share=share: share * 100 * MIB)
-        )
+        measures(MeasuringRunner(lambda _step, _turn, share=share: share * 100 * MIB))
         measured(site, hours=hours, rounds=5)
-    drift = {chart.name: chart for chart in charts_of([], judged_campaigns(site.ledger))}["drift"]
+    drift = by_name([], judged_campaigns(site.ledger))["drift"]
     assert [line.name for line in drift.lines] == ["write throughput", "read throughput"]
     days = [(START + timedelta(hours=hours)).timestamp() for hours in (1, 2)]
     for line in drift.lines:
@@ -136,10 +126,10 @@ def test_throughput_is_drawn_over_the_packet_size(site):
     steps = [
         replace(ended, step=replace(ended.step, packet_bytes=packets[ended.step.round])) for ended in folder.steps()
     ]
-    chart = {chart.name: chart for chart in charts_of(steps, [])}["packets"]
+    chart = by_name(steps)["packets"]
     assert chart.log_x
     assert {line.name: [x for x, _ in line.points] for line in chart.lines} == {"write": [4, 64], "read": [4, 64]}
-    assert "packets" not in names(charts_of(list(folder.steps()), []))
+    assert "packets" not in by_name(folder.steps())
 
 
 @pytest.mark.parametrize("outage", [ServerState.OSD_DOWN, ServerState.HOST_DOWN])
@@ -155,7 +145,7 @@ def test_an_outage_is_drawn_as_one_line_of_time_with_gaps_between_its_steps(site
             looks = tuple(ClusterSample(second, down, 4 * down, 30.0 * down, 0.0) for second in (0.0, 2.0))
             began = START + timedelta(seconds=1000 * turn + 10 * number)
             steps.append(replace(ended, step=replace(ended.step, servers=state), began_at=began, cluster=looks))
-    charts = {chart.name: chart for chart in charts_of(steps, [])}
+    charts = by_name(steps)
     (line,) = charts["outage"].lines
     assert [x for x, y in line.points if not math.isnan(y)] == [
         begin + s for begin in (0, 10, 20, 30) for s in (0, 1, 2)
@@ -174,7 +164,7 @@ def test_a_second_in_which_no_operation_ended_is_drawn_as_zero(site):
     first, *_ = (ended for ended in folder.steps() if ended.step.counted)
     load = replace(first.result.loads[0], series=(SeriesPoint(1, 64e6), SeriesPoint(4, 64e6)))
     ended = replace(first, result=replace(first.result, loads=(load,)))
-    chart = {chart.name: chart for chart in charts_of([ended], [])}["throughput-over-time"]
+    chart = by_name([ended])["throughput-over-time"]
     assert chart.lines[0].points == ((1, 64.0), (2, 0.0), (3, 0.0), (4, 64.0))
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from include.benchmarks.errors import TARGET_UNUSABLE
 from include.benchmarks.measure import ceph
-from include.benchmarks.measure import ceph as pools
 from include.benchmarks.measure.ceph import CephHealth, PoolBenchmarkTarget, check_target, pool_space
 from include.benchmarks.measure.programs import ProgramOutput
 from include.settings.benchmarks import PoolTarget
@@ -42,32 +41,29 @@ def test_slow_operations_inactive_groups_and_full_osds_stop_and_others_do_not():
     assert [line.partition(":")[0] for line in found.stopping] == ["OSD_NEARFULL", "PG_AVAILABILITY", "SLOW_OPS"]
 
 
-def test_groups_that_are_scrubbed_are_clean():
-    groups = (("active+clean", 5), ("active+clean+scrubbing+deep", 1), ("active+undersized+degraded", 2))
-    assert CephHealth.parse(status(groups=groups), "t").unclean == 2
+@pytest.mark.parametrize(
+    ("osds", "usable", "gib", "used"),
+    [
+        (tree(10, 40, 20), 100 * GIB, 100, 40),
+        (tree(30, hosts=(1,) * 4), 100 * GIB, 75, 40),
+        (tree(30, hosts=(2, 1, 1, 0)), 100 * GIB, 50, 60),
+        (tree(0), None, 100, 0),
+    ],
+    ids=["its fullest OSD", "room for the data of a lost host", "of the largest host", "three replicas"],
+)
+def test_a_pool_is_as_full_as_its_fullest_osd_and_keeps_room_for_a_host(osds, usable, gib, used):
+    space = pool_space(osds, usage(usable), "bench", "t")
+    assert (round(space.total / GIB), round(space.used_percent)) == (gib, used)
+    assert pool_space(tree(60, hosts=(1, 1)), usage(100 * GIB), "bench", "t").free == 0
 
 
 def test_a_cluster_is_clean_when_nothing_is_left_to_recover():
     assert CephHealth.parse(status(), "t").clean
+    groups = (("active+clean", 5), ("active+clean+scrubbing+deep", 1), ("active+undersized+degraded", 2))
+    assert CephHealth.parse(status(groups=groups), "t").unclean == 2
     found = CephHealth.parse(status("OSD_FLAGS", up=1), "t")
     assert (found.clean, found.osds_down, found.degraded) == (False, 2, 0.25)
     assert found.flags == ("OSD_FLAGS: about OSD_FLAGS",)
-
-
-def test_a_pool_is_as_full_as_its_fullest_osd_in_usable_bytes():
-    space = pool_space(tree(10, 40, 20), usage(max_avail=100 * GIB), "bench", "t")
-    assert (space.total, round(space.used_percent)) == (100 * GIB, 40)
-
-
-def test_there_is_room_for_the_data_of_one_lost_host():
-    space = pool_space(tree(30, hosts=(1,) * 4), usage(100 * GIB), "bench", "t")
-    assert (round(space.total / GIB), round(space.used_percent)) == (75, 40)
-    assert pool_space(tree(60, hosts=(1, 1)), usage(100 * GIB), "bench", "t").free == 0
-
-
-def test_the_host_that_is_lost_is_the_largest():
-    space = pool_space(tree(30, hosts=(2, 1, 1, 0)), usage(100 * GIB), "bench", "t")
-    assert (round(space.total / GIB), round(space.used_percent)) == (50, 60)
 
 
 @pytest.mark.parametrize("hosts", [(1,), (1, 1), (1,) * 4, (3, 2, 1)])
@@ -77,10 +73,6 @@ def test_a_fill_by_what_is_missing_ends_at_its_level(hosts):
     # 100 GiB of data are all of the raw space
     after = pool_space(tree(10 + 100 * written / (100 * GIB), hosts=hosts), usage(100 * GIB), "bench", "t")
     assert after.used_percent == pytest.approx(50, abs=0.01)
-
-
-def test_a_pool_without_figures_counts_as_three_replicas():
-    assert pool_space(tree(0), usage(), "bench", "t").total == 100 * GIB
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"health": 1}', '{"nodes": [{"type": "osd"}]}', '{"nodes": []}'])
@@ -108,7 +100,6 @@ def test_a_cluster_that_is_not_healthy_is_refused(monkeypatch, reply, degrade, w
         return ProgramOutput((program.name, *arguments), 0, "bench\n" if program.name == "rados" else reply, "")
 
     monkeypatch.setattr(ceph, "run_program", run)
-    monkeypatch.setattr(pools, "run_program", run)
     settings = {"kind": "pool", "name": "t", "pool": "bench", "degrade": degrade}
     with refused(TARGET_UNUSABLE, subject="t") as error:
         check_target(PoolBenchmarkTarget(PoolTarget.model_validate(settings)))

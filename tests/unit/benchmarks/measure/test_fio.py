@@ -116,6 +116,15 @@ def test_fio_never_creates_what_is_to_be_read_and_flushes_what_it_writes():
     assert f"--rate={32 * MIB},{32 * MIB}" in jobs[2]
 
 
+RADOS = {
+    "total_time_run": 2.0,
+    "total_writes_made": 100,
+    "write_size": MIB,
+    "average_latency": 0.02,
+    "datas": [{"sec": 0, "cur_bw": 0}, {"sec": 1, "cur_bw": 50}],
+}
+
+
 def dd(stderr):
     return ProgramOutput(("dd",), 0, "", stderr)
 
@@ -143,19 +152,24 @@ def test_a_damaged_report_of_dd_is_refused(text):
         parse_dd(dd(text), "write")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(RADOS)[:-20],
+        *(json.dumps(RADOS | change) for change in (
+            {"total_time_run": 0}, {"total_writes_made": "x"}, {"datas": 3}, {"write_size": None},
+        )),
+    ],
+)  # fmt: skip
+def test_a_damaged_result_of_rados_bench_is_refused(text):
+    with refused(RESULT_UNREADABLE, subject="write"):
+        parse_rados_bench(text, WRITE, "write")
+
+
 def test_dd_copies_as_the_source_did():
     assert dd_arguments(WRITE, 1, Path("/t"))[:4] == ("if=/dev/zero", "of=/t/data.1.0", f"bs={MIB}", "count=64")
     read = StreamLoad(LoadAccess.READ, "data", 2, 64 * MIB, MIB)
     assert dd_arguments(read, 0, Path("/t"))[:2] == ("if=/t/data.0.0", "of=/dev/null")
-
-
-RADOS = {
-    "total_time_run": 2.0,
-    "total_writes_made": 100,
-    "write_size": MIB,
-    "average_latency": 0.02,
-    "datas": [{"sec": 0, "cur_bw": 0}, {"sec": 1, "cur_bw": 50}],
-}
 
 
 def test_rados_bench_reports_objects_and_a_mean():
@@ -172,13 +186,3 @@ def test_only_the_seconds_in_which_all_loads_ran_count_of_rados_bench():
     assert [point.second for point in load.series] == [1, 2, 3, 4]
     whole = parse_rados_bench(json.dumps(RADOS), WRITE, "write", 2.0)
     assert whole.operations == 100
-
-
-@pytest.mark.parametrize(
-    "change", [{"total_time_run": 0}, {"total_writes_made": "x"}, {"datas": 3}, {"write_size": None}]
-)
-def test_a_damaged_result_of_rados_bench_is_refused(change):
-    with refused(RESULT_UNREADABLE, subject="write"):
-        parse_rados_bench(json.dumps(RADOS | change), WRITE, "write")
-    with refused(RESULT_UNREADABLE, subject="write"):
-        parse_rados_bench(json.dumps(RADOS)[:-20], WRITE, "write")

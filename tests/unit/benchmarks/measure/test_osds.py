@@ -14,8 +14,7 @@ from include.benchmarks.errors import RESULT_UNREADABLE, RUNNER_FAILED, TARGET_U
 from include.benchmarks.judge.report import server_charts, servers_of
 from include.benchmarks.measure import osds as watching
 from include.benchmarks.measure.ceph import CephHealth, ClusterClient
-from include.benchmarks.measure.choose import RUNNERS
-from include.benchmarks.measure.loads import LoadAccess, RunnerKind
+from include.benchmarks.measure.loads import LoadAccess
 from include.benchmarks.measure.osds import (
     HISTOGRAMS,
     READS,
@@ -30,7 +29,7 @@ from include.benchmarks.measure.osds import (
 from include.benchmarks.measure.probes import MachineLook, MachineUse, MachineView, ServersView, WatchedServers
 from include.benchmarks.measure.programs import BenchmarkProgram, StopSignal, run_program
 from include.settings.benchmarks import ClusterBlock
-from tests.fakes.benchmarking import START, MeasuringRunner, begin_campaign, benchmark_site, ticking
+from tests.fakes.benchmarking import START, begin_campaign, benchmark_site, ticking
 from tests.fakes.cephprogram import FileCluster
 from tests.fakes.refused import refused
 
@@ -158,9 +157,9 @@ def test_recovery_and_commits_are_read_from_what_ceph_says_of_them():
 
 
 @pytest.fixture
-def steps(tmp_path, monkeypatch):
+def steps(tmp_path, measures):
     """Of a campaign whose clusters may not be asked: the file of the key does not exist."""
-    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
+    measures()
     site = benchmark_site(tmp_path, servers={"ceph": {"conf": f"{tmp_path}/none.conf"}, "every_s": 1})
     folder, target = begin_campaign(site), open_target(site, "scratch")
     run_campaign(folder, target, clock=ticking(), watch=watched_servers(site, target).during)
@@ -168,17 +167,15 @@ def steps(tmp_path, monkeypatch):
 
 
 def test_the_cluster_of_a_target_is_asked_unless_another_access_to_it_is_set(tmp_path):
+    def asked(**target):
+        site = benchmark_site(tmp_path, **target)
+        ceph = watched_servers(site, open_target(site, "scratch")).ceph
+        return ceph and ceph.conf.name
+
     cluster, access = {"conf": f"{tmp_path}/a.conf", "pool": "files"}, {"conf": f"{tmp_path}/b.conf"}
-    site = benchmark_site(tmp_path, cluster=cluster)
-    ceph = watched_servers(site, open_target(site, "scratch")).ceph
-    assert ceph is not None
-    assert ceph.conf == tmp_path / "a.conf"
-    site = benchmark_site(tmp_path, cluster=cluster, servers={"ceph": access})
-    ceph = watched_servers(site, open_target(site, "scratch")).ceph
-    assert ceph is not None
-    assert ceph.conf == tmp_path / "b.conf"
-    site = benchmark_site(tmp_path)
-    assert watched_servers(site, open_target(site, "scratch")).ceph is None
+    assert asked(cluster=cluster) == "a.conf"
+    assert asked(cluster=cluster, servers={"ceph": access}) == "b.conf"
+    assert asked() is None
 
 
 def test_osds_that_reply_are_counted_while_another_one_is_down(tmp_path, monkeypatch):

@@ -58,11 +58,8 @@ def test_results_of_hosts_are_one_that_ends_with_the_last_stream() -> None:
     assert load.latencies is not None
     assert load.latencies.operations == 40
     assert {point.second: point.bytes_per_s for point in load.series} == {0: 10, 1: 30}
-
-
-def test_loads_of_the_same_direction_stay_apart() -> None:
-    parts = [part(0, a=measured(WRITE, 10, 1), b=measured(WRITE, 20, 1)), part(0, b=measured(WRITE, 1, 1))]
-    assert [load.bytes for load in merged_loads(parts)] == [10, 21]
+    apart = [part(0, a=measured(WRITE, 10, 1), b=measured(WRITE, 20, 1)), part(0, b=measured(WRITE, 1, 1))]
+    assert [load.bytes for load in merged_loads(apart)] == [10, 21]
 
 
 def test_the_output_of_a_host_has_its_start_and_files() -> None:
@@ -70,7 +67,4 @@ def test_the_output_of_a_host_has_its_start_and_files() -> None:
     began, files = read_output(lines)
     assert began == 12.5
     assert files == {"fio.json": "{\n}\n", "fio_bw.1.log": "1, 2, 0, 0"}
-
-
-def test_the_output_of_a_host_that_ended_early_has_none() -> None:
-    assert read_output(["began 1.2.3", "sh: fio: not found"]) == (None, {})
+    assert read_output(["began 1.2.3", "sh: fio: not found"]) == (None, {}), "it ended early"
