@@ -44,13 +44,10 @@ def test_what_no_task_publishes_any_more_blocks_at_once(state: State) -> None:
     assert readiness(NEEDS, publications, last_try=False).readiness is Readiness.PENDING
 
 
-def test_what_the_plan_refused_blocks_at_once() -> None:
-    verdict = readiness(("A/x",), {"A/x": publication(State.FAILED, Phase.PLAN)}, last_try=False)
-    assert verdict.readiness is Readiness.BLOCKED
-
-
 @pytest.mark.parametrize("state", list(State))
 def test_every_state_of_a_dependency_has_an_answer_and_a_reason(state: State) -> None:
     verdict = readiness(("A/x",), {"A/x": publication(state)}, last_try=True)
     assert verdict.reason
     assert (verdict.readiness is Readiness.FREE) == state.good
+    refused = readiness(("A/x",), {"A/x": publication(State.FAILED, Phase.PLAN)}, last_try=False)
+    assert refused.readiness is Readiness.BLOCKED, "the plan refused it"

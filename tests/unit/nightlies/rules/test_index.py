@@ -154,29 +154,25 @@ def test_the_same_artifact_twice_is_taken_once_after_all_that_either_entry_wants
     assert other.project == "LHCb"
 
 
-def test_the_same_sum_with_another_size_is_no_file_that_there_can_be():
-    index = parse(GOOD, {**GOOD, "size": 11})
-    assert index.artifacts == ()
-    assert all("2 times with different sizes" in one.reason for one in index.rejected)
-
-
-def test_a_dependency_on_itself_binds_nothing():
-    assert parse({**GOOD, "dependencies": [GOOD["project"], "LHCb"]}).artifacts[0].dependencies == ("LHCb",)
-
-
-def test_two_sums_of_one_artifact_are_both_rejected_and_that_is_said():
-    index = parse(GOOD, {**GOOD, "sha256": SHA[::-1]}, OTHER)
-    assert all("2 times with 2 different sums" in one.reason for one in index.rejected)
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"size": 11}, "2 times with different sizes"),
+        ({"sha256": SHA[::-1]}, "2 times with 2 different sums"),
+        ({"sha256": "x"}, ""),
+    ],
+)
+def test_twins_that_contradict_each_other_are_both_rejected(change, says):
+    index = parse(GOOD, {**GOOD, **change}, OTHER)
     assert [one.project for one in index.artifacts] == ["LHCb"]
+    assert any(says in one.reason for one in index.rejected)
 
 
-def test_a_partial_build_names_the_one_that_it_stands_on():
-    index = parse(GOOD, partial=True, base={"build_id": "b41", "date": "2026-11-20"}, serial=3)
+def test_a_partial_build_names_the_one_that_it_stands_on_and_a_dependency_on_itself_binds_nothing():
+    own = {**GOOD, "dependencies": [GOOD["project"], "LHCb"]}
+    index = parse(own, partial=True, base={"build_id": "b41", "date": "2026-11-20"}, serial=3)
     assert (index.base, index.serial) == (ParentBuild("b41", date(2026, 11, 20)), 3)
-
-
-def test_a_damaged_twin_makes_the_other_doubtful_too():
-    assert parse(GOOD, {**GOOD, "sha256": "x"}).artifacts == ()
+    assert index.artifacts[0].dependencies == ("LHCb",)
 
 
 def test_full_urls_must_lie_in_the_store_of_the_index():
@@ -205,31 +201,31 @@ def test_the_message_says_why_a_document_is_no_json(data, says):
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "says"),
+    ("changes", "says"),
     [
-        ({"format": 2}, BadIndex, "`format` is not 1"),
-        ({"format": "1"}, BadIndex, "text, not a whole number"),
-        ({"slot": "other"}, BadIndex, "slot 'other', not 'main'"),
-        ({"build_id": "../b"}, BadIndex, "`build_id`"),
-        ({"date": "2026-11-20"}, BadIndex, "2026-11-20, not of 2026-11-21"),
-        ({"date": "21.11.2026"}, BadIndex, "YYYY-MM-DD"),
-        ({"complete": 1}, BadIndex, "`complete`"),
-        ({"artifacts": {}}, BadIndex, "`artifacts`"),
-        ({"partial": True}, BadIndex, "`base` is missing"),
-        ({"partial": "yes"}, BadIndex, "`partial`"),
-        ({"base": {"build_id": "b1", "date": "2026-11-20"}}, BadIndex, "is not partial"),
-        ({"partial": True, "base": {"build_id": "b42", "date": "2026-11-20"}}, BadIndex, "this very build"),
-        ({"partial": True, "base": {"build_id": "../b", "date": "2026-11-20"}}, BadIndex, "`base.build_id`"),
-        ({"partial": True, "base": {"build_id": "b1"}}, BadIndex, "`base.date` is missing"),
-        ({"partial": True, "base": "b1"}, BadIndex, "`base` is text"),
-        ({"serial": -1}, BadIndex, "`serial`"),
-        ({"serial": True}, BadIndex, "`serial`"),
-        ({"created": "yesterday"}, BadIndex, "`created`"),
-        ({"created": "2026-11-21T02:00:00"}, BadIndex, "zone"),
+        ({"format": 2}, "`format` is not 1"),
+        ({"format": "1"}, "text, not a whole number"),
+        ({"slot": "other"}, "slot 'other', not 'main'"),
+        ({"build_id": "../b"}, "`build_id`"),
+        ({"date": "2026-11-20"}, "2026-11-20, not of 2026-11-21"),
+        ({"date": "21.11.2026"}, "YYYY-MM-DD"),
+        ({"complete": 1}, "`complete`"),
+        ({"artifacts": {}}, "`artifacts`"),
+        ({"partial": True}, "`base` is missing"),
+        ({"partial": "yes"}, "`partial`"),
+        ({"base": {"build_id": "b1", "date": "2026-11-20"}}, "is not partial"),
+        ({"partial": True, "base": {"build_id": "b42", "date": "2026-11-20"}}, "this very build"),
+        ({"partial": True, "base": {"build_id": "../b", "date": "2026-11-20"}}, "`base.build_id`"),
+        ({"partial": True, "base": {"build_id": "b1"}}, "`base.date` is missing"),
+        ({"partial": True, "base": "b1"}, "`base` is text"),
+        ({"serial": -1}, "`serial`"),
+        ({"serial": True}, "`serial`"),
+        ({"created": "yesterday"}, "`created`"),
+        ({"created": "2026-11-21T02:00:00"}, "zone"),
     ],
 )
-def test_a_fault_of_the_document_refuses_it(changes, error, says):
-    with pytest.raises(error) as caught:
+def test_a_fault_of_the_document_refuses_it(changes, says):
+    with pytest.raises(BadIndex) as caught:
         parse(GOOD, **changes)
     assert says in str(caught.value)
     assert "i.json" in str(caught.value)
@@ -238,5 +234,5 @@ def test_a_fault_of_the_document_refuses_it(changes, error, says):
 @pytest.mark.parametrize("field", ["format", "slot", "build_id", "date", "complete", "artifacts"])
 def test_a_missing_field_of_the_document_refuses_it(field):
     data = {key: value for key, value in json.loads(document(GOOD)).items() if key != field}
-    with refused(BadIndex, file="builds/i.json"):
-        BuildIndex.parse(json.dumps(data).encode(), slot="main", file="builds/i.json")
+    with refused(BadIndex, file="i.json"):
+        BuildIndex.parse(json.dumps(data).encode(), slot="main", file="i.json")

@@ -35,20 +35,30 @@ def sort(*known: Publication) -> Arrivals:
 
 
 NAME = (GAUDI.name,)
+FRESH, SETTLED = Arrivals(fresh=NAME), Arrivals(fresh=(), settled=NAME)
+FAILED, ELSEWHERE = Arrivals(fresh=(), failed=NAME), Arrivals(fresh=(), elsewhere=NAME)
+PASS = EARLIER[0]
 
 
-def test_what_the_ledger_does_not_know_is_fresh() -> None:
-    assert sort() == Arrivals(fresh=NAME)
-
-
-@pytest.mark.parametrize("state", [State.PUBLISHED, State.UNCHANGED])
-@pytest.mark.parametrize("run", [*EARLIER, OTHER, RUN])
-def test_what_any_run_published_is_settled(state: State, run: str) -> None:
-    assert sort(publication(state, run)) == Arrivals(fresh=(), settled=NAME)
-
-
-def test_a_rebuilt_artifact_is_fresh_again() -> None:
-    assert sort(publication(State.PUBLISHED, EARLIER[0], "b" * 64)) == Arrivals(fresh=NAME)
+@pytest.mark.parametrize(
+    ("known", "found"),
+    [
+        ((), FRESH),
+        *(((publication(state, run),), SETTLED) for state in (State.PUBLISHED, State.UNCHANGED)
+          for run in (PASS, OTHER, RUN)),
+        ((publication(State.PUBLISHED, PASS, "b" * 64),), FRESH),  # it was rebuilt
+        # what an earlier pass tried is left to the last one
+        *(((publication(state, PASS),), FAILED) for state in (State.FAILED, State.PLANNED, State.PREPARING)),
+        ((publication(State.FAILED, OTHER),), FRESH),
+        ((publication(State.SKIPPED, PASS),), SETTLED),
+        ((publication(State.SKIPPED, OTHER),), FRESH),  # by a dry run, say
+        ((publication(State.PREPARING, OTHER),), ELSEWHERE),
+        ((publication(State.PREPARING, OTHER, age=ALIVE),), FRESH),  # that run does not go on
+        ((publication(State.PREPARING, RUN),), FRESH),  # to the next try of this run
+    ],
+)  # fmt: skip
+def test_an_artifact_is_fresh_settled_failed_or_of_another_run(known: tuple[Publication, ...], found: Arrivals) -> None:
+    assert sort(*known) == found
 
 
 def test_an_artifact_that_is_rebuilt_back_to_what_it_was_is_fresh_until_it_stands_again() -> None:
@@ -59,29 +69,6 @@ def test_an_artifact_that_is_rebuilt_back_to_what_it_was_is_fresh_until_it_stand
     assert sort(rebuilt, first, back) == Arrivals(fresh=(), settled=NAME)
     failed = replace(publication(State.FAILED, EARLIER[0]), id=4)
     assert sort(rebuilt, first, failed) == Arrivals(fresh=(), failed=NAME)
-
-
-def test_what_an_earlier_pass_tried_is_left_to_the_last_one() -> None:
-    for state in (State.FAILED, State.PLANNED, State.PREPARING):
-        assert sort(publication(state, EARLIER[0])) == Arrivals(fresh=(), failed=NAME)
-
-
-def test_what_failed_in_a_run_that_is_no_pass_of_this_night_is_tried() -> None:
-    assert sort(publication(State.FAILED, OTHER)) == Arrivals(fresh=NAME)
-
-
-def test_what_is_skipped_in_this_night_is_settled_and_a_dry_run_elsewhere_settles_nothing() -> None:
-    assert sort(publication(State.SKIPPED, EARLIER[0])) == Arrivals(fresh=(), settled=NAME)
-    assert sort(publication(State.SKIPPED, OTHER)) == Arrivals(fresh=NAME)
-
-
-def test_what_another_run_is_at_is_left_to_it_unless_it_stands_still() -> None:
-    assert sort(publication(State.PREPARING, OTHER)) == Arrivals(fresh=(), elsewhere=NAME)
-    assert sort(publication(State.PREPARING, OTHER, age=ALIVE)) == Arrivals(fresh=NAME)
-
-
-def test_what_this_very_run_has_begun_is_fresh_to_its_next_try() -> None:
-    assert sort(publication(State.PREPARING, RUN)) == Arrivals(fresh=NAME)
 
 
 def test_a_builder_whose_clock_is_ahead_cannot_make_later_indices_look_older() -> None:
@@ -157,16 +144,14 @@ def recorded(*artifacts: Artifact, inherited: str | None = None, **changes: obje
 
 
 def test_an_index_that_is_new_or_only_grows_is_taken_as_it_is() -> None:
-    assert compared(INDEX, None) == compared(INDEX, recorded(A))
-    assert compared(INDEX, recorded(A)).notes == ()
-    assert compared(INDEX, recorded(A)).index == INDEX
-
-
-def test_a_rebuilt_artifact_is_no_fault() -> None:
-    rebuilt = replace(A, sha256="c" * 64)
-    found = compared(replace(INDEX, artifacts=(rebuilt, B)), recorded(A, B))
-    assert found.notes == ()
-    assert found.index.artifacts == (rebuilt, B)
+    rebuilt = replace(INDEX, artifacts=(replace(A, sha256="c" * 64), B))
+    based = replace(INDEX, base=ParentBuild("b0", DAY))
+    for index, before in ((INDEX, None), (INDEX, recorded(A)), (rebuilt, recorded(A, B)), (based, recorded(A))):
+        found = compared(index, before)
+        assert (found.index, found.notes) == (index, ())
+    assert "based on build b9" in compared(based, recorded(A, base=ParentBuild("b9", DAY))).notes[0]
+    completed = compared(INDEX, recorded(A, B, complete=True))
+    assert (completed.index.complete, "was complete before" in completed.notes[0]) == (True, True)
 
 
 def test_what_is_listed_no_more_is_named_and_what_is_rejected_is_listed() -> None:
@@ -176,12 +161,6 @@ def test_what_is_listed_no_more_is_named_and_what_is_rejected_is_listed() -> Non
     assert compared(spoilt, recorded(A, B)).notes == ()
     # what came from another build was never listed
     assert compared(replace(INDEX, artifacts=()), recorded(B, inherited="b0")).notes == ()
-
-
-def test_an_index_that_was_complete_stays_complete() -> None:
-    found = compared(INDEX, recorded(A, B, complete=True))
-    assert found.index.complete
-    assert "was complete before" in found.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -227,9 +206,3 @@ def test_an_index_that_does_not_say_how_old_it_is_opens_no_door_to_older_ones() 
 def test_a_build_id_of_another_day_is_refused_with_both_days() -> None:
     with refused(BuildMoved, slot="main", build_id=INDEX.build_id, recorded=date(2026, 11, 20), given=INDEX.date):
         compared(INDEX, recorded(A, date=date(2026, 11, 20)))
-
-
-def test_another_base_than_before_is_reported() -> None:
-    index = replace(INDEX, base=ParentBuild("b0", DAY))
-    assert compared(index, recorded(A)).notes == ()
-    assert "based on build b9" in compared(index, recorded(A, base=ParentBuild("b9", DAY))).notes[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 from datetime import date
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,6 +15,7 @@ from include.nightlies.rules.index import Artifact
 from include.nightlies.rules.order import ALONE, AT_LEAST, SHARE, TASKS_S, dealt, in_order, select, work_s
 from include.nightlies.steps.plan import MAX_MAPPED
 from include.settings.model import Slot
+from tests.fakes.airflowhome import ROOT
 from tests.fakes.refused import refused
 
 
@@ -28,28 +28,21 @@ def slot(template="/nightlies/{slot}/{build_id}/{project}/{platform}"):
 
 
 def test_dependencies_come_first_then_priority_then_name():
-    given_ = [
+    listed = [
         artifact("c", "a"),
         artifact("b"),
         artifact("z", priority=9),
         artifact("a"),
         artifact("d", "c", priority=5),
     ]
-    assert [one.project for one in in_order(given_)] == ["z", "a", "b", "c", "d"]
-
-
-def test_a_dependency_binds_on_its_platform_only_and_an_absent_one_not_at_all():
-    given_ = [artifact("a", "b", "nowhere", platform="opt", priority=1), artifact("b", platform="dbg")]
-    assert [one.project for one in in_order(given_)] == ["a", "b"]
+    assert [one.project for one in in_order(listed)] == ["z", "a", "b", "c", "d"]
+    other_platform = [artifact("a", "b", "nowhere", priority=1), artifact("b", platform="dbg")]
+    assert [one.project for one in in_order(other_platform)] == ["a", "b"], "it binds nothing, nor does an absent one"
 
 
 def test_a_circle_is_named():
-    with pytest.raises(DependencyCycle) as caught:
+    with refused(DependencyCycle, cycle=("b (opt)", "c (opt)", "b (opt)")):
         in_order([artifact("a", "b"), artifact("b", "c"), artifact("c", "b"), artifact("d")])
-    assert caught.value.cycle == ("b (opt)", "c (opt)", "b (opt)")
-
-
-def test_a_project_that_depends_on_itself_is_a_circle():
     with refused(DependencyCycle, cycle=("a (opt)", "a (opt)")):
         in_order([artifact("a", "a")])
 
@@ -103,39 +96,25 @@ def test_destinations_inside_one_another_are_found():
     assert set(found) == {("/a/b", "/a/b/c"), ("/a/b", "/a/b/c/d"), ("/a/b/c", "/a/b/c/d"), ("/d", "/d")}
 
 
-MAPPED = MAX_MAPPED
-AIRFLOW_CFG = Path(__file__).parents[4] / "airflow.cfg"
-
-
-def test_a_usual_night_has_a_batch_for_each_artifact() -> None:
-    sizes = [10_000_000] * ALONE
-    assert dealt(range(ALONE), sizes, MAPPED) == tuple((number,) for number in range(ALONE))
-
-
-def test_fifteen_hundred_small_artifacts_make_few_batches() -> None:
-    batches = dealt(range(1500), [1000] * 1500, MAPPED)
+def test_a_usual_night_has_a_batch_for_each_artifact_and_many_small_ones_make_few_batches() -> None:
+    assert dealt(range(ALONE), [10_000_000] * ALONE, MAX_MAPPED) == tuple((number,) for number in range(ALONE))
+    batches = dealt(range(1500), [1000] * 1500, MAX_MAPPED)
     assert len(batches) == AT_LEAST
     assert max(map(len, batches)) - min(map(len, batches)) <= 1
+    with_large = next(batch for batch in dealt(range(101), [1000] * 50 + [5 * 10**10] + [1000] * 50, 9) if 50 in batch)
+    assert with_large[-1] == 50, "a large one is not put together with many small ones"
+    with refused(ValueError):
+        dealt([1], [1], 0)
 
 
-def test_no_night_has_more_batches_than_airflow_maps_over() -> None:
+def test_a_long_night_has_no_more_batches_than_airflow_maps_over_and_starts_them_in_a_small_share_of_it() -> None:
     airflow = configparser.ConfigParser(interpolation=None)
-    airflow.read(AIRFLOW_CFG)
-    sizes = [200_000_000] * 5000
-    assert len(dealt(sizes, sizes, MAPPED)) <= airflow.getint("core", "max_map_length")
-
-
-def test_starting_tasks_costs_a_small_share_of_a_long_night() -> None:
-    sizes = [200_000_000] * 500
-    batches = dealt(sizes, sizes, MAPPED)
-    assert len(batches) * TASKS_S <= SHARE * sum(map(work_s, sizes)) + TASKS_S
-
-
-def test_a_large_artifact_is_not_put_together_with_many_small_ones() -> None:
-    sizes = [1000] * 50 + [50_000_000_000] + [1000] * 50
-    batches = dealt(range(101), sizes, MAPPED)
-    (with_large,) = [batch for batch in batches if 50 in batch]
-    assert with_large[-1] == 50
+    airflow.read(ROOT / "airflow.cfg")
+    for count in (500, 5000):
+        sizes = [200_000_000] * count
+        batches = len(dealt(sizes, sizes, MAX_MAPPED))
+        assert batches <= airflow.getint("core", "max_map_length")
+        assert batches * TASKS_S <= SHARE * sum(map(work_s, sizes)) + TASKS_S
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 1 << 40)), max_size=400), st.integers(1, 200))
@@ -144,8 +123,3 @@ def test_every_item_is_in_one_batch_in_order_and_no_batch_is_empty(sizes: list[i
     assert [one for batch in batches for one in batch] == list(range(len(sizes)))
     assert all(batches)
     assert len(batches) <= limit
-
-
-def test_a_limit_below_one_is_refused() -> None:
-    with refused(ValueError):
-        dealt([1], [1], 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,12 +26,12 @@ from include.nightlies.rules.passes import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     Pass,
-    PassDecision,
     SeenBuild,
     Turn,
     by_artifact,
     cutoff,
     dates,
+    decide,
     first_pass,
     first_run_id,
     is_outage,
@@ -38,7 +39,6 @@ from include.nightlies.rules.passes import (
     starts,
     tick_of,
 )
-from include.nightlies.rules.passes import decide as decide_with
 from include.publishers.server.errors import NodeUnreachable
 from include.settings.model import SiteSettings, Slot
 from include.storage.errors import Forbidden, Unavailable
@@ -49,51 +49,45 @@ DAY = date(2026, 11, 21)
 GATHER = timedelta(seconds=30)
 
 
-def decide(
-    seen: SeenBuild, *, now: datetime = NOW, until: datetime | None = CUTOFF, fresh_since: datetime | None = None
-) -> PassDecision:
-    return decide_with(seen, now=now, until=until, fresh_since=fresh_since, gather=GATHER)
+def test_a_pass_after_one_that_was_not_planned_rests_first_and_crosses_the_parameters_of_a_run() -> None:
+    one = Pass("x", 2, CUTOFF)
+    assert one.following(planned=True, now=NOW) == Pass("x", 3, CUTOFF)
+    assert one.following(planned=False, now=NOW).after == NOW + AFTER_FAILURE
+    for turn in (Pass("x"), one, Pass("x", 4, CUTOFF, NOW)):
+        assert Pass.from_json(turn.to_json()) == turn
 
 
-def test_a_complete_index_ends_the_night_at_once_with_a_last_pass() -> None:
-    found = decide(SeenBuild(complete=True, listed=8, settled=5, fresh=3), now=NOW, until=CUTOFF)
-    assert found.turn is Turn.LAST
-    assert found.reason == "the index is complete: 8 listed, 5 of them settled, 3 new"
+NEW = SeenBuild(listed=3, fresh=3)
 
 
-def test_the_cutoff_ends_the_night_whatever_the_index_says() -> None:
-    assert decide(SeenBuild(problem="no index"), now=CUTOFF, until=CUTOFF).turn is Turn.LAST
-    assert decide(SeenBuild(listed=8, fresh=1), now=CUTOFF, until=CUTOFF, fresh_since=CUTOFF).turn is Turn.LAST
+@pytest.mark.parametrize(
+    ("seen", "more", "turn"),
+    [
+        (SeenBuild(complete=True, listed=8, settled=5, fresh=3), {}, Turn.LAST),
+        (SeenBuild(problem="no index"), {"now": CUTOFF}, Turn.LAST),
+        (NEW, {"now": CUTOFF, "fresh_since": CUTOFF}, Turn.LAST),
+        (NEW, {"fresh_since": NOW}, Turn.WAIT),
+        (NEW, {"now": NOW + GATHER, "fresh_since": NOW}, Turn.GO),
+        (NEW, {"now": NOW + GATHER, "fresh_since": NOW, "gather": None}, Turn.WAIT),
+        (NEW, {"until": None}, Turn.LAST),
+        (SeenBuild(problem="is not JSON", complete=True), {"fresh_since": NOW - GATHER}, Turn.WAIT),
+    ],
+    ids=["complete", "cut-off without index", "cut-off", "gathers", "goes in", "of a single pass", "waits for nothing",
+         "unusable index"],
+)  # fmt: skip
+def test_a_night_goes_on_waits_or_ends(seen: SeenBuild, more: dict[str, Any], turn: Turn) -> None:
+    found = decide(seen, **{"now": NOW, "until": CUTOFF, "fresh_since": None, "gather": GATHER, **more})
+    assert (found.turn, (seen.problem or "") in found.reason) == (turn, True), found
 
 
-def test_what_is_new_waits_a_little_for_others_and_then_goes_in() -> None:
-    seen = SeenBuild(listed=3, fresh=3)
-    assert decide(seen, now=NOW, until=CUTOFF, fresh_since=NOW).turn is Turn.WAIT
-    assert decide(seen, now=NOW + GATHER, until=CUTOFF, fresh_since=NOW).turn is Turn.GO
-
-
-def test_with_nothing_new_the_night_waits_and_says_for_what() -> None:
-    found = decide(SeenBuild(listed=5, settled=3, failed=1, elsewhere=1), now=NOW, until=CUTOFF)
-    assert found.turn is Turn.WAIT
-    assert found.reason == (
+def test_a_night_says_what_it_has_and_what_it_waits_for() -> None:
+    given: Any = {"now": NOW, "until": CUTOFF, "fresh_since": None, "gather": GATHER}
+    complete = SeenBuild(complete=True, listed=8, settled=5, fresh=3)
+    assert decide(complete, **given).reason == "the index is complete: 8 listed, 5 of them settled, 3 new"
+    assert decide(SeenBuild(listed=5, settled=3, failed=1, elsewhere=1), **given).reason == (
         "the index is not complete; more is waited for until 2026-11-21 06:00+00:00: "
         "5 listed, 3 of them settled, 1 failed so far, 1 in another run"
     )
-
-
-def test_an_index_that_cannot_be_gone_by_is_looked_at_again() -> None:
-    found = decide(SeenBuild(problem="is not JSON", complete=True), now=NOW, until=CUTOFF, fresh_since=NOW - GATHER)
-    assert found.turn is Turn.WAIT
-    assert "is not JSON" in found.reason
-
-
-def test_a_run_that_waits_for_nothing_is_the_last_pass_of_its_night() -> None:
-    assert decide(SeenBuild(listed=2, fresh=2), now=NOW, until=None).turn is Turn.LAST
-
-
-def test_a_night_of_a_single_pass_waits_for_its_end_whatever_is_new() -> None:
-    seen = SeenBuild(listed=3, fresh=3)
-    assert decide_with(seen, now=NOW, until=CUTOFF, fresh_since=NOW - GATHER, gather=None).turn is Turn.WAIT
 
 
 @pytest.mark.parametrize(
@@ -157,22 +151,6 @@ def test_the_runs_of_a_night_are_named_after_its_date_and_keep_what_began_it(fir
     assert Pass(first).run_id(DAY) == first
 
 
-def test_no_name_begins_like_those_that_airflow_keeps_for_itself() -> None:
-    for kind in ("scheduled", "backfill", "asset_triggered", "manual"):
-        assert Pass(f"{kind}__x").run_id(DAY, 2).startswith("night__")
-
-
-def test_a_pass_after_one_that_was_not_planned_rests_first() -> None:
-    one = Pass("x", 2, CUTOFF)
-    assert one.following(planned=True, now=NOW) == Pass("x", 3, CUTOFF)
-    assert one.following(planned=False, now=NOW).after == NOW + AFTER_FAILURE
-
-
-def test_a_pass_crosses_a_run_s_parameters() -> None:
-    for one in (Pass("x"), Pass("x", 4, CUTOFF, NOW)):
-        assert Pass.from_json(one.to_json()) == one
-
-
 TICK = datetime(2026, 11, 21, 1, tzinfo=UTC)
 EVENING = datetime(2026, 11, 20, 21, 30, tzinfo=UTC)
 
@@ -212,22 +190,14 @@ def test_the_schedule_has_one_time_for_a_date_or_none(schedule: str | None, offs
     assert tick_of(slot(schedule=schedule, date_offset=offset), DAY) == tick
 
 
-def test_a_night_that_begins_early_ends_when_its_schedule_would_have_ended_it() -> None:
+def test_a_night_that_begins_early_ends_by_its_schedule_or_its_length() -> None:
     turn = first_pass(EITHER, DAY, EVENING)
     assert (turn.first, turn.number) == (first_run_id(DAY), 1)
     assert turn.until == datetime(2026, 11, 21, 5, tzinfo=UTC)
     assert turn.following(planned=True, now=EVENING).run_id(DAY) == "night__2026-11-21__first__pass2"
-
-
-def test_a_night_without_a_schedule_is_as_long_as_its_cutoff_says_from_its_beginning_on() -> None:
-    turn = first_pass(slot(begins="artifact", cutoff="5h"), DAY, EVENING)
-    assert turn.until == EVENING + timedelta(hours=5)
-
-
-def test_what_begins_it_is_the_slots_to_say() -> None:
-    assert not by_artifact(slot(schedule="0 2 * * *"))
-    assert by_artifact(EITHER)
-    assert by_artifact(slot(begins="artifact"))
+    alone = slot(begins="artifact", cutoff="5h")
+    assert first_pass(alone, DAY, EVENING).until == EVENING + timedelta(hours=5)
+    assert [by_artifact(one) for one in (slot(schedule="0 2 * * *"), EITHER, alone)] == [False, True, True]
 
 
 @pytest.mark.parametrize(
