@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-import threading
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -21,6 +19,7 @@ from include.settings.stageout import StageoutSettings
 from include.stageout.errors import CREDENTIAL_MISSING
 from include.stageout.opening import TokenIssuer, UserCredentials, credential_source
 from tests.fakes.certificates import Authority
+from tests.fakes.loopback import LoopbackServer, respond
 from tests.fakes.refused import refused
 from tests.fakes.transferloop import mock_site
 
@@ -75,82 +74,61 @@ def test_a_renewed_proxy_is_another_one(authority, proxies):
     assert credentials.of("ann", PROXY) != before
 
 
-@pytest.mark.parametrize("owner", ["bob", "../ann", "", "a/b", "-x"])
-def test_a_user_without_a_proxy_or_with_a_name_that_is_no_file_has_no_credential(proxies, owner):
-    with refused(CREDENTIAL_MISSING):
-        users(proxies).of(owner, PROXY)
-
-
-def test_a_proxy_that_others_can_read_or_replace_is_refused(proxies):
-    (proxies / "ann.pem").chmod(0o640)
-    with refused(CREDENTIAL_MISSING):
-        users(proxies).of("ann", PROXY)
+def test_a_proxy_that_is_absent_or_that_others_can_read_or_replace_is_refused(proxies):
     (proxies / "bob.pem").symlink_to(proxies / "ann.pem")
-    with refused(CREDENTIAL_MISSING):
-        users(proxies).of("bob", PROXY)
+    (proxies / "cleo.pem").write_bytes((proxies / "ann.pem").read_bytes())
+    (proxies / "cleo.pem").chmod(0o640)
+    for owner in ("bob", "cleo", "dan", "../ann", "", "a/b", "-x"):
+        with refused(CREDENTIAL_MISSING):
+            users(proxies).of(owner, PROXY)
 
 
 def test_a_proxy_that_ended_or_is_none_is_refused(proxies):
     with refused(PROXY_EXPIRED):
         users(proxies, now=NOW + timedelta(days=2)).of("ann", PROXY)
-    (proxies / "bob.pem").write_text("-----BEGIN PRIVATE KEY-----\nsecret\n")
-    (proxies / "bob.pem").chmod(0o600)
+    keep(proxies / "bob.pem", "-----BEGIN PRIVATE KEY-----\nsecret\n")
     with refused(CREDENTIAL_UNREADABLE) as caught:
         users(proxies).of("bob", PROXY)
     assert "secret" not in str(caught.value)
 
 
 def test_the_subject_of_a_proxy_is_the_one_in_the_settings(proxies):
-    for subject, taken in (("/CN=ann", True), ("/CN=bob", False)):
-        credentials = users(proxies, identities={"ann": {"name": "ann", "subject": subject}})
-        if taken:
-            assert credentials.of("ann", PROXY).credential is not None
-        else:
-            with refused(CREDENTIAL_MISSING):
-                credentials.of("ann", PROXY)
+    own, other = (
+        users(proxies, identities={"ann": {"name": "ann", "subject": f"/CN={who}"}}) for who in ("ann", "bob")
+    )
+    assert own.of("ann", PROXY).credential is not None
+    with refused(CREDENTIAL_MISSING):
+        other.of("ann", PROXY)
 
 
 # -- tokens
 
 
-class Issuer:
-    """A token endpoint; ``reply``: status and body, or what makes them from the form."""
+class Issuer(LoopbackServer):
+    """A token endpoint; ``reply``: status and body."""
+
+    METHODS = ("POST",)
 
     def __init__(self):
+        super().__init__()
         self.forms, self.reply = [], (200, {})
-        issuer = self
+        self.url = f"http://{self.address}/token"
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                issuer.forms.append((parse_qs(body), self.headers["Authorization"]))
-                status, value = issuer.reply
-                form = value if isinstance(value, bytes) else json.dumps(value).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(form)))
-                self.end_headers()
-                self.wfile.write(form)
-
-            def log_message(self, *_):
-                return
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/token"
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
+    def serve(self, handler, request):
+        self.forms.append((parse_qs(request.body.decode()), request.headers["Authorization"]))
+        status, value = self.reply
+        respond(handler, status, value if isinstance(value, bytes) else json.dumps(value).encode())
 
 
 def jwt(subject):
     payload = base64.urlsafe_b64encode(json.dumps({"sub": subject}).encode()).decode().rstrip("=")
     return f"head.{payload}.signature"
+
+
+def keep(file, text):
+    """Write a file for its owner only."""
+    file.write_text(text)
+    file.chmod(0o600)
 
 
 @pytest.fixture
@@ -161,9 +139,7 @@ def issuer():
 
 @pytest.fixture
 def subjects(tmp_path):
-    file = tmp_path / "ann.token"
-    file.write_text("subject-token-of-ann\n")
-    file.chmod(0o600)
+    keep(tmp_path / "ann.token", "subject-token-of-ann\n")
     return tmp_path
 
 
@@ -213,18 +189,19 @@ def test_an_issuer_that_gives_no_token_shows_no_secret(issuer, subjects, reply):
     assert not any(secret in str(caught.value) for secret in ("subject-token", "client-secret"))
 
 
-def test_an_issuer_that_is_down_is_a_missing_credential(subjects):
+def test_an_issuer_that_is_down_or_without_tls_gives_no_token(subjects):
     with Issuer() as server:
         pass
     with pytest.raises(CredentialNeeded):
         token_users(server, subjects).of("ann", TOKEN)
+    with refused(TOKEN_UNPROTECTED):
+        TokenIssuer(ConnectionSecrets("tokens", host="http://issuer.example.org/token"))
 
 
 def test_an_issuer_that_gave_no_token_is_not_asked_for_each_file(issuer, subjects):
     at = [NOW]
     credentials = token_users(issuer, subjects, now=lambda: at[0])
-    (subjects / "bob.token").write_text("subject-token-of-bob")
-    (subjects / "bob.token").chmod(0o600)
+    keep(subjects / "bob.token", "subject-token-of-bob")
 
     def asked(*owners):
         before = len(issuer.forms)
@@ -237,8 +214,7 @@ def test_an_issuer_that_gave_no_token_is_not_asked_for_each_file(issuer, subject
     assert (asked("ann", "ann", "bob"), asked("ann", "bob")) == (2, 0)
     # a new token of the user is tried at once
     (subjects / "bob.token").unlink()
-    (subjects / "bob.token").write_text("renewed-token-of-bob")
-    (subjects / "bob.token").chmod(0o600)
+    keep(subjects / "bob.token", "renewed-token-of-bob")
     os.utime(subjects / "bob.token", ns=(1, 1))
     assert asked("bob", "ann") == 1
     at[0] += timedelta(minutes=1)
@@ -253,8 +229,3 @@ def test_the_subject_of_a_token_is_the_one_in_the_settings(issuer, subjects):
     issuer.reply = (200, {"access_token": jwt("someone-else"), "expires_in": 3600})
     with refused(CREDENTIAL_MISSING):
         token_users(issuer, subjects, identities={"ann": {"name": "ann", "subject": "ann-id"}}).of("ann", TOKEN)
-
-
-def test_nothing_is_sent_to_an_issuer_without_tls(subjects):
-    with refused(TOKEN_UNPROTECTED):
-        TokenIssuer(ConnectionSecrets("tokens", host="http://issuer.example.org/token"))

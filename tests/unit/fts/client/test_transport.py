@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,10 +18,24 @@ from tests.fakes.certificates import Authority
 from tests.fakes.refused import refused
 
 
-def _request(key_size: int = 2048) -> bytes:
+@pytest.fixture(scope="session")
+def authority() -> Authority:
+    return Authority(datetime.now(UTC))
+
+
+@pytest.fixture
+def user(authority: Authority, tmp_path: Path) -> X509Files:
+    """A credential that lasts for a day."""
+    return authority.files(tmp_path, "user", timedelta(days=1))
+
+
+def _request(key_size: int = 2048, *, damaged: bool = False) -> bytes:
     key = rsa.generate_private_key(public_exponent=65537, key_size=key_size)
     name = x509.Name([x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "Dummy")])
-    return x509.CertificateSigningRequestBuilder(name).sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    request = x509.CertificateSigningRequestBuilder(name).sign(key, hashes.SHA256())
+    der = bytearray(request.public_bytes(Encoding.DER))
+    der[-1] ^= damaged
+    return x509.load_der_x509_csr(bytes(der)).public_bytes(Encoding.PEM)
 
 
 def test_openssl_accepts_the_proxy_as_one_of_ours(authority: Authority, user: X509Files, tmp_path: Path) -> None:
@@ -50,18 +64,14 @@ def test_a_proxy_ends_with_our_credential(authority: Authority, user: X509Files)
         signed_proxy(_request(), credential, lifetime=timedelta(hours=1), now=credential.expires)
 
 
-@pytest.mark.parametrize("request_pem", [b"", b"<html>", _request(1024)], ids=["empty", "page", "weak"])
+@pytest.mark.parametrize(
+    "request_pem",
+    [b"", b"<html>", _request(1024), _request(damaged=True)],
+    ids=["empty", "page", "weak", "its key did not sign it"],
+)
 def test_no_proxy_is_made_of_a_bad_request(authority: Authority, user: X509Files, request_pem: bytes) -> None:
     with refused(FTS_REPLY_UNEXPECTED):
         signed_proxy(request_pem, user.read(), lifetime=timedelta(hours=1), now=authority.now)
-
-
-def test_a_request_that_its_key_did_not_sign_makes_no_proxy(authority: Authority, user: X509Files) -> None:
-    der = bytearray(x509.load_pem_x509_csr(_request()).public_bytes(Encoding.DER))
-    der[-1] ^= 1
-    damaged = x509.load_der_x509_csr(bytes(der)).public_bytes(Encoding.PEM)
-    with refused(FTS_REPLY_UNEXPECTED):
-        signed_proxy(damaged, user.read(), lifetime=timedelta(hours=1), now=authority.now)
 
 
 def test_a_proxy_file_has_its_key_beside_its_certificates(user: X509Files, tmp_path: Path) -> None:

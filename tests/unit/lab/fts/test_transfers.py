@@ -120,18 +120,15 @@ def test_a_recoverable_failure_is_tried_again_as_often_as_the_job_says(service: 
     assert _reason(job) == (FailureScope.TRANSFER, 110)
 
 
-def test_a_removed_source_does_not_exist_and_is_not_tried_again(service: Transfers) -> None:
-    assert service.namespace.remove("mock://a/f")
-    assert not service.namespace.remove("mock://a/f")
-    job = _submit(service, retry=3)
-    assert _after(service, job, 0, 10) == [FileState.FAILED]
-    assert _reason(job) == (FailureScope.SOURCE, 2)
-
-
-def test_a_job_with_finished_and_failed_files_is_dirty(service: Transfers) -> None:
+def test_a_removed_source_is_not_tried_again_and_a_job_with_a_failed_file_is_dirty(service: Transfers) -> None:
     job = _submit(service, _file("f"), _file("g", "?size=7&transfer_errno=28"))
     assert _after(service, job, 0, 10) == [FileState.FINISHED, FileState.FAILED]
     assert job.state is JobState.FINISHEDDIRTY
+    assert service.namespace.remove("mock://a/h")
+    assert not service.namespace.remove("mock://a/h")
+    job = _submit(service, _file("h"), retry=3)
+    assert _after(service, job, 10, 20) == [FileState.FAILED]
+    assert _reason(job) == (FailureScope.SOURCE, 2)
 
 
 def test_files_that_wait_for_too_long_are_canceled(tmp_path: Path) -> None:
@@ -204,20 +201,17 @@ def test_a_ban_from_before_bans_had_a_vo_is_for_all_and_can_be_ended(tmp_path: P
     again.close()
 
 
-def test_the_same_sid_is_refused_and_changes_nothing(service: Transfers) -> None:
+def test_the_same_sid_is_refused_and_jobs_of_others_are_not_seen(service: Transfers) -> None:
     job = _submit(service, id_generator="deterministic", sid="batch 1")
-    with pytest.raises(FtsRequestRefused) as refused:
-        _submit(service, id_generator="deterministic", sid="batch 1")
-    assert refused.value.status == 409
-    assert _submit(service, id_generator="deterministic", sid="batch 1", caller=OTHER).job_id != job.job_id
-
-
-def test_jobs_of_others_are_neither_seen_nor_changed(service: Transfers) -> None:
-    job = _submit(service)
-    with pytest.raises(FtsRequestRefused) as refused:
-        service.job(OTHER, job.job_id)
-    assert refused.value.status == 403
+    for call, status in (
+        (lambda: _submit(service, id_generator="deterministic", sid="batch 1"), 409),
+        (lambda: service.job(OTHER, job.job_id), 403),
+    ):
+        with pytest.raises(FtsRequestRefused) as refused:
+            call()
+        assert refused.value.status == status
     assert list(service.jobs(OTHER)) == []
+    assert _submit(service, id_generator="deterministic", sid="batch 1", caller=OTHER).job_id != job.job_id
 
 
 def test_a_restart_knows_all_that_was_written(tmp_path: Path) -> None:

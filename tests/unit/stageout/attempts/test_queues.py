@@ -36,11 +36,7 @@ def test_each_user_has_one_turn_in_a_round():
         assert sorted(one[0].owner for one in turns) == ["ann", "bob", "cleo"]
         (own,) = (one for one in turns if one[0].owner == "ann")
         assert [each.kind for each in own] == [OUTPUT, OUTPUT, LOG]
-
-
-def test_chance_decides_who_begins():
-    queues = [queue(1), queue(2, "bob")]
-    assert {in_turns(queues, random.Random(seed))[0][0].owner for seed in range(20)} == {"ann", "bob"}
+    assert {in_turns(queues, random.Random(seed))[0][0].owner for seed in range(20)} >= {"ann", "bob"}, "chance decides"
 
 
 @pytest.mark.parametrize(
@@ -103,11 +99,11 @@ def test_a_link_has_the_decision_of_the_storages_that_fts_copies_between() -> No
     others = [decision("root://pisa.example.org", "davs://bari.example.org"), decision("davs://x.org", "davs://y.org")]
     found = decisions_by_link([LINK, ("pisa", "rome"), ("pisa", "gone")], SITES, {"fts": [*others, ours]})
     assert found == {LINK: ours}
-
-
-def test_of_several_decisions_the_newest_counts() -> None:
     newest, oldest = (decision("davs://pisa.example.org", "davs://bari.example.org", active) for active in (9, 3))
     assert decisions_by_link([LINK], SITES, {"fts": [newest, oldest]}) == {LINK: newest}
+    folders = {name: site_of(name, f"file:///data/{name}") for name in LINK}
+    local = decision("file://localhost", "file://localhost")
+    assert decisions_by_link([LINK], folders, {"fts": [local]}) == {LINK: local}
 
 
 def test_only_the_server_of_the_link_counts() -> None:
@@ -116,9 +112,3 @@ def test_only_the_server_of_the_link_counts() -> None:
     assert decisions_by_link([LINK], SITES, {name: [ours] if name == known else [] for name in "ab"}) == {LINK: ours}
     down = FtsUnreachable("it is down")
     assert decisions_by_link([LINK], SITES, {name: down if name == known else [ours] for name in "ab"}) == {}
-
-
-def test_folders_have_the_host_that_they_are_submitted_with() -> None:
-    sites = {name: site_of(name, f"file:///data/{name}") for name in LINK}
-    ours = decision("file://localhost", "file://localhost")
-    assert decisions_by_link([LINK], sites, {"fts": [ours]}) == {LINK: ours}
