@@ -51,6 +51,13 @@ def test_a_server_is_ready_inside_and_gone_with_its_children_outside(tmp_path: P
         assert os.getpgid(server.pid) == server.pid
         child = int((tmp_path / "child").read_text())
         assert alive(child)
+        first = server.pid
+        server.kill()
+        assert not server.running
+        (tmp_path / "ready").unlink()
+        server.start()
+        assert server.pid != first
+        child = int((tmp_path / "child").read_text())
     assert not server.running
     assert until_gone(child)
 
@@ -62,33 +69,15 @@ def test_a_server_that_ignores_the_request_to_stop_is_killed(tmp_path: Path) -> 
     assert not alive(pid)
 
 
-def test_the_message_about_a_server_that_ends_at_once_has_its_last_words(tmp_path: Path) -> None:
-    server = sleeper(tmp_path, "echo cannot bind; exit 3")
+def test_the_message_about_a_server_that_does_not_start_has_its_last_words(tmp_path: Path) -> None:
     with pytest.raises(ServerStartError, match=r"sleeper: ended with code 3(.|\n)*cannot bind"):
-        server.start()
-
-
-def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
-    server = ServerProcess("ghost", ["/no/such/program"], log=tmp_path / "log", ready=lambda: False)
+        sleeper(tmp_path, "echo cannot bind; exit 3").start()
     with refused(ServerStartError, name="ghost"):
-        server.start()
-
-
-def test_a_server_that_never_answers_is_stopped(tmp_path: Path) -> None:
-    server = sleeper(tmp_path, "sleep 600", ready_timeout_s=0.2)
+        ServerProcess("ghost", ["/no/such/program"], log=tmp_path / "log.txt", ready=lambda: False).start()
+    silent = sleeper(tmp_path, "sleep 600", ready_timeout_s=0.2)
     with refused(ServerStartError, name="sleeper"):
-        server.start()
-    assert not server.running
-
-
-def test_a_server_can_be_killed_and_started_again(tmp_path: Path) -> None:
-    with sleeper(tmp_path) as server:
-        first = server.pid
-        server.kill()
-        assert not server.running
-        server.start()
-        assert server.running
-        assert server.pid != first
+        silent.start()
+    assert not silent.running
 
 
 def test_a_server_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:

@@ -46,24 +46,15 @@ def test_a_cell_says_its_state_in_words_and_by_a_style(state: State, label: str,
     assert (cell.label, cell.kind) == (label, kind)
 
 
-def test_what_no_run_has_taken_has_no_log_and_no_path() -> None:
+def test_what_is_there_may_be_undone_and_what_was_undone_redone() -> None:
     cell = cells(of(built("A/x86")))["A/x86"]
     assert (cell.task, cell.path, cell.artifact, cell.actions) == (None, None, "see:u", ())
-
-
-def test_what_is_there_may_be_undone_and_what_was_undone_redone() -> None:
-    there = cells(of(built("A/x86"), b1=[published(100, State.PUBLISHED)]))["A/x86"]
-    assert [text for text, _ in there.actions] == ["undo"]
-    gone = cells(of(built("A/x86"), b1=[published(100, State.SKIPPED, skip_reason=Skip.UNDONE)]))["A/x86"]
-    assert [text for text, _ in gone.actions] == ["redo"]
-    failed = cells(of(built("A/x86"), b1=[published(100, State.FAILED)]))["A/x86"]
-    assert failed.actions == ()
-
-
-def test_an_estimate_is_by_the_bytes_of_the_build_before() -> None:
-    found = cells(of(built("A/x86"), b1=[published(100, State.PREPARING)]), one=noted(50, 10))["A/x86"].going
-    assert found is not None
-    assert (found.share, found.left_s) == (0.25, 30.0)
+    for row, actions in (
+        (published(100, State.PUBLISHED), ["undo"]),
+        (published(100, State.SKIPPED, skip_reason=Skip.UNDONE), ["redo"]),
+        (published(100, State.FAILED), []),
+    ):
+        assert [text for text, _ in cells(of(built("A/x86"), b1=[row]))["A/x86"].actions] == actions
 
 
 @pytest.mark.parametrize(
@@ -79,6 +70,9 @@ def test_an_estimate_is_by_the_bytes_of_the_build_before() -> None:
 def test_there_is_no_estimate_where_nothing_tells(read: int, before: int | None, share: Any, left: Any) -> None:
     found = going(noted(read, 10), before)
     assert (found.share, found.left_s) == (share, left)
+    shown = cells(of(built("A/x86"), b1=[published(100, State.PREPARING)]), one=noted(50, 10))["A/x86"].going
+    assert shown is not None
+    assert (shown.share, shown.left_s) == (0.25, 30.0), "by the bytes of the build before"
 
 
 def test_the_night_is_as_far_as_the_sizes_of_what_has_ended() -> None:
@@ -87,18 +81,11 @@ def test_the_night_is_as_far_as_the_sizes_of_what_has_ended() -> None:
     assert found is not None
     assert (found.ended, found.listed, round(found.share, 2)) == (1, 3, 0.33)
     assert found.left_s == pytest.approx(240)
-
-
-def test_a_night_that_has_ended_or_lists_nothing_has_no_progress() -> None:
-    assert progress_of(of(built("A/x86"), b1=[published(100, State.FAILED)]), NOW) is None
-    assert progress_of(of(built()), NOW) is None
-    assert progress_of(of(), NOW) is None
-
-
-def test_before_anything_has_ended_there_is_no_estimate() -> None:
     found = progress_of(of(built("A/x86"), b1=[published(100, State.PREPARING)]), NOW + MINUTE)
     assert found is not None
-    assert (found.share, found.left_s) == (0.0, None)
+    assert (found.share, found.left_s) == (0.0, None), "nothing has ended"
+    for ended in (of(built("A/x86"), b1=[published(100, State.FAILED)]), of(built()), of()):
+        assert progress_of(ended, NOW) is None
 
 
 def test_a_matrix_has_a_hole_where_the_build_has_no_such_artifact() -> None:
@@ -134,9 +121,6 @@ def test_links_are_relative_and_quote_whatever_a_name_has() -> None:
         (9000, "2 h 30 min"),
     ],
 )
-def test_lengths_of_time_are_short(seconds: float | None, text: str) -> None:
+def test_lengths_of_time_are_short_and_thousands_are_apart(seconds: float | None, text: str) -> None:
     assert span(seconds) == text
-
-
-def test_thousands_are_apart() -> None:
     assert (number(None), number(7), number(1234567)) == ("", "7", "1 234 567")

@@ -48,35 +48,24 @@ def test_a_revision_has_its_changes_its_run_and_what_it_published() -> None:
     assert oldest.published is None
 
 
-def test_a_revision_of_which_not_all_was_read_is_left_out() -> None:
+def test_revisions_and_days_of_which_not_all_was_read_are_left_out() -> None:
     changes = [change(8), change(7)]
     assert [one.revision for one in repositories_view.revisions_of("r", changes, [], whole=False)] == [8]
     assert [one.revision for one in repositories_view.revisions_of("r", changes[:1], [], whole=False)] == [8]
-
-
-def test_what_was_not_counted_adds_nothing() -> None:
-    row = published(1, files=None, bytes=None, bytes_uploaded=None, objects_new=None, objects_reused=None)
-    ((_, day),) = repositories_view.days_of([row], whole=True)
+    rows = [published(3), published(2, days=1), published(1, days=2)]
+    for whole, numbers in ((True, (19, 20, 21)), (False, (20, 21))):
+        assert [day for day, _ in repositories_view.days_of(rows, whole=whole)] == [
+            date(2026, 11, number) for number in numbers
+        ]
+    uncounted = published(1, files=None, bytes=None, bytes_uploaded=None, objects_new=None, objects_reused=None)
+    ((_, day),) = repositories_view.days_of([uncounted], whole=True)
     assert (day, day.reused) == (repositories_view.PublishedSum(artifacts=1), None)
 
 
-def test_days_are_in_order_and_one_that_was_cut_is_left_out() -> None:
-    rows = [published(3), published(2, days=1), published(1, days=2)]
-    assert [day for day, _ in repositories_view.days_of(rows, whole=True)] == [
-        date(2026, 11, number) for number in (19, 20, 21)
-    ]
-    assert [day for day, _ in repositories_view.days_of(rows, whole=False)] == [
-        date(2026, 11, number) for number in (20, 21)
-    ]
-
-
-def test_a_plot_of_sizes_divides_bytes_into_sent_and_not_sent() -> None:
+def test_plots_divide_bytes_into_sent_and_not_sent_and_go_from_the_oldest_collection_on() -> None:
     days = [(date(2026, 11, 21), repositories_view.PublishedSum(bytes=100, uploaded=40))]
     sent, had = repositories_view.size_figure(days)["data"]
     assert (sent["x"], sent["y"], had["y"]) == (["2026-11-21"], [40], [60])
-
-
-def test_a_plot_of_collections_goes_from_the_oldest_to_the_newest() -> None:
     rows = [CollectionRow(NOW - timedelta(days=days), 10 - days, 1, 1, 2, 0, 1.0) for days in (0, 1)]
     kept, garbage, _ = repositories_view.object_figure(rows)["data"]
     assert (kept["x"], kept["y"]) == (["2026-11-20T03:00:00", "2026-11-21T03:00:00"], [9, 10])

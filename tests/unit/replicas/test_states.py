@@ -99,12 +99,9 @@ def test_times_that_are_to_come_or_are_not_stated_make_no_lag() -> None:
     assert judge(seen(HEAD, snapshot_since=NOW + HOUR), HEAD, None, NOW).snapshot_since == NOW
 
 
-def test_a_state_lasts_from_the_first_look_that_saw_it() -> None:
+def test_a_state_lasts_from_the_first_look_that_saw_it_and_a_look_comes_back_from_json() -> None:
     assert look(before=BEFORE).state_since == NOW - 5 * HOUR
     assert look(None, BEFORE).state_since == NOW
-
-
-def test_a_look_comes_back_from_json_as_it_was() -> None:
     whole = look(manifest(8), BEFORE, snapshot_since=NOW - HOUR, last_snapshot=NOW - 2 * HOUR)
     assert ReplicaLook.from_json(whole.to_json()) == whole
     assert whole.to_json()["lag_s"] == 3600
@@ -157,9 +154,6 @@ def test_the_last_of_several_decides_and_those_given_up_are_named() -> None:
     assert "s2" in found.reason
     both = wait_for_replicas([in_snapshot(HOUR), replace(in_snapshot(2 * HOUR), replica="s2")], RULES, NOW)
     assert both.until == NOW + 3 * HOUR
-
-
-def test_without_replicas_a_collection_goes_on() -> None:
     assert wait_for_replicas([], {}, NOW).turn is CollectionTurn.GO_ON
 
 
