@@ -12,7 +12,7 @@ import pytest
 from lab.servers.process import ServerProcess, ServerStartError, free_port
 from tests.fakes.refused import refused
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def alive(pid: int) -> bool:
