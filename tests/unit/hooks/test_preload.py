@@ -12,7 +12,7 @@ import pytest
 from hooks import preload
 from tests.structure import ROOT, sources
 
-LEFT_TO_TASKS = ("include.benchmarks.", "include.care.", "lab.", "include.pages.", "include.quality.")
+LEFT_TO_TASKS = ("include.benchmarks.", "lab.", "include.pages.", "include.quality.")
 """Imported by few tasks, or only where they do something seldom."""
 HEAVY = {"great_expectations", "matplotlib", "pandas", "plotly"}
 _PROGRAM = """

@@ -41,6 +41,8 @@ def test_artifacts_that_failed_in_one_way_are_one_message_with_slot_reason_cure_
     assert "the night's last pass tries all of it again, at 08:00 UTC at the latest" in message.cure
     assert message.links == {"log": "DAG/PASS1"}
     assert message.code == "artifact-missing"
+    many = one_of(night(*(f"P{number:02}/x86" for number in range(SHOWN + 5)))).message(until=None, now=NOW)
+    assert many.text.endswith("… and 5 more")
 
 
 def test_causes_are_told_apart_and_what_a_pass_may_try_again_is_not_told_yet() -> None:
@@ -56,7 +58,7 @@ def test_causes_are_told_apart_and_what_a_pass_may_try_again_is_not_told_yet() -
     assert [one.code for one in causes(seen, lambda line: line.run == "d/1")] == ["store-unavailable"]
 
 
-def test_what_was_skipped_for_want_of_it_is_told_with_it() -> None:
+def test_what_was_skipped_because_of_it_is_told_with_it() -> None:
     rows = [
         published(100, State.FAILED, "too big", code="source-limit-exceeded"),
         published(101, State.SKIPPED, "no reason names it", skip_reason=Skip.BLOCKED, blocked_by="A/x86"),
@@ -91,11 +93,6 @@ def test_a_service_that_is_away_is_one_cause_whatever_it_hits(code: str, cure: s
     message = first.message(until=NOW + HOUR, now=NOW)
     assert cure in message.cure
     assert "`nightshift preflight`" in message.cure
-
-
-def test_a_message_names_so_many_and_says_how_many_more_there_are() -> None:
-    text = one_of(night(*(f"P{number:02}/x86" for number in range(SHOWN + 5)))).message(until=None, now=NOW).text
-    assert text.endswith("… and 5 more")
 
 
 def test_what_failed_with_the_same_error_in_a_later_pass_is_the_same_failure() -> None:

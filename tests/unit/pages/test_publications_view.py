@@ -29,14 +29,11 @@ def test_a_day_has_its_rates_and_the_mean_time_of_each_phase() -> None:
     assert (one.mean("prepare"), one.mean("lease"), one.mean("commit")) == (3.0, 0.25, None)
 
 
-def test_only_what_was_published_counts_for_rates_and_phases() -> None:
+def test_only_what_was_published_counts_for_rates_phases_and_leases() -> None:
     ((_, one),) = publications_view.days_of([row("failed"), row("unchanged")], whole=True)
     assert one.states == {State.FAILED: 1, State.UNCHANGED: 1}
     assert (one.published.artifacts, one.bytes_per_s, one.per_hour, one.held_at(1.0)) == (0, None, None, None)
     assert not one.seconds
-
-
-def test_leases_are_given_by_the_share_that_was_held_no_longer() -> None:
     rows = [row(lease_held_s=seconds / 100) for seconds in range(1, 101)] + [row(lease_held_s=None)]
     ((_, one),) = publications_view.days_of(rows, whole=True)
     assert [one.held_at(share) for share in (0.0, 0.5, 0.95, 1.0)] == [0.01, 0.5, 0.95, 1.0]
