@@ -163,24 +163,19 @@ def test_the_fts_hook_authenticates_by_token_or_by_certificate(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("fields", "url"),
     [
-        ({"host": "h"}, "http://h:80"),
-        ({"host": "h", "port": 8}, "http://h:8"),
-        ({"host": "h", "schema": "HTTPS", "port": 8}, "https://h:8"),
-        ({"host": "https://h:9/path/"}, "https://h:9/path"),
-        ({"host": "http://h", "port": 8}, "http://h:8"),
-        ({"host": "https://h/path", "port": 8}, "https://h:8/path"),
-        ({"host": "http://h:8/", "port": 8}, "http://h:8"),
-        ({"host": "http://[::1]", "port": 8}, "http://[::1]:8"),
+        ({"host": "h"}, "http://h:80"), ({"host": "h", "port": 8}, "http://h:8"),
+        ({"host": "h", "schema": "HTTPS", "port": 8}, "https://h:8"), ({"host": "https://h:9/path/"}, "https://h:9/path"),
+        ({"host": "http://h", "port": 8}, "http://h:8"), ({"host": "https://h/path", "port": 8}, "https://h:8/path"),
+        ({"host": "http://h:8/", "port": 8}, "http://h:8"), ({"host": "http://[::1]", "port": 8}, "http://[::1]:8"),
         ({"host": "::1", "port": 8}, "http://[::1]:8"),
+        ({}, None), ({"host": "h", "schema": "ftp"}, None), ({"host": "http://h:9", "port": 8}, None),
+        ({"host": "http://h:x"}, None),
     ],
-)
-def test_scheme_host_and_port_make_a_url(fields: dict[str, Any], url: str) -> None:
-    assert base_url(ConnectionSecrets(id="c", **fields), port=80) == url
-
-
-@pytest.mark.parametrize(
-    "fields", [{}, {"host": "h", "schema": "ftp"}, {"host": "http://h:9", "port": 8}, {"host": "http://h:x"}]
-)
-def test_a_connection_that_makes_no_url_is_named(fields: dict[str, Any]) -> None:
-    with refused(BadConnection, connection_id="c"):
-        base_url(ConnectionSecrets(id="c", **fields))
+)  # fmt: skip
+def test_scheme_host_and_port_make_a_url_or_are_refused(fields: dict[str, Any], url: str | None) -> None:
+    connection = ConnectionSecrets(id="c", **fields)
+    if url is not None:
+        assert base_url(connection, port=80) == url
+    else:
+        with refused(BadConnection, connection_id="c"):
+            base_url(connection, port=80)

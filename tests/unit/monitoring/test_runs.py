@@ -53,13 +53,11 @@ class Told(list[Message]):
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     told = Told()
-    monkeypatch.setattr(
-        Notifier,
-        "of",
-        classmethod(
-            lambda cls, site: cls(site.settings.notify, site.ledger, {"fake": told.send} if told.configured else {})
-        ),
-    )
+
+    def notifier(site: Site) -> Notifier:
+        return Notifier(site.settings.notify, site.ledger, {"fake": told.send} if told.configured else {})
+
+    monkeypatch.setattr(Notifier, "of", staticmethod(notifier))
     return told
 
 
@@ -83,21 +81,14 @@ def fails(
 
 
 def failed_artifact(site: Site, run: str, day: datetime, name: str = "A") -> None:
-    artifacts = (Artifact(name, "x86", f"{name}.tar", 10, "a" * 64),)
-    index = BuildIndex(
-        slot="main", build_id=str(day.date()), date=day.date(), complete=True, artifacts=artifacts, rejected=()
-    )
+    artifact = Artifact(name, "x86", f"{name}.tar", 10, "a" * 64)
+    index = BuildIndex("main", str(day.date()), day.date(), complete=True, artifacts=(artifact,), rejected=())
     build = builds.record_build(site.ledger, index, index_url="u", now=NOW)
     key = PublicationKey(FQRN, f"/{day.date()}/{name}", run)
-    about = {"artifact": build.artifacts[0].id, "sha256": "a" * 64}
-    records.plan(site.ledger, key, Planned(**about, reason="p"), try_number=1, now=NOW)
-    records.move(
-        site.ledger,
-        key,
-        Move(State.FAILED, Phase.PLAN, "no tarball", error=ArtifactMissing("a", "b")),
-        try_number=1,
-        now=NOW,
-    )
+    planned = Planned(artifact=build.artifacts[0].id, sha256="a" * 64, reason="p")
+    records.plan(site.ledger, key, planned, try_number=1, now=NOW)
+    failed = Move(State.FAILED, Phase.PLAN, "no tarball", error=ArtifactMissing("a", "b"))
+    records.move(site.ledger, key, failed, try_number=1, now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -114,18 +105,13 @@ def failed_artifact(site: Site, run: str, day: datetime, name: str = "A") -> Non
 def test_a_run_by_hand_is_told_once_with_the_first_fault_and_its_page(
     site: Site, told: Told, dag_id: str, run_id: str
 ) -> None:
-    fails(
-        site,
-        dag_id,
-        run_id,
-        TaskFault("find", "build-unknown", "find: no build"),
-        TaskFault("gate", "artifacts-missing", "gate: 1"),
-    )
+    fault = TaskFault("find", "build-unknown", "find: no build")
+    fails(site, dag_id, run_id, fault, TaskFault("gate", "artifacts-missing", "gate: 1"))
     (message,) = told
     assert message.title == f"run {run_id} of {dag_id} failed: build-unknown"
     assert "find: no build" in message.text
     assert message.links == {"run": f"http://airflow/{dag_id}/{run_id}"}
-    fails(site, dag_id, run_id, TaskFault("find", "build-unknown", "find: no build"))
+    fails(site, dag_id, run_id, fault)
     assert len(told) == 1
 
 
@@ -137,12 +123,8 @@ def test_a_run_whose_tasks_left_no_reason_is_told_with_airflows(site: Site, told
 
 def test_a_store_that_is_away_is_one_cause_whatever_runs_it_hits(site: Site, told: Told) -> None:
     for day in (1, 2, 3):
-        fails(
-            site,
-            "nightly_install_main",
-            f"backfill__{day}",
-            TaskFault("find_build", "store-unavailable", f"no answer {day}"),
-        )
+        fault = TaskFault("find_build", "store-unavailable", f"no answer {day}")
+        fails(site, "nightly_install_main", f"backfill__{day}", fault)
     (message,) = told
     assert message.key == "run-failed:nightly_install_main:store-unavailable"
     assert "nightshift preflight" in message.cure

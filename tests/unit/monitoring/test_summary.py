@@ -120,11 +120,6 @@ def test_whatever_an_error_said_is_text_in_the_page_and_what_is_wrong_comes_firs
     assert next(line for line in text if line.startswith(("failed", "published"))).startswith("failed")
 
 
-@pytest.mark.parametrize(("number", "said"), [(None, ""), (0, "0 B"), (999, "999 B"), (2_500_000, "2.5 MB")])
-def test_sizes_have_units(number: int | None, said: str) -> None:
-    assert size(number) == said
-
-
 def test_what_an_earlier_pass_failed_with_and_a_later_one_mended_says_both() -> None:
     failed = published(100, State.FAILED, "no such tarball", run="night/pass1")
     rows = [published(100, State.PUBLISHED, "in revision 9", run="night/pass3", files=1, bytes=2_000), failed]
@@ -169,6 +164,7 @@ def test_the_page_and_the_text_have_sums_for_each_platform_and_a_link_to_each_ru
     assert "1 files, 2.0 MB, 500.0 kB uploaded, 2.5 s, ended 07:01:00; why" in text
     assert '<a href="NIGHT/2">night/2</a>' in page
     assert "<td>all</td>" in page
+    assert [size(number) for number in (None, 0, 999, 2_500_000)] == ["", "0 B", "999 B", "2.5 MB"]
     assert seen.to_json()["runs"] == {"night/1": "NIGHT/1", "night/2": "NIGHT/2"}
 
 

@@ -66,6 +66,8 @@ def test_a_file_waits_is_copied_and_is_at_the_destination(service: Transfers) ->
     assert _after(service, job, 9.9) == [FileState.ACTIVE]
     assert _after(service, job, 10) == [FileState.FINISHED]
     assert job.state is JobState.FINISHED
+    odd = _submit(service, _file("o", checksum="adler32:1"), priority=9, max_time_in_queue=2, verify_checksum=False)
+    assert (odd.priority, odd.options.verify, odd.options.queue_ends, odd.options.retry) == (5, "t", T0 + 7200, 0)
     assert service.namespace.find("mock://b/f") == (7, made_up_checksum("mock://a/f", 7))
 
 
@@ -277,12 +279,6 @@ def test_a_bad_submission_is_refused(service: Transfers, document: bytes, status
     with pytest.raises(FtsRequestRefused) as refused:
         service.submit(USER, document, T0)
     assert refused.value.status == status
-
-
-def test_defaults_are_those_of_fts(service: Transfers) -> None:
-    job = _submit(service, _file(checksum="adler32:1"), priority=9, max_time_in_queue=2, verify_checksum=False)
-    assert (job.priority, job.options.verify, job.options.queue_ends) == (5, "t", T0 + 7200)
-    assert job.options.retry == 0
 
 
 def test_the_model_draws_failures(tmp_path: Path) -> None:

@@ -47,19 +47,13 @@ def test_a_build_is_counted_by_destination_and_its_directory_is_no_path_of_its_o
     assert found.total == ChangedFiles(gone=4, bytes_gone=33)
 
 
-def test_a_changed_file_counts_once_with_its_old_and_new_bytes() -> None:
+def test_a_changed_file_and_the_mode_of_a_directory_count_and_its_time_does_not() -> None:
     found = by_place([entry(CHANGED, "/a/f", 7, "content")], ["/a"])
     assert found.total == found.at["/a"] == ChangedFiles(changed=1, bytes_gone=1, bytes_back=7)
-
-
-def test_the_mode_of_a_directory_is_a_change_and_its_time_is_none() -> None:
     seen = by_place([entry(CHANGED, "/a", None, "mode"), entry(CHANGED, "/b", None, "mtime", "nested catalog")], [])
     assert seen.elsewhere == {"/a": CHANGED}
-
-
-def test_a_place_with_a_name_that_begins_like_another_is_another() -> None:
     found = by_place([entry(ADDED, "/a", 1), entry(ADDED, "/ab", 2)], ["/a"])
-    assert (found.at["/a"].bytes_back, found.elsewhere) == (1, {"/ab": ADDED})
+    assert (found.at["/a"].bytes_back, found.elsewhere) == (1, {"/ab": ADDED}), "a name that begins like another"
 
 
 @given(

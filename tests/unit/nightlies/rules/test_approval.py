@@ -36,15 +36,8 @@ def tree(**changes: str) -> str:
 
 
 def wanted(*lines: str) -> WantedApproval:
-    return WantedApproval(
-        QuestionKind.PUBLICATION,
-        "n.example.org",
-        "?",
-        lines,
-        (Bound("A", "/n/A", tree()),),
-        240,
-        NOW + timedelta(hours=4),
-    )
+    bound, expires = (Bound("A", "/n/A", tree()),), NOW + timedelta(hours=4)
+    return WantedApproval(QuestionKind.PUBLICATION, "n.example.org", "?", lines, bound, 240, expires)
 
 
 def test_the_same_content_at_the_same_place_is_the_same_and_any_change_is_another() -> None:
@@ -61,7 +54,7 @@ def test_a_question_is_the_same_in_whatever_order_it_lists(bound: list[Bound]) -
     assert question_digest(bound) != question_digest(bound[1:])
 
 
-def test_what_is_undone_is_bound_by_what_stands_there_and_what_comes_instead() -> None:
+def test_an_undo_is_bound_by_the_present_trees_and_their_replacements() -> None:
     lines = [("/n/A", "aa"), ("/n/B", "bb", "/n/old/B", "cc")]
     digest = undo_digest("n.example.org", "b1", lines)
     assert digest == undo_digest("n.example.org", "b1", reversed(lines))
@@ -75,15 +68,11 @@ def test_an_answer_is_waited_for_until_the_deadline_or_until_it_is_of_no_use() -
 
 
 def test_the_longest_wait_ends_while_a_changeset_lives_and_a_collector_spares_what_it_sent() -> None:
-    prepared = timedelta(hours=10)  # as long as preparing may take at most
-    assert prepared + timedelta(minutes=longest()) + MARGIN <= CHANGESET_LIFE < ORPHAN_GRACE
-
-
-def longest() -> int:
-    (most,) = [one.le for one in Approval.model_fields["deadline_minutes"].metadata if hasattr(one, "le")]
+    (longest,) = [one.le for one in Approval.model_fields["deadline_minutes"].metadata if hasattr(one, "le")]
     with pytest.raises(ValidationError):
-        Approval(deadline_minutes=most + 1)
-    return int(most)
+        Approval(deadline_minutes=longest + 1)
+    prepared = timedelta(hours=10)  # as long as preparing may take at most
+    assert prepared + timedelta(minutes=int(longest)) + MARGIN <= CHANGESET_LIFE < ORPHAN_GRACE
 
 
 def test_names_that_would_be_markdown_or_turn_the_text_around_are_shown_as_they_are_in_code_spans() -> None:
@@ -102,10 +91,7 @@ def test_a_publication_is_shown_as_a_table_and_what_undoing_does_as_a_list() -> 
     assert "* `run 1`\n\n| Artifact | Destination | Content | SHA-256 |\n|---|---|---|---|\n| `A` | `/n/A` |  |" in body
     undo = replace(wanted("/n/A: goes", "/n/B: goes"), kind=QuestionKind.UNDO).body
     assert undo.startswith("* `/n/A: goes`\n* `/n/B: goes`\n\nYour answer")
-
-
-def test_a_long_list_is_cut_and_says_so_but_binds_all() -> None:
     many = tuple(Bound(f"A{number}", "/n", tree(root=str(number))) for number in range(SHOWN + 7))
     body = replace(wanted("run"), bound=many).body
     assert "… and 7 more" in body
-    assert question_digest(many) in body
+    assert question_digest(many) in body, "all of them are bound"

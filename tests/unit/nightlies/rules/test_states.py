@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,24 +13,6 @@ from include.nightlies.rules.states import ENDED, MOVES, MoveVerdict, Phase, Sta
 
 def verdict(current, to, phase, try_number, recorded=1, last=None):
     return decide(current, to, phase=phase, try_number=try_number, recorded_try=recorded, last_phase=last).verdict
-
-
-def test_a_night_without_trouble():
-    way = [
-        (State.PLANNED, State.PREPARING, Phase.PREPARE),
-        (State.PREPARING, State.PREPARED, Phase.PREPARE),
-        (State.PREPARED, State.PUBLISHING, Phase.PUBLISH),
-        (State.PUBLISHING, State.PUBLISHED, Phase.PUBLISH),
-    ]
-    for current, to, phase in way:
-        assert verdict(current, to, phase, 1, recorded=0) is MoveVerdict.MOVE
-
-
-def test_only_a_new_plan_moves_what_is_published():
-    for to in State:
-        for phase in Phase:
-            expected = to is State.PLANNED and phase is Phase.PLAN
-            assert (verdict(State.PUBLISHED, to, phase, 2, last=Phase.PUBLISH) is MoveVerdict.MOVE) == expected
 
 
 @pytest.mark.parametrize("current", sorted(ENDED, key=lambda state: state.value))
@@ -52,8 +36,16 @@ def test_every_decision_follows_the_table_and_says_why(current, to, phase, try_n
         assert who is Who.ANY or try_number > recorded
 
 
-def test_a_move_whose_answer_was_lost_may_be_made_again():
+def test_only_a_new_plan_moves_what_is_published_and_a_move_whose_answer_was_lost_is_repeated():
+    for to in State:
+        for phase in Phase:
+            expected = to is State.PLANNED and phase is Phase.PLAN
+            assert (verdict(State.PUBLISHED, to, phase, 2, last=Phase.PUBLISH) is MoveVerdict.MOVE) == expected
     assert verdict(State.PUBLISHED, State.PUBLISHED, Phase.PUBLISH, 1, last=Phase.PUBLISH) is MoveVerdict.REPEAT
+    way = [State.PLANNED, State.PREPARING, State.PREPARED, State.PUBLISHING, State.PUBLISHED]
+    phases = [Phase.PREPARE, Phase.PREPARE, Phase.PUBLISH, Phase.PUBLISH]
+    for (current, to), phase in zip(pairwise(way), phases, strict=True):
+        assert verdict(current, to, phase, 1, recorded=0) is MoveVerdict.MOVE
 
 
 def test_every_state_can_be_reached_and_each_that_ends_can_be_planned_anew():

@@ -59,21 +59,16 @@ def directory(folder: Path) -> None:
     (folder / "evil.sh").write_text("echo")
 
 
-@pytest.mark.parametrize("unknown", [(), ("size",), ("sha256",)])
-def test_a_directory_in_the_place_of_an_announced_file_is_refused(
-    on_site: Site, tmp_path: Path, unknown: tuple[str, ...]
+def test_a_directory_is_read_if_it_is_published_by_hand_and_not_in_the_place_of_a_file(
+    on_site: Site, tmp_path: Path
 ) -> None:
     directory(tmp_path / "builds" / "a.tar.gz")
-    announced = replace(item(on_site, "a.tar.gz"), **dict.fromkeys(unknown))  # type: ignore[arg-type]
-    with refused(ArtifactDirectory, artifact=announced.name):
-        opened(on_site, announced, ArtifactLimits())
-
-
-def test_a_directory_published_by_hand_without_size_and_sum_is_read(on_site: Site, tmp_path: Path) -> None:
-    directory(tmp_path / "other" / "tree")
-    by_hand = Item("/d", "/d", f"file://{tmp_path}/other/tree")
-    entries = {entry.path for entry, _ in opened(on_site, by_hand, ArtifactLimits()).entries()}
-    assert entries == {"", "evil.sh"}
+    for unknown in ((), ("size",), ("sha256",)):
+        announced = replace(item(on_site, "a.tar.gz"), **dict.fromkeys(unknown))  # type: ignore[arg-type]
+        with refused(ArtifactDirectory, artifact=announced.name):
+            opened(on_site, announced, ArtifactLimits())
+    by_hand = Item("/d", "/d", f"file://{tmp_path}/builds/a.tar.gz")
+    assert {entry.path for entry, _ in opened(on_site, by_hand, ArtifactLimits()).entries()} == {"", "evil.sh"}
 
 
 def test_an_artifact_is_read_from_the_store_of_its_slot_and_from_no_other(on_site: Site, tmp_path: Path) -> None:

@@ -38,12 +38,8 @@ def test_failures_are_tried_again_as_by_fts(reason: str, again: bool) -> None:
     assert recoverable(FailureReason.parse(reason)) is again
 
 
-def test_each_drawn_failure_is_of_the_form_of_fts() -> None:
-    for reason in FAILURES.values():
-        assert FailureReason.parse(reason.format()) == reason
-
-
-def test_fractions_are_read_by_the_names_of_failures() -> None:
+def test_drawn_failures_have_the_form_of_fts_and_are_chosen_by_their_names() -> None:
+    assert all(FailureReason.parse(reason.format()) == reason for reason in FAILURES.values())
     assert parsed_fractions(["network=0.25", "stalled=1"]) == {"network": 0.25, "stalled": 1.0}
     for text in ("weather=0.1", "network", "network=2", "network=-1"):
         with pytest.raises(FtsServiceError):
@@ -68,16 +64,12 @@ def test_digests_are_of_all_pieces() -> None:
         Digest("crc99")
 
 
-@pytest.mark.parametrize("path", ["", "/", "../f", "..%2ff", "a/../../f", "%2e%2e/f"])
-def test_no_path_leads_out_of_the_folder(tmp_path: Path, path: str) -> None:
-    with pytest.raises(CopyFault):
-        CopyFolder(tmp_path / "folder").size(f"file://localhost/{path}", None)
-
-
-def test_a_token_is_not_sent_in_clear() -> None:
-    storage = WebdavStorage(None, 1)
+def test_no_path_leads_out_of_the_folder_and_no_token_is_sent_in_clear(tmp_path: Path) -> None:
+    for path in ("", "/", "../f", "..%2ff", "a/../../f", "%2e%2e/f"):
+        with pytest.raises(CopyFault):
+            CopyFolder(tmp_path / "folder").size(f"file://localhost/{path}", None)
     with pytest.raises(CopyFault) as refused:
-        storage.size("http://storage.example.org/f", "token")
+        WebdavStorage(None, 1).size("http://storage.example.org/f", "token")
     assert refused.value.errno == 1
 
 
