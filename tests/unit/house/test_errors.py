@@ -92,7 +92,7 @@ def rows() -> dict[str, list[str]]:
     found = {}
     for module, tree in modules():
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        found[module] = [ast.literal_eval(call.args[1]) for call in calls if ast.unparse(call.func) == "ErrorRow"]
+        found[module] = [ast.literal_eval(call.args[1]) for call in calls if getattr(call.func, "id", "") == "ErrorRow"]
     return {module: codes for module, codes in found.items() if codes}
 
 
@@ -187,7 +187,9 @@ FOREIGN_TEXTS = {"include/publishers/server/connection.py": 1}
 def test_no_decision_is_made_on_the_text_of_an_error() -> None:
     found: Counter[str] = Counter()
     for file, tree in sources(*FOLDERS):
-        caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)}
+        caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)} - {None}
+        if not caught:
+            continue
         texts = {f"str({name})" for name in caught} | {f"str({name}).startswith" for name in caught}
         compared = [
             one for node in ast.walk(tree) if isinstance(node, ast.Compare)
@@ -211,7 +213,7 @@ def test_errors_are_expected_by_class_and_fields_and_seldom_by_their_wording() -
     found: Counter[str] = Counter()
     for file, tree in sources("tests"):
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"pytest.raises", "pytest.warns"}:
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"raises", "warns"}:
                 place = "unit" if file.startswith("tests/unit/") else "elsewhere"
                 found[place] += any(one.arg == "match" for one in node.keywords)
     assert found <= Counter(MESSAGES)
