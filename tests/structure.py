@@ -19,17 +19,31 @@ import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from tests.unit.house.test_arrows import RANK, subject
 
 FOLDERS = ("include", "dags", "operators", "sensors", "triggers", "hooks", "plugins", "lab")
+EVERYWHERE = (*FOLDERS, "bench", "docs", "tests")
+ROOT = Path(__file__).resolve().parents[1]
 LAB = ("lab.", "include.lab.", "include.fts.service.")
 LONG_LINES, MANY_PARAMETERS = 40, 6
 AIRFLOW_TERMS = frozenset(
     {"Asset", "Backfill", "Connection", "Context", "DAG", "DagRun", "Param", "Pool", "Task", "Variable"}
 )
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax of a file, which is read once for all that ask for it."""
+    return ast.parse(path.read_bytes(), str(path))
+
+
+def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    """Names and syntax of the Python files below folders of the project; by default of the product and the lab."""
+    for path in (path for folder in folders or FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))):
+        yield str(path.relative_to(ROOT)), parsed(path)
 
 
 @dataclass
@@ -45,7 +59,7 @@ class Tree:
 
     @cached_property
     def syntax(self) -> dict[str, ast.Module]:
-        return {name: ast.parse(path.read_bytes(), str(path)) for name, path in self.files.items()}
+        return {name: parsed(path) for name, path in self.files.items()}
 
     @cached_property
     def modules(self) -> list[str]:

@@ -1,6 +1,6 @@
 """More artifacts in one night than Airflow maps over: all of them pass through the steps, in batches.
 
-The arithmetic of batches is in `tests/unit/nightlies/test_batching.py`; 1,500 artifacts pass in `make bench-night`.
+The arithmetic of batches is in `tests/unit/nightlies/rules/test_order.py`; 1,500 artifacts pass in `make bench-night`.
 """
 
 from __future__ import annotations

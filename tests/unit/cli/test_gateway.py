@@ -45,9 +45,12 @@ def test_the_administrator_s_key_comes_from_the_connection_that_a_repository_nam
     assert [key.id for key in service_config(site, secrets).keys] == ["root", "chief"]
 
 
-def test_without_that_connection_the_gateway_serves_all_the_same(site: SiteSettings) -> None:
-    publishers = connection("worker", "of-all", host="127.0.0.1", port=4929)
-    assert service_config(site, EnvSecrets({"AIRFLOW_CONN_GATEWAY": publishers})).keys == ()
+def test_without_that_connection_the_gateway_serves_with_the_limits_of_the_configuration(site: SiteSettings) -> None:
+    secrets = EnvSecrets({"AIRFLOW_CONN_GATEWAY": connection("worker", "of-all", host="127.0.0.1", port=4929)})
+    smaller = site.gateway.model_copy(update={"max_payload_mib": 300, "payloads_at_once": 2})
+    for settings, limits in ((site, (4 << 30, 8)), (site.model_copy(update={"gateway": smaller}), (300 << 20, 2))):
+        config = service_config(settings, secrets)
+        assert (config.max_payload_bytes, config.payloads_at_once, config.keys) == (*limits, ())
 
 
 def test_repositories_that_are_not_served_are_named_with_the_reason(tmp_path: Path) -> None:
@@ -77,12 +80,3 @@ def test_repositories_that_are_not_served_are_named_with_the_reason(tmp_path: Pa
         "empty.example.org": f"no gateway key: there is no {keys}/empty.example.org.gw, and the connection 'empty'"
         " has no login and password",
     }
-
-
-def test_what_a_payload_may_be_comes_from_the_site_s_configuration(site: SiteSettings) -> None:
-    secrets = EnvSecrets({"AIRFLOW_CONN_GATEWAY": connection("worker", "of-all", host="127.0.0.1", port=4929)})
-    config = service_config(site, secrets)
-    assert config.max_payload_bytes == 4 << 30
-    smaller = site.gateway.model_copy(update={"max_payload_mib": 300})
-    config = service_config(site.model_copy(update={"gateway": smaller}), secrets)
-    assert config.max_payload_bytes == 300 << 20

@@ -70,10 +70,6 @@ def test_tables_come_first_then_pools_in_one_container_that_the_others_wait_for(
         assert SERVICES[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}, name
 
 
-def test_nothing_else_runs() -> None:
-    assert SERVICES.keys() == OURS | OTHERS
-
-
 def test_every_program_that_a_container_of_ours_calls_is_in_the_environment() -> None:
     programs = sysconfig.get_path("scripts")
     for name in OURS:
@@ -90,16 +86,14 @@ def test_every_program_that_a_container_of_ours_calls_is_in_the_environment() ->
 
 
 def test_whatever_is_waited_for_exists_and_can_be_healthy() -> None:
+    assert SERVICES.keys() == OURS | OTHERS
+    assert {name for name, one in SERVICES.items() if "healthcheck" not in one} == {"migrate", "keeper"}
     for name, service in SERVICES.items():
         for other, how in service.get("depends_on", {}).items():
             if how["condition"] == "service_healthy":
                 assert "healthcheck" in SERVICES[other], (name, other)
             else:
                 assert SERVICES[other]["restart"] == "on-failure", (name, other)
-
-
-def test_all_that_stays_up_has_a_healthcheck() -> None:
-    assert {name for name, one in SERVICES.items() if "healthcheck" not in one} == {"migrate", "keeper"}
 
 
 @pytest.mark.parametrize("name", sorted(OURS - {"s3"}))
@@ -152,25 +146,23 @@ def test_rabbitmq_waits_for_the_longest_task() -> None:
     assert judged_timeout(site("worker")).severity is Severity.OK
 
 
-def test_tasks_and_people_have_api_servers_of_their_own() -> None:
+def test_tasks_have_an_api_server_of_their_own_and_logs_are_served_where_they_run() -> None:
     for name in AIRFLOW:
         url = CONTAINERS[name]["environment"]["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
         assert url == "http://execution-api:8081/execution/"
     assert "ports" not in SERVICES["execution-api"]
-
-
-def test_logs_are_served_where_tasks_and_triggers_run() -> None:
     assert "--skip-serve-logs" not in compose.text()
-    assert SERVICES["worker"]["expose"] == ["8793"]
-    assert SERVICES["triggerer"]["expose"] == ["8794"]
+    assert (SERVICES["worker"]["expose"], SERVICES["triggerer"]["expose"]) == (["8793"], ["8794"])
 
 
 # -- secrets
 
 
-def test_every_variable_has_a_default_or_says_what_to_do() -> None:
+def test_every_variable_has_a_default_or_says_what_to_do_and_every_anchor_is_used() -> None:
     assert not {name for name, how, _ in compose.VARIABLE.findall(compose.text()) if name and not how}
     assert compose.required()
+    anchors, aliases = (set(re.findall(rf"{sign}([a-z-]+)\b", compose.text())) for sign in (" &", r"[\s\[]\*"))
+    assert anchors == aliases
 
 
 def test_no_secret_is_in_the_file_and_none_has_a_default() -> None:
@@ -256,8 +248,3 @@ def test_nothing_is_published_beyond_this_machine_unless_asked_for() -> None:
     assert published == {
         name: [f"127.0.0.1:{port}:{port}"] for name, port in (("s3", 8433), ("api-server", 8080), ("gateway", 4929))
     }
-
-
-def test_every_anchor_is_used() -> None:
-    anchors, aliases = (set(re.findall(rf"{sign}([a-z-]+)\b", compose.text())) for sign in (" &", r"[\s\[]\*"))
-    assert anchors == aliases

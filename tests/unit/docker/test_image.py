@@ -25,14 +25,11 @@ def ignored(file: str) -> list[str]:
     return [line for line in (ROOT / file).read_text().splitlines() if line and not line.startswith("#")]
 
 
-def test_the_folder_is_not_importable() -> None:
-    assert not (ROOT / "docker/__init__.py").exists()
-
-
 def test_the_base_is_pinned_and_the_dependencies_are_hash_checked() -> None:
     assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"python:3.11.14-slim-bookworm"}
     installs = re.findall(r"pip (?:install|sync) .*", DOCKERFILE)
     assert len(installs) == 4
+    assert not (ROOT / "docker/__init__.py").exists(), "the folder is not importable"
     assert [line for line in installs if "--require-hashes" not in line and "--no-deps --editable ." not in line] == []
 
 

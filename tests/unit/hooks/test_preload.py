@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from hooks import preload
-from tests.unit.house.conftest import ROOT
+from tests.structure import ROOT, sources
 
-LEFT_TO_TASKS = ("include.benchmarks.", "include.care.", "lab.", "include.pages.", "include.quality.")
+LEFT_TO_TASKS = ("include.benchmarks.", "lab.", "include.pages.", "include.quality.")
 """Imported by few tasks, or only where they do something seldom."""
 HEAVY = {"great_expectations", "pandas", "plotly"}
 _PROGRAM = """
@@ -27,11 +27,10 @@ print(*sys.modules)
 def imported_late() -> set[str]:
     """The modules of this project that functions of operators, sensors, triggers and DAG files import."""
     found = set()
-    for folder in ("dags", "operators", "sensors", "triggers"):
-        for file in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("include."):
-                    found.add(node.module)
+    for _, tree in sources("dags", "operators", "sensors", "triggers"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("include."):
+                found.add(node.module)
     return found
 
 

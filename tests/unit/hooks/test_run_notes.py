@@ -60,13 +60,8 @@ def test_braces_in_what_people_wrote_are_kept_and_a_long_text_is_cut() -> None:
     assert len(note) == 1000
 
 
-def run(note: str | None) -> Any:
-    return SimpleNamespace(dag_id="nightly_install_main", conf=None, logical_date=AT, note=note)
-
-
 def test_a_note_that_a_person_or_an_earlier_pass_gave_stays() -> None:
-    given, empty = run("mine"), run(None)
-    for one in (given, empty):
-        on_dag_run_running(dag_run=one)
-    assert given.note == "mine"
-    assert empty.note == "Slot main, build of 2026-11-23"
+    for given, note in (("mine", "mine"), (None, "Slot main, build of 2026-11-23")):
+        run = SimpleNamespace(dag_id="nightly_install_main", conf=None, logical_date=AT, note=given)
+        on_dag_run_running(dag_run=run)
+        assert run.note == note

@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from tests.fakes.airflowhome import ROOT
+from tests.structure import EVERYWHERE, ROOT
 
-FOLDERS = ("bench", "dags", "docs", "hooks", "include", "lab", "operators", "plugins", "sensors", "tests", "triggers")
 # the linter lets an import stand only on a line of its own; code in texts, which is run as well, is found too
 IMPORT = re.compile(r"^\s*(?:from ([\w.]+) import |import ([\w.]+))", re.MULTILINE)
 
@@ -16,6 +15,6 @@ IMPORT = re.compile(r"^\s*(?:from ([\w.]+) import |import ([\w.]+))", re.MULTILI
 @pytest.fixture(scope="session")
 def imports() -> dict[str, list[str]]:
     """Each of our files, and the modules that it imports, wherever in the file."""
-    files = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]
+    files = [file for folder in EVERYWHERE for file in sorted((ROOT / folder).rglob("*.py"))]
     found = {str(file.relative_to(ROOT)): IMPORT.finditer(file.read_text()) for file in files}
     return {file: [one[1] or one[2] for one in modules] for file, modules in found.items()}

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tests.fakes.airflowhome import ROOT
-from tests.unit.house.test_words import CODE
+from tests.structure import ROOT, parsed, sources
 
 CONSTRUCTED = ("operators", "sensors", "hooks")
 INTERFACES = {
@@ -21,7 +20,7 @@ LEFT_OUT = {"self", "kwargs"}
 
 
 def classes(file: str) -> Iterator[ast.ClassDef]:
-    for node in ast.parse((ROOT / file).read_bytes()).body:
+    for node in parsed(ROOT / file).body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node
 
@@ -39,10 +38,9 @@ def describes_arguments(node: ast.ClassDef | ast.FunctionDef) -> bool:
 
 
 def test_operators_sensors_and_hooks_describe_what_they_are_constructed_with() -> None:
-    files = [str(file.relative_to(ROOT)) for folder in CONSTRUCTED for file in sorted((ROOT / folder).rglob("*.py"))]
     assert [
         node.name
-        for file in files
+        for file, _ in sources(*CONSTRUCTED)
         for node in classes(file)
         if node.name.endswith(("Operator", "Sensor", "Hook")) and not describes_arguments(node)
         if any(function.name == "__init__" and takes_arguments(function) for function in functions(node))
@@ -79,8 +77,8 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
     found: Counter[str] = Counter()
-    for file in (file for folder in CODE for file in sorted((ROOT / folder).rglob("*.py"))):
-        parts = file.relative_to(ROOT).parts
+    for file, tree in sources():
+        parts = file.split("/")
         package = "/".join(parts[:2]) if parts[0] == "include" else parts[0]
-        found[package] += sum(RELATIVE.match(text) is not None for text in texts(ast.parse(file.read_bytes())))
+        found[package] += sum(RELATIVE.match(text) is not None for text in texts(tree))
     assert {package: count for package, count in found.items() if count} == STILL

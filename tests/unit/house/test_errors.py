@@ -8,12 +8,13 @@ import importlib
 import pickle
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
 from include.errors import Concern, ErrorRow, NightshiftError, kinds_in
 from include.monitoring.alerts import SUBJECTS
-from tests.fakes.airflowhome import ROOT
+from tests.structure import sources
 
 FOLDERS = ("bench", "dags", "hooks", "include", "operators", "plugins", "sensors", "triggers")
 ROOT_CLASS = ("include.errors", "NightshiftError")
@@ -49,22 +50,27 @@ class Kind:
         return [(ast.unparse(one.targets[0]), str(getattr(one.value, "value", ""))) for one in pairs]
 
 
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    return ((file.removesuffix(".py").replace("/", "."), tree) for file, tree in sources(*FOLDERS))
+
+
+def origins(module: str, tree: ast.Module) -> dict[str, Name]:
+    """Where the classes come from that a module imports or defines, by their names in it."""
+    origin = {
+        name.asname or name.name: (str(node.module), name.name)
+        for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names
+    }  # fmt: skip
+    return origin | {node.name: (module, node.name) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+
+
 @cache
 def kinds() -> dict[Name, Kind]:
     """Every class of the product that is an exception."""
     found: dict[Name, tuple[ast.ClassDef, dict[str, Name]]] = {}
-    for folder in FOLDERS:
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            tree, module = ast.parse(file.read_text()), ".".join(file.relative_to(ROOT).with_suffix("").parts)
-            imported = {
-                name.asname or name.name: (node.module, name.name)
-                for node in ast.walk(tree)
-                if isinstance(node, ast.ImportFrom) and node.module
-                for name in node.names
-            }
-            classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-            known = imported | {node.name: (module, node.name) for node in classes}
-            found |= {(module, node.name): (node, known) for node in classes}
+    for module, tree in modules():
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        names = origins(module, tree)
+        found |= {(module, node.name): (node, names) for node in classes}
     all_of_them = {}
     for name, (node, known) in found.items():
         bases = [one.id for one in node.bases if isinstance(one, ast.Name)]
@@ -84,18 +90,16 @@ def kinds() -> dict[Name, Kind]:
 def rows() -> dict[str, list[str]]:
     """The codes of the rows of each module."""
     found = {}
-    for folder in FOLDERS:
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
-            codes = [ast.literal_eval(call.args[1]) for call in calls if ast.unparse(call.func) == "ErrorRow"]
-            found[".".join(file.relative_to(ROOT).with_suffix("").parts)] = codes
+    for module, tree in modules():
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        found[module] = [ast.literal_eval(call.args[1]) for call in calls if getattr(call.func, "id", "") == "ErrorRow"]
     return {module: codes for module, codes in found.items() if codes}
 
 
 def loaded() -> dict[str, type[NightshiftError] | ErrorRow[..., NightshiftError]]:
     """The classes and rows of the library, by their codes."""
-    modules = {module for module in {name[0] for name in kinds()} | rows().keys() if module.startswith("include.")}
-    return kinds_in(*map(importlib.import_module, sorted(modules)))
+    ours = {module for module in {name[0] for name in kinds()} | rows().keys() if module.startswith("include.")}
+    return kinds_in(*map(importlib.import_module, sorted(ours)))
 
 
 def test_every_error_derives_from_the_one_root() -> None:
@@ -144,22 +148,14 @@ ATTRIBUTES = {"retryable", "outage", "concern", "hint"}
 def named() -> set[Name]:
     """The errors that the product names other than to define, import, annotate or raise them."""
     found: set[Name] = set()
-    for folder in FOLDERS:
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            tree, module = ast.parse(file.read_text()), ".".join(file.relative_to(ROOT).with_suffix("").parts)
-            known = {node.name: (module, node.name) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-            known |= {
-                name.asname or name.name: (str(node.module), name.name)
-                for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names
-            }  # fmt: skip
-            passed = {id(one) for node in ast.walk(tree) for place in _elsewhere(node) for one in ast.walk(place)}
-            for node in ast.walk(tree):
-                if id(node) in passed:
-                    continue
-                if isinstance(node, ast.Name) and node.id in known:
-                    found.add(known[node.id])
-                elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known:
-                    found.add((".".join(known[node.value.id]), node.attr))
+    for module, tree in modules():
+        names = origins(module, tree)
+        passed = {id(one) for node in ast.walk(tree) for place in _elsewhere(node) for one in ast.walk(place)}
+        for node in (node for node in ast.walk(tree) if id(node) not in passed):
+            if isinstance(node, ast.Name) and node.id in names:
+                found.add(names[node.id])
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
+                found.add((".".join(names[node.value.id]), node.attr))
     return found
 
 
@@ -190,17 +186,17 @@ FOREIGN_TEXTS = {"include/publishers/server/connection.py": 1}
 
 def test_no_decision_is_made_on_the_text_of_an_error() -> None:
     found: Counter[str] = Counter()
-    for folder in FOLDERS:
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            tree = ast.parse(file.read_text())
-            caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)}
-            texts = {f"str({name})" for name in caught} | {f"str({name}).startswith" for name in caught}
-            compared = [
-                one for node in ast.walk(tree) if isinstance(node, ast.Compare)
-                for place, one in zip(node.ops, node.comparators, strict=True) if isinstance(place, ast.In | ast.NotIn)
-            ]  # fmt: skip
-            called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-            found[str(file.relative_to(ROOT))] += sum(ast.unparse(one) in texts for one in [*compared, *called])
+    for file, tree in sources(*FOLDERS):
+        caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)} - {None}
+        if not caught:
+            continue
+        texts = {f"str({name})" for name in caught} | {f"str({name}).startswith" for name in caught}
+        compared = [
+            one for node in ast.walk(tree) if isinstance(node, ast.Compare)
+            for place, one in zip(node.ops, node.comparators, strict=True) if isinstance(place, ast.In | ast.NotIn)
+        ]  # fmt: skip
+        called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        found[file] += sum(ast.unparse(one) in texts for one in [*compared, *called])
     assert +found == Counter(FOREIGN_TEXTS)
 
 
@@ -215,9 +211,9 @@ MESSAGES = {
 
 def test_errors_are_expected_by_class_and_fields_and_seldom_by_their_wording() -> None:
     found: Counter[str] = Counter()
-    for file in sorted((ROOT / "tests").rglob("*.py")):
-        tree = "unit" if file.is_relative_to(ROOT / "tests" / "unit") else "elsewhere"
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"pytest.raises", "pytest.warns"}:
-                found[tree] += any(one.arg == "match" for one in node.keywords)
+    for file, tree in sources("tests"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"raises", "warns"}:
+                place = "unit" if file.startswith("tests/unit/") else "elsewhere"
+                found[place] += any(one.arg == "match" for one in node.keywords)
     assert found <= Counter(MESSAGES)

@@ -11,9 +11,8 @@ from functools import cache
 import pytest
 
 from operators.lease_task import WritingOperator
-from tests.fakes import airflowhome
+from tests.structure import ROOT, parsed, sources
 
-ROOT = airflowhome.ROOT
 GATES = frozenset({"publisher", "switching", "require_thawed"})
 """What everything goes through that changes a repository; docs/decisions/0017-a-freeze-is-an-object-of-the-store.md."""
 
@@ -22,7 +21,7 @@ GATES = frozenset({"publisher", "switching", "require_thawed"})
 def module(name: str) -> ast.Module | None:
     for path in (ROOT / f"{name.replace('.', '/')}.py", ROOT / name.replace(".", "/") / "__init__.py"):
         if path.is_file():
-            return ast.parse(path.read_text(encoding="utf-8"))
+            return parsed(path)
     return None
 
 
@@ -74,15 +73,11 @@ def reaches_a_gate(where: str, node: ast.AST, seen: set[tuple[str, str]]) -> boo
 
 
 def operators() -> list[tuple[str, ast.ClassDef]]:
-    found = []
-    for path in sorted((ROOT / "operators").rglob("*.py")):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        tree = module(name)
-        assert tree is not None
-        found += [
-            (name, node) for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("Operator")
-        ]
-    return found
+    return [
+        (file.removesuffix(".py").replace("/", "."), node)
+        for file, tree in sources("operators") for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Operator")
+    ]  # fmt: skip
 
 
 def writers() -> list[type]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import PurePath
 
-from tests.fakes.airflowhome import ROOT
-from tests.unit.house.test_words import CODE
+from tests.structure import sources
 
 REFUSED = {"one", "said"}
 # How many a package has still. It may only shrink.
@@ -34,7 +34,6 @@ def sent(one, *, said=None):
 
 def test_no_variable_or_parameter_is_called_one_or_said() -> None:
     found: Counter[str] = Counter()
-    for file in (file for folder in CODE for file in sorted((ROOT / folder).rglob("*.py"))):
-        package = "/".join(file.relative_to(ROOT).parent.parts[:2])
-        found[package] += sum(name in REFUSED for name in bound(ast.parse(file.read_bytes())))
+    for file, tree in sources():
+        found["/".join(PurePath(file).parent.parts[:2])] += sum(name in REFUSED for name in bound(tree))
     assert {package: count for package, count in found.items() if count} == ALLOWED

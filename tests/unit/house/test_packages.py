@@ -6,8 +6,7 @@ import ast
 
 import pytest
 
-from tests.fakes.airflowhome import ROOT
-from tests.structure import Tree, cycles, imports_up, packages, single_importer
+from tests.structure import ROOT, Tree, cycles, imports_up, packages, single_importer
 
 LARGE_PACKAGE, LONG_FILE = 20, 500
 # Packages of more modules and files of more lines than that, and why. They may only shrink.

@@ -8,11 +8,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import packages_distributions
 
-from tests.fakes.airflowhome import ROOT
-from tests.structure import Tree, without_typing
-from tests.unit.house.conftest import FOLDERS
+from tests.structure import EVERYWHERE, ROOT, Tree, without_typing
 
-OURS = {*FOLDERS, *(path.stem for folder in FOLDERS for path in (ROOT / folder).iterdir())}
+OURS = {*EVERYWHERE, *(path.stem for folder in EVERYWHERE for path in (ROOT / folder).iterdir())}
 NAME = re.compile(r"\w[\w.-]*")
 DISTRIBUTIONS = packages_distributions()
 PRODUCTION, LAB, DEV, DOCS = (

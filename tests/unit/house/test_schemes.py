@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from tests.fakes.airflowhome import ROOT
+from tests.structure import sources
 
 FOLDERS = ("dags", "hooks", "include", "operators", "plugins", "sensors", "triggers")
 SCHEME = re.compile(r"(file|s3|https?):/{0,3}")
@@ -14,9 +14,9 @@ ALLOWED = {
 }
 
 
-def judged_by_scheme(source: str) -> list[int]:
+def judged_by_scheme(tree: ast.Module) -> list[int]:
     """The lines that look for a scheme at the beginning of a text."""
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return [
         call.lineno
         for call in calls
@@ -31,13 +31,16 @@ def _is_scheme(value: object) -> bool:
 
 
 def test_no_url_of_a_store_is_judged_by_its_beginning() -> None:
-    files = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]
-    found = {str(file.relative_to(ROOT)): judged_by_scheme(file.read_text()) for file in files}
+    found = {file: judged_by_scheme(tree) for file, tree in sources(*FOLDERS)}
     judging = {file: lines for file, lines in found.items() if lines and not file.startswith("include/storage/")}
     assert set(judging) == set(ALLOWED), judging
 
 
 def test_the_rule_sees_every_form() -> None:
-    assert judged_by_scheme('a\nurl.startswith("s3://")\nx.url.startswith(("http://", "https://"))\n') == [2, 3]
-    assert judged_by_scheme('url.removeprefix("file://")') == [1]
-    assert judged_by_scheme('name.startswith("s3"), url.partition("://"), url.startswith(base)') == []
+    source = """
+url.startswith("s3://")
+x.url.startswith(("http://", "https://"))
+url.removeprefix("file://")
+name.startswith("s3"), url.partition("://"), url.startswith(base)
+"""
+    assert judged_by_scheme(ast.parse(source)) == [2, 3, 4]

@@ -7,14 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.fakes.airflowhome import ROOT
+from tests.structure import ROOT, sources
 
 AVOIDED = re.compile(
     r"\b(whoever|anew|what stands|stands there|somebody|nobody|is told|looked at|for want of|"
     r"deeds?|came to nothing|(?<!there )is none)\b",
     re.IGNORECASE,
 )
-CODE = ("include", "lab", "operators", "sensors", "triggers", "hooks", "dags", "plugins")
 # Of the decisions, which are records of their time. It may only shrink.
 ALLOWED = {
     "0001": 1, "0009": 1, "0011": 1, "0012": 1, "0013": 1, "0014": 4, "0015": 2, "0016": 1, "0017": 1, "0018": 2,
@@ -28,10 +27,10 @@ def avoided(text: str) -> int:
 
 def texts() -> Iterator[tuple[str, int, str]]:
     """File, line and text of all that the code writes and of its docstrings."""
-    for file in (file for folder in CODE for file in sorted((ROOT / folder).rglob("*.py"))):
-        for node in ast.walk(ast.parse(file.read_bytes())):
+    for file, tree in sources():
+        for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield str(file.relative_to(ROOT)), node.lineno, node.value
+                yield file, node.lineno, node.value
 
 
 def test_a_word_to_avoid_is_found_across_lines() -> None:

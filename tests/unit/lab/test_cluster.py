@@ -96,11 +96,10 @@ def test_which_workers_there_are_is_written_down(lab: Lab) -> None:
     assert lab.cluster
     lab.cluster.save(lab.place.cluster)
     assert Lab.from_environment({"NIGHTSHIFT_VAR": str(lab.place.var)}).cluster == lab.cluster
-
-
-def test_names_of_links_are_not_too_long_for_the_kernel() -> None:
     largest = Cluster(255, clusters.MOST_WORKERS)
-    assert max(len(name) for name in (largest.bridge, *map(largest.link, largest.machines))) <= 15
+    assert max(len(name) for name in (largest.bridge, *map(largest.link, largest.machines))) <= 15, (
+        "as the kernel wants"
+    )
 
 
 def test_without_root_or_programs_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,45 +93,28 @@ def test_a_disk_that_is_full_is_named_with_the_folders_on_it(lab: Lab, monkeypat
     assert any(str(lab.place.airflow_home / "logs") in one.seen for one in found)
 
 
-def test_who_looks_at_pools_asks_as_a_user_that_may_change_nothing(lab: Lab) -> None:
+def test_who_looks_at_pools_may_change_nothing_and_prometheus_has_a_token_of_its_own(lab: Lab) -> None:
     asks = json.loads(lab.connections({})["AIRFLOW_CONN_AIRFLOW_API"])
-    users = lab.airflow_settings()["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"].split(",")
-    assert f"{asks['login']}:viewer" in users
+    assert f"{asks['login']}:viewer" in lab.airflow_settings()["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"].split(",")
     assert asks["port"] == lab.ports.airflow
-    assert asks["password"] not in asdict(lab.secrets).values()
-    assert load(environ={**lab.places()}).airflow_connection == "airflow_api"
-    # without a lab nobody is asked, and preflight says so
-    assert load(environ={}).airflow_connection is None
-
-
-def test_prometheus_gets_a_token_of_its_own(lab: Lab) -> None:
-    settings = load(environ={**lab.places()})
-    assert settings.metrics_connection == "metrics"
-    assert load(environ={}).metrics_connection is None
     token = json.loads(lab.connections({})["AIRFLOW_CONN_METRICS"])["password"]
     assert len(token) >= 32
-    assert token not in {*asdict(lab.secrets).values(), lab.secrets.viewer_password}
+    assert not {asks["password"], token} & {*asdict(lab.secrets).values()}
+    assert token != lab.secrets.viewer_password
+    inside, outside = load(environ={**lab.places()}), load(environ={})
+    assert (inside.airflow_connection, inside.metrics_connection) == ("airflow_api", "metrics")
+    # without a lab nobody is asked, and preflight says so
+    assert (outside.airflow_connection, outside.metrics_connection) == (None, None)
 
 
-def test_settings_of_another_airflow_do_not_leak_in(lab: Lab) -> None:
+def test_settings_of_another_airflow_do_not_leak_in_and_urls_follow_the_port(lab: Lab) -> None:
     environment = lab.environment({"AIRFLOW__CORE__EXECUTOR": "Other", "AWS_PROFILE": "other", "HOME": "/home/me"})
-    assert "AIRFLOW__CORE__EXECUTOR" not in environment
-    assert "AWS_PROFILE" not in environment
-    assert environment["HOME"] == "/home/me"
-    assert environment[MARK] == str(lab.place.var)
-
-
-def test_the_execution_api_follows_the_port(lab: Lab) -> None:
+    assert not {"AIRFLOW__CORE__EXECUTOR", "AWS_PROFILE"} & environment.keys()
+    assert (environment["HOME"], environment[MARK]) == ("/home/me", str(lab.place.var))
     moved = Lab(lab.place, Ports(airflow=9999), lab.secrets).environment({})
     assert moved["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:9999/execution/"
     assert moved["AIRFLOW__API__BASE_URL"] == "http://127.0.0.1:9999"
-
-
-def test_connections_are_tested_by_their_forms_in_the_lab_and_nowhere_else_unasked(lab: Lab) -> None:
-    assert lab.environment({})["AIRFLOW__CORE__TEST_CONNECTION"] == "Enabled"
-    ours = configparser.ConfigParser(interpolation=None)
-    ours.read(ROOT / "airflow.cfg")
-    assert ours["core"]["test_connection"] == "Disabled"
+    assert moved["AIRFLOW__CORE__TEST_CONNECTION"] == "Enabled", "and nowhere else unasked"
 
 
 def test_airflow_s_file_holds_no_secret_and_only_names_that_airflow_knows() -> None:
@@ -144,22 +127,20 @@ def test_airflow_s_file_holds_no_secret_and_only_names_that_airflow_knows() -> N
     known = yaml.safe_load((installed / "config_templates/config.yml").read_text()) | celery["config"]
     ours = configparser.ConfigParser(interpolation=None)
     ours.read(ROOT / "airflow.cfg")
+    assert ours["core"]["test_connection"] == "Disabled"
     for section in ours.sections():
         for name in ours[section]:
             assert name in known[section]["options"], f"[{section}] {name}"
             assert not known[section]["options"][name].get("sensitive"), f"[{section}] {name}"
 
 
-def test_a_deep_state_folder_moves_the_sockets_to_a_short_path(tmp_path: Path) -> None:
+def test_a_deep_state_folder_has_short_sockets_and_a_relative_one_is_below_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deep = LabFolders(tmp_path / ("d" * 100) / "var")
     assert len(str(deep.socket("supervisor.sock"))) < SOCKET_PATH_LIMIT
     assert deep.socket("supervisor.sock") == LabFolders(deep.var).socket("supervisor.sock")
     assert deep.socket("supervisor.sock") != LabFolders(tmp_path / ("e" * 100) / "var").socket("supervisor.sock")
-
-
-def test_a_relative_state_folder_is_below_the_project_not_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(tmp_path)
     assert LabFolders.from_environment({"NIGHTSHIFT_VAR": "other"}).var == ROOT / "other"
 

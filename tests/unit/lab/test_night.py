@@ -1,6 +1,7 @@
 """The account of a night: what counts as good, what is written, and which run is started."""
 
 import json
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ import pytest
 
 from include.airflow_api import AIRFLOW_SILENT, INSTALL_REFUSED, AirflowError
 from include.cli.airflow_connections import follow, install, snapshot, start
-from include.nightlies.rules.build_date import today
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
@@ -33,58 +33,34 @@ KEYS = {
 
 def line(state: str, *, lease_held_s: float = 0.1) -> ArtifactLine:
     return ArtifactLine(
-        project="rich",
-        platform="opt",
-        state=state,
-        reason="",
-        files=10,
-        bytes=1000,
-        objects_new=3,
-        objects_reused=7,
-        bytes_uploaded=300,
-        seconds=1.5,
-        lease_held_s=lease_held_s,
-    )
+        project="rich", platform="opt", state=state, reason="", files=10, bytes=1000, objects_new=3, objects_reused=7,
+        bytes_uploaded=300, seconds=1.5, lease_held_s=lease_held_s,
+    )  # fmt: skip
 
 
 def report(*lines: ArtifactLine, expected: int | None = None, problems: tuple[str, ...] = ()) -> NightReport:
     return NightReport(
-        slot="main",
-        date="2026-11-21",
-        run="nightly_install_main/night__2026-11-21__1",
-        repository="nightlies.example.org",
-        url="http://127.0.0.1:8433/cvmfs/nightlies.example.org",
-        public_key="/keys/nightlies.example.org.pub",
-        revision=3,
-        root_hash="ab" * 20,
-        lines=lines,
-        expected=len(lines) if expected is None else expected,
-        problems=problems,
-        wall_s=61.26,
-    )
-
-
-def test_a_night_is_good_when_everything_is_published_or_unchanged_and_the_check_is_silent() -> None:
-    assert report(line("published"), line("unchanged")).good
+        slot="main", date="2026-11-21", run="nightly_install_main/night__2026-11-21__1",
+        repository="nightlies.example.org", url="http://127.0.0.1:8433/cvmfs/nightlies.example.org",
+        public_key="/keys/nightlies.example.org.pub", revision=3, root_hash="ab" * 20, lines=lines,
+        expected=len(lines) if expected is None else expected, problems=problems, wall_s=61.26,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("night", "good"),
     [
-        report(line("published"), line("failed")),
-        report(line("published"), line("skipped")),
-        report(line("published"), line("preparing")),
-        report(line("published"), expected=2),
-        report(line("published"), problems=("/a: object missing",)),
+        (report(line("published"), line("unchanged")), True),
+        (report(line("published"), line("failed")), False),
+        (report(line("published"), line("skipped")), False),
+        (report(line("published"), line("preparing")), False),
+        (report(line("published"), expected=2), False),
+        (report(line("published"), problems=("/a: object missing",)), False),
+        (report(expected=3), False),
     ],
 )
-def test_anything_missing_or_damaged_makes_a_night_bad(bad: NightReport) -> None:
-    assert not bad.good
-
-
-def test_an_empty_account_of_a_build_that_lists_artifacts_is_bad() -> None:
-    assert not report(expected=3).good
-    assert report(expected=3).failed == 3
+def test_anything_missing_or_damaged_makes_a_night_bad(night: NightReport, good: bool) -> None:
+    assert night.good is good
 
 
 def test_the_written_account_has_its_keys_and_sums(tmp_path: Path) -> None:
@@ -93,20 +69,14 @@ def test_the_written_account_has_its_keys_and_sums(tmp_path: Path) -> None:
     written = json.loads(path.read_text())
     assert not KEYS - written.keys()
     assert (written["artifacts"], written["published"], written["unchanged"], written["failed"]) == (3, 1, 1, 1)
-    assert (written["files"], written["objects_new"], written["lease_held_s_max"], written["wall_s"]) == (
-        30,
-        9,
-        0.4,
-        61.3,
-    )
+    figures = [written[name] for name in ("files", "objects_new", "lease_held_s_max", "wall_s")]
+    assert figures == [30, 9, 0.4, 61.3]
     assert len(written["per_artifact"]) == 3
+    assert report(expected=3).failed == 3
+    configuration = report().client_configuration().splitlines()
+    assert len(configuration) == 5
+    assert "CVMFS_SERVER_URL=http://127.0.0.1:8433/cvmfs/nightlies.example.org" in configuration
     assert [file.name for file in tmp_path.iterdir()] == ["last-night.json"]
-
-
-def test_the_client_configuration_has_five_lines() -> None:
-    lines = report().client_configuration().splitlines()
-    assert len(lines) == 5
-    assert "CVMFS_SERVER_URL=http://127.0.0.1:8433/cvmfs/nightlies.example.org" in lines
 
 
 class Api:
@@ -164,46 +134,30 @@ def test_a_night_is_followed_on_while_airflow_is_silent_for_a_while() -> None:
         followed(SilentApi(AirflowError("refused")), silence_s=60)
 
 
-def test_each_attempt_at_a_night_gets_the_next_number() -> None:
-    api = Api(
-        [("night__2026-11-21__1", "success"), ("night__2026-11-21__9", "failed"), ("night__2026-11-22__12", "success")]
-    )
-    assert start(api, "nightly_install_main", date(2026, 11, 21), print) == "night__2026-11-21__10"
-    trigger = ("trigger", "nightly_install_main", "night__2026-11-21__10", {"build_date": "2026-11-21"}, None)
-    assert trigger in api.calls
-
-
-def test_a_date_in_the_future_is_allowed_where_the_command_says_so() -> None:
-    api = Api([])
-    start(api, "nightly_install_main", date(2026, 11, 21), print, allow_future=True)
-    assert api.calls[1][3] == {"build_date": "2026-11-21", "allow_future": True}
+def test_each_attempt_at_a_night_gets_the_next_number_and_a_run_under_way_is_joined() -> None:
+    slot, day = load().slot("main"), date(2026, 11, 21)
+    begins: list[Callable[[Any], str]] = [
+        lambda api: start(api, "nightly_install_main", day, print),
+        lambda api: install(api, slot, day, now=NOON, say=print),
+    ]
+    for begin in begins:
+        api = Api([(f"night__2026-11-{name}", "success") for name in ("21__1", "21__9", "22__12")])
+        assert begin(api) == "night__2026-11-21__10"
+        conf = {"build_date": "2026-11-21"}
+        assert ("trigger", "nightly_install_main", "night__2026-11-21__10", conf, None) in api.calls
+        api = Api([("night__2026-11-21__1", "running")])
+        assert begin(api) == "night__2026-11-21__1"
+        assert not [call for call in api.calls if call[0] == "trigger"]
 
 
 def test_a_run_takes_the_place_of_the_one_that_unpausing_would_start() -> None:
     api = Api([], tick="2026-11-21T01:00:00Z")
-    start(api, "nightly_install_main", date(2026, 11, 21), print)
+    start(api, "nightly_install_main", date(2026, 11, 21), print, allow_future=True)
     assert [call[0] for call in api.calls] == ["wait", "trigger", "unpause"]
-    assert api.calls[1][-1] == "2026-11-21T01:00:00Z"
-
-
-def test_a_night_under_way_is_joined_not_started_again() -> None:
-    api = Api([("night__2026-11-21__1", "running")])
-    assert start(api, "nightly_install_main", date(2026, 11, 21), print) == "night__2026-11-21__1"
-    assert not [call for call in api.calls if call[0] == "trigger"]
+    assert api.calls[1][3:] == ({"build_date": "2026-11-21", "allow_future": True}, "2026-11-21T01:00:00Z")
 
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-
-
-def test_a_build_is_installed_by_a_run_of_its_slot_and_a_run_under_way_is_joined() -> None:
-    slot = load().slot("main")
-    api = Api([("night__2026-11-21__1", "success")])
-    day = date(2026, 11, 21)
-    assert install(api, slot, day, now=NOON, say=print) == "night__2026-11-21__2"
-    assert ("trigger", "nightly_install_main", "night__2026-11-21__2", {"build_date": "2026-11-21"}, None) in api.calls
-    api = Api([("night__2026-11-21__2", "running")])
-    assert install(api, slot, day, now=NOON, say=print) == "night__2026-11-21__2"
-    assert not [call for call in api.calls if call[0] == "trigger"]
 
 
 def test_a_future_date_and_a_paused_dag_are_refused_before_a_run_is_started() -> None:
@@ -219,11 +173,6 @@ def test_a_future_date_and_a_paused_dag_are_refused_before_a_run_is_started() ->
         install(paused, slot, date(2026, 11, 21), now=NOON, say=print)
     assert "nightshift lab unpause nightly_install_main" in str(refusal.value)
     assert [call[0] for call in paused.calls] == ["wait"]
-
-
-def test_the_demonstration_has_the_slot_of_the_lab_s_configuration() -> None:
-    site = load()
-    assert demonstration_slot(site).name == demonstration_slot(site, "main").name == "main"
 
 
 def site_of(folder: Path, *slots: str) -> SiteSettings:
@@ -248,6 +197,8 @@ slots:
 
 
 def test_the_demonstration_refuses_every_slot_that_is_not_marked(tmp_path: Path) -> None:
+    ours = load()
+    assert demonstration_slot(ours).name == demonstration_slot(ours, "main").name == "main"
     site = site_of(tmp_path, "head: {repository: site.example.org, store: builds}")
     assert demonstration_slot(site).name == "demo"
     with refused(NOT_THE_DEMONSTRATIONS) as refusal:
@@ -288,11 +239,6 @@ def test_the_other_demonstrations_refuse_a_configuration_without_what_is_theirs(
     lab = Lab(place, Ports.unused(), load_or_create(place.secrets))
     with refused(NOT_THE_DEMONSTRATIONS):
         run_stageout(lab, site, EnvSecrets({}), files=5, say=print)
-
-
-def test_today_is_the_slot_s_own() -> None:
-    site = load()
-    assert today(site.slot("main").timezone, datetime(2026, 11, 20, 23, 30, tzinfo=UTC)) == date(2026, 11, 21)
 
 
 def test_a_snapshot_counts_tasks_by_kind_in_the_order_of_their_start() -> None:

@@ -4,7 +4,6 @@ import os
 import re
 import socket
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from lab.errors import LabError
 from lab.ports import LOOPBACK, Ports, check_free, holder, variable
+from tests.fakes.airflowhome import ROOT
 
 NAMES = [field.name for field in fields(Ports)]
 
@@ -22,8 +22,12 @@ def test_ports_survive_the_way_through_the_environment(numbers: list[int]) -> No
     assert Ports.from_environment(ports.to_environment()) == ports
 
 
-def test_the_defaults_lie_below_the_range_of_outgoing_connections() -> None:
+def test_the_defaults_lie_below_the_range_of_outgoing_connections_and_unused_ones_are_free() -> None:
+    assert Ports.from_environment({"NIGHTSHIFT_S3_PORT": ""}) == Ports()
     assert all(getattr(Ports(), name) < 32768 for name in NAMES)
+    ports = Ports.unused()
+    assert len({getattr(ports, name) for name in NAMES}) == len(NAMES)
+    check_free(ports, NAMES)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +47,6 @@ def test_the_defaults_lie_below_the_range_of_outgoing_connections() -> None:
 def test_the_message_names_the_variable_of_a_wrong_port(environment: dict[str, str], words: str) -> None:
     with pytest.raises(LabError, match=words):
         Ports.from_environment(environment)
-
-
-def test_an_empty_variable_leaves_the_default() -> None:
-    assert Ports.from_environment({"NIGHTSHIFT_S3_PORT": ""}) == Ports()
 
 
 def test_the_message_names_a_taken_port_with_its_holder_and_the_cure() -> None:
@@ -82,12 +82,6 @@ def test_an_offset_moves_all_ports_but_those_that_are_given() -> None:
 
 
 def test_the_operations_page_lists_every_port_with_its_variable() -> None:
-    text = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
+    text = (ROOT / "docs" / "operations.md").read_text()
     for name in NAMES:
         assert re.search(rf"\| `{variable(name)}` \| {getattr(Ports(), name)} \|", text), name
-
-
-def test_unused_ports_are_all_different_and_free() -> None:
-    ports = Ports.unused()
-    assert len({getattr(ports, name) for name in NAMES}) == len(NAMES)
-    check_free(ports, NAMES)

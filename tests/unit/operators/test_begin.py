@@ -54,14 +54,7 @@ def test_events_begin_the_nights_of_the_dates_that_they_name(monkeypatch: pytest
     watcher = {"from_trigger": True, "payload": {"date": TOMORROW}}
     assert heard({"date": TOMORROW}, watcher, {}) == [TODAY, TOMORROW]
     assert heard({"date": "tomorrow"}, {"date": "2020-01-01"}, {"date": 7}) == []
-
-
-def test_a_night_that_its_schedule_began_is_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_site(monkeypatch, "either")
-    assert heard({"date": TOMORROW}, begun=(datetime(2026, 11, 21, 1, tzinfo=UTC),)) == []
-
-
-def test_events_begin_nothing_where_the_schedule_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert heard({"date": TOMORROW}, begun=(datetime(2026, 11, 21, 1, tzinfo=UTC),)) == [], "its schedule began it"
     on_site(monkeypatch, "schedule")
     assert heard({"date": TOMORROW}) == []
 

@@ -40,23 +40,21 @@ def test_an_artifact_is_linked_where_a_browser_reaches_it(
     assert SourceLink().get_link(operator, ti_key=None) == link
 
 
+SOUGHT = ("main", date(2026, 11, 21))
+
+
 @pytest.mark.parametrize(
     ("store", "sought", "link"),
     [
-        ({"url": "s3://builds", "endpoint": "http://127.0.0.1:9"}, ("main", date(2026, 11, 21)),
+        ({"url": "s3://builds", "endpoint": "http://127.0.0.1:9"}, SOUGHT,
          "http://127.0.0.1:9/builds/main/2026-11-21/index.json"),
-        ({"url": "https://builds.example.org"}, ("main", date(2026, 11, 21)),
-         "https://builds.example.org/main/2026-11-21/index.json"),
-        ({}, ("main", date(2026, 11, 21)), ""),
+        ({"url": "https://builds.example.org"}, SOUGHT, "https://builds.example.org/main/2026-11-21/index.json"),
+        ({}, SOUGHT, ""),
         ({"url": "https://builds.example.org"}, None, ""),
     ],
 )  # fmt: skip
 def test_the_index_is_linked_also_where_it_is_missing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    store: dict[str, str],
-    sought: tuple[str, date] | None,
-    link: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: dict[str, str], sought: object, link: str
 ) -> None:
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(plain_file(tmp_path, store=store)))
     assert IndexLink().get_link(SimpleNamespace(sought=sought), ti_key=None) == link

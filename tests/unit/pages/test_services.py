@@ -31,9 +31,15 @@ def test_an_answer_is_kept_for_a_while_and_then_asked_for_again() -> None:
     assert services.ask("q", work).value == 2
     assert services.ask("other", work).value == 3
 
+    def refuses() -> str:
+        raise StoreError("the store is away", key="")
+
+    answer = services.ask("refused", refuses)
+    assert (answer.value, answer.fault, answer.at) == (None, "the store is away", clock.now)
+
 
 def test_a_service_that_hangs_is_asked_once_and_its_last_answer_stays() -> None:
-    clock, services, hangs = Clock(), Services(Clock()), threading.Event()
+    clock, hangs = Clock(), threading.Event()
     services = Services(clock)
     assert services.ask("q", lambda: "before").value == "before"
     clock.now += timedelta(seconds=FRESH_S)
@@ -50,11 +56,3 @@ def test_a_service_that_hangs_is_asked_once_and_its_last_answer_stays() -> None:
     clock.now += timedelta(seconds=OLD_S)
     assert services.ask("q", work).fault == "no answer since 2026-11-21 00:00:00 UTC"
     hangs.set()
-
-
-def test_a_refusal_is_an_answer() -> None:
-    def work() -> str:
-        raise StoreError("the store is away", key="")
-
-    answer = Services(Clock()).ask("q", work)
-    assert (answer.value, answer.fault, answer.at) == (None, "the store is away", NOW)

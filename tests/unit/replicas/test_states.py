@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.manifest import Manifest
-from include.replicas.states import ReplicaLook, ReplicaState, SeenReplica, judge
+from include.replicas.states import (
+    CollectionTurn,
+    ReplicaLook,
+    ReplicaRule,
+    ReplicaState,
+    SeenReplica,
+    complaint,
+    judge,
+    wait_for_replicas,
+)
+from include.settings.ssh import ReplicaSettings
 
 NOW = datetime(2026, 11, 23, 4, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -88,12 +99,72 @@ def test_times_that_are_to_come_or_are_not_stated_make_no_lag() -> None:
     assert judge(seen(HEAD, snapshot_since=NOW + HOUR), HEAD, None, NOW).snapshot_since == NOW
 
 
-def test_a_state_lasts_from_the_first_look_that_saw_it() -> None:
+def test_a_state_lasts_from_the_first_look_that_saw_it_and_a_look_comes_back_from_json() -> None:
     assert look(before=BEFORE).state_since == NOW - 5 * HOUR
     assert look(None, BEFORE).state_since == NOW
-
-
-def test_a_look_comes_back_from_json_as_it_was() -> None:
     whole = look(manifest(8), BEFORE, snapshot_since=NOW - HOUR, last_snapshot=NOW - 2 * HOUR)
     assert ReplicaLook.from_json(whole.to_json()) == whole
     assert whole.to_json()["lag_s"] == 3600
+
+
+RULE = ReplicaRule(longest_snapshot=4 * HOUR, max_lag=24 * HOUR)
+RULES = {"s1": RULE, "s2": RULE}
+SYNCED = look()
+MINUTE = timedelta(minutes=1)
+
+
+def in_snapshot(since: timedelta) -> Any:
+    return replace(SYNCED, state=ReplicaState.SNAPSHOT, snapshot_since=NOW - since)
+
+
+def in_state(state: ReplicaState, since: timedelta) -> Any:
+    return replace(SYNCED, state=state, state_since=NOW - since)
+
+
+@pytest.mark.parametrize(
+    ("seen", "turn", "left"),
+    [
+        (SYNCED, CollectionTurn.GO_ON, None),
+        (in_snapshot(HOUR), CollectionTurn.WAIT, 3 * HOUR),
+        (in_snapshot(4 * HOUR - MINUTE), CollectionTurn.WAIT, MINUTE),
+        (in_snapshot(4 * HOUR), CollectionTurn.GO_ON_WITHOUT, None),
+        (in_snapshot(-HOUR), CollectionTurn.WAIT, 4 * HOUR),
+        (in_state(ReplicaState.UNREACHABLE, HOUR), CollectionTurn.WAIT, 3 * HOUR),
+        (in_state(ReplicaState.UNREACHABLE, 5 * HOUR), CollectionTurn.GO_ON_WITHOUT, None),
+        (in_state(ReplicaState.BAD_SIGNATURE, HOUR), CollectionTurn.WAIT, 3 * HOUR),
+        (in_state(ReplicaState.ROLLED_BACK, HOUR), CollectionTurn.WAIT, 3 * HOUR),
+        (in_state(ReplicaState.WRONG_REPOSITORY, HOUR), CollectionTurn.WAIT, 3 * HOUR),
+        (replace(SYNCED, state=ReplicaState.BEHIND, behind_since=NOW - 23 * HOUR), CollectionTurn.GO_ON, None),
+        (replace(SYNCED, state=ReplicaState.BEHIND, behind_since=NOW - 25 * HOUR), CollectionTurn.WAIT, 3 * HOUR),
+        (replace(SYNCED, state=ReplicaState.BEHIND, behind_since=NOW - 29 * HOUR), CollectionTurn.GO_ON_WITHOUT, None),
+    ],
+)
+def test_a_replica_is_waited_for_as_long_as_its_longest_snapshot(seen: Any, turn: CollectionTurn, left: Any) -> None:
+    found = wait_for_replicas([seen], RULES, NOW)
+    assert found.turn is turn
+    assert found.until == (None if left is None else NOW + left)
+    assert found.without == (("s1",) if turn is CollectionTurn.GO_ON_WITHOUT else ())
+
+
+def test_the_last_of_several_decides_and_those_given_up_are_named() -> None:
+    stale = replace(in_snapshot(5 * HOUR), replica="s2")
+    found = wait_for_replicas([in_snapshot(HOUR), stale], RULES, NOW)
+    assert (found.turn, found.until, found.without) == (CollectionTurn.WAIT, NOW + 3 * HOUR, ("s2",))
+    assert "s1" in found.reason
+    assert "s2" in found.reason
+    both = wait_for_replicas([in_snapshot(HOUR), replace(in_snapshot(2 * HOUR), replica="s2")], RULES, NOW)
+    assert both.until == NOW + 3 * HOUR
+    assert wait_for_replicas([], {}, NOW).turn is CollectionTurn.GO_ON
+
+
+def test_the_grace_covers_the_longest_lag_and_the_snapshot_after_it() -> None:
+    slow = ReplicaSettings(name="s1", url="http://a", longest_snapshot_minutes=600, max_lag_hours=48)
+    fast = ReplicaSettings(name="s2", url="http://b", longest_snapshot_minutes=900, max_lag_hours=1)
+    assert max(slow.needs, fast.needs) == slow.needs == 58 * HOUR
+
+
+def test_people_are_told_of_what_does_not_pass_by_itself() -> None:
+    assert complaint(SYNCED, RULE, NOW) is None
+    assert complaint(in_snapshot(HOUR), RULE, NOW) is None
+    for bad in (in_snapshot(5 * HOUR), in_state(ReplicaState.UNREACHABLE, MINUTE)):
+        assert complaint(bad, RULE, NOW) is not None

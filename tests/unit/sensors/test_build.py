@@ -5,9 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-import pytest
-
-from include.nightlies.errors import BUILD_DATE_REFUSED, BuildDateUnknown
+from include.nightlies.errors import BUILD_DATE_REFUSED
 from include.nightlies.rules.passes import Pass
 from include.nightlies.steps.values import Night
 from include.settings.model import Slot
@@ -40,26 +38,6 @@ def test_the_logical_date_counts_in_the_zone_of_the_slot_with_its_offset() -> No
     late = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)
     assert night_of(task_context(logical_date=late), slot()).date == date(2026, 11, 21)
     assert night_of(task_context(logical_date=late), slot(date_offset=-1)).date == date(2026, 11, 20)
-
-
-@pytest.mark.parametrize(
-    ("instant", "day"),
-    [
-        (datetime(2026, 3, 28, 23, 0, tzinfo=UTC), date(2026, 3, 29)),
-        (datetime(2026, 3, 29, 21, 59, tzinfo=UTC), date(2026, 3, 29)),
-        (datetime(2026, 3, 29, 22, 0, tzinfo=UTC), date(2026, 3, 30)),
-        (datetime(2026, 10, 24, 22, 0, tzinfo=UTC), date(2026, 10, 25)),
-        (datetime(2026, 10, 25, 22, 59, tzinfo=UTC), date(2026, 10, 25)),
-        (datetime(2026, 10, 25, 23, 0, tzinfo=UTC), date(2026, 10, 26)),
-    ],
-)
-def test_the_day_is_right_at_both_changes_of_summer_time(instant: datetime, day: date) -> None:
-    assert night_of(task_context(logical_date=instant), slot()).date == day
-
-
-def test_a_run_without_any_date_is_refused() -> None:
-    with pytest.raises(BuildDateUnknown):
-        night_of(task_context(), slot())
 
 
 def test_a_night_carries_the_choice_of_the_form() -> None:
@@ -95,6 +73,9 @@ def test_a_run_of_a_later_pass_knows_its_night_and_the_passes_before_it() -> Non
     assert night.number == 3
     assert night.earlier == ("night/scheduled__2026-11-21T01:00:00+00:00", "night/night__2026-11-21__0100__pass2")
     assert Night.from_json(night.to_json()) == night
+    early = Pass("night__2026-11-22__first", 1, NOW + timedelta(hours=1))
+    context = task_context(build_date="2026-11-22", **{"pass": early.to_json()})
+    assert night_of(context, slot()).date == date(2026, 11, 22), "a date of tomorrow is refused to no later pass"
 
 
 def test_the_runs_of_a_backfill_and_of_the_future_are_refused_by_what_the_form_says() -> None:
@@ -104,9 +85,3 @@ def test_the_runs_of_a_backfill_and_of_the_future_are_refused_by_what_the_form_s
             night_of(task_context(**given), slot())
     assert night_of(task_context(**tomorrow, allow_future=True), slot()).date == date(2026, 11, 22)
     assert night_of(task_context(run_type="backfill", **run), slot()).date == date(2026, 11, 21)
-
-
-def test_a_night_that_its_first_artifact_began_early_goes_on() -> None:
-    turn = Pass("night__2026-11-22__first", 1, NOW + timedelta(hours=1))
-    context = task_context(build_date="2026-11-22", **{"pass": turn.to_json()})
-    assert night_of(context, slot()).date == date(2026, 11, 22)

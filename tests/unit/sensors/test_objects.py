@@ -39,9 +39,16 @@ def drop(builds: Path) -> str:
     return f"file://{builds}/{KEY}"
 
 
-def test_an_object_that_is_there_is_found_at_once(builds: Path) -> None:
+def test_an_object_is_found_at_once_or_by_the_triggerer_or_not_in_time(builds: Path) -> None:
+    event = {"found": True, "reason": "has 2 bytes"}
+    with pytest.raises(NotThere):
+        sensor().resume_execution("found", {"event": event | {"found": False}}, task_context())
+    assert NotThere.retryable
     url = drop(builds)
     assert sensor().execute(task_context()) == url
+    assert sensor().resume_execution("found", {"event": event}, task_context()) == url
+    with refused(SettingsError, retryable=False):
+        sensor(store="nowhere").execute(task_context())
 
 
 def test_the_waiting_is_left_to_the_triggerer_with_a_fixed_deadline(builds: Path) -> None:
@@ -57,24 +64,6 @@ def test_the_waiting_is_left_to_the_triggerer_with_a_fixed_deadline(builds: Path
     assert deferred.value.timeout is not None
     assert deferred.value.timeout > timedelta(seconds=600 + 2 * 5)
     assert deferred.value.method_name == "found"
-
-
-def test_the_task_that_comes_back_hands_on_where_the_object_is(builds: Path) -> None:
-    url = drop(builds)
-    resumed = sensor().resume_execution("found", {"event": {"found": True, "reason": "has 2 bytes"}}, task_context())
-    assert resumed == url
-
-
-def test_what_did_not_come_in_time_may_be_waited_for_again(builds: Path) -> None:
-    event = {"found": False, "reason": "nothing there yet"}
-    with pytest.raises(NotThere):
-        sensor(timeout=600.0).resume_execution("found", {"event": event}, task_context())
-    assert NotThere.retryable
-
-
-def test_an_unknown_store_is_refused_at_once(builds: Path) -> None:
-    with refused(SettingsError, retryable=False):
-        sensor(store="nowhere").execute(task_context())
 
 
 def test_errors_decide_themselves_whether_it_is_tried_again() -> None:

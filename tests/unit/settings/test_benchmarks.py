@@ -63,38 +63,31 @@ def test_a_wrong_target_is_refused_at_its_key(targets, key):
     assert error.value.problems[0].line == 3
 
 
-@pytest.mark.parametrize(
-    ("targets", "cure"),
-    [
-        ("{x: {kind: path, path: /mnt, benchmrak: allowed}}", "benchmark"),
-        ("{x: {kind: path, path: /mnt, limits: {minuets: 1}}}", "minutes"),
-    ],
-)
-def test_a_misspelt_key_is_corrected(targets, cure):
+@pytest.mark.parametrize(("keys", "cure"), [("benchmrak: allowed", "benchmark"), ("limits: {minuets: 1}", "minutes")])
+def test_a_misspelt_key_is_corrected(keys, cure):
     with pytest.raises(InvalidSettings) as error:
-        load(targets)
+        load(f"{{x: {{kind: path, path: /mnt, {keys}}}}}")
     assert error.value.problems[0].cure == f"Did you mean `{cure}`?"
 
 
-@pytest.mark.parametrize(
-    "block", ["{schedule: often, target: scratch}", "{schedule: 0 3 * * *, target: other}", "{target: scratch}"]
-)
-def test_a_wrong_nightly_campaign_is_refused(block):
-    nightly = load(rest="  nightly: {schedule: 0 3 * * *, target: scratch}").nightly
+NIGHTLY = "  nightly: {schedule: 0 3 * * *, target: scratch}"
+REQUIREMENT = "  requirements: [{target: scratch, step: write, throughput: 20GB, p95_ms: 500}]"
+
+
+def test_a_nightly_campaign_and_requirements_are_read():
+    nightly = load(rest=NIGHTLY).nightly
     assert (nightly.preset, nightly.minutes) == ("hlt2-uncontrolled", 15)
-    with pytest.raises(InvalidSettings):
-        load(rest=f"  nightly: {block}")
+    assert load(rest=REQUIREMENT).requirements
 
 
 @pytest.mark.parametrize(
-    "line",
+    "rest",
     [
-        "{target: other, step: write, throughput: 20GB}",
-        "{target: scratch, step: write}",
-        "{target: scratch, step: write, throughput: fast}",
+        NIGHTLY.replace("0 3 * * *", "often"), NIGHTLY.replace("scratch", "other"),
+        NIGHTLY.replace("schedule: 0 3 * * *, ", ""), REQUIREMENT.replace("scratch", "other"),
+        REQUIREMENT.replace(", throughput: 20GB, p95_ms: 500", ""), REQUIREMENT.replace("20GB", "fast"),
     ],
-)
-def test_a_wrong_requirement_is_refused(line):
-    assert load(rest="  requirements: [{target: scratch, step: write, throughput: 20GB, p95_ms: 500}]").requirements
+)  # fmt: skip
+def test_a_wrong_nightly_campaign_or_requirement_is_refused(rest):
     with pytest.raises(InvalidSettings):
-        load(rest=f"  requirements: [{line}]")
+        load(rest=rest)

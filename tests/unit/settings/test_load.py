@@ -49,55 +49,18 @@ def test_a_right_file_is_understood(parsed, tmp_path):
     assert site.slot("main").name == "main"
     assert site.gateway.state == tmp_path / "var/gateway/state.db"
     assert site.paths.root == tmp_path
+    with pytest.raises(ValidationError):
+        site.slot("main").priority = 3
 
 
-def test_what_is_kept_of_trees_is_set_for_a_repository(parsed, tmp_path):
+def test_trees_and_care_are_set_for_a_repository(parsed, tmp_path):
     assert parsed().repository("nightlies.example.org").prepare.specials == "refuse"
-    block = "limits: {members: 10, bytes: 1GiB}"
-    changed = f"{block}\n    prepare: {{xattrs: [user.], uid_map: owners.map, autocatalogs: true}}"
-    prepare = parsed((block, changed)).repository("nightlies.example.org").prepare
+    prepare = "prepare: {xattrs: [user.], uid_map: owners.map, autocatalogs: true}\n    care: {tags: {keep: 3}}"
+    repository = parsed((GATEWAY, f"{GATEWAY}    {prepare}\n")).repository("nightlies.example.org")
+    prepare, care = repository.prepare, repository.care
     assert (prepare.xattrs, prepare.autocatalogs, prepare.catalog_entries) == (("user.",), True, 500_000)
     assert prepare.uid_map == tmp_path / "owners.map"
-
-
-@pytest.mark.parametrize(
-    ("block", "says"),
-    [
-        ("{xatrs: [user.]}", "Did you mean `xattrs`?"),
-        ("{owner: {uid: 1, gidd: 2}}", "Did you mean `gid`?"),
-        ("{specials: maybe}", "'refuse', 'keep' or 'skip'"),
-        ("{owner: {uid: 1, gid: 2}, uid_map: x}", "Keep one of them"),
-    ],
-)
-def test_bad_settings_for_trees_are_named(parsed, block, says):
-    limits = "limits: {members: 10, bytes: 1GiB}"
-    with pytest.raises(InvalidSettings) as fault:
-        parsed((limits, f"{limits}\n    prepare: {block}"))
-    assert "repositories.nightlies.example.org.prepare" in str(fault.value)
-    assert says in str(fault.value)
-
-
-@pytest.mark.parametrize(
-    ("block", "says"),
-    [
-        ("{tags: {match: x}}", "Set `keep:`, `older_than_days:`, or both"),
-        ("{tags: {kep: 3}}", "Did you mean `keep`?"),
-        ("{whitelist_days: 1000}", "care.whitelist_days"),
-    ],
-)
-def test_bad_rules_for_the_care_of_a_repository_are_named(parsed, block, says):
-    limits = "limits: {members: 10, bytes: 1GiB}"
-    good = parsed((limits, f"{limits}\n    care: {{tags: {{keep: 3}}}}")).repository("nightlies.example.org").care
-    assert (good.whitelist_days, good.tags.keep, good.tags.match, good.tags.apply) == (7, 3, "*", False)
-    with pytest.raises(InvalidSettings) as fault:
-        parsed((limits, f"{limits}\n    care: {block}"))
-    assert says in str(fault.value)
-
-
-def test_settings_are_frozen(parsed):
-    with pytest.raises(ValidationError) as caught:
-        parsed().slot("main").priority = 3
-    assert [one["type"] for one in caught.value.errors()] == ["frozen_instance"]
+    assert (care.whitelist_days, care.tags.keep, care.tags.match, care.tags.apply) == (7, 3, "*", False)
 
 
 def test_variables_are_expanded_with_their_defaults(parsed, tmp_path):
@@ -189,14 +152,11 @@ def test_a_problem_names_its_line_its_key_and_the_cure(parsed, change, line, key
 
 @pytest.mark.parametrize("key", ["password", "secret_key", "access_key", "gateway_token", "api-key", "PASSWD"])
 def test_what_looks_like_a_secret_is_refused_and_not_repeated(parsed, key):
+    parsed(("slots:", "gateway: {keys: k}\nslots:"))  # `public_key` and `keys` are none
     one = only(parsed, ("connection: store_main", f"{key}: hunter2"))
     assert one.line == 6
     assert "AIRFLOW_CONN_" in one.cure
     assert "hunter2" not in str(one)
-
-
-def test_public_key_and_keys_do_not_look_like_secrets(parsed):
-    parsed(("slots:", "gateway: {keys: k}\nslots:"))
 
 
 @pytest.mark.parametrize(
@@ -214,12 +174,9 @@ def test_public_key_and_keys_do_not_look_like_secrets(parsed):
 def test_a_damaged_file_is_a_problem_with_a_line(parsed, text, says):
     with pytest.raises(InvalidSettings) as caught:
         parsed(text=text)
+    assert parsed(text="").slots == {}
     assert says in str(caught.value)
     assert all(one.line >= 1 for one in caught.value.problems)
-
-
-def test_an_empty_file_is_a_site_without_anything(parsed):
-    assert parsed(text="").slots == {}
 
 
 def test_no_file_and_no_text_are_refused(tmp_path):
@@ -317,6 +274,7 @@ def test_a_publisher_node_is_described_beside_its_repository(parsed, tmp_path):
         (("server: {", "prepare: {dirtab: true}\n    server: {"), "", "cut by the node", "server.conf"),
         (("server: {", "prepare: {owner: {uid: 1, gid: 1}}\n    server: {"), "", "does not keep", "keep_owners"),
         (("server: {", "prepare: {mtime_ns: true}\n    server: {"), "", "nanoseconds", "Remove `mtime_ns`"),
+        ((NODE, "gateway: gw\n    publisher: cvmfs-server\n"), "", "without a node", "host, user, known_hosts, behind"),
         (("server: {", "allow_lossy: [links]\n    server: {"), "allow_lossy[0]", "", "'hard-links'"),
     ],
 )  # fmt: skip
@@ -332,12 +290,6 @@ def test_nanoseconds_are_refused_where_a_stock_gateway_is_named(parsed):
     assert "nanoseconds, which stock publishers and receivers up to 2.11 do not write" in problem.what
     assert "through Nightshift's gateway" in problem.cure
     assert parsed((GATEWAY, "gateway: gw\n    prepare: {mtime_ns: true}\n"))
-
-
-def test_a_repository_that_wants_a_node_and_has_none_is_refused(parsed):
-    problem = only(parsed, (GATEWAY, "gateway: gw\n    publisher: cvmfs-server\n"))
-    assert "without a node" in problem.what
-    assert "Add `server:` with host, user, known_hosts, behind" in problem.cure
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,9 @@ def test_the_command_writes_what_airflow_s_import_reads() -> None:
         assert isinstance(name, str)
         assert pool.keys() == {"slots", "description", "include_deferred"}
         assert isinstance(pool["slots"], int)
-    assert shown().keys() == {pool.name for pool in pools(load(CONFIG, environ={}))}
+    assert shown(env={"NIGHTSHIFT_WORKER_CORES": ""}).keys() == {pool.name for pool in pools(load(CONFIG, environ={}))}
+    table = CliRunner().invoke(app, ["pools"], env={"NIGHTSHIFT_CONFIG": str(CONFIG)})
+    assert all(name in table.stdout for name in shown())
 
 
 @pytest.mark.parametrize(("words", "env"), [(("--cores", "48"), {}), ((), {"NIGHTSHIFT_WORKER_CORES": "48"})])
@@ -37,16 +39,6 @@ def test_the_cores_of_all_workers_size_their_pools(words: tuple[str, ...], env: 
     found = shown(*words, env=env)
     assert (found["prepare"]["slots"], found["publish"]["slots"]) == (48, 48)
     assert found["control"] == shown("--cores", "1")["control"]
-
-
-def test_an_empty_number_of_cores_means_this_machine_s() -> None:
-    assert shown(env={"NIGHTSHIFT_WORKER_CORES": ""}) == shown()
-
-
-def test_the_table_names_every_pool() -> None:
-    result = CliRunner().invoke(app, ["pools"], env={"NIGHTSHIFT_CONFIG": str(CONFIG)})
-    assert result.exit_code == 0
-    assert all(name in result.stdout for name in shown())
 
 
 def test_the_executor_has_more_slots_than_the_pools_of_two_cores() -> None:

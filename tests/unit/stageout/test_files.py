@@ -113,11 +113,13 @@ def test_a_url_that_is_too_long_for_fts_is_refused_and_a_missing_rule_is_not():
     check_request(request_of(1, activity="Größe", **long), {**SITES, "bari": mock_site("bari", third_party=[])})
 
 
-def test_a_destination_is_asked_for_once():
-    request = request_of(2)
+def test_a_request_asks_for_a_destination_once_and_has_a_limit():
+    request, file = request_of(2), file_to_transfer()
     other = file_to_transfer(destination_name=request.files[0].destination_name)
-    with refused(FILE_REFUSED, subject="file 2"):
-        check_request(replace(request, files=(*request.files, other)), SITES)
+    for files, subject in (((*request.files, other), "file 2"), ((), "the request"),
+                           ((file,) * (MAX_FILES + 1), "the request")):  # fmt: skip
+        with refused(FILE_REFUSED, subject=subject):
+            check_request(replace(request, files=files), SITES)
 
 
 @pytest.mark.parametrize("field", ["owner", "key", "workflow"])
@@ -125,13 +127,6 @@ def test_a_destination_is_asked_for_once():
 def test_a_request_names_its_owner_key_and_workflow(field, text):
     with refused(FILE_REFUSED, subject="the request"):
         check_request(replace(request_of(), **{field: text}), SITES)
-
-
-def test_a_request_has_a_limit():
-    file = file_to_transfer()
-    for files in ((), (file,) * (MAX_FILES + 1)):
-        with refused(FILE_REFUSED, subject="the request"):
-            check_request(replace(request_of(), files=files), SITES)
 
 
 def test_the_same_files_have_the_same_digest_and_others_another_one():

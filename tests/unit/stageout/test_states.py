@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from pathlib import Path
 
 import pytest
 
@@ -20,6 +19,7 @@ from include.stageout.states import (
     require_job_move,
     require_transfer_move,
 )
+from tests.fakes.airflowhome import ROOT
 from tests.fakes.refused import refused
 
 T, J, C = TransferState, TransferJobState, StageoutComponent
@@ -60,30 +60,19 @@ def pairs(table, kind):
     return {(kind(name), kind(to)) for name, _, following in lines for to in following.split()}
 
 
-@pytest.mark.parametrize(("current", "to"), list(itertools.product(T, T)))
-def test_a_transfer_makes_the_moves_of_the_table_and_no_other(current, to):
-    legal = (current, to) in pairs(TRANSFERS, T)
-    makers = []
-    for component in C:
-        if legal and TRANSFER_MOVES[current, to].component is component:
-            require_transfer_move(current, to, component)
-            makers.append(component)
+@pytest.mark.parametrize(
+    ("kind", "table", "moves", "require"),
+    [(T, TRANSFERS, TRANSFER_MOVES, require_transfer_move), (J, JOBS, JOB_MOVES, require_job_move)],
+    ids=["transfers", "jobs"],
+)
+def test_the_moves_of_the_table_are_made_each_by_one_component_and_no_others(kind, table, moves, require):
+    assert moves.keys() == pairs(table, kind)
+    for current, to, component in itertools.product(kind, kind, C):
+        if (current, to) in moves and moves[current, to].component is component:
+            require(current, to, component)
         else:
             with refused(MOVE_REFUSED):
-                require_transfer_move(current, to, component)
-    assert len(makers) == legal, "each move has one component"
-
-
-@pytest.mark.parametrize(("current", "to"), list(itertools.product(J, J)))
-def test_a_job_makes_the_moves_of_the_table_and_no_other(current, to):
-    legal = (current, to) in pairs(JOBS, J)
-    for component in C:
-        if legal and JOB_MOVES[current, to].component is component:
-            require_job_move(current, to, component)
-        else:
-            with refused(MOVE_REFUSED):
-                require_job_move(current, to, component)
-    assert legal == ((current, to) in JOB_MOVES)
+                require(current, to, component)
 
 
 def reachable(moves, start):
@@ -121,7 +110,7 @@ def test_one_component_waits_for_each_state():
 
 
 def test_the_documentation_has_every_state_and_where_it_leads():
-    text = (Path(__file__).resolve().parents[3] / "docs/stage-out.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/stage-out.md").read_text(encoding="utf-8")
     table = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
     rows = [
         ({*re.findall("`([^`]+)`", cells[1])}, {*re.findall("`([^`]+)`", cells[4])})

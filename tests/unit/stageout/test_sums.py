@@ -34,18 +34,10 @@ def test_a_failed_transfer_adds_nothing_for_what_it_did_not_reach():
     assert sums.bytes_per_s is None
 
 
-def test_a_clock_that_differs_makes_no_negative_time():
-    _, sums = sums_of(ended(copied_at=START - timedelta(seconds=5)), None, None)
-    assert sums.copied_s == 0.0
-
-
-def test_the_day_is_that_of_utc_in_every_zone():
+def test_clocks_zones_and_keys():
     local = START.astimezone(timezone(timedelta(hours=5)))
-    assert sums_of(ended(moved_at=local), None, None)[0].day == datetime(2026, 11, 23, tzinfo=UTC)
-
-
-def test_sums_with_other_fields_have_another_digest():
-    key, _ = sums_of(ended(), None, None)
-    other, _ = sums_of(ended(state="failed", failure="quota"), None, None)
-    third, _ = sums_of(ended(state="failed", failure="timeout"), None, None)
-    assert len({key.digest, other.digest, third.digest}) == 3
+    key, sums = sums_of(ended(copied_at=START - timedelta(seconds=5), moved_at=local), None, None)
+    assert sums.copied_s == 0.0, "a clock that differs makes no negative time"
+    assert key.day == datetime(2026, 11, 23, tzinfo=UTC), "the day is that of UTC"
+    others = [sums_of(ended(state="failed", failure=failure), None, None)[0] for failure in ("quota", "timeout")]
+    assert len({key.digest, *(other.digest for other in others)}) == 3

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from triggers.checks import CHECKS
+from include.cvmfs.coordination.freeze import Freeze, freeze, thaw
+from include.storage.store import Store
+from tests.fakes.plainsite import FQRN, plain_site
+from triggers import poll
+from triggers.checks import CHECKS, unfrozen
 from triggers.poll import PollTrigger
 
+JOB = "01874efb-4735-4595-bc9c-591aef8240c9"
 STORED: dict[str, dict[str, Any]] = {
-    "lease-free": {"repository": "nights.example.org", "path": "/a/b", "gateway_conn_id": "gateway"},
+    "lease-free": {"repository": FQRN, "path": "/a/b", "gateway_conn_id": "gateway"},
     "object": {"store": None, "key": "main/index.json", "store_conn_id": "ours"},
-    "path": {"fqrn": "nights.example.org", "path": "/a/b", "absent": True},
-    "revision": {"fqrn": "nights.example.org", "revision": 3, "tag": "v1"},
-    "place": {"repository": "nights.example.org", "path": "/a/b", "wanted": "free", "replaces": True},
-    "thaw": {"repository": "nights.example.org"},
-    "collection": {"repository": "nights.example.org", "number": 7, "shards": [3, 200]},
+    "path": {"fqrn": FQRN, "path": "/a/b", "absent": True},
+    "revision": {"fqrn": FQRN, "revision": 3, "tag": "v1"},
+    "place": {"repository": FQRN, "path": "/a/b", "wanted": "free", "replaces": True},
+    "thaw": {"repository": FQRN},
+    "collection": {"repository": FQRN, "number": 7, "shards": [3, 200]},
     "pause": {},
-    "replicas-in-sync": {"repository": "nights.example.org", "replicas": ["s1"], "revision": 3},
-    "replicas-quiet": {"repository": "nights.example.org"},
-    "replica-job": {"repository": "nights.example.org", "replica": "s1", "verb": "snapshot"},
+    "replicas-in-sync": {"repository": FQRN, "replicas": ["s1"], "revision": 3},
+    "replicas-quiet": {"repository": FQRN},
+    "replica-job": {"repository": FQRN, "replica": "s1", "verb": "snapshot"},
     "ceph-clean": {"target": "hlt2"},
-    "fts-jobs": {
-        "fts_conn_id": "fts_default",
-        "job_ids": ["01874efb-4735-4595-bc9c-591aef8240c9"],
-        "at_rest": True,
-    },
+    "fts-jobs": {"fts_conn_id": "fts_default", "job_ids": [JOB], "at_rest": True},
 }
 """Rows of tasks that wait while Nightshift is replaced have these keys and arguments: none is renamed or removed."""
 
@@ -42,7 +46,7 @@ def test_the_keys_are_those_that_are_stored() -> None:
     [
         ("lease-free", {"repository": "nights.example.org", "path": "/a/b"}),
         ("object", {"store": "builds", "key": "main/index.json"}),
-        ("fts-jobs", {"fts_conn_id": "fts_default", "job_ids": ["01874efb-4735-4595-bc9c-591aef8240c9"]}),
+        ("fts-jobs", {"fts_conn_id": "fts_default", "job_ids": [JOB]}),
     ],
 )
 def test_a_row_of_an_earlier_release_is_made_without_the_arguments_of_today(key: str, row: dict[str, Any]) -> None:
@@ -59,3 +63,23 @@ def test_a_check_is_made_from_its_arguments_as_json(key: str) -> None:
     assert path == "triggers.poll.PollTrigger"
     assert json.loads(json.dumps(row)) == row
     assert row["poll_s"] == CHECKS[key].poll_s > 0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = plain_site(tmp_path).repository_store(FQRN)
+    freeze(store, Freeze("one", "disks are moved", "op@host", datetime.now(UTC)))
+    return store
+
+
+def test_the_trigger_fires_after_the_thaw(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = plain_site(tmp_path)
+    monkeypatch.setattr(poll, "open_site", lambda _: site)
+    assert unfrozen(lambda: site, FQRN).ready is False
+
+    async def fires() -> Any:
+        return await anext(PollTrigger("thaw", {"repository": FQRN}, poll_s=0.01).run())
+
+    thaw(store, datetime.now(UTC))
+    event = asyncio.run(fires())
+    assert event.payload == {"found": True, "reason": f"{FQRN} is no longer frozen", "since": None}

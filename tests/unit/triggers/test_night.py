@@ -16,12 +16,14 @@ from include.nightlies.records import builds
 from include.nightlies.rules.index import BuildIndex
 from include.nightlies.rules.passes import Pass
 from include.nightlies.steps.values import Night
+from include.settings.errors import MissingConnection, SettingsError
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from tests.fakes.plainsite import plain_file
+from tests.fakes.refused import refused
 from triggers import night as night_trigger
-from triggers.night import FirstArtifactTrigger, NightTrigger
+from triggers.night import FirstArtifactTrigger, NightTrigger, configured
 
 DAY = date(2026, 11, 21)
 ARTIFACT = {"project": "Gaudi", "platform": "x86_64", "url": "a.tar.gz", "size": 1, "sha256": "a" * 64}
@@ -94,10 +96,12 @@ def watch(
 
 
 def test_what_is_new_begins_a_pass_and_a_complete_index_ends_the_night(builder: Builder) -> None:
-    builder.index(ARTIFACT)
-    assert watch()["turn"] == "go"
-    builder.index(ARTIFACT, complete=True)
-    assert watch()["turn"] == "last"
+    builder.index(ARTIFACT, {**ARTIFACT, "sha256": "b" * 64}, OTHER)
+    event = watch()
+    assert (event["turn"], "1 listed" in event["reason"]) == ("go", True), "an artifact with two sums goes in with none"
+    builder.index(ARTIFACT, ARTIFACT, OTHER, complete=True)
+    event = watch()
+    assert (event["turn"], "2 listed" in event["reason"]) == ("last", True)
 
 
 def test_a_night_begins_with_its_first_artifact_and_says_what_it_waits_for(builder: Builder) -> None:
@@ -140,11 +144,6 @@ def test_an_older_index_out_of_a_cache_takes_nothing_back(builder: Builder) -> N
     assert "an older index than the last one was read, and is left aside" in event["reason"]
 
 
-def test_an_artifact_that_is_listed_twice_goes_in_with_neither_sum_and_stops_no_other(builder: Builder) -> None:
-    builder.index(ARTIFACT, {**ARTIFACT, "sha256": "b" * 64}, OTHER)
-    assert "1 listed" in watch()["reason"]
-
-
 def test_an_index_from_a_clock_that_is_ahead_is_used_and_said(builder: Builder) -> None:
     builder.index(ARTIFACT, created=(datetime.now(UTC) + timedelta(days=1)).isoformat())
     event = watch()
@@ -154,11 +153,12 @@ def test_an_index_from_a_clock_that_is_ahead_is_used_and_said(builder: Builder) 
 
 def test_a_slot_that_is_removed_ends_its_night_by_name(builder: Builder) -> None:
     builder.index()
-    event = watch(lambda: builder.slots("other"))
-    assert "unknown slot 'main'" in event["error"]
+    assert "unknown slot 'main'" in watch(lambda: builder.slots("other"))["error"]
+    assert "unknown slot 'main'" in watch()["error"], "so it does for a triggerer that has just started"
 
 
-def test_a_configuration_that_is_just_being_edited_is_waited_out(builder: Builder) -> None:
+@pytest.mark.parametrize("started", [False, True], ids=["under way", "just started"])
+def test_a_configuration_that_is_just_being_edited_is_waited_out(builder: Builder, started: bool) -> None:
     builder.index()
 
     def broken() -> None:
@@ -168,30 +168,11 @@ def test_a_configuration_that_is_just_being_edited_is_waited_out(builder: Builde
         builder.slots("main")
         builder.index(ARTIFACT)
 
-    event = watch(broken, mended)
+    if started:
+        broken()
+    event = watch(*([] if started else [broken]), mended)
     assert event["turn"] == "go"
-    assert "site.yaml" in event["said"][1]
-
-
-def test_a_triggerer_that_starts_anew_meets_a_slot_that_is_gone_or_an_unfinished_configuration(
-    builder: Builder,
-) -> None:
-    builder.slots("other")
-    assert "unknown slot 'main'" in watch()["error"]
-    (builder.folder / "site.yaml").write_text("slots: {main: ")
-
-    def mended() -> None:
-        builder.slots("main")
-        builder.index(ARTIFACT)
-
-    event = watch(mended)
-    assert event["turn"] == "go"
-    assert "site.yaml" in event["said"][0]
-
-
-def test_an_artifact_that_is_listed_twice_with_one_sum_goes_in_once(builder: Builder) -> None:
-    builder.index(ARTIFACT, ARTIFACT, OTHER)
-    assert "2 listed" in watch()["reason"]
+    assert "site.yaml" in event["said"][0 if started else 1]
 
 
 def test_a_build_id_of_another_day_is_waited_out_until_the_builder_corrects_it(builder: Builder) -> None:
@@ -313,3 +294,48 @@ def test_the_watcher_of_first_artifacts_outlives_whatever_is_wrong_for_a_while(
         asyncio.get_running_loop().call_later(0.2, lambda: builder.index(ARTIFACT))
 
     assert first_artifacts(1, mended) == [{"date": "2026-11-21"}]
+
+
+@pytest.fixture
+def site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "site.yaml"
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
+    for name in ("old", "new"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps({"conn_type": "object_store", "login": name}))
+    rewrite(file, "old")
+    return file
+
+
+def rewrite(file: Path, connection: str, slot: str = "main") -> None:
+    store = {"url": "s3://builds", "endpoint": "http://127.0.0.1:1", "connection": connection}
+    plain_file(file.parent, [slot], store=store)
+
+
+def test_clients_stay_as_long_as_the_configuration_and_know_the_connection_of_a_new_one(
+    site_file: Path,
+) -> None:
+    async def look() -> None:
+        connect = configured("main")
+        first = await asyncio.to_thread(connect)
+        assert await asyncio.to_thread(connect) is first
+        assert (await asyncio.to_thread(first.secrets.get, "old")).login == "old"
+        rewrite(site_file, "new")
+        moved = await asyncio.to_thread(connect)
+        assert moved is not first
+        assert (await asyncio.to_thread(moved.secrets.get, "new")).login == "new"
+        assert await asyncio.to_thread(connect) is moved
+
+    asyncio.run(look())
+
+
+def test_a_connection_that_is_not_there_and_a_slot_that_is_gone_are_said_by_name(site_file: Path) -> None:
+    async def look() -> None:
+        connect = configured("main")
+        rewrite(site_file, "nowhere")
+        with refused(MissingConnection, connection_id="nowhere"):
+            await asyncio.to_thread(lambda: connect().store("builds"))
+        rewrite(site_file, "old", slot="dev")
+        with refused(SettingsError):
+            await asyncio.to_thread(connect)
+
+    asyncio.run(look())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from include.cvmfs.errors import CvmfsError
+from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key
 from tests.week.reader import Led, Reader, Wanted, followed, tree_of
@@ -40,16 +41,29 @@ def repository(store: MemoryStore, trees: list[Tree], *, link: str | None = "b2"
     return mini
 
 
-def test_a_link_to_a_whole_build() -> None:
+@pytest.mark.parametrize(
+    ("trees", "link", "led"),
+    [
+        (TREES, "b2", Led(BUILD)),
+        (TREES[:1], "b2", Led(BUILD, (f"{TREES[1].path} is not there",))),
+        (TREES, "b7", Led("/nightlies/main/b7", ("nothing stands there",))),
+        (TREES, "b1", Led(BEFORE, ("it is no build of the week",))),
+        (TREES, None, None),
+    ],
+)
+def test_a_link_leads_to_a_whole_build_or_what_it_lacks_is_named(trees: list[Tree], link: str | None, led: Led) -> None:
+    store = MemoryStore()
+    repository(store, trees, link=link)
+    assert reader(store).look().links == ({} if led is None else {LATEST: led})
+
+
+def test_the_tree_is_told_with_the_content_of_all_and_links_are_followed() -> None:
     store = MemoryStore()
     repository(store, TREES)
-    assert reader(store).look().links == {LATEST: Led(BUILD)}
-
-
-def test_what_a_build_lacks_is_named() -> None:
-    store = MemoryStore()
-    repository(store, TREES[:1])
-    assert reader(store).look().links[LATEST] == Led(BUILD, (f"{TREES[1].path} is not there",))
+    found = tree_of(Repository.open(store, public_keys=[public_key()], now=NOW).revision)
+    assert (found["/nightlies"], found[LATEST]) == ("directory", "b2")
+    assert found[f"{TREES[0].path}/{STAMP}"] == stored_hash(TREES[0].stamp)
+    assert followed("/nightlies/dev/b2/Gaudi/opt", "../../b1/Gaudi/opt") == "/nightlies/dev/b1/Gaudi/opt"
 
 
 def test_a_reserved_place_and_a_foreign_tree_do_not_count() -> None:
@@ -66,14 +80,6 @@ def test_a_reserved_place_and_a_foreign_tree_do_not_count() -> None:
     mini.build().publish()
     lacking = reader(store).look().links[LATEST].lacking
     assert lacking == (f"{TREES[0].path} holds no tree", f"{TREES[1].path} holds another tree")
-
-
-def test_links_that_dangle_or_lead_to_something_else_are_told() -> None:
-    store = MemoryStore()
-    repository(store, TREES, link="b7")
-    assert reader(store).look().links[LATEST] == Led("/nightlies/main/b7", ("nothing stands there",))
-    repository(store, TREES, link="b1")
-    assert reader(store).look().links[LATEST] == Led(BEFORE, ("it is no build of the week",))
 
 
 def test_what_is_there_by_a_link_is_followed_at_every_revision() -> None:
@@ -105,24 +111,3 @@ def test_looks_at_one_revision_are_one_sample_and_an_older_revision_is_a_fault()
     repository(store, TREES, revision=1)
     with pytest.raises(CvmfsError):
         seen.look()
-
-
-def test_without_links_there_is_nothing_to_tell() -> None:
-    store = MemoryStore()
-    repository(store, TREES, link=None)
-    assert reader(store).look().links == {}
-
-
-def test_the_tree_is_told_with_the_content_of_all() -> None:
-    store = MemoryStore()
-    repository(store, TREES)
-    from include.cvmfs.revision.repository import Repository
-
-    found = tree_of(Repository.open(store, public_keys=[public_key()], now=NOW).revision)
-    assert found["/nightlies"] == "directory"
-    assert found[LATEST] == "b2"
-    assert found[f"{TREES[0].path}/{STAMP}"] == stored_hash(TREES[0].stamp)
-
-
-def test_links_are_followed_from_where_they_stand() -> None:
-    assert followed("/nightlies/dev/b2/Gaudi/opt", "../../b1/Gaudi/opt") == "/nightlies/dev/b1/Gaudi/opt"

@@ -123,6 +123,8 @@ LIMIT = timedelta(seconds=600 + 2 * 943) + MARGIN
 )  # fmt: skip
 def test_a_copy_may_write_until_fts_has_killed_it_or_its_time_is_over(state, fields, until):
     assert may_write_until(file(state, **fields), 943 * 10**6, margin=MARGIN, now=NOW) == until
+    unknown_size = may_write_until(file("CANCELED", **RAN), None, margin=MARGIN, now=NOW)
+    assert unknown_size - START > timedelta(days=2), "the time of a large file"
 
 
 def test_a_file_that_its_ended_job_does_not_have_may_still_be_written():
@@ -145,11 +147,6 @@ def test_no_attempt_begins_while_the_copy_of_the_last_one_may_write():
     assert (move.to, move.may_write_until, move.began_at) == (T.RETRY_WAIT, START + LIMIT, START)
     assert END + move.wait >= START + LIMIT
     assert "may still write to the destination until 2026-11-23 12:" in move.reason
-
-
-def test_an_unknown_size_waits_for_the_time_of_a_large_file():
-    until = may_write_until(file("CANCELED", **RAN), None, margin=MARGIN, now=NOW)
-    assert until - START > timedelta(days=2)
 
 
 @pytest.mark.parametrize("metadata", [None, "text", [], {}, {"transfer": "7"}, {"transfer": None}])

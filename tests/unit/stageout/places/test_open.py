@@ -76,10 +76,23 @@ def test_a_link_leads_to_no_file_of_another_user(place, root):
     assert f"{AREA}/dir/c.root" not in {name for name, _, _ in place.listed("/store/temp")}
 
 
-def test_a_folder_is_no_file(place, root):
+def test_a_folder_is_no_file_and_a_storage_that_hangs_holds_up_no_whole_batch(place, root):
     for answers in (place.look([f"{AREA}/sub"], checksum=NONE), place.remove([f"{AREA}/sub"])):
         assert answers[f"{AREA}/sub"].errno == errno.EISDIR
     assert (root / "temp/user/ann/sub").is_dir()
+    hurried = open_place(place._site, options=PlaceOptions(batch_s=-1))
+    answers = hurried.look([f"{AREA}/a.root", f"{AREA}/sub/b.root"], checksum=NONE)
+    assert [answer.errno for answer in answers.values()] == [errno.ETIMEDOUT, errno.ETIMEDOUT]
+
+
+def test_what_was_read_is_all_of_the_file_or_nothing_and_checksums_have_one_form():
+    data = os.urandom(3000)
+    blocks = [data[:1000], data[1000:]]
+    assert read_back(blocks, 3000) == FileFacts(3000, f"adler32:{zlib.adler32(data):08x}")
+    assert [read_back(blocks, size).errno for size in (2999, 3001)] == [errno.EIO, errno.EIO]
+    assert checksum_of("adler32", "A1B2C3D") == "adler32:0a1b2c3d"
+    assert checksum_of("crc32c", "00000000") == "crc32c:00000000"
+    assert [checksum_of("adler32", text) for text in ("00000000", "0", "", "123456789", "xyz")] == [None] * 5
 
 
 def test_a_storage_that_is_not_mounted_does_not_say_that_files_are_gone(tmp_path):
@@ -147,22 +160,3 @@ def test_what_a_deployment_lacks_is_named(monkeypatch, tmp_path):
     ):
         with refused(row, subject="site lab"):
             open_place(site_of(url)).look(["/store/x"], checksum=NONE)
-
-
-def test_a_storage_that_hangs_does_not_hold_up_a_whole_batch(place):
-    hurried = open_place(place._site, options=PlaceOptions(batch_s=-1))
-    answers = hurried.look([f"{AREA}/a.root", f"{AREA}/sub/b.root"], checksum=NONE)
-    assert [answer.errno for answer in answers.values()] == [errno.ETIMEDOUT, errno.ETIMEDOUT]
-
-
-def test_what_was_read_is_all_of_the_file_or_nothing():
-    data = os.urandom(3000)
-    blocks = [data[:1000], data[1000:]]
-    assert read_back(blocks, 3000) == FileFacts(3000, f"adler32:{zlib.adler32(data):08x}")
-    assert [read_back(blocks, size).errno for size in (2999, 3001)] == [errno.EIO, errno.EIO]
-
-
-def test_checksums_are_brought_into_one_form():
-    assert checksum_of("adler32", "A1B2C3D") == "adler32:0a1b2c3d"
-    assert checksum_of("crc32c", "00000000") == "crc32c:00000000"
-    assert [checksum_of("adler32", text) for text in ("00000000", "0", "", "123456789", "xyz")] == [None] * 5

@@ -1,5 +1,0 @@
-"""Airflow with a home of its own."""
-
-from tests.fakes import airflowhome
-
-airflowhome.use()

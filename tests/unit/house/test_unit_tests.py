@@ -1,0 +1,52 @@
+"""Unit tests mirror the source: a file bears the name of the module that it tests, and no test module is imported."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+from tests.structure import ROOT, sources
+
+UNIT = ROOT / "tests" / "unit"
+OF_THE_LIBRARY = {path.stem for path in (ROOT / "include").iterdir()}
+# Folders whose files bear other names, and why.
+OTHERS = {
+    "docker": "files of docker/ are no modules",
+    "house": "a rule is over all sources",
+    "suite": "how the suite itself behaves",
+}
+# Packages whose tests do not mirror the source yet. They may only shrink.
+TO_COME = {"cvmfs", "gateway", "publishers", "site", "storage"}
+# How often test modules below a folder, or a tool, import a test module. They may only shrink.
+IMPORTED = {
+    "tests/dags": 3, "tests/e2e": 1, "tests/faults": 1, "tests/integration": 34, "tests/soak": 3,
+    "tests/structure.py": 1, "tests/unit/cvmfs": 11, "tests/unit/gateway": 1, "tests/unit/storage": 1,
+}  # fmt: skip
+
+
+def is_named_for_a_module(test: Path) -> bool:
+    """A file is `test_<module>.py` or `test_<module>_<aspect>.py`, in the folder of the module's package."""
+    folder = test.parent.relative_to(UNIT)
+    first = folder.parts[0] if folder.parts else test.stem.removeprefix("test_")
+    source = ROOT / ("tests" if first == "week" else "include" if first in OF_THE_LIBRARY else "") / folder
+    modules = {path.stem for path in source.glob("*.py")}
+    name = test.stem.removeprefix("test_").split("_")
+    return any("_".join(name[:length]) in modules for length in range(1, len(name) + 1))
+
+
+def test_a_unit_test_file_bears_the_name_of_a_module() -> None:
+    misfits = [file.relative_to(UNIT) for file in UNIT.rglob("test_*.py") if not is_named_for_a_module(file)]
+    left = {file for file in misfits if file.parts[0] not in OTHERS}
+    assert sorted(str(file) for file in left if file.parts[0] not in TO_COME) == []
+    assert {file.parts[0] for file in left} == TO_COME
+
+
+def test_no_test_module_imports_another() -> None:
+    found: Counter[str] = Counter()
+    for file, tree in sources("tests"):
+        place = "/".join(file.split("/")[: 3 if file.startswith("tests/unit/") else 2])
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2].startswith("test_"):
+                found[place] += (node.module or "").startswith("tests.")
+    assert +found == Counter(IMPORTED)

@@ -1,0 +1,158 @@
+"""Triggers only watch: they come back from their arguments, say what they saw, and carry no secret."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from airflow.sdk.module_loading import import_string
+
+from include.settings.errors import SettingsError
+from include.storage.errors import Unavailable
+from tests.fakes.loopback import Heard, LoopbackServer, respond
+from tests.fakes.plainsite import plain_file
+from triggers.checks import CHECKS, Observation, WaitCheck
+from triggers.night import NightTrigger
+from triggers.poll import PollTrigger
+
+SECRET = "secret-of-the-key"
+FQRN, THEN = "nights.example.org", "2026-11-21T00:00:00+00:00"
+
+
+class Leases(LoopbackServer):
+    """A gateway that answers which leases it has, one answer after the other."""
+
+    METHODS = ("GET",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[dict[str, Any]] = [{}]
+        self.seen: list[str] = []
+
+    def serve(self, handler: BaseHTTPRequestHandler, request: Heard) -> None:
+        self.seen.append(str(request.headers))
+        held = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        respond(handler, 200, json.dumps({"status": "ok", "data": held}).encode())
+
+
+@pytest.fixture
+def gateway(builds: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leases]:
+    with Leases() as server:
+        host, _, port = server.address.partition(":")
+        connection = {"conn_type": "cvmfs_gateway", "host": host, "port": int(port), "login": "worker"}
+        monkeypatch.setenv("AIRFLOW_CONN_GATEWAY", json.dumps(connection | {"password": SECRET}))
+        yield server
+
+
+def _lease(path: str) -> dict[str, Any]:
+    expires = (datetime.now(UTC) + timedelta(minutes=1)).strftime("%Y-%m-%d %H:%M:%S.%f +0000 UTC")
+    return {f"nights.example.org{path}": {"key_id": "k", "path": f"nights.example.org{path}", "expires": expires,
+                                          "hostname": "dag/run/publish try 1"}}  # fmt: skip
+
+
+@pytest.fixture
+def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(plain_file(tmp_path)))
+    folder = tmp_path / "builds" / "main" / "2026-11-21"
+    folder.mkdir(parents=True)
+    return folder / "index.json"
+
+
+def event_of(trigger: Any) -> dict[str, Any]:
+    async def first() -> Any:
+        return await anext(trigger.run())
+
+    return dict(asyncio.run(asyncio.wait_for(first(), 20)).payload)
+
+
+def lease_free(deadline: str | None = None, since: str | None = None) -> PollTrigger:
+    return PollTrigger("lease-free", {"repository": FQRN, "path": "/a/b"}, deadline, 0.05, since)
+
+
+def test_a_wait_for_a_lease_ends_once_no_lease_overlaps_the_path(gateway: Leases) -> None:
+    gateway.answers[:] = [_lease("/a/b"), _lease("/a"), _lease("/a/bc")]
+    event = event_of(lease_free(since="then"))
+    assert event == {"found": True, "reason": f"{FQRN}/a/b is free", "since": "then"}
+    assert len(gateway.seen) == 3, "a lease above or at the path is in the way, one beside it is not"
+
+
+def test_a_wait_for_a_lease_names_the_holder_at_its_deadline_which_no_restart_prolongs(gateway: Leases) -> None:
+    gateway.answers[:] = [_lease("/a/b/c")]
+    event = event_of(_again(lease_free(datetime.now(UTC).isoformat())))
+    assert not event["found"]
+    assert "'dag/run/publish try 1' with key k" in event["reason"]
+    assert len(gateway.seen) == 1
+
+
+def test_a_wait_for_a_lease_sends_and_carries_no_secret(gateway: Leases) -> None:
+    trigger = lease_free()
+    event = event_of(trigger)
+    assert SECRET not in json.dumps([trigger.serialize(), event])
+    assert not any("authorization" in headers.lower() for headers in gateway.seen)
+
+
+def test_a_wait_for_an_object_ends_when_it_is_stored(builds: Path) -> None:
+    builds.write_bytes(b"x")
+    event = event_of(PollTrigger("object", {"store": "builds", "key": "main/2026-11-21/index.json"}))
+    assert event["found"]
+    assert "has 1 bytes" in event["reason"]
+    (builds.parents[3] / "site.yaml").write_text("slots: {main: ")
+    assert not event_of(PollTrigger("object", {"store": "builds", "key": "x"}))["found"], "its configuration is damaged"
+
+
+def test_a_pause_ends_at_its_deadline() -> None:
+    end = (datetime.now(UTC) + timedelta(seconds=0.2)).isoformat()
+    event = event_of(PollTrigger("pause", {}, end, since="then"))
+    assert datetime.now(UTC) >= datetime.fromisoformat(end)
+    assert event["since"] == "then"
+
+
+class _Looks:
+    """A check that does one thing after the other, and the last again and again."""
+
+    def __init__(self, *steps: Exception | bool) -> None:
+        self.steps = list(steps)
+
+    def __call__(self, _: Any, **arguments: Any) -> Observation:
+        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        if isinstance(step, Exception):
+            raise step
+        return Observation(step, "seen")
+
+
+@pytest.mark.parametrize(
+    ("steps", "deadline", "found"),
+    [
+        ((Unavailable("away", key="a", cause="connection"), False, True), None, True),
+        ((Unavailable("away", key="a", cause="connection"),), THEN, False),
+        ((SettingsError("no store s"), True), None, False),
+        ((ValueError("broken"), True), None, False),
+        ((False,), THEN, False),
+        ((True,), THEN, True),
+    ],
+)
+def test_an_error_that_may_pass_is_waited_out_and_any_other_ends_the_wait(
+    steps: tuple[Any, ...], deadline: str | None, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cast("dict[str, WaitCheck]", CHECKS), "object", WaitCheck(_Looks(*steps), 0.01))
+    event = event_of(PollTrigger("object", {"store": "s", "key": "k"}, deadline))
+    assert event["found"] is found
+    assert event["reason"] == str(steps[0] if isinstance(steps[0], Exception) and not found else "seen")
+
+
+@pytest.mark.parametrize("trigger", [PollTrigger("object", {"store": "builds", "key": "x"}, THEN, 5.0, "since"),
+                                     NightTrigger({"slot": "main"}, {"first": "scheduled__1"}, 5.0)])  # fmt: skip
+def test_a_trigger_comes_back_from_its_arguments(trigger: Any) -> None:
+    assert _again(trigger).serialize() == trigger.serialize()
+
+
+def _again(trigger: Any) -> Any:
+    """As the triggerer makes it from what was serialized."""
+    path, arguments = trigger.serialize()
+    return import_string(path)(**json.loads(json.dumps(arguments)))
