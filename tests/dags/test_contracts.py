@@ -158,7 +158,9 @@ def test_every_dag_is_described_tagged_and_bounded(dag: DAG) -> None:
     assert dag.start_date is not None
     assert dag.start_date.tzinfo is not None
     for name in dag.params:
-        assert dag.params.get_param(name).description, f"the parameter {name} is not described"
+        param = dag.params.get_param(name)
+        assert param.description, f"the parameter {name} is not described"
+        assert param.schema["title"] not in {"", name}, name
 
 
 @pytest.mark.parametrize("dag_id", PUBLISHING)
