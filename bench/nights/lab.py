@@ -20,9 +20,10 @@ import yaml
 from nights.builds import drop
 
 from include.airflow_api import AirflowApi
-from include.cli.airflow_connections import Snapshot, follow
+from include.cli.airflow_connections import Snapshot, follow, start
 from include.nightlies.records.builds import changeset
 from include.nightlies.records.publications import publications_of_run
+from include.nightlies.rules.build_date import today
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Publication
 from include.nightlies.steps.sources import index_place
@@ -34,7 +35,6 @@ from include.site.site import Site
 from lab import lifecycle
 from lab.cluster import Cluster
 from lab.environment import ADMIN, ROOT, Lab
-from lab.night import start, today
 from lab.ports import Ports
 
 SAY_EVERY_S = 20.0
@@ -54,7 +54,7 @@ class BenchLab:
         return f"nightly_install_{self.slot.name}"
 
     def today(self) -> date:
-        return today(self.site.settings, self.slot.name, datetime.now(UTC))
+        return today(self.slot.timezone, datetime.now(UTC))
 
     def drop(self, day: date, artifacts: int, files: int, own: int = 0) -> None:
         """Put the whole build of a date into the store, its index last."""
