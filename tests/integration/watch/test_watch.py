@@ -27,8 +27,7 @@ from include.nightlies.steps.errors import ArtifactMissing
 from include.site.site import Site
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN
-from tests.integration.cli.conftest import Commands, repo
-from tests.integration.cli.test_interventions import nightshift
+from tests.integration.cli.conftest import Commands, nightshift, repo
 from tests.integration.notify.conftest import HookServer, hook_server
 
 __all__ = ["hook_server", "repo"]
