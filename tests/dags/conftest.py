@@ -9,18 +9,21 @@ HOME = airflowhome.use()
 # ruff: noqa: E402 - Airflow reads its environment when it is first imported
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from airflow.dag_processing.dagbag import BundleDagBag, DagBag
-from airflow.sdk import DAG
+from airflow.sdk import DAG, BaseSensorOperator
 from airflow.utils.state import DagRunState
 from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from include.cvmfs.commit.create import create_repository
@@ -214,6 +217,114 @@ def site(weed: WeedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         opened.ledger.dispose()
 
 
+@contextmanager
+def reconfigured(site: MiniSite, text: str, *files: str) -> Iterator[MiniSite]:
+    """The same site by another configuration; until the end the DAGs of these files take the place of its own."""
+    file = site.folder / f"of-{'-'.join(files)}.yaml"
+    file.write_text(text)
+    environment = {**site.environment, "NIGHTSHIFT_CONFIG": str(file)}
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in environment.items():
+            patch.setenv(variable, value)
+        opened, bag = Site(load(), EnvSecrets({**os.environ})), read_dags(*files)
+    record(bag)
+    yield MiniSite(site.folder, opened, site.gateway_url, bag, environment)
+    opened.ledger.dispose()
+    bag.dags = {dag_id: site.dags[dag_id] for dag_id in bag.dags.keys() & site.dags.keys()}
+    record(bag)
+
+
+@contextmanager
+def meanwhile(sensor: type[BaseSensorOperator], work: Callable[[], object]) -> Iterator[None]:
+    """Somebody does this as soon as a task of that kind waits in the triggerer."""
+    waits, defer = threading.Event(), sensor.defer
+
+    def seen(self: BaseSensorOperator, **kwargs: Any) -> NoReturn:
+        waits.set()
+        defer(self, **kwargs)
+
+    thread = threading.Thread(target=lambda: waits.wait(60) and work())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sensor, "defer", seen)
+        thread.start()
+        yield
+        thread.join()
+    assert waits.is_set()
+
+
+@dataclass
+class Shown:
+    """What somebody saw when asked, and what was held and published at that moment."""
+
+    subject: str
+    body: str
+    assigned: list[str]
+    leases: list[str]
+    revision: int
+    map_index: int
+    seconds_left: float
+
+
+@dataclass
+class Anna:
+    """Answers every question as Airflow's API does; ``None`` is the end of the time for it."""
+
+    site: MiniSite
+    says: str | None
+    seen: list[Shown] = field(default_factory=list)
+    faults: list[BaseException] = field(default_factory=list)
+
+    def watch(self, stop: threading.Event) -> None:
+        while not stop.wait(0.3):
+            try:
+                self._look()
+            except OperationalError:
+                continue  # SQLite is busy
+            except BaseException as fault:
+                self.faults.append(fault)
+                raise
+
+    def _look(self) -> None:
+        from airflow.models.taskinstance import TaskInstance
+        from airflow.utils.session import create_session
+        from airflow.utils.state import TaskInstanceState
+        from sqlalchemy.orm import joinedload
+
+        with create_session() as session:
+            query = select(TaskInstance).where(TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
+            waiting = session.scalars(query.options(joinedload(TaskInstance.hitl_detail))).all()
+            answered = [self._answer(session, ti, ti.hitl_detail) for ti in waiting]
+        self.seen += answered  # an answer that SQLite was too busy to keep is given again, and counts once
+
+    def _answer(self, session: Any, ti: Any, detail: Any) -> Shown:
+        from airflow.models.trigger import handle_event_submit
+        from airflow.triggers.base import TriggerEvent
+
+        now = datetime.now(UTC)
+        shown = Shown(
+            detail.subject, detail.body, [one["id"] for one in detail.assignees or []], self.site.leases(),
+            self.site.revision(), ti.map_index, (ti.trigger_timeout - now).total_seconds(),
+        )  # fmt: skip
+        event = {"error": "no response", "error_type": "timeout"}
+        if self.says is not None:
+            detail.chosen_options, detail.params_input = [self.says], {"comment": "seen by anna"}
+            detail.responded_by, detail.responded_at = {"id": "anna", "name": "anna"}, now
+            event = detail.as_resume_event_payload()
+        handle_event_submit(TriggerEvent(event), task_instance=ti, session=session)
+        return shown
+
+
+@contextmanager
+def anna(site: MiniSite, says: str | None) -> Iterator[Anna]:
+    person, stop = Anna(site, says), threading.Event()
+    thread = threading.Thread(target=person.watch, args=(stop,), daemon=True)
+    thread.start()
+    yield person
+    stop.set()
+    thread.join(20)
+    assert not person.faults
+
+
 @pytest.fixture(autouse=True)
 def _priority() -> Iterator[None]:
     """Gives the priority back: a task of a backfill lowers it for good, and here the next test shares its process."""
@@ -240,10 +351,12 @@ def _connection(kind: str, **more: object) -> str:
     return json.dumps({"conn_type": kind, "login": KEY[0], "password": KEY[1], **more})
 
 
-def read_dags() -> DagBag:
-    """The DAGs of the site that the environment names."""
+def read_dags(*names: str) -> DagBag:
+    """The DAGs of the site that the environment names: those of all files, or of some."""
     folder = airflowhome.ROOT / "dags"
-    bag = BundleDagBag(str(folder), bundle_path=folder, bundle_name=BUNDLE)
+    bag = BundleDagBag(str(folder), bundle_path=folder, bundle_name=BUNDLE, collect_dags=not names)
+    for name in names:
+        bag.process_file(str(folder / f"{name}.py"))
     assert bag.import_errors == {}
     return bag
 

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from airflow.sdk import TriggerRule
-from sqlalchemy.exc import OperationalError
 
 from include.nightlies.records import questions
 from include.nightlies.rules.approval import Answer
 from include.notify.message import NotifyEvent
 from include.notify.records import alerts_since
-from include.settings.load import load
-from include.settings.secrets import EnvSecrets
-from include.site.site import Site
-from tests.dags.conftest import FQRN, MiniSite, read_dags, record
+from tests.dags.conftest import FQRN, MiniSite, anna, reconfigured
 from tests.fakes.builds import Build, tree
 
 pytestmark = pytest.mark.server("weed")
@@ -32,91 +23,9 @@ pytestmark = pytest.mark.server("weed")
 def asking(site: MiniSite) -> Iterator[MiniSite]:
     """The same site, whose repository now asks anna for approval."""
     text = (site.folder / "site.yaml").read_text()
-    file = site.folder / "asking.yaml"
-    file.write_text(text.replace("    limits:", "    approval: {deadline_minutes: 60, approvers: [anna]}\n    limits:"))
-    environment = {**site.environment, "NIGHTSHIFT_CONFIG": str(file)}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        opened, bag = Site(load(), EnvSecrets({**os.environ})), read_dags()
-    record(bag)
-    yield MiniSite(site.folder, opened, site.gateway_url, bag, environment)
-    opened.ledger.dispose()
-    record(site.bag)
-
-
-@dataclass
-class Shown:
-    """What somebody saw when asked, and what was held and published at that moment."""
-
-    subject: str
-    body: str
-    assigned: list[str]
-    leases: list[str]
-    revision: int
-    map_index: int
-    seconds_left: float
-
-
-@dataclass
-class Anna:
-    """Answers every question as Airflow's API does; ``None`` is the end of the time for it."""
-
-    site: MiniSite
-    says: str | None
-    seen: list[Shown] = field(default_factory=list)
-    faults: list[BaseException] = field(default_factory=list)
-
-    def watch(self, stop: threading.Event) -> None:
-        while not stop.wait(0.3):
-            try:
-                self._look()
-            except OperationalError:
-                continue  # SQLite is busy
-            except BaseException as fault:
-                self.faults.append(fault)
-                raise
-
-    def _look(self) -> None:
-        from airflow.models.taskinstance import TaskInstance
-        from airflow.utils.session import create_session
-        from airflow.utils.state import TaskInstanceState
-        from sqlalchemy import select
-        from sqlalchemy.orm import joinedload
-
-        with create_session() as session:
-            query = select(TaskInstance).where(TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
-            waiting = session.scalars(query.options(joinedload(TaskInstance.hitl_detail))).all()
-            answered = [self._answer(session, ti, ti.hitl_detail) for ti in waiting]
-        self.seen += answered  # an answer that SQLite was too busy to keep is given again, and counts once
-
-    def _answer(self, session: Any, ti: Any, detail: Any) -> Shown:
-        from airflow.models.trigger import handle_event_submit
-        from airflow.triggers.base import TriggerEvent
-
-        now = datetime.now(UTC)
-        shown = Shown(
-            detail.subject, detail.body, [one["id"] for one in detail.assignees or []], self.site.leases(),
-            self.site.revision(), ti.map_index, (ti.trigger_timeout - now).total_seconds(),
-        )  # fmt: skip
-        event = {"error": "no response", "error_type": "timeout"}
-        if self.says is not None:
-            detail.chosen_options, detail.params_input = [self.says], {"comment": "seen by anna"}
-            detail.responded_by, detail.responded_at = {"id": "anna", "name": "anna"}, now
-            event = detail.as_resume_event_payload()
-        handle_event_submit(TriggerEvent(event), task_instance=ti, session=session)
-        return shown
-
-
-@contextmanager
-def anna(site: MiniSite, says: str | None) -> Iterator[Anna]:
-    person, stop = Anna(site, says), threading.Event()
-    thread = threading.Thread(target=person.watch, args=(stop,), daemon=True)
-    thread.start()
-    yield person
-    stop.set()
-    thread.join(20)
-    assert not person.faults
+    asks = text.replace("    limits:", "    approval: {deadline_minutes: 60, approvers: [anna]}\n    limits:")
+    with reconfigured(site, asks, "nightly_install", "publication", "undo_build") as made:
+        yield made
 
 
 def _build(day: int, *projects: str) -> Build:

@@ -140,12 +140,3 @@ def test_two_tries_at_once_make_one_revision(site: MiniSite) -> None:
     assert found is not None
     assert found.state.good, found
     assert site.leases() == []
-
-
-def test_the_holder_of_a_lease_is_told_by_dag_run_task_and_try(site: MiniSite) -> None:
-    batch = _prepared(site, "owner", "/owner/1", b"x")
-    with site.client() as client, client.lease(FQRN, "/owner/1", hostname="dag/run/publish[3] try 2"):
-        outcome = publish_batch(site.opened, attempt(holder="me"), batch)
-    (busy,) = outcome.busy.values()
-    assert busy.holder is not None
-    assert busy.holder.hostname == "dag/run/publish[3] try 2"

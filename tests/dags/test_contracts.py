@@ -24,7 +24,7 @@ from operators.night import CheckCompletenessOperator
 from tests.fakes import airflowhome
 from tests.fakes.refused import refused
 
-DAGS = airflowhome.ROOT / "dags"
+DAGS, CONFIG = airflowhome.ROOT / "dags", airflowhome.ROOT / "config"
 PUBLISHING = ("nightly_install", "nightly_install_main", "publication")
 IDS = (
     *PUBLISHING,
@@ -52,9 +52,19 @@ def leaves(dag: DAG) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def bag() -> DagBag:
-    """All DAGs of the configuration in config/, read once."""
-    return DagBag(str(DAGS))
+def bags() -> dict[Path, DagBag]:
+    """All DAGs of each configuration in config/, read once. A fork has its own beside `site.yaml`."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for file in sorted(CONFIG.glob("*.yaml")):
+            patch.setenv("NIGHTSHIFT_CONFIG", str(file))
+            found[file] = DagBag(str(DAGS), bundle_path=None)
+    return found
+
+
+@pytest.fixture(scope="module")
+def bag(bags: dict[Path, DagBag]) -> DagBag:
+    return bags[CONFIG / "site.yaml"]
 
 
 @pytest.fixture(params=IDS)
@@ -68,29 +78,22 @@ def test_every_dag_file_is_imported(bag: DagBag) -> None:
     assert {name for name in IDS if "publish" in str(bag.dags[name].task_ids)} == set(PUBLISHING)
 
 
-def test_the_slots_of_each_configuration_beside_ours_have_their_dags(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fork has its own beside `site.yaml`."""
-    for file in sorted((airflowhome.ROOT / "config").glob("*.yaml")):
-        monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
-        found = DagBag(str(DAGS), bundle_path=None)
-        assert found.import_errors == {}, file.name
-        slots = {f"{kind}_{name}" for name in load().slots for kind in ("nightly_install", "index_events")}
-        assert slots <= set(found.dags), file.name
+def test_the_slots_of_each_configuration_have_their_dags(bags: dict[Path, DagBag]) -> None:
+    for file, found in bags.items():
+        assert found.import_errors == {}, file
+        slots = {f"{kind}_{name}" for name in load(file).slots for kind in ("nightly_install", "index_events")}
+        assert slots <= set(found.dags), file
 
 
 def test_a_dag_that_only_people_pages_and_tasks_start_is_not_paused_when_airflow_first_reads_it(
-    monkeypatch: pytest.MonkeyPatch,
+    bags: dict[Path, DagBag],
 ) -> None:
     """A run of a paused DAG stays queued; a schedule begins only once an operator unpauses it."""
-    for file in sorted((airflowhome.ROOT / "config").glob("*.yaml")):
-        monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
-        dags = DagBag(str(DAGS), bundle_path=None).dags.values()
-        by_hand = {dag.dag_id for dag in dags if dag.schedule is None}
-        assert {"intervene", "nightly_install", "publication", "rollback", "undo_build"} <= by_hand, file.name
-        assert {dag.dag_id for dag in dags if dag.is_paused_upon_creation is False} == by_hand, file.name
-        assert {dag.dag_id for dag in dags if dag.is_paused_upon_creation is None} == {
-            dag.dag_id for dag in dags if dag.schedule is not None
-        }
+    for file, found in bags.items():
+        by_hand = {dag_id: dag.schedule is None for dag_id, dag in found.dags.items()}
+        assert all(by_hand[name] for name in ("intervene", "nightly_install", "publication", "rollback", "undo_build"))
+        paused = {dag_id: dag.is_paused_upon_creation for dag_id, dag in found.dags.items()}
+        assert paused == {dag_id: False if alone else None for dag_id, alone in by_hand.items()}, file
 
 
 def test_the_first_tasks_of_every_dag_refuse_a_key_that_the_dag_has_no_parameter_for(dag: DAG) -> None:
@@ -115,7 +118,7 @@ def test_a_dag_can_be_serialised_and_read_back(dag: DAG) -> None:
 
 
 def test_every_task_has_retries_pool_owner_time_out_documentation_and_retries_by_kind(dag: DAG) -> None:
-    known = {pool.name for pool in pools(load(airflowhome.ROOT / "config" / "site.yaml"))}
+    known = {pool.name for pool in pools(load(CONFIG / "site.yaml"))}
     for task in dag.tasks:
         assert task.retries is not None, task.task_id
         assert task.retries > 0, task.task_id
@@ -127,7 +130,7 @@ def test_every_task_has_retries_pool_owner_time_out_documentation_and_retries_by
 
 
 def test_no_task_may_take_longer_than_the_broker_waits_for_it(dag: DAG) -> None:
-    limit = consumer_timeout(load(airflowhome.ROOT / "config" / "site.yaml"))
+    limit = consumer_timeout(load(CONFIG / "site.yaml"))
     for task in dag.tasks:
         assert task.execution_timeout < limit, task.task_id
 
@@ -158,7 +161,9 @@ def test_every_dag_is_described_tagged_and_bounded(dag: DAG) -> None:
     assert dag.start_date is not None
     assert dag.start_date.tzinfo is not None
     for name in dag.params:
-        assert dag.params.get_param(name).description, f"the parameter {name} is not described"
+        param = dag.params.get_param(name)
+        assert param.description, f"the parameter {name} is not described"
+        assert param.schema["title"] not in {"", name}, name
 
 
 @pytest.mark.parametrize("dag_id", PUBLISHING)

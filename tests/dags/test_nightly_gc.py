@@ -5,33 +5,33 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from include.cvmfs.collect.collect import GarbageCollection
-from include.cvmfs.coordination import generation as generations
-from include.cvmfs.coordination.generation import CollectionPhase, CollectionStep, Generation, look
+from include.cvmfs.coordination.generation import CollectionPhase, look
 from include.nightlies.attempt import Attempt
 from include.nightlies.records import damage, questions
 from include.nightlies.removal.retention import plan_retention, remove_expired
 from include.nightlies.rules.approval import Answer
 from include.nightlies.steps.collect import collect_garbage, file_name
-from include.settings.load import load
-from include.settings.secrets import EnvSecrets
+from include.nightlies.steps.plan import plan_night
+from include.nightlies.steps.prepare import prepare_batch
+from include.nightlies.steps.publish import publish_batch
+from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.values import Night
 from include.settings.traits import record_traits
-from include.site.site import Site
 from include.storage.kinds import Traits
 from operators.care import CvmfsCollectOperator
 from operators.lease_task import Killed
-from tests.dags.conftest import FQRN, MiniSite, Run, read_dags, record
-from tests.dags.test_approval import anna
+from tests.dags.conftest import FQRN, MiniSite, Run, anna, reconfigured
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
-from triggers.checks import CHECKS, Connect, Observation, WaitCheck
 
 pytestmark = pytest.mark.server("weed")
 FOLDER = "/nightlies/kept"
@@ -52,19 +52,10 @@ def prepared(site: MiniSite) -> Iterator[MiniSite]:
     text = text.replace("    limits:", "    collection: {grace_days: 0, careful: false, audited: 20}\n    limits:", 1)
     found = f'    store: cvmfs\n    public_url: "{site.gateway_url}"\n    public_key: "{site.folder}/repository.pub"\n'
     broken = f"repositories:\n  broken.example.org:\n{found}    gateway: gateway\n"
-    file = site.folder / "collected.yaml"
-    file.write_text(text.replace("slots:\n", SLOT, 1).replace("repositories:\n", broken, 1))
-    environment = {**site.environment, "NIGHTSHIFT_CONFIG": str(file)}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        opened, bag = Site(load(), EnvSecrets({**os.environ})), read_dags()
-        record(bag)
-        here = MiniSite(site.folder, opened, site.gateway_url, bag, environment)
-        _keeps_conditions(here, True)
-    yield here
-    opened.ledger.dispose()
-    record(site.bag)
+    text = text.replace("slots:\n", SLOT, 1).replace("repositories:\n", broken, 1)
+    with reconfigured(site, text, "nightly_gc") as made:
+        _keeps_conditions(made, True)
+        yield made
 
 
 @pytest.fixture
@@ -73,16 +64,21 @@ def collected(prepared: MiniSite) -> MiniSite:
     if not _builds(prepared):
         _night(prepared)
     now = datetime.now(UTC)
-    attempt = Attempt("before a test", "a test", 1, lambda: now)
-    remove_expired(prepared.opened, attempt, plan_retention(prepared.opened, "kept", now=now))
+    remove_expired(prepared.opened, attempt("before a test"), plan_retention(prepared.opened, "kept", now=now))
     return prepared
 
 
 def _night(site: MiniSite) -> str:
-    """Publish the build of the next day; its name."""
-    made = Build(f"2026-11-{next(DAYS):02}", slot="kept").add("A", "x86_64", tree({"file": os.urandom(2000)}))
+    """Publish the build of the next day by the steps of its night; its name."""
+    day = date(2026, 11, next(DAYS))
+    made = Build(day.isoformat(), slot="kept").add("A", "x86_64", tree({"file": os.urandom(2000)}))
     site.drop(made)
-    assert site.run("nightly_install", slot="kept", build_date=made.date).state == "success"
+    night = Night(f"nightly_install/manual__{day}", "kept", day, "test")
+    own = attempt(night.run)
+    (batch,) = plan_night(site.opened, own, night, max_mapped=1).batches
+    assert not prepare_batch(site.opened, own, batch).failures
+    reserve_run(site.opened, own, [batch])
+    assert not publish_batch(site.opened, own, batch).failures
     return _builds(site)[-1]
 
 
@@ -211,32 +207,6 @@ def test_where_the_collection_would_be_refused_no_build_is_removed(
     assert _builds(collected) == builds
 
 
-def test_another_collection_is_waited_for_in_the_triggerer(
-    collected: MiniSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, seen = collected.opened.repository_store(FQRN), threading.Event()
-    _night(collected)
-    found = look(store)
-    before = found.generation or Generation(0, CollectionPhase.IDLE, datetime.now(UTC))
-    begun = before.after(CollectionStep.BEGIN, datetime.now(UTC))
-    version = generations.write(store, begun, expected=found.version)
-    check = CHECKS["collection"]
-
-    def looks(connect: Connect, repository: str, number: int, shards: list[int]) -> Observation:
-        said = check.look(connect, repository, number, shards)
-        if not said.ready and not seen.is_set():
-            seen.set()
-            ended = begun.after(CollectionStep.ABANDON, datetime.now(UTC))
-            generations.write(store, ended, expected=version)
-        return said
-
-    monkeypatch.setitem(cast("dict[str, WaitCheck]", CHECKS), "collection", check._replace(look=looks, poll_s=0.2))
-    run = _collect(collected)
-    assert seen.is_set()
-    assert run.state == "success", run
-    assert _report(collected, run)["number"] == begun.number + 1
-
-
 def test_what_a_preserved_revision_has_lost_fails_the_task_after_its_report(collected: MiniSite) -> None:
     store, key = collected.opened.repository_store(FQRN), _object(collected, _night(collected))
     data = store.get(key)
@@ -274,6 +244,12 @@ def _phase(site: MiniSite) -> CollectionPhase:
     found = look(site.opened.repository_store(FQRN)).generation
     assert found is not None
     return found.phase
+
+
+def test_the_report_of_a_collection_is_one_click_away(collected: MiniSite) -> None:
+    (link,) = collected.dags["nightly_gc"].get_task(f"{OURS}.collect").operator_extra_links
+    key = SimpleNamespace(dag_id="nightly_gc", run_id="r+1", task_id=f"{OURS}.collect", map_index=-1)
+    assert link.get_link(None, ti_key=key).endswith(f"/dags/nightly_gc/runs/r%2B1/tasks/{OURS}.collect")
 
 
 def test_the_settings_decide_when_it_runs_and_for_which_repositories(collected: MiniSite) -> None:

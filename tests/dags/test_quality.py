@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from types import SimpleNamespace
@@ -18,12 +17,10 @@ from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.quality.validate import folder_of_run
-from include.settings.load import load
 from include.settings.prepare import Suite
-from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from operators.links import QualityLink
-from tests.dags.conftest import FQRN, MiniSite, Run, read_dags, record
+from tests.dags.conftest import FQRN, MiniSite, Run, reconfigured
 from tests.fakes.archives import file, folder
 from tests.fakes.builds import Build, packed
 
@@ -44,19 +41,10 @@ FILES = 100
 @pytest.fixture(scope="module")
 def judged(site: MiniSite) -> Iterator[MiniSite]:
     """The same site with one more slot, whose builds are judged, and six nights of it in the ledger."""
-    place = site.folder / "judged.yaml"
-    place.write_text((site.folder / "site.yaml").read_text() + SLOT)
-    environment = {**site.environment, "NIGHTSHIFT_CONFIG": str(place)}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        opened, bag = Site(load(), EnvSecrets({**os.environ})), read_dags()
-    record(bag)
-    for day in range(2, 8):
-        _remember(opened, day)
-    yield MiniSite(site.folder, opened, site.gateway_url, bag, environment)
-    opened.ledger.dispose()
-    record(site.bag)
+    with reconfigured(site, (site.folder / "site.yaml").read_text() + SLOT, "nightly_install") as made:
+        for day in range(2, 8):
+            _remember(made.opened, day)
+        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -11,11 +10,7 @@ import pytest
 from include.cvmfs.format.paths import link_target
 from include.nightlies.records import questions, undos
 from include.nightlies.records.builds import build
-from include.settings.load import load
-from include.settings.secrets import EnvSecrets
-from include.site.site import Site
-from tests.dags.conftest import FQRN, MiniSite, Run, read_dags, record
-from tests.dags.test_approval import Shown, anna
+from tests.dags.conftest import FQRN, MiniSite, Run, anna, reconfigured
 from tests.fakes.builds import Build, tree
 
 pytestmark = pytest.mark.server("weed")
@@ -30,20 +25,10 @@ FORM = {"repository": FQRN, "tag": "rolled-b20261102", "reason": "the night was 
 def keyed(site: MiniSite) -> Iterator[MiniSite]:
     """The same site with the repository's signing key, a slot of its own, and two nights of it."""
     text = (site.folder / "site.yaml").read_text().replace("gateway: {", f"gateway: {{keys: {site.folder}/signing, ", 1)
-    file = site.folder / "rolled.yaml"
-    file.write_text(text.replace("slots:\n", SLOT % FQRN, 1))
-    environment = {**site.environment, "NIGHTSHIFT_CONFIG": str(file)}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        opened, bag = Site(load(), EnvSecrets({**os.environ})), read_dags()
-        record(bag)
-        here = MiniSite(site.folder, opened, site.gateway_url, bag, environment)
+    with reconfigured(site, text.replace("slots:\n", SLOT % FQRN, 1), "nightly_install", "rollback") as made:
         for day in (2, 3):
-            assert _night(here, day, "A", "B").state == "success"
-    yield here
-    opened.ledger.dispose()
-    record(site.bag)
+            assert _night(made, day, "A", "B").state == "success"
+        yield made
 
 
 def _night(site: MiniSite, day: int, *projects: str) -> Run:
@@ -121,28 +106,3 @@ def test_a_no_changes_nothing_and_after_a_yes_readers_and_the_ledger_are_back_an
     with anna(keyed, "Approve") as person:
         nothing = keyed.run("rollback", **wanted)
     assert (nothing.tasks["preview"], nothing.tasks["roll_back"], person.seen) == ("skipped", "skipped", [])
-
-
-def test_a_repository_that_moved_since_the_preview_needs_another_one(keyed: MiniSite) -> None:
-    assert _night(keyed, 6, "A").state == "success"
-
-    def publish() -> None:
-        publisher = keyed.opened.publisher(FQRN)
-        publisher.change("/moved", lambda edit: edit.symlink("/moved", "x", now=1), holder="t", now=datetime.now(UTC))
-
-    before = keyed.revision()
-    with anna(keyed, "Approve") as person:
-        answer = person._answer
-
-        def moved_then(*given: object) -> Shown:
-            if keyed.revision() == before:
-                publish()
-            return answer(*given)
-
-        person._answer = moved_then  # type: ignore[method-assign]
-        run = keyed.run("rollback", **FORM, dry_run=False)
-    assert (run.state, run.tasks["roll_back"], keyed.revision()) == ("failed", "failed", before + 1)
-    with anna(keyed, "Approve") as person:
-        cleared = keyed.clear(run, "preview", "approve", "roll_back", "record", "report")
-    assert (cleared.state, len(person.seen), keyed.revision()) == ("success", 1, before + 2), cleared
-    assert keyed.opened.head(FQRN).revision.lookup("/moved") is None

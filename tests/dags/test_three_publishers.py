@@ -35,9 +35,7 @@ def prepared(site: MiniSite, number: int) -> dict[str, Any]:
     store, run = site.opened.store("builds"), f"three/{number}"
     store.put(f"three-{number}.tar.gz", tree({"file": b"of %d" % number, "lib/common": b"in all"}))
     plan = plan_publication(
-        site.opened,
-        attempt(run),
-        PublicationRequest(FQRN, f"/three/{number}", f"{store.url}/three-{number}.tar.gz"),
+        site.opened, attempt(run), PublicationRequest(FQRN, f"/three/{number}", f"{store.url}/three-{number}.tar.gz")
     )
     reserve_run(site.opened, attempt(holder=run), plan.batches)
     (batch,) = plan.batches

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,13 @@ from tests.week.place import slot_text
 
 ROOT = Path(__file__).resolve().parents[2]
 FQRN = "nights.example.org"
-MACHINE = "machine.example.org"  # of the demonstration, whose store and repository no other slot uses
 LEASE_S = 10
 HEARTBEAT_TIMEOUT_S = 12
 RUN_S = 240.0
 POLL_S = 0.5
 PROXY_HOLDS_S = 240.0
+TICK = (datetime.now(UTC) - timedelta(hours=1)).replace(second=0, microsecond=0)
+"""When the slot `evening` was to begin last: its scheduler makes up for it once its DAG is unpaused."""
 
 
 _WITH_CELERY = {
@@ -115,13 +116,10 @@ class Deployment:
         self.gateway_proxy.__enter__()
         # the connection names the proxy's port, so the service itself knows its key from the file
         key = GatewayKey(self.lab.secrets.gateway_key_id, self.lab.secrets.gateway_key_secret)
-        repositories = (FQRN, MACHINE)
-        for fqrn in repositories:
-            save_gateway_key(self.settings.gateway.keys, fqrn, key)
+        save_gateway_key(self.settings.gateway.keys, FQRN, key)
         lifecycle.up(self.lab, airflow=True, say=_say)
         found_stores(self.site, {"cvmfs", "builds"}, say=_say)
-        for fqrn in repositories:
-            found_repository(self.site, fqrn, say=_say)
+        found_repository(self.site, FQRN, say=_say)
         for dag_id in ("nightly_install", "nightly_install_main", "publication", "nightly_gc", "rollback"):
             self.api.wait_for_dag(dag_id, timeout_s=60)
 
@@ -205,10 +203,11 @@ class Deployment:
             timeout=120,
         )
 
-    def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
-        """What a task logged, as the UI shows it."""
-        place = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
-        return json.dumps(self.rest("GET", place, headers={"Accept": "application/json"}))
+    def task_log(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> str:
+        """What the first try of a task logged, as the UI shows it."""
+        place = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/1"
+        asked = {"params": {"map_index": map_index}, "headers": {"Accept": "application/json"}}
+        return json.dumps(self.rest("GET", place, **asked))
 
     def publications(self, dag_id: str, run_id: str) -> dict[str, Publication]:
         """What the ledger says of a run: artifact -> publication."""
@@ -281,24 +280,19 @@ gateway:
 stores:
   cvmfs: {{url: "s3://cvmfs", endpoint: "${{NIGHTSHIFT_TEST_S3}}", connection: store, timeout_s: 240}}
   builds: {{url: "s3://builds", endpoint: "${{NIGHTSHIFT_TEST_S3}}", connection: store}}
-  machine: {{url: "s3://machine", endpoint: "${{NIGHTSHIFT_TEST_S3}}", connection: store}}
 repositories:
   {FQRN}:
     store: cvmfs
     public_url: "http://${{NIGHTSHIFT_S3_HOST:-127.0.0.1}}:${{NIGHTSHIFT_S3_PORT}}/cvmfs/{FQRN}"
     public_key: "${{NIGHTSHIFT_VAR}}/keys/{FQRN}.pub"
     gateway: gateway
-  {MACHINE}:
-    store: cvmfs
-    public_url: "http://${{NIGHTSHIFT_S3_HOST:-127.0.0.1}}:${{NIGHTSHIFT_S3_PORT}}/cvmfs/{MACHINE}"
-    public_key: "${{NIGHTSHIFT_VAR}}/keys/{MACHINE}.pub"
-    gateway: gateway
 slots:
   main: {{repository: {FQRN}, store: builds, schedule: "0 2 * * *", timezone: Europe/Zurich}}
   faults: {{repository: {FQRN}, store: builds}}
-  machine:
-    {{demonstration: true, repository: {MACHINE}, store: machine, schedule: "0 3 * * *", projects: [typer, rich]}}
   early: {{repository: {FQRN}, store: builds, begins: artifact, poll_s: 600, gather_s: 0.5}}
+  evening:
+    {{repository: {FQRN}, store: builds, schedule: "{TICK.minute} {TICK.hour} * * *", timezone: UTC,
+      poll_s: 600, gather_s: 0.5, links: {{}}}}
 {slot_text("dev", FQRN)}
 sites:
   pisa: {{read: &pisa [{{prefix: /store, url: "davs://pisa.example.org/cms"}}], write: *pisa, third_party: *pisa}}

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 from dataclasses import dataclass
 from typing import Any
+
+import psutil
 
 from include.cvmfs.format.hashes import hash_bytes
 from include.cvmfs.format.objects import compress
 from tests.e2e.deployment import FQRN, Deployment
-from tests.e2e.processes import TaskProcess, requester
 from tests.fakes.builds import Build, tree
-from tests.fakes.faultproxy import Fault
+from tests.fakes.faultproxy import Fault, FaultProxy
 
 DAG = "nightly_install"
 COMMIT = "/leases/[^/]+$"
 SOON_S = 60.0
+TITLE = "airflow worker -- "
 RETRY_S = 90.0  # until a kill is noticed, the delay of the retry, and its start
 
 
@@ -34,6 +39,52 @@ def build_of_victims(date: str, *artifacts: tuple[str, int]) -> Build:
         files = {"lib/common.so": b"in every artifact" * 300, "lib/own.so": own_file(name)}
         build.add(*name.split("/"), tree(files), priority=priority)
     return build
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProcess:
+    """The process that runs one try of a task; `instance` is Airflow's id of that try."""
+
+    pid: int
+    supervisor: int
+    instance: str
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def kill_supervisor(self) -> None:
+        os.kill(self.supervisor, signal.SIGKILL)
+
+    def children(self) -> list[int]:
+        return [child.pid for child in psutil.Process(self.pid).children(recursive=True)]
+
+    def alive(self) -> bool:
+        return psutil.pid_exists(self.pid) and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
+
+    def ended(self, timeout_s: float) -> bool:
+        """Wait until it has ended."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return True
+        try:
+            poll = select.poll()
+            poll.register(handle, select.POLLIN)
+            return bool(poll.poll(timeout_s * 1000))
+        finally:
+            os.close(handle)
+
+
+def requester(fault: Fault, proxy: FaultProxy) -> TaskProcess:
+    """Who made the request that a fault holds; it must be a task's process."""
+    there = int(proxy.url.rpartition(":")[2])
+    for connection in psutil.net_connections(kind="tcp4"):
+        if connection.laddr.port == fault.peer and connection.raddr and connection.raddr.port == there:
+            process = psutil.Process(connection.pid)
+            title = " ".join(process.cmdline())
+            assert title.startswith(TITLE), f"{title!r} is not the process of a task"
+            return TaskProcess(process.pid, process.ppid(), title.removeprefix(TITLE).strip())
+    raise AssertionError(f"nobody has the connection from port {fault.peer}")
 
 
 @dataclass

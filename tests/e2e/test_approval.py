@@ -1,11 +1,9 @@
-"""Somebody is asked through the whole of Airflow: where the waiting is, what holds it, and each kind of answer."""
+"""Somebody is asked through the whole of Airflow: what is held meanwhile, a no, and a yes in the browser."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,8 +11,6 @@ import pytest
 from include.nightlies.records import questions
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.approval import Answer
-from include.notify.message import NotifyEvent
-from include.notify.records import alerts_since
 from include.settings.pools import NIGHTLY
 from tests.e2e.browser import Browser
 from tests.e2e.deployment import FQRN, Deployment
@@ -29,7 +25,7 @@ pytestmark = [
 
 DAG = "publication"
 READ = (DAG, "nightly_install")  # one of each file whose DAGs have another shape then
-MINUTES, SOON_MINUTES = 10, 1
+MINUTES = 10
 READ_S = 300.0
 WAITING = "awaiting_input"
 
@@ -59,35 +55,6 @@ def read_again(deployment: Deployment, *, asks: bool) -> None:
     deadline = time.monotonic() + READ_S
     while still := other():
         deployment.read_files(still, deadline - time.monotonic())
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """A run whose question stays without an answer, and what was held for it when it had been asked."""
-
-    run: str
-    begun: datetime
-    leases: list[str]
-    revisions: tuple[int, int]
-    slots: dict[str, int]
-
-
-@pytest.fixture(scope="module")
-def late(asking: Deployment) -> Waiting:
-    """Nobody answers this one, and its deadline is soon; meanwhile the other tests go on."""
-    begun, before = datetime.now(UTC) - timedelta(seconds=1), asking.revision()
-    # the task reads the file when it asks
-    file = asking.folder / "site.yaml"
-    text = file.read_text()
-    file.write_text(text.replace(f"deadline_minutes: {MINUTES}", f"deadline_minutes: {SOON_MINUTES}"))
-    try:
-        asking.trigger(DAG, "late", repository=FQRN, path="/asked/late", source=dropped(asking, b"late"))
-        asked(asking, "late", 0)
-    finally:
-        file.write_text(text)
-    pools = {one["name"]: one["occupied_slots"] for one in asking.rest("GET", "/pools")["pools"]}
-    held = {name: pools[name] for name in NIGHTLY}
-    return Waiting("late", begun, asking.leases(), (before, asking.revision()), held)
 
 
 def dropped(deployment: Deployment, content: bytes) -> str:
@@ -150,16 +117,12 @@ def fate(deployment: Deployment, run: str) -> tuple[str, str]:
     return one.state.value, one.reason
 
 
-def test_a_question_that_waits_holds_no_lease_and_no_slot_and_nothing_is_published(late: Waiting) -> None:
-    assert late.leases == []
-    assert late.revisions[0] == late.revisions[1]
-    assert late.slots == dict.fromkeys(NIGHTLY, 0)
-
-
 def test_a_no_then_a_yes_in_the_browser_to_the_question_asked_anew(asking: Deployment, browser: Browser) -> None:
     # a no
     asking.trigger(DAG, "answered", repository=FQRN, path="/asked/answered", source=dropped(asking, b"approved"))
-    shown = asked(asking, "answered", 0)
+    before, shown = asking.revision(), asked(asking, "answered", 0)
+    occupied = {one["name"]: one["occupied_slots"] for one in asking.rest("GET", "/pools")["pools"]}
+    assert (asking.leases(), asking.revision(), {occupied[name] for name in NIGHTLY}) == ([], before, {0})
     assert shown["subject"] == f"Publish /asked/answered to {FQRN}?"
     assert "| `/asked/answered` | `/asked/answered` | `2 files" in shown["body"]
     assert [one["id"] for one in shown["assigned_users"]] == ["admin"]
@@ -202,16 +165,3 @@ def test_a_no_then_a_yes_in_the_browser_to_the_question_asked_anew(asking: Deplo
     assert asking.site.repository(FQRN).revision.read("/asked/answered/a") == b"approved"
     first, second = questions.of_run(asking.site.ledger, f"{DAG}/answered")
     assert (first.answer, second.answer, second.comment) == (Answer.REJECTED, Answer.APPROVED, "")
-
-
-def test_without_an_answer_by_its_deadline_a_tree_is_skipped_and_people_are_told(
-    asking: Deployment, late: Waiting
-) -> None:
-    assert asking.follow(DAG, late.run).state == "failed"
-    assert "had no answer by its deadline" in fate(asking, late.run)[1]
-    assert state(asking, late.run, "approve", 0) == "skipped"
-    assert asking.site.head(FQRN).revision.lookup("/asked/late") is None
-    alerts = alerts_since(asking.site.ledger, late.begun)
-    told = {one.title for one in alerts if one.event == NotifyEvent.APPROVAL.value}
-    assert f"no answer: Publish /asked/late to {FQRN}?" in told
-    assert asking.leases() == []

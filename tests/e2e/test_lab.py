@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import subprocess
 from dataclasses import asdict
 from typing import Any
 
+import psutil
 import pytest
 import requests
 
@@ -18,11 +20,23 @@ from include.settings.secrets import EnvSecrets
 from lab import lifecycle
 from lab.environment import ADMIN, VIEWER
 from lab.services import services
-from lab.supervise import ProcessState
+from lab.supervise import ProcessState, marked_processes
 from tests.e2e.deployment import Deployment
 from tests.fakes.refused import refused
 
 pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]
+
+
+def test_every_listening_socket_is_on_loopback_and_on_a_port_of_the_lab(deployment: Deployment) -> None:
+    ours, lab = marked_processes(deployment.place), deployment.lab
+    seen = {
+        (one.laddr.ip, one.laddr.port): one.pid
+        for one in psutil.net_connections(kind="tcp")
+        if one.status == psutil.CONN_LISTEN and one.pid in ours
+    }
+    assert not {place: pid for place, pid in seen.items() if not ipaddress.ip_address(place[0]).is_loopback}
+    ports = {name for service in services(lab, airflow=True) for name in service.ports}
+    assert {port for _, port in seen} == {getattr(lab.ports, name) for name in ports}
 
 
 def test_all_services_answer_and_a_second_start_changes_none(deployment: Deployment) -> None:

@@ -1,99 +1,150 @@
-"""The main job as `make nightly` runs it, on a few projects: a night, the same night again, and the next one."""
+"""Nights under the real Airflow that nobody starts: their index grows after the first pass; links move at the end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
 
 import pytest
 
-from include.cli.airflow_connections import Snapshot
-from include.storage.store import ObjectMeta
-from lab.night import NightReport, Viewer, Wishes, run_night
-from tests.e2e.deployment import Deployment
+from include.cvmfs.format.paths import link_target
+from include.notify.records import Alert, alerts_since
+from tests.e2e.deployment import FQRN, RUN_S, TICK, Deployment
+from tests.fakes.builds import Build, tree
 
 pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]
 
-SLOT = "machine"
-DAY = date(2026, 11, 16)
-PROJECTS, PLATFORMS = 2, 2
+APPEARS_S = 240.0
+FOLDER = "/nightlies/evening"
 
 
 @dataclass(frozen=True)
 class Night:
-    """The report of a run, and how many tasks were seen at once."""
+    """A night of a slot, and the ids of the runs of its two passes."""
 
-    report: NightReport
-    busy: int
+    slot: str
+    day: date
+    first: str
+    second: str
 
+    @property
+    def dag_id(self) -> str:
+        return f"nightly_install_{self.slot}"
 
-def run(deployment: Deployment, day: date) -> Night:
-    seen: list[Snapshot] = []
-    viewer = Viewer(say=print, packed=print, run=seen.append)
-    report = run_night(deployment.lab, deployment.settings, deployment.secrets, Wishes(SLOT, day), viewer)
-    return Night(report, max(one.busy for one in seen))
+    @property
+    def events(self) -> str:
+        return f"index_events_{self.slot}"
 
-
-@pytest.fixture(scope="module")
-def first(deployment: Deployment) -> Night:
-    return run(deployment, DAY)
-
-
-def test_every_artifact_is_published_and_the_check_is_silent(first: Night) -> None:
-    night = first.report
-    assert night.good, (night.problems, [line.reason for line in night.lines])
-    assert night.published == night.expected == PROJECTS * PLATFORMS
-    assert night.total("files") > 100
-    assert night.total("objects_new") > 100
+    def build(self, *projects: str, complete: bool = False) -> Build:
+        made = Build(self.day.isoformat(), slot=self.slot, index={"complete": complete})
+        for project in projects:
+            made.add(project, "x86_64", tree({f"lib/{project}.so": project.encode() * 100}))
+        return made
 
 
-def test_platforms_differ_in_bytes(first: Night) -> None:
-    sizes = {line.platform: 0 for line in first.report.lines}
-    for line in first.report.lines:
-        sizes[line.platform] += line.bytes
-    assert len(set(sizes.values())) == PLATFORMS
+def tell(deployment: Deployment, night: Night) -> None:
+    """What a builder does after it has written an index."""
+    (asset,) = deployment.rest("GET", "/assets", params={"name_pattern": f"index_{night.slot}"})["assets"]
+    event = {"asset_id": asset["id"], "extra": {"date": night.day.isoformat()}}
+    deployment.rest("POST", "/assets/events", json=event)
 
 
-def test_at_least_three_tasks_run_at_once(first: Night) -> None:
-    assert first.busy >= 3
+def states(deployment: Deployment, night: Night, run_id: str) -> dict[str, str]:
+    return {name: one.state.value for name, one in deployment.publications(night.dag_id, run_id).items()}
 
 
-def test_the_same_night_again_is_unchanged_and_makes_no_revision(deployment: Deployment, first: Night) -> None:
-    again = run(deployment, DAY).report
-    assert again.good
-    assert again.unchanged == again.expected
-    assert (again.revision, again.root_hash) == (first.report.revision, first.report.root_hash)
-    assert deployment.leases() == []
+def runs(deployment: Deployment, night: Night) -> list[str]:
+    return [run["dag_run_id"] for run in deployment.api.runs(night.dag_id, prefix="")]
 
 
-def test_the_next_night_uploads_only_what_changed(deployment: Deployment, first: Night) -> None:
-    following = run(deployment, DAY + timedelta(days=1)).report
-    assert following.good
-    assert following.published == following.expected
-    assert 0 < following.total("objects_new") < 0.3 * first.report.total("objects_new")
-    assert following.total("objects_reused") > 0.7 * first.report.total("objects_new")
-    assert deployment.leases() == []
+def begun(deployment: Deployment, night: Night, run_id: str) -> bool:
+    return run_id in runs(deployment, night)
 
 
-def test_a_command_installs_a_build_and_ends_with_the_exit_code_of_its_night(
-    deployment: Deployment, first: Night
+def waits(deployment: Deployment, night: Night) -> bool:
+    tasks = {one["task_id"]: one["state"] for one in deployment.tasks(night.dag_id, night.second)}
+    return tasks.get("find_build") == "deferred"
+
+
+def links(deployment: Deployment) -> dict[str, str]:
+    """Where the links of the scheduled slot lead."""
+    seen, found = deployment.site.head(FQRN).revision, {}
+    for name in ("latest", f"{TICK:%a}"):
+        entry = seen.lookup(f"{FOLDER}/{name}")
+        if entry is not None:
+            found[name] = link_target(f"{FOLDER}/{name}", entry.symlink)
+    return found
+
+
+def test_nights_go_on_after_their_first_pass_when_they_are_told_of_more_and_links_move_at_the_end(
+    deployment: Deployment,
 ) -> None:
-    before = deployment.site.repository(first.report.repository).manifest.revision
-    done = deployment.run("nightly", "install", "--slot", SLOT, "--date", DAY.isoformat(), "--wait")
+    """The scheduler begins one of them, its first artifact the other."""
+    today = datetime.now(UTC).date()
+    of_artifact, of_schedule = f"night__{today}__first", f"night__{TICK.date()}__{TICK:%H%M}"
+    evening = Night("evening", TICK.date(), f"scheduled__{TICK.isoformat()}", f"{of_schedule}__pass2")
+    early = Night("early", today, of_artifact, f"{of_artifact}__pass2")
+    nights = (evening, early)
+    for night in nights:
+        deployment.drop(night.build("Gaudi"))
+        deployment.api.wait_for_dag(night.events, timeout_s=APPEARS_S)
+        for dag_id in (night.dag_id, night.events):
+            deployment.api.unpause(dag_id)
+    deployment.read_files([early.events], APPEARS_S)  # only then Airflow starts the watcher of an unpaused DAG
+
+    for night in nights:
+        deployment.wait_until(partial(begun, deployment, night, night.first), f"run {night.first}", APPEARS_S)
+        assert deployment.follow(night.dag_id, night.first).state == "success"
+        assert states(deployment, night, night.first) == {"Gaudi/x86_64": "published"}
+        deployment.wait_until(partial(begun, deployment, night, night.second), f"run {night.second}", APPEARS_S)
+        deployment.wait_until(partial(waits, deployment, night), f"{night.second} waits for more", APPEARS_S)
+    assert links(deployment) == {}
+    # a task that waits has a log, of the task and of its trigger
+    said = partial(deployment.task_log, evening.dag_id, evening.second, "find_build")
+    deployment.wait_until(lambda: '"logger": "triggers.night' in said(), "the trigger logs", APPEARS_S)
+    log = said()
+    assert "the index is not complete; more is waited for until" in log
+    assert "Could not read served logs" not in log
+
+    # the whole index, and an event for it: the next look of its own would be ten minutes away in the end
+    for night in nights:
+        deployment.drop(night.build("Gaudi", "LHCb", complete=True))
+        tell(deployment, night)
+    for night in nights:
+        assert deployment.follow(night.dag_id, night.second).state == "success"
+        assert states(deployment, night, night.second) == {"Gaudi/x86_64": "unchanged", "LHCb/x86_64": "published"}
+        # the night of the first artifact was told of twice, by the watcher and by the builder, and begun once
+        assert runs(deployment, night) == [night.second, night.first]
+    built = f"{FOLDER}/{evening.build().build_id}"
+    assert links(deployment) == {"latest": built, f"{TICK:%a}": built}
+    assert deployment.leases() == []
+
+
+def test_a_command_installs_a_build_and_ends_with_the_exit_code_of_its_night(deployment: Deployment) -> None:
+    date = "2026-11-16"
+    deployment.drop(Build(date).add("Gaudi", "x86_64", tree({"lib/own.so": b"of that night"})))
+    before = deployment.revision()
+    done = deployment.run("nightly", "install", "--slot", "main", "--date", date, "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "success" in done.stdout
-    assert deployment.site.repository(first.report.repository).manifest.revision == before
-    absent = deployment.run("nightly", "install", "--slot", SLOT, "--date", "2026-02-01", "--wait")
+    assert deployment.revision() > before
+    absent = deployment.run("nightly", "install", "--slot", "main", "--date", "2026-02-01", "--wait")
     assert absent.returncode == 1, absent.stdout
     assert "failed" in absent.stdout
 
 
-def test_the_demonstration_leaves_the_slot_of_a_build_system_alone(deployment: Deployment) -> None:
-    def kept() -> list[ObjectMeta]:
-        return sorted(deployment.site.store("builds").list("early"), key=lambda found: found.key)
+def test_a_run_by_hand_that_fails_sends_an_alert_that_links_to_it(deployment: Deployment) -> None:
+    begun = datetime.now(UTC) - timedelta(seconds=1)
+    deployment.trigger("publication", "fails", repository=FQRN, path="/alerts/1", source="s3://elsewhere/1.tar.gz")
+    assert deployment.follow("publication", "fails").state == "failed"
+    key, found = "run-failed:publication/fails", dict[str, Alert]()
 
-    before = kept()
-    done = deployment.run("nightly", "run", "--slot", "early", "--date", DAY.isoformat())
-    assert done.returncode == 1
-    assert "nightshift nightly install --slot early" in done.stderr
-    assert kept() == before
+    def told() -> bool:
+        """The DAG processor does it, after the run."""
+        found.update({alert.key: alert for alert in alerts_since(deployment.site.ledger, begun)})
+        return key in found
+
+    deployment.wait_until(told, "an alert", RUN_S)
+    assert "source-not-allowed" in found[key].title
+    assert f"{deployment.lab.airflow_url}/dags/publication/runs/fails" in found[key].text

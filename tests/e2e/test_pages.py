@@ -1,4 +1,4 @@
-"""The pages inside Airflow's UI: a night in progress, seen in a real browser, in light and in dark.
+"""Airflow's pages and ours in a real browser: a night that its form starts is walked through, in light and in dark.
 
 The screenshots are artefacts: with SCREENSHOTS set they are kept in that folder.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import requests
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 from include.airflow_api import AirflowApi
 from include.pages.registry import PAGES, PREFIX, STAGEOUT_API
@@ -35,17 +36,19 @@ pytestmark = [
 ]
 
 DATE = "2026-11-09"
-RUN = "pages"
-HELD = "Held/x86"
-FRAME = "iframe[title=Nights]"
-NIGHT = f"nights?slot=faults&date={DATE}"
+DAG = "nightly_install"
+HELD, FREE = "Held/x86", "Free/x86"
+BUILD = build_of_victims(DATE, (FREE, 2), ("Other/x86", 1), (HELD, 0))
+NIGHT = f"?slot=faults&date={DATE}"
+NAVIGATED = {page.name: page.title for page in PAGES if page.nav}
+DIALOG = "[role=dialog][aria-modal=true]"
+CHART = ".chart .main-svg"
 BAD_IMPACTS = {"serious", "critical"}
 AXE = """
 const done = arguments[arguments.length - 1];
 axe.run(document, {resultTypes: ["violations"]})
   .then((found) => done(found.violations), (error) => done(String(error)));
 """
-
 CROSS_SITE = """
 const [url, mode, kind, ids, done] = arguments;
 fetch(url, {method: "POST", mode, credentials: "include", headers: {"Content-Type": kind}, body: JSON.stringify({ids})})
@@ -54,28 +57,83 @@ fetch(url, {method: "POST", mode, credentials: "include", headers: {"Content-Typ
 
 
 @dataclass
-class Running:
-    """A night of which one artifact is held while it is uploaded."""
+class Night:
+    """A night that a form started, and of which one artifact is held while it is uploaded."""
 
+    quoted: str
+    """The id of its run, as the address has it."""
+    form: str
+    errors: list[str]
     fault: Fault
+
+    @property
+    def run_id(self) -> str:
+        return unquote(self.quoted)
+
+    @property
+    def page(self) -> str:
+        return f"/dags/{DAG}/runs/{self.quoted}"
 
 
 @pytest.fixture(scope="module")
-def running(deployment: Deployment) -> Iterator[Running]:
-    deployment.drop(build_of_victims(DATE, ("Free/x86", 2), ("Other/x86", 1), (HELD, 0)))
+def night(deployment: Deployment, browser: Browser) -> Iterator[Night]:
+    deployment.drop(BUILD)
     fault = deployment.store_proxy.hold(method="PUT", path=upload_of(HELD), times=None)
-    deployment.trigger("nightly_install", RUN, slot="faults", build_date=DATE)
+    deployment.api.unpause(DAG)
+    browser.errors()  # those of pages before
+    browser.open(f"/dags/{DAG}")
+    browser.click("[data-testid=trigger-dag-button]")
+    browser.see(DIALOG)
+    choose(browser, "slot", "faults")
+    year, month, day = DATE.split("-")
+    browser.find("#element_build_date").send_keys(f"{month}{day}{year}")
+    browser.wait(lambda driver: driver.find_element(By.ID, "element_build_date").get_attribute("value") == DATE)
+    form, errors = browser.see(DIALOG).text, browser.errors()
+    browser.screenshot("form-night")
+    browser.click("[data-testid=trigger-dag-submit]")
+    browser.wait(lambda driver: "/runs/" in driver.current_url)
+    run = browser.driver.current_url.rpartition("/runs/")[2]
     fault.wait(120)
-    yield Running(fault)
+    yield Night(run, form, errors, fault)
     fault.release()
     deployment.store_proxy.clear()
 
 
+def choose(browser: Browser, param: str, value: str) -> None:
+    """Choose one of the values that a form offers for a param."""
+    browser.find(f"#element_{param} input").send_keys(value, Keys.ENTER)
+    browser.wait(lambda driver: driver.find_element(By.NAME, f"element_{param}").get_attribute("value") == value)
+
+
+@pytest.fixture(scope="module")
+def ended(deployment: Deployment, night: Night) -> Night:
+    """The night, once it was let go and has succeeded."""
+    night.fault.release()
+    assert deployment.follow(DAG, night.run_id).state == "success"
+    return night
+
+
+@pytest.fixture(scope="module")
+def transfers(deployment: Deployment) -> list[int]:
+    """Transfers that the administrator requested by REST, the newest first."""
+    files = [
+        {"source": "pisa", "source_name": f"/store/temp/{number}.root", "size": 1000,
+         "destination": "bari", "destination_name": f"/store/user/{ADMIN}/{number}.root"}
+        for number in range(3)
+    ]  # fmt: skip
+    request = {"key": "e2e", "workflow": "browser", "files": files}
+    assert deployment.api._call("POST", f"{STAGEOUT_API}/requests", json=request).json()["files"] == 3
+    return [row["id"] for row in rows_of(deployment.api)]
+
+
+def rows_of(api: AirflowApi) -> list[dict[str, Any]]:
+    return list(api._call("GET", f"{STAGEOUT_API}/transfers?workflow=browser").json()["rows"])
+
+
 @contextmanager
-def framed(browser: Browser, css: str = FRAME) -> Iterator[None]:
-    """Inside the page, within Airflow's."""
-    frame = browser.find(css)
-    browser.driver.switch_to.frame(frame)
+def framed(browser: Browser, title: str = "Nights") -> Iterator[None]:
+    """Inside a page of ours, within Airflow's."""
+    browser.driver.switch_to.frame(browser.find(f"iframe[title='{title}']"))
     try:
         yield
     finally:
@@ -132,43 +190,90 @@ def test_without_a_login_airflow_answers_401(deployment: Deployment, headers: di
         assert (answer.status_code, answer.json()["code"]) == (401, "http-401"), path
 
 
+def test_a_form_asks_with_titles_and_says_what_each_answer_means(deployment: Deployment, night: Night) -> None:
+    for param in deployment.rest("GET", f"/dags/{DAG}/details")["params"].values():
+        assert param["schema"]["title"] in night.form
+        assert param["description"] in night.form
+    assert night.errors == []
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A page of the walk: its name, its query, the texts on it by selector, and what else is seen."""
+
+    page: str
+    query: str = ""
+    texts: tuple[tuple[str, str], ...] = ()
+    seen: tuple[str, ...] = ()
+
+
+def stops(run_id: str, transfer: int) -> list[Stop]:
+    """All pages while the night is in progress."""
+    history = (("div[aria-label='History']", "requested"), ("dl.facts", "pisa to bari"))
+    in_progress = (
+        ("h1", f"Night of faults, {DATE}"), ("#live", "2 of 3 artifacts have ended"),
+        ("table.matrix .busy", "preparing"),
+    )  # fmt: skip
+    place = BUILD.destination(*FREE.split("/"))
+    published = (("h1", "Who published /"), ("tbody", f"{DAG}/{run_id}/artifact.publish"))
+    facts = (("dl.facts", "in the store"), ("dl.facts", "ends "))
+    return [
+        Stop("nights", "", (("h1", "Nights"),)),
+        Stop("nights", NIGHT, in_progress),
+        Stop("repositories", f"?repository={FQRN}", facts, (CHART, "a[id$=-path]")),
+        Stop("publications", f"?repository={FQRN}", (), (CHART, f"a[aria-label^='log of {FREE}']")),
+        Stop("provenance", f"?repository={FQRN}&path={place}", published),
+        Stop("transfers", "?workflow=browser", (("h1", "Transfers"),)),
+        Stop("transfer", f"?id={transfer}", history),
+        Stop("benchmarks", "", (("body", "No campaign was judged yet"),)),
+        Stop("start", f"?action=freeze&repository={FQRN}", (("h1", "Freeze a repository"),)),
+    ]
+
+
 @pytest.mark.parametrize("colours", ["light", "dark"])
-def test_a_night_in_progress_is_seen_in_airflows_navigation(
-    deployment: Deployment, browser: Browser, running: Running, colours: str
+def test_a_walk_through_all_pages(
+    deployment: Deployment, browser: Browser, night: Night, transfers: list[int], colours: str
 ) -> None:
     theme(browser, colours)
     browser.driver.get_log("browser")
-    browser.open("/plugin/nightshift-nights")
-    with framed(browser):
-        browser.wait_for_text("h1", "Nights")
-        assert browser.find("html").get_attribute("data-theme") == colours
-        assert faults_of_axe(browser) == []
-    kept(browser, f"nights-{colours}")
-    browser.open(f"/plugin/nightshift-nights/nightshift/{NIGHT}")
-    with framed(browser):
-        browser.wait_for_text("h1", f"Night of faults, {DATE}")
-        browser.wait_for_text("#live", "2 of 3 artifacts have ended")
-        browser.wait_for_text("table.matrix .busy", "preparing")
-        artifact = browser.find(f"a[aria-label='artifact {HELD}']").get_attribute("href")
-        assert str(artifact).startswith(f"{deployment.store_proxy.url}/builds/faults/{DATE}/")
-        assert faults_of_axe(browser) == []
-        assert loaded(browser) == {urlsplit(deployment.lab.airflow_url).netloc}
-    kept(browser, f"night-{colours}")
+    walk = stops(night.run_id, transfers[0])
+    assert {stop.page for stop in walk} == {page.name for page in PAGES}
+    for number, stop in enumerate(walk):
+        title, address = NAVIGATED.get(stop.page), f"{PREFIX}/{stop.page}{stop.query}"
+        browser.open(f"/plugin/nightshift-{stop.page}{address}" if title else address)
+        with framed(browser, title) if title else nullcontext():
+            for css, text in stop.texts:
+                browser.wait_for_text(css, text)
+            for css in stop.seen:
+                browser.see(css)
+            assert browser.find("html").get_attribute("data-theme") == colours, address
+            assert faults_of_axe(browser) == [], address
+            assert loaded(browser) == {urlsplit(deployment.lab.airflow_url).netloc}, address
+        kept(browser, f"{number}-{stop.page}-{colours}")
     assert errors_of_console(browser) == []
 
 
-def test_a_cell_leads_to_the_log_of_its_task_in_the_same_window(browser: Browser, running: Running) -> None:
-    browser.open(f"/plugin/nightshift-nights/nightshift/{NIGHT}")
+def test_a_cell_leads_to_the_log_of_its_task_which_can_be_read_while_it_works(
+    deployment: Deployment, browser: Browser, night: Night
+) -> None:
+    """No component serves logs."""
+    browser.open(f"/plugin/nightshift-nights/nightshift/nights{NIGHT}")
     with framed(browser):
+        artifact = browser.find(f"a[aria-label='artifact {HELD}']").get_attribute("href")
+        assert str(artifact).startswith(f"{deployment.store_proxy.url}/builds/faults/{DATE}/")
         browser.click(f"a[aria-label='log of {HELD}']")
     browser.wait(lambda driver: "/tasks/artifact.prepare/mapped/" in driver.current_url)
     browser.wait_for_text("body", "artifact.prepare")
     assert len(browser.driver.window_handles) == 1
-    kept(browser, "night-log")
+    number = int(urlsplit(browser.driver.current_url).path.rpartition("/mapped/")[2].partition("/")[0])
+    log = deployment.task_log(DAG, night.run_id, "artifact.prepare", map_index=number)
+    assert "Filling up the DagBag" in log
+    assert "prepared" not in log
+    assert "Could not read served logs" not in log
 
 
-def test_what_can_be_reached_by_keyboard_shows_where_it_is(browser: Browser, running: Running) -> None:
-    browser.open(f"/nightshift/{NIGHT}")
+def test_what_can_be_reached_by_keyboard_shows_where_it_is(browser: Browser, night: Night) -> None:
+    browser.open(f"/nightshift/nights{NIGHT}")
     driver = browser.driver
     driver.execute_script("document.querySelector('.skip').focus()")
     link = driver.find_element(By.CSS_SELECTOR, ".skip")
@@ -179,71 +284,53 @@ def test_what_can_be_reached_by_keyboard_shows_where_it_is(browser: Browser, run
 
 
 def test_progress_moves_without_a_reload_and_a_run_has_its_night_as_a_tab(
-    deployment: Deployment, browser: Browser, running: Running
+    deployment: Deployment, browser: Browser, night: Night
 ) -> None:
-    browser.open(f"/dags/nightly_install/runs/{RUN}/plugin/nightshift-run-nights")
+    browser.open(f"{night.page}/plugin/nightshift-run-nights")
     with framed(browser):
         browser.wait_for_text("#live", "2 of 3 artifacts have ended")
         browser.driver.execute_script("window.sameDocument = true")
         log = browser.find(f"a[aria-label='log of {HELD}']").get_attribute("id")
         browser.driver.execute_script("document.getElementById(arguments[0]).focus()", log)
-        running.fault.release()
+        night.fault.release()
         browser.wait_for_text("#live", "All that is required is there.")
         browser.wait_for_text("#status", "3 published")
         assert browser.driver.execute_script("return window.sameDocument && document.activeElement.id") == log
         assert faults_of_axe(browser) == []
     kept(browser, "night-tab")
-    assert deployment.follow("nightly_install", RUN).state == "success"
 
 
-def test_who_published_a_path_is_one_link_away(deployment: Deployment, browser: Browser, running: Running) -> None:
-    running.fault.release()
-    deployment.follow("nightly_install", RUN)
-    for colours in ("dark", "light"):
-        theme(browser, colours)
-        browser.open(f"/plugin/nightshift-nights/nightshift/{NIGHT}")
-        with framed(browser):
-            browser.click(f"a[aria-label='who published {HELD}']")
-            browser.wait_for_text("h1", "Who published /")
-            browser.wait_for_text("tbody", f"nightly_install/{RUN}/artifact.publish")
-            assert faults_of_axe(browser) == []
-        kept(browser, f"provenance-{colours}")
+def test_a_run_has_a_note_and_its_tasks_link_to_what_they_worked_on(deployment: Deployment, ended: Night) -> None:
+    run = f"/dags/{DAG}/dagRuns/{ended.quoted}"
+    assert deployment.rest("GET", run)["note"] == f"Slot faults, build of {DATE}"
+    repository, builds = deployment.settings.repository(FQRN).public_url, f"{deployment.store_proxy.url}/builds"
+    page = f"{deployment.lab.airflow_url}{PREFIX}/nights{NIGHT}"
+    for task, number, name, leads_to in (
+        ("artifact.publish", 0, "Repository", f"{repository}/.cvmfspublished"),
+        ("artifact.prepare", 0, "Artifact", f"{builds}/faults/{DATE}/"),
+        ("find_build", -1, "Build index", f"{builds}/faults/{DATE}/index.json"),
+        ("links", -1, "Night", page),
+        ("gate", -1, "Night", page),
+    ):
+        links = deployment.rest("GET", f"{run}/taskInstances/{task}/links", params={"map_index": number})
+        assert links["extra_links"][name].startswith(leads_to), links
 
 
-def test_an_action_of_the_page_starts_its_dag_with_the_form_filled_in(
-    deployment: Deployment, browser: Browser, running: Running
+def test_a_form_of_ours_starts_nothing_while_its_dag_is_paused_and_then_a_run_with_its_parameters(
+    deployment: Deployment, browser: Browser, ended: Night
 ) -> None:
-    running.fault.release()
-    deployment.follow("nightly_install", RUN)
-    for action, state, colours in (("Freeze", "frozen", "dark"), ("Thaw", "none", "light")):
-        theme(browser, colours)
-        browser.open(f"/plugin/nightshift-nights/nightshift/{NIGHT}")
-        with framed(browser):
-            browser.click("#night-actions summary")
-            browser.find(f"#night-actions a[href^='start?action={action.lower()}']").click()
-            browser.wait_for_text("h1", f"{action} a repository")
-            assert browser.find("input[name=repository]").get_attribute("value") == FQRN
-            if action == "Freeze":
-                browser.find("input[name=reason]").send_keys("a disk is replaced")
-            assert faults_of_axe(browser) == []
-            browser.driver.execute_script("document.activeElement.blur()")
-        kept(browser, f"start-{action.lower()}")
-        with framed(browser):
-            browser.click("form.action button")
-        browser.wait(lambda driver: "/dags/intervene/runs/" in driver.current_url)
-        run_id = unquote(urlsplit(browser.driver.current_url).path.rpartition("/runs/")[2])
-        assert deployment.follow("intervene", run_id).state == "success"
-        browser.open(f"/nightshift/{NIGHT}")
-        browser.wait_for_text("dl.facts", state)
-        kept(browser, f"freeze-{state}")
-
-
-def test_a_redo_of_the_page_is_a_run_with_its_parameters(
-    deployment: Deployment, browser: Browser, running: Running
-) -> None:
-    running.fault.release()
-    deployment.follow("nightly_install", RUN)
-    browser.open(f"/plugin/nightshift-nights/nightshift/{NIGHT}")
+    deployment.api.pause("intervene")
+    try:
+        browser.open(f"/nightshift/start?action=freeze&repository={FQRN}")
+        browser.wait_for_text("#refusal", "The DAG intervene is paused")
+        browser.find("input[name=reason]").send_keys("a disk is replaced")
+        browser.click("form.action button")
+        browser.wait_for_text("form.action output", "Not started: see below.")
+        assert faults_of_axe(browser) == []
+        assert deployment.rest("GET", "/dags/intervene/dagRuns?limit=1&state=queued")["total_entries"] == 0
+    finally:
+        deployment.api.unpause("intervene")
+    browser.open(f"/plugin/nightshift-nights/nightshift/nights{NIGHT}")
     with framed(browser):
         browser.click("#night-actions summary")
         browser.click("#night-actions a[href^='start?action=redo']")
@@ -253,41 +340,21 @@ def test_a_redo_of_the_page_is_a_run_with_its_parameters(
     run_id = unquote(urlsplit(browser.driver.current_url).path.rpartition("/runs/")[2])
     assert deployment.follow("intervene", run_id).state == "success"
     conf = deployment.rest("GET", f"/dags/intervene/dagRuns/{run_id}")["conf"]
-    assert conf == {"action": "redo", "slot": "faults", "build_id": f"b{DATE.replace('-', '')}"}
+    assert conf == {"action": "redo", "slot": "faults", "build_id": BUILD.build_id}
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_repositories_and_publications_show_the_night_that_ended(
-    deployment: Deployment, browser: Browser, running: Running, colours: str
+def test_operators_kill_and_resubmit_transfers_by_buttons_and_a_page_of_another_site_changes_nothing(
+    deployment: Deployment, browser: Browser, transfers: list[int]
 ) -> None:
-    running.fault.release()
-    deployment.follow("nightly_install", RUN)
-    theme(browser, colours)
-    browser.driver.get_log("browser")
-    for title, seen in (("Repositories", "a[id$=-path]"), ("Publications", f"a[aria-label^='log of {HELD}']")):
-        name = title.lower()
-        browser.open(f"/plugin/nightshift-{name}/nightshift/{name}?repository={FQRN}")
-        with framed(browser, f"iframe[title={title}]"):
-            browser.see(".chart .main-svg")
-            browser.see(seen)
-            if title == "Repositories":
-                browser.wait_for_text("dl.facts", "in the store")
-                browser.wait_for_text("dl.facts", "ends ")
-            assert faults_of_axe(browser) == []
-            assert loaded(browser) == {urlsplit(deployment.lab.airflow_url).netloc}
-        kept(browser, f"{name}-{colours}")
-    assert errors_of_console(browser) == []
-
-
-def changed_by_buttons(deployment: Deployment, browser: Browser) -> None:
-    """Kills and resubmits on both pages, from within Airflow's; a page of another site changes nothing."""
-
     def states() -> list[str]:
-        listed = deployment.api._call("GET", f"{STAGEOUT_API}/transfers?workflow=browser").json()
-        return [row["state"] for row in listed["rows"]]
+        return [row["state"] for row in rows_of(deployment.api)]
 
+    assert rows_of(AirflowApi(deployment.lab.airflow_url, VIEWER, deployment.lab.secrets.viewer_password)) == []
+    browser.driver.get_log("browser")
     browser.open("/plugin/nightshift-transfers/nightshift/transfers?workflow=browser")
-    with framed(browser, "iframe[title=Transfers]"):
+    with framed(browser, "Transfers"):
+        browser.click("#user-1-1")
+        browser.wait_for_text("div[aria-label='Files']", f"/store/user/{ADMIN}/2.root")
         browser.click("#kill")
         browser.wait_for_text("form.change output", "3 transfers.")
         browser.click("#kill-cancel")
@@ -303,47 +370,33 @@ def changed_by_buttons(deployment: Deployment, browser: Browser) -> None:
         browser.wait_for_text("div[aria-label='History']", "resubmitted by")
     kept(browser, "transfer-resubmitted")
     assert states() == ["new", "killed", "killed"]
+    browser.open("/nightshift/transfers")
+    browser.see(CHART)
+    assert faults_of_axe(browser) == []
     assert errors_of_console(browser) == []
+
     # `localhost` is another site than the address that the login is for
-    numbers = [row["id"] for row in deployment.api._call("GET", f"{STAGEOUT_API}/transfers").json()["rows"]]
     browser.driver.get(browser.url.replace("127.0.0.1", "localhost") + f"{PREFIX}/static/shell.js")
     for mode, kind in (("no-cors", "text/plain"), ("cors", "application/json")):
         answered = browser.driver.execute_async_script(
-            CROSS_SITE, f"{browser.url}{STAGEOUT_API}/transfers/kill", mode, kind, numbers
+            CROSS_SITE, f"{browser.url}{STAGEOUT_API}/transfers/kill", mode, kind, transfers
         )
         assert answered in {"opaque", "refused"}
     browser.driver.get_log("browser")  # it says what it refused
     assert states() == ["new", "killed", "killed"]
 
 
-def test_transfers_are_submitted_by_rest_and_seen_by_operators_with_their_history(
-    deployment: Deployment, browser: Browser
-) -> None:
-    files = [
-        {"source": "pisa", "source_name": f"/store/temp/{number}.root", "size": 1000,
-         "destination": "bari", "destination_name": f"/store/user/{ADMIN}/{number}.root"}
-        for number in range(3)
-    ]  # fmt: skip
-    request = {"key": "e2e", "workflow": "browser", "files": files}
-    assert deployment.api._call("POST", f"{STAGEOUT_API}/requests", json=request).json()["files"] == 3
-    viewer = AirflowApi(deployment.lab.airflow_url, VIEWER, deployment.lab.secrets.viewer_password)
-    assert viewer._call("GET", f"{STAGEOUT_API}/transfers").json()["rows"] == []
-    browser.driver.get_log("browser")
-    browser.open("/plugin/nightshift-transfers/nightshift/transfers?workflow=browser")
-    with framed(browser, "iframe[title=Transfers]"):
-        browser.wait_for_text("h1", "Transfers")
-        assert faults_of_axe(browser) == []
-        browser.click("#user-1-1")
-        browser.wait_for_text("div[aria-label='Files']", f"/store/user/{ADMIN}/2.root")
-        kept(browser, "transfers")
-        browser.click("a[aria-label^='history of transfer']")
-        browser.wait_for_text("div[aria-label='History']", "requested")
-        browser.wait_for_text("dl.facts", "pisa to bari")
-        assert faults_of_axe(browser) == []
-        assert loaded(browser) == {urlsplit(deployment.lab.airflow_url).netloc}
-    kept(browser, "transfer")
-    changed_by_buttons(deployment, browser)
-    browser.open("/nightshift/transfers")
-    browser.see(".chart .main-svg")
-    assert faults_of_axe(browser) == []
-    assert errors_of_console(browser) == []
+def test_connections_have_forms_of_their_own(browser: Browser) -> None:
+    browser.open("/connections")
+    browser.press("Add Connection")
+    choice = browser.find(f"{DIALOG} [role=combobox]")
+    for name, labels, fields in (
+        ("CernVM-FS gateway", ("Key id", "Key secret"), ("max_lease_time_s", "authorities")),
+        ("Object store (S3)", ("Access key", "Secret key"), ("url", "region", "addressing")),
+        ("FTS (file transfer service)", ("Bearer token",), ("certificate", "key", "authorities")),
+    ):
+        choice.send_keys(name, Keys.ENTER)
+        for label in labels:
+            browser.wait_for_text(DIALOG, label)
+        for field in fields:
+            browser.find(f"{DIALOG} [name=element_{field}]")

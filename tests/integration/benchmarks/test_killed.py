@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.campaign.folder import CampaignFolder
-from include.benchmarks.scenarios import plan
+from include.benchmarks.campaign import plan
 from include.benchmarks.campaign.campaigns import open_target
 from tests.fakes.benchmarking import benchmark_site, campaigns_of, ticking
 

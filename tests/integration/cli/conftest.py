@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from include.cli.main import assemble
 from include.cli.repo import app
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.keys import save_master, save_signer
@@ -19,6 +20,16 @@ from include.storage.file import FileStore
 from tests.fakes.apart import one_repository, port_of, running_gateway
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN, MASTER, SIGNER, LiveSite
+
+
+def nightshift(*words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(assemble(words), list(words), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def as_json(*words: str, code: int = 0) -> Any:
+    return json.loads(nightshift(*words, "--json", code=code).stdout)
 
 
 class Commands:

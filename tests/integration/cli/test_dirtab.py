@@ -20,7 +20,9 @@ from tests.integration.cli.conftest import Commands
 
 RULES = b"# software\n/sw/*/*/lib\n! */v2/lib\n"
 FILES = {"lib/code": "1", "bin/run": "2"}
-pytestmark = pytest.mark.parametrize("repo", [Algorithm.SHA1, Algorithm.RMD160], indirect=True)
+pytestmark = pytest.mark.parametrize(
+    "repo", [Algorithm.SHA1, pytest.param(Algorithm.RMD160, marks=pytest.mark.thorough)], indirect=True
+)
 
 
 @pytest.fixture

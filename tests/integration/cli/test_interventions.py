@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from include.cli.main import assemble
 from include.cvmfs.coordination.freeze import KEY
 from include.gateway.client.client import GatewayClient
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN
-from tests.integration.cli.conftest import Commands, repo
-
-__all__ = ["repo"]
-
-
-def nightshift(*words: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(assemble(words), list(words), catch_exceptions=False)
-    assert result.exit_code == code, result.output
-    return result
-
-
-def as_json(*words: str, code: int = 0) -> Any:
-    return json.loads(nightshift(*words, "--json", code=code).stdout)
+from tests.integration.cli.conftest import Commands, as_json, nightshift
 
 
 def test_a_frozen_repository_is_changed_by_nobody_until_it_is_thawed(repo: Commands) -> None:

@@ -412,11 +412,6 @@ def test_wrong_counters_are_named_and_counted_again(repo: Commands) -> None:
     assert "are not combined" in repo("repair", FQRN, "--counters", "--manifest", code=2).output
 
 
-def test_garbage_is_collected_where_all_publish_through_our_gateway(repo: Commands) -> None:
-    assert "0 objects would be deleted" in repo("gc", FQRN, "--dry-run").stdout
-    assert repo.json("gc", FQRN, "--force")["deleted"] == 0
-
-
 def test_a_repository_that_cvmfs_server_writes_to_as_well_is_not_collected(repo: Commands) -> None:
     file = repo.site.folder / "site.yaml"
     file.write_text(f"{file.read_text()}    reflog_checksum: {repo.site.folder}/reflog.chksum\n")

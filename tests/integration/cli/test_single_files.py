@@ -23,6 +23,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
     "cut": lambda data: data[: len(data) // 2],
     "garbage": lambda data: bytes(byte ^ 0xA5 for byte in data),
 }
+HOW = ["lost", "garbage", *(pytest.param(how, marks=pytest.mark.thorough) for how in ("empty", "cut"))]
 CURES = {
     "whitelist": f"resign {FQRN}",
     "manifest": f"repair {FQRN} --manifest",
@@ -64,7 +65,7 @@ def published(repo: Commands) -> Commands:
     return repo
 
 
-@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", FILES)
 def test_a_single_file_comes_back_by_the_command_that_is_named(published: Commands, name: str, how: str) -> None:
     before = published.json("info", FQRN)
@@ -84,7 +85,7 @@ def test_a_single_file_comes_back_by_the_command_that_is_named(published: Comman
     published.sound()
 
 
-@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", ["certificate", "meta info", "reflog"])
 def test_a_repair_without_an_option_mends_what_costs_nothing(published: Commands, name: str, how: str) -> None:
     damage(file_of(published, name), how)

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine
 from typer.testing import CliRunner, Result
 
 from include.cli.transfers.stageout import app
-from include.ledger.engine import open_ledger, writing
+from include.ledger.engine import open_ledger
 from include.stageout.archive import archive_transfers
 from include.stageout.states import TransferState
-from include.stageout.tables import stageout_transfers
 from tests.fakes.ftsserver import FtsServer
+from tests.fakes.places import put_in
 
 SITE = """
 ledger: "sqlite:///{folder}/ledger.db"
@@ -66,13 +66,6 @@ def submitted() -> list[int]:
     """The ids of three transfers of a workflow, the newest first."""
     stageout("submit", "-", "-w", "w1", text="\n".join([HEAD, *map(line, range(3))]))
     return [row["id"] for row in as_json("status", "--list")["transfers"]]
-
-
-def set_state(ledger: Engine, state: TransferState, at: datetime, ids: list[int] | None = None) -> None:
-    columns = stageout_transfers.c
-    where = columns.id.in_(ids) if ids is not None else columns.id > 0
-    values = {"state": state.value, "due_at": at, "moved_at": at}
-    writing(ledger, lambda connection: connection.execute(update(stageout_transfers).where(where).values(values)))
 
 
 def test_a_list_is_checked_then_recorded_and_recorded_once(folder: Path) -> None:
@@ -156,14 +149,6 @@ def test_a_closed_workflow_gets_no_further_files(submitted: list[int]) -> None:
     assert "check owner and name" in stageout("close", "w2", code=2).stderr
 
 
-def test_a_killed_workflow_is_closed_before(submitted: list[int]) -> None:
-    assert as_json("kill", "-w", "w1")["killed"] == sorted(submitted)
-    whole = as_json("status", "-w", "w1")["workflow"]
-    assert whole["closed_at"] == whole["killed_at"] is not None
-    assert "is not opened again" in stageout("submit", "-", "-w", "w1", code=2, text="\n".join([HEAD, line(7)])).stderr
-    assert as_json("kill", "-w", "w1") == {"killed": [], "killing": []}
-
-
 def test_links_are_shown_with_the_limits_that_fts_decided(
     submitted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +167,7 @@ def test_links_are_shown_with_the_limits_that_fts_decided(
 
 def test_archived_transfers_are_counted_and_exported(submitted: list[int], ledger: Engine, folder: Path) -> None:
     ended = datetime(2026, 11, 23, 12, tzinfo=UTC)
-    set_state(ledger, TransferState.CLEANED, ended, submitted[:2])
+    put_in(ledger, submitted[:2], TransferState.CLEANED, ended)
     archive_transfers(ledger, TransferState.CLEANED, before=ended, limit=10)
     assert as_json("status") == {"transfers": {"new": 1}, "archived": {"cleaned": 2}}
     words = ("export", "--since", "2026-11-01", "--until", "2026-11-23")
@@ -201,7 +186,7 @@ def test_a_job_that_the_ledger_does_not_have_is_not_declared_dead() -> None:
 def test_a_census_names_what_is_stuck(submitted: list[int], ledger: Engine) -> None:
     assert stageout("census").stdout == "nothing is stuck\n"
     assert as_json("census", "--last") == []
-    set_state(ledger, TransferState.DONE, datetime.now(UTC) - timedelta(days=9), submitted[:1])
+    put_in(ledger, submitted[:1], TransferState.DONE, datetime.now(UTC) - timedelta(days=9))
     (found,) = [row for row in as_json("census", code=1) if row["kind"] == "old-state"]
     assert (found["transfer"], found["outcome"]) == (submitted[0], "reported")
     assert f"transfer {submitted[0]}: done since" in stageout("census", "--last", code=1).stdout

@@ -11,10 +11,7 @@ from include.cli.repository.open import holder
 from include.provenance.document import BY_GATEWAY_KEY, BY_REPOSITORY_KEY, FOLDER, Sealed
 from tests.fakes.orders import KEY_ID
 from tests.fakes.site import FQRN
-from tests.integration.cli.conftest import Commands, repo
-from tests.integration.cli.test_interventions import as_json, nightshift
-
-__all__ = ["repo"]
+from tests.integration.cli.conftest import Commands, as_json, nightshift
 
 
 def documents(repo: Commands) -> list[str]:

@@ -27,7 +27,6 @@ from include.fts.errors import (
     FtsUnreachable,
     JobExists,
     JobUnknown,
-    StorageBanned,
     SubmitUnclear,
 )
 from include.fts.states import FileState, JobState
@@ -42,29 +41,6 @@ UNKNOWN = str(uuid.UUID(int=7))
 def _job(*names: str, **params: Any) -> FtsJob:
     files = (FtsFile(f"https://a.example.org/{one}", f"https://b.example.org/{one}", 5) for one in names or ("f",))
     return FtsJob(tuple(files), JobParams(**params))
-
-
-def test_a_job_from_its_submission_to_its_end(client: FtsClient, server: FtsServer) -> None:
-    job_id = client.submit(_job("f", "g", priority=4, metadata={"batch": "b7"}))
-    server.jobs[job_id]["files"][0].update(file_state="FINISHED", finish_time="2026-11-23T10:05:00")
-    answers = client.status([job_id])
-    job = answers.jobs[job_id]
-    assert not answers.errors
-    assert (job.job_state, job.priority, job.job_metadata) == (JobState.SUBMITTED, 4, {"batch": "b7"})
-    assert [file.file_state for file in job.files] == [FileState.FINISHED, FileState.SUBMITTED]
-    assert client.set_priority([job_id], 5).jobs[job_id].job_state is JobState.SUBMITTED
-    assert server.jobs[job_id]["priority"] == 5
-    assert client.cancel([job_id]).jobs[job_id].job_state is JobState.CANCELED
-    assert client.cancel([job_id]).jobs[job_id].job_state is JobState.CANCELED
-    assert client.status([job_id], files=()).jobs[job_id].files == ()
-
-
-def test_a_partial_reply_has_the_rest(client: FtsClient) -> None:
-    known = client.submit(_job())
-    for answers in (client.status([known, UNKNOWN]), client.cancel([UNKNOWN, known])):
-        assert set(answers.jobs) == {known}
-        assert {job_id: type(error) for job_id, error in answers.errors.items()} == {UNKNOWN: JobUnknown}
-    assert answers.errors[UNKNOWN].status == 404
 
 
 def test_many_jobs_are_asked_for_in_few_short_requests(client: FtsClient, server: FtsServer) -> None:
@@ -271,17 +247,6 @@ def test_a_server_that_does_not_reply_is_given_up(proxy: FaultProxy) -> None:
     with FtsClient(proxy.url, timeout_s=0.3, retries=0) as client, refused(SubmitUnclear):
         client.submit(_job())
     held.release()
-
-
-def test_bans_of_storages(client: FtsClient) -> None:
-    client.ban(BanOf.STORAGE, "https://a.example.org", wait=True, message="disk full")
-    (ban,) = client.bans(BanOf.STORAGE)
-    assert (ban.name, ban.status, ban.message) == ("https://a.example.org", "WAIT", "disk full")
-    with refused(StorageBanned, status=403):
-        client.submit(_job())
-    client.unban(BanOf.STORAGE, "https://a.example.org")
-    assert client.bans(BanOf.STORAGE) == ()
-    assert client.submit(_job())
 
 
 def test_bans_of_users(client: FtsClient, server: FtsServer) -> None:

@@ -13,10 +13,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event, select, text, update
+from sqlalchemy import event, select, text
 
 import include
-from include.ledger.engine import reading, writing
+from include.ledger.engine import open_ledger, reading, writing
+from include.ledger.migrate import migrate
 from include.stageout.claims import (
     StageoutWorker,
     claim_jobs,
@@ -32,6 +33,7 @@ from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, mov
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
 from include.stageout.transfers import TransferAtFts
+from tests.fakes.places import put_in
 from tests.fakes.transfers import NOW, recorded, states
 
 ROOT = Path(include.__path__[0]).parent
@@ -94,13 +96,6 @@ def process(ledger, script, **options):
     )
 
 
-def set_state(ledger, ids, state):
-    where = stageout_transfers.c.id.in_(ids)
-    writing(
-        ledger, lambda connection: connection.execute(update(stageout_transfers).where(where).values(state=state.value))
-    )
-
-
 def move(ids, current, to, **more):
     return [TransferMove(number, current, to, "because", **more) for number in ids]
 
@@ -108,7 +103,7 @@ def move(ids, current, to, **more):
 def test_claims_of_many_processes_are_disjoint_and_complete(ledger):
     ids = [*recorded(ledger, 120), *recorded(ledger, 120, owner="bob")]
     copied = recorded(ledger, 120, owner="cyd")
-    set_state(ledger, copied, COPIED)
+    put_in(ledger, copied, COPIED, NOW)
     with process(ledger, CLAIM_ALL) as claiming:
         output, _ = claiming.communicate(timeout=120)
     assert claiming.returncode == 0
@@ -154,7 +149,7 @@ def test_a_process_that_is_killed_within_a_claim_has_claimed_nothing(ledger):
 
 def test_a_claim_ends_by_itself_and_then_its_moves_are_refused(ledger):
     ids = recorded(ledger, 3)
-    set_state(ledger, ids, COPIED)
+    put_in(ledger, ids, COPIED, NOW)
     slow = claim_transfers(ledger, COPIED, WORKER, limit=2, now=NOW)
     assert [row.id for row in slow.rows] == ids[:2]
     assert [row.id for row in claim_transfers(ledger, COPIED, WORKER, limit=9, now=NOW).rows] == ids[2:]
@@ -231,16 +226,25 @@ def test_a_job_has_no_transfer_that_was_killed_or_whose_claim_is_lost(ledger):
     assert record_job(ledger, again, ids, WORKER, claim=claim, now=LATE) == (None, frozenset())
 
 
-@pytest.fixture
-def filled(fresh):
-    """A ledger in which most transfers and jobs are in other states, and many queues wait."""
+MARIADB = pytest.param("mariadb", marks=pytest.mark.server("mariadbd"))
+
+
+@pytest.fixture(scope="module", params=["sqlite", MARIADB])
+def filled(request, tmp_path_factory):
+    """A ledger in which most transfers and jobs are in other states, and many queues wait; claims take few of them."""
+    url, password = f"sqlite:///{tmp_path_factory.mktemp('filled')}/ledger.db", None
+    if request.param == "mariadb":
+        server = request.getfixturevalue("mariadb")
+        url, password = server.create_database("nightshift_filled"), server.password
+    ledger = open_ledger(url, password=password)
+    migrate(ledger)
     for owner in range(20):
-        recorded(fresh, 50, owner=f"user-{owner}")
-    ids = recorded(fresh, 4000, owner="ann")
-    set_state(fresh, ids[:3000], TransferState.CLEANED)
-    set_state(fresh, ids[3000:3900], COPIED)
-    set_state(fresh, ids[3900:], CLAIMED)
-    with fresh.begin() as connection:
+        recorded(ledger, 50, owner=f"user-{owner}")
+    ids = recorded(ledger, 4000, owner="ann")
+    put_in(ledger, ids[:3000], TransferState.CLEANED, NOW)
+    put_in(ledger, ids[3000:3900], COPIED, NOW)
+    put_in(ledger, ids[3900:], CLAIMED, NOW)
+    with ledger.begin() as connection:
         queue = connection.scalar(select(stageout_transfers.c.queue).limit(1))
         jobs = [
             {"sid": f"{number:032x}", "fts_id": f"{number:036x}", "server": "fts", "queue": queue, "files": 1,
@@ -249,12 +253,13 @@ def filled(fresh):
             for number in range(2000)
         ]  # fmt: skip
         connection.execute(stageout_jobs.insert(), jobs)
-        if fresh.dialect.name == "mysql":
+        if ledger.dialect.name == "mysql":
             for table in (stageout_transfers, stageout_jobs):
                 connection.execute(text(f"ANALYZE TABLE {table.name}")).all()
         else:
             connection.execute(text("ANALYZE"))
-    return fresh
+    yield ledger
+    ledger.dispose()
 
 
 CLAIMS = {
@@ -297,7 +302,7 @@ def test_no_statement_of_a_claim_sorts_or_reads_a_table(filled, claim):
                 assert not re.match("SCAN stageout_", step["detail"]), shown
 
 
-@pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.server("mariadbd"))], indirect=True)
+@pytest.mark.parametrize("filled", [MARIADB], indirect=True)
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_a_claim_reads_as_many_rows_as_it_takes_however_many_there_are(filled, claim):
     """By the server's own counters of the connection."""

@@ -14,14 +14,7 @@ from include.errors import NightshiftError
 from include.ledger.engine import reading, writing
 from include.settings.stageout import StageoutSettings
 from include.stageout.archive import history
-from include.stageout.blocks import (
-    AFTER_CLOSING,
-    RECHECK,
-    BlockState,
-    claim_blocks,
-    close_workflow,
-    finish_block,
-)
+from include.stageout.blocks import AFTER_CLOSING, RECHECK, BlockState, claim_blocks, close_workflow, finish_block
 from include.stageout.catalogue import CatalogueBlock, CatalogueFile, LedgerCatalogue
 from include.stageout.claims import StageoutWorker
 from include.stageout.components.register import LATER, RegisterReport, register
@@ -30,7 +23,7 @@ from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.requests import record_request
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_blocks, stageout_catalogue, stageout_transfers
-from tests.fakes.places import stageout_of
+from tests.fakes.places import put_in, stageout_of
 from tests.fakes.refused import refused
 from tests.fakes.transfers import NOW, recorded, request_of, states
 
@@ -56,12 +49,7 @@ def verified(ledger, count=1, *, now=NOW, **fields):
     """The ids of so many transfers whose destination is verified, as the reporter leaves them."""
     facts = {"size": 7, "checksum": "adler32:0a1b2c3d", "dataset": DATASET}
     ids = recorded(ledger, count, now=now, **{**facts, **fields})
-    values = {"state": DONE.value, "due_at": now, "moved_at": now}
-    columns = stageout_transfers.c
-    writing(
-        ledger,
-        lambda connection: connection.execute(update(stageout_transfers).where(columns.id.in_(ids)).values(values)),
-    )
+    put_in(ledger, ids, DONE, now)
     return ids
 
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import event, update
+from sqlalchemy import event
 
-from include.ledger.engine import writing
 from include.stageout import status
 from include.stageout.archive import archive_transfers, history
 from include.stageout.claims import StageoutWorker, claim_queue, waiting_queues
@@ -27,18 +26,10 @@ from include.stageout.status import (
     waiting_since,
     workflow_status,
 )
-from include.stageout.tables import stageout_transfers
+from tests.fakes.places import put_in
 from tests.fakes.transfers import NOW, recorded, request_of
 
 NEW, FAILED, CLEANED = TransferState.NEW, TransferState.FAILED, TransferState.CLEANED
-
-
-def set_state(ledger, ids, state):
-    """As if the components had moved them."""
-    values = {"state": state.value, "due_at": NOW, "moved_at": NOW}
-    writing(ledger, lambda connection: connection.execute(
-        update(stageout_transfers).where(stageout_transfers.c.id.in_(ids)).values(values)
-    ))  # fmt: skip
 
 
 def all_pages(ledger, wanted, limit):
@@ -61,8 +52,8 @@ def mixed(ledger):
         "archived": recorded(ledger, 5),
         "bob": recorded(ledger, 2, owner="bob", user_job="17"),
     }
-    set_state(ledger, ids["failed"], FAILED)
-    set_state(ledger, ids["archived"], CLEANED)
+    put_in(ledger, ids["failed"], FAILED, NOW)
+    put_in(ledger, ids["archived"], CLEANED, NOW)
     assert archive_transfers(ledger, CLEANED, before=NOW, limit=100) == 5
     return ids
 
@@ -115,7 +106,7 @@ def test_few_transfers_of_a_state_or_link_are_one_page_however_many_others_there
     monkeypatch.setattr("include.stageout.status.SPAN", 3)
     ids = recorded(ledger, 12)
     other = recorded(ledger, 1, source="rome")
-    set_state(ledger, [ids[0], ids[7]], FAILED)
+    put_in(ledger, [ids[0], ids[7]], FAILED, NOW)
     for wanted, expected in (
         (TransferFilter(states=(FAILED,)), [ids[7], ids[0]]),
         (TransferFilter(source="rome"), other),
@@ -197,7 +188,7 @@ def test_an_id_in_the_archive_is_not_used_again(ledger):
     ids = []
     for _ in range(2):
         ids += recorded(ledger, 1)
-        set_state(ledger, ids[-1:], CLEANED)
+        put_in(ledger, ids[-1:], CLEANED, NOW)
         assert archive_transfers(ledger, CLEANED, before=NOW, limit=1) == 1
     assert all_pages(ledger, TransferFilter(), 10) == sorted(ids, reverse=True)
 

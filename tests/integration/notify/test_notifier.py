@@ -26,7 +26,7 @@ from include.settings.secrets import ConnectionSecrets, EnvSecrets
 from include.settings.services import Notify, Services
 from include.site.site import Site
 from tests.fakes.refused import refused
-from tests.integration.cli.test_interventions import nightshift
+from tests.integration.cli.conftest import nightshift
 from tests.integration.notify.conftest import HookServer, MailServer
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import insert, update
+from sqlalchemy import insert
 
 from include.ledger.engine import writing
 from include.pages import transfers_page, transfers_rows
@@ -24,7 +24,8 @@ from include.stageout.moves import TransferMove, move_transfers
 from include.stageout.rest.app import create_api
 from include.stageout.rest.remembered import RememberedCounts
 from include.stageout.states import StageoutComponent, TransferState
-from include.stageout.tables import stageout_analytics, stageout_findings, stageout_transfers
+from include.stageout.tables import stageout_analytics, stageout_findings
+from tests.fakes.places import put_in
 from tests.fakes.transfers import NOW, recorded
 from tests.fakes.transfers_site import OPERATOR, VIEWER, stageout_user, transfers_site
 from tests.integration.pages.conftest import HOSTILE, dags
@@ -67,9 +68,7 @@ def ann(anybody: TestClient) -> Viewer:
 
 def moved(site: Site, ids: list[int], state: TransferState, *, at: datetime = NOW, failure: str | None = None) -> None:
     """As if the components had moved them."""
-    values = {"state": state.value, "due_at": at, "moved_at": at, "failure": failure, "reason": f"it is {HOSTILE}"}
-    where = stageout_transfers.c.id.in_(ids)
-    writing(site.ledger, lambda connection: connection.execute(update(stageout_transfers).where(where).values(values)))
+    put_in(site.ledger, ids, state, at, failure=failure, reason=f"it is {HOSTILE}")
 
 
 def listed(page: str) -> list[int]:
@@ -154,14 +153,11 @@ def test_users_see_their_own_only(site: Site, ann: Viewer, olga: Viewer) -> None
     assert f"Transfer {others[0]}" in olga(f"transfer?id={others[0]}")
 
 
-@pytest.mark.parametrize("query", ["user=ann", "", "state=new", "workflow=workflow"])
-def test_the_list_goes_on_where_a_page_of_it_ended(
-    site: Site, olga: Viewer, monkeypatch: pytest.MonkeyPatch, query: str
-) -> None:
+def test_the_list_goes_on_where_a_page_of_it_ended(site: Site, olga: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers_page, "PAGE", 2)
     expected = recorded(site.ledger, 5, owner="ann")[::-1]
-    url, found, pages = f"transfers?{query}", [], 0
-    while url:
+    url, found, pages = "transfers?user=ann", [], 0
+    while url and pages < 5:
         page = olga(url)
         found += listed(page)
         older = re.search(r'<a href="([^"]+)" rel="next"', page)

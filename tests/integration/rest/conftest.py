@@ -57,3 +57,22 @@ def bob(anybody: TestClient) -> ApiUser:
 def olga(anybody: TestClient) -> ApiUser:
     """An operator."""
     return ApiUser(anybody, "olga")
+
+
+def file(number: int = 0, **fields: object) -> dict[str, object]:
+    return {
+        "source": "pisa", "source_name": f"/store/temp/user/ann/{number}.root",
+        "destination": "bari", "destination_name": f"/store/user/ann/{number}.root", **fields,
+    }  # fmt: skip
+
+
+def wanted(*files: dict[str, object], **fields: object) -> dict[str, object]:
+    return {"key": "k1", "workflow": "w", "files": list(files or (file(),)), **fields}
+
+
+def refusal(answer: Any) -> tuple[int, str]:
+    document = answer.json()
+    assert document.keys() == {"code", "message", "hint"}
+    assert all(document.values())
+    assert document["hint"] not in document["message"]
+    return answer.status_code, document["code"]

@@ -15,31 +15,12 @@ from include.site.site import Site
 from include.stageout.files import MAX_FILES
 from include.stageout.rest import app, limits
 from include.stageout.tables import stageout_requests, stageout_transfers
-from tests.integration.rest.conftest import ApiUser
-
-
-def file(number: int = 0, **fields: object) -> dict[str, object]:
-    return {
-        "source": "pisa", "source_name": f"/store/temp/user/ann/{number}.root",
-        "destination": "bari", "destination_name": f"/store/user/ann/{number}.root", **fields,
-    }  # fmt: skip
-
-
-def wanted(*files: dict[str, object], **fields: object) -> dict[str, object]:
-    return {"key": "k1", "workflow": "w", "files": list(files or (file(),)), **fields}
+from tests.integration.rest.conftest import ApiUser, file, refusal, wanted
 
 
 def rows(site: Site) -> int:
     with reading(site.ledger) as connection:
         return connection.scalar(select(func.count()).select_from(stageout_transfers)) or 0
-
-
-def refusal(answer: Any) -> tuple[int, str]:
-    document = answer.json()
-    assert document.keys() == {"code", "message", "hint"}
-    assert all(document.values())
-    assert document["hint"] not in document["message"]
-    return answer.status_code, document["code"]
 
 
 def test_every_path_needs_a_login(anybody: TestClient) -> None:

@@ -45,20 +45,24 @@ def test_a_job_ends_with_its_files(loop):
     assert loop.monitor().rows == 0
 
 
-def test_a_failure_of_the_copy_lets_the_next_attempt_overwrite(loop):
+@pytest.mark.parametrize(
+    ("state", "reason", "expected"),
+    [
+        ("FAILED", "TRANSFER [5] copy broke", ("retry-wait", "other", 1, True)),
+        ("FAILED", "SOURCE [112] Result Could not connect", ("retry-wait", "connection", 1, False)),
+        ("FAILED", "TRANSFER [5] the proxy has expired", ("needs-credential", "credential", 0, True)),
+        ("CANCELED", "Job has been canceled because it stayed in the queue for too long",
+         ("retry-wait", "queue-timeout", 1, False)),
+    ],
+    ids=["a copy that broke", "before the copy", "an expired proxy", "too long in the queue"],
+)  # fmt: skip
+def test_the_reason_decides_what_follows_and_whether_the_next_attempt_may_overwrite(loop, state, reason, expected):
     (number,) = loop.submitted()
-    loop.answer_files([number], "FAILED", reason="TRANSFER [5] copy broke", start_time=BEGAN)
+    started = {} if state == "CANCELED" else {"start_time": BEGAN}
+    loop.answer_files([number], state, reason=reason, **started)
     loop.monitor()
     row = loop.row(number)
-    assert (row.state, row.failure, bool(row.may_overwrite)) == ("retry-wait", "other", True)
-
-
-def test_a_failure_before_the_copy_does_not(loop):
-    (number,) = loop.submitted()
-    loop.answer_files([number], "FAILED", reason="SOURCE [112] Result Could not connect", start_time=BEGAN)
-    loop.monitor()
-    row = loop.row(number)
-    assert (row.state, row.failure, bool(row.may_overwrite)) == ("retry-wait", "connection", False)
+    assert (row.state, row.failure, row.retries, bool(row.may_overwrite)) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,13 +103,6 @@ def test_a_kill_of_all_that_a_job_still_does_cancels_the_job(loop):
     assert [path.count("/files/") for path in paths] == [0], "FTS kills only copies of whole jobs"
 
 
-def test_files_that_waited_for_too_long_are_retried(loop):
-    (number,) = loop.submitted()
-    loop.answer_files([number], "CANCELED", reason="Job has been canceled because it stayed in the queue for too long")
-    loop.monitor()
-    assert (loop.row(number).state, loop.row(number).failure) == ("retry-wait", "queue-timeout")
-
-
 def test_a_canceled_copy_is_retried_when_it_has_ended(loop):
     (number,) = loop.submitted()
     loop.answer_files([number], "CANCELED", start_time=BEGAN)
@@ -116,13 +113,6 @@ def test_a_canceled_copy_is_retried_when_it_has_ended(loop):
     loop.answer_files([number], "CANCELED", finish_time=ENDED)
     loop.monitor()
     assert (loop.states(), loop.jobs()[0].state) == (["retry-wait"], "canceled")
-
-
-def test_an_expired_proxy_at_fts_spends_no_retry(loop):
-    (number,) = loop.submitted()
-    loop.answer_files([number], "FAILED", reason="TRANSFER [5] the proxy has expired", start_time=BEGAN)
-    loop.monitor()
-    assert (loop.row(number).state, loop.row(number).retries) == ("needs-credential", 0)
 
 
 def test_a_storage_whose_certificate_has_expired_is_not_tried_for_ever(loop):

@@ -95,3 +95,11 @@ def test_a_date_without_a_build_fails_and_says_which_index_is_missing(deployment
     assert tries["find_build"] == 1, "a build that is not there is not looked for again"
     assert deployment.problems() == ()
     assert deployment.leases() == []
+
+
+def test_a_bare_to_date_is_its_midnight_and_misses_the_run_of_that_day(deployment: Deployment) -> None:
+    dates = ("2026-11-15", "2026-11-16", "2026-11-17")
+    asked = ("--dag-id", DAG, "--from-date", dates[0], "--to-date", dates[-1], "--dry-run")
+    planned = deployment.airflow("backfill", "create", *asked).stdout
+    assert [date for date in dates if f"{date} 01:00:00" in planned] == list(dates[:-1])
+    assert "`--to-date` is its midnight" in deployment.rest("GET", f"/dags/{DAG}/details")["doc_md"]

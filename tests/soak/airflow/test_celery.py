@@ -18,8 +18,7 @@ from lab.environment import WORKER_LOGS
 from lab.services import airflow_services, postgres, rabbitmq, worker
 from lab.supervise import Supervisor
 from tests.e2e.deployment import FQRN, Deployment, TestLab
-from tests.e2e.kills import COMMIT, DAG
-from tests.e2e.processes import TITLE
+from tests.e2e.kills import COMMIT, DAG, TITLE
 from tests.fakes.builds import Build, tree
 
 pytestmark = [

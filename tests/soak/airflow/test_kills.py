@@ -16,8 +16,7 @@ import pytest
 
 from include.nightlies.rules.publication import Publication
 from tests.e2e.deployment import FQRN, HEARTBEAT_TIMEOUT_S, LEASE_S, Deployment
-from tests.e2e.kills import COMMIT, DAG, RETRY_S, SOON_S, Stage, build_of_victims, own_file, upload_of
-from tests.e2e.processes import TaskProcess
+from tests.e2e.kills import COMMIT, DAG, RETRY_S, SOON_S, Stage, TaskProcess, build_of_victims, own_file, upload_of
 from tests.fakes.builds import Build
 
 pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]
