@@ -188,7 +188,7 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
     repositories = [slot.repository] if slot else [configured.repository for configured in settings.slots.values()]
     judged = is_judged(settings, slot)
     with dag:
-        found = BuildSensor(
+        find_build = BuildSensor(
             task_id="find_build",
             task_display_name="Find the build",
             slot=slot.name if slot else None,
@@ -197,7 +197,7 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
         plan = PlanNightOperator(
             task_id="plan",
             task_display_name="Plan the night",
-            night=found.output,
+            night=find_build.output,
             doc_md="Reads the index and records in the ledger what is to be published, and what is there already.",
         )
         verify = publishing_tasks(
@@ -206,26 +206,26 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
             prepare_timeout=timedelta(hours=6),
             inherited=XComArg(plan, INHERITED),
             approval=any(settings.repository(fqrn).approval for fqrn in repositories),
-            night=found.output,
+            night=find_build.output,
         )
         gate = CheckCompletenessOperator(
             task_id="gate",
             task_display_name="Check completeness",
-            night=found.output,
+            night=find_build.output,
             trigger_rule=TriggerRule.ALL_DONE,
             doc_md="Fails the run if anything required is missing, with its reason or the first cause.",
         )
         links = SetLinksOperator(
             task_id="links",
             task_display_name="Set links",
-            night=found.output,
+            night=find_build.output,
             pool="publish",
             doc_md="Moves the slot's links forward and tags the revision if the build is complete; records why if not.",
         )
         announce = AnnounceBuildOperator(
             task_id="announce",
             task_display_name="Announce the build",
-            night=found.output,
+            night=find_build.output,
             passed=gate.output,
             linked=links.output,
             outlets=[outlet],
@@ -234,7 +234,7 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
         following = StartNextPassOperator(
             task_id="next_pass",
             task_display_name="Start the next pass",
-            night=found.output,
+            night=find_build.output,
             plan=plan.task_id,
             trigger_rule=TriggerRule.ALL_DONE,
             doc_md="Starts the run of the night's next pass, while the night is open.",
@@ -243,13 +243,13 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
             index = CheckIndexOperator(
                 task_id=CHECK_INDEX,
                 task_display_name="Judge the index",
-                night=found.output,
+                night=find_build.output,
                 doc_md="Judges the index against itself and earlier builds; a suite that blocks ends the run here.",
             )
             build = CheckBuildOperator(
                 task_id="check_build",
                 task_display_name="Judge the build",
-                night=found.output,
+                night=find_build.output,
                 trigger_rule=TriggerRule.ALL_DONE,
                 doc_md="Judges what was published, the night and the growth of the repository, before links move.",
             )

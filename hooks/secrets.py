@@ -29,10 +29,10 @@ class AirflowSecrets:
             BadConnection: It is malformed. Neither quotes a secret.
         """
         try:
-            found = BaseHook.get_connection(connection_id)
+            connection = BaseHook.get_connection(connection_id)
         except AirflowNotFoundException:
             raise MissingConnection(connection_id, connection_variable(connection_id)) from None
-        return from_airflow(connection_id, found)
+        return from_airflow(connection_id, connection)
 
     def __repr__(self) -> str:
         return "AirflowSecrets()"
@@ -79,7 +79,7 @@ def in_form(error: SettingsError) -> str:
     return f"this connection {error.what}" if isinstance(error, BadConnection) else str(error)
 
 
-def from_airflow(connection_id: str, found: Connection) -> ConnectionSecrets:
+def from_airflow(connection_id: str, connection: Connection) -> ConnectionSecrets:
     """The library's form of one of Airflow's connections.
 
     Args:
@@ -94,18 +94,18 @@ def from_airflow(connection_id: str, found: Connection) -> ConnectionSecrets:
     """
     variable = connection_variable(connection_id)
     try:
-        extra = json.loads(found.extra) if found.extra else {}
+        extra = json.loads(connection.extra) if connection.extra else {}
     except ValueError:
         raise BadConnection(connection_id, variable, "has an `extra` that is no JSON") from None
     if not isinstance(extra, dict):
         raise BadConnection(connection_id, variable, "has an `extra` that is not an object")
     return ConnectionSecrets(
         id=connection_id,
-        host=found.host,
-        port=found.port,
-        login=found.login,
-        password=found.password,
-        schema=found.schema,
+        host=connection.host,
+        port=connection.port,
+        login=connection.login,
+        password=connection.password,
+        schema=connection.schema,
         extra=extra,
-        conn_type=found.conn_type or "",
+        conn_type=connection.conn_type or "",
     )

@@ -78,6 +78,6 @@ def require_wanted(context: Context, repository: str) -> None:
     Raises:
         AirflowSkipException: The parameter names others only.
     """
-    wanted = context["params"].get("repositories")
-    if wanted and repository not in wanted:
+    chosen = context["params"].get("repositories")
+    if chosen and repository not in chosen:
         raise AirflowSkipException(f"{repository} is not among the repositories of this run")

@@ -175,7 +175,7 @@ def questions_to_map(
     if not asked.go:
         raise AirflowSkipException(asked.why)
     alive = asked.question.id if asked.question else None
-    found = [
+    answered = [
         {
             "id": question.id,
             "number": question.number,
@@ -185,7 +185,7 @@ def questions_to_map(
         for question in questions.of_run(site.ledger, run)
         if repository in (None, question.repository)
     ]
-    return found or [{"id": None, "number": 0, "open": False, "why": asked.why}]
+    return answered or [{"id": None, "number": 0, "open": False, "why": asked.why}]
 
 
 def _named(user: Any) -> str:

@@ -138,15 +138,15 @@ class ReadIndexEventsOperator(NightshiftOperator):
         return begun
 
     def _dates(self, events: Mapping[Any, Iterable[Any]], today: date) -> set[date]:
-        found = set()
+        running = set()
         for event in (asset_event for of_asset in events.values() for asset_event in of_asset):
             extra = dict(event.extra or {})
             given = extra.get("date") or dict(extra.get("payload") or {}).get("date")
             try:
-                found.add(date.fromisoformat(given) if given else today)
+                running.add(date.fromisoformat(given) if given else today)
             except (TypeError, ValueError):
                 self.log.warning("an event has an invalid date %r; write YYYY-MM-DD", given)
-        return found
+        return running
 
     def _is_there(self, context: Context, tick: Any) -> bool:
         ti: Any = context["ti"]

@@ -270,8 +270,8 @@ class BeginCollectionsOperator(NightshiftOperator):
         if context["dag_run"].run_type == DagRunType.BACKFILL:
             what = "a backfill would collect once for each date; what is deletable depends on the time of the run alone"
             raise COLLECTION_RUN_REFUSED(f"{what}. Nothing was changed. Trigger one run by hand instead.")
-        wanted = context["params"].get("repositories") or self.repositories
-        return [repository for repository in self.repositories if repository in wanted]
+        chosen = context["params"].get("repositories") or self.repositories
+        return [repository for repository in self.repositories if repository in chosen]
 
 
 class ReportCollectionOperator(_CareOperator):
@@ -291,12 +291,12 @@ class ReportCollectionOperator(_CareOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         self.require_wanted(context)
         ti = context["ti"]
-        found = {name: ti.xcom_pull(task_ids=task, key="return_value") for name, task in self.tasks.items()}
-        if found["collection"] is None:
-            found["collection"] = ti.xcom_pull(task_ids=self.tasks["collection"], key=SKIPPED)
-        for name, value in found.items():
+        results = {name: ti.xcom_pull(task_ids=task, key="return_value") for name, task in self.tasks.items()}
+        if results["collection"] is None:
+            results["collection"] = ti.xcom_pull(task_ids=self.tasks["collection"], key=SKIPPED)
+        for name, value in results.items():
             self.log.info("%s: %s: %s", self.repository, name, "skipped" if value is None else value)
-        return {"repository": self.repository, **found}
+        return {"repository": self.repository, **results}
 
 
 class _ReplicaJobOperator(NightshiftOperator):
@@ -362,12 +362,12 @@ class _ReplicaJobOperator(NightshiftOperator):
         self._drop = None
         if not event["found"]:
             raise WaitedTooLong(f"replica {self.replica} of {self.repository}", event["reason"])
-        site, seen = self.site(), JobLook.from_json(event["result"])
-        for line in seen.lines[-LINES:]:
+        site, job = self.site(), JobLook.from_json(event["result"])
+        for line in job.lines[-LINES:]:
             self.log.info("%s: %s", self.replica, line)
-        job_on(site, self.repository, self.replica, self.verb).require_success(seen)
+        job_on(site, self.repository, self.replica, self.verb).require_success(job)
         self._note(site)
-        return list(seen.lines[-LINES:])
+        return list(job.lines[-LINES:])
 
     def on_kill(self) -> None:
         if self._drop is not None:
@@ -380,15 +380,15 @@ class _ReplicaJobOperator(NightshiftOperator):
     def _watch(self, site: Site, trigger: ReplicaJobTrigger, end: datetime) -> Observation:
         while True:
             try:
-                seen = CHECKS[trigger.check].look(lambda: site, **trigger.arguments)
+                answer = CHECKS[trigger.check].look(lambda: site, **trigger.arguments)
             except NightshiftError as error:
                 if not error.retryable:
                     raise
-                seen = Observation(False, str(error))
+                answer = Observation(False, str(error))
                 self.log.warning("%s", error)
             left_s = (end - clock()).total_seconds()
-            if seen.ready or left_s <= 0:
-                return seen
+            if answer.ready or left_s <= 0:
+                return answer
             time.sleep(min(trigger.poll_s, left_s))
 
     def _limit_minutes(self, site: Site) -> float:  # noqa: ARG002

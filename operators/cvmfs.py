@@ -144,14 +144,14 @@ class CvmfsRemoveOperator(CvmfsOperator):
         paths = [self.paths] if isinstance(self.paths, str) else list(self.paths)
         removal(paths)  # refuses what is wrong with any of them
         head = site.head(self.fqrn)
-        there = [path for path in paths if head.revision.lookup(path.rstrip("/")) is not None]
-        facts = {"removed": there, "absent": [path for path in paths if path not in there]}
+        existing = [path for path in paths if head.revision.lookup(path.rstrip("/")) is not None]
+        facts = {"removed": existing, "absent": [path for path in paths if path not in existing]}
         self.log.info("%s: %s", self.fqrn, facts)
-        if self.only_report or not there:
+        if self.only_report or not existing:
             return Done(facts | {"dry_run": self.only_report, "revision": head.manifest.revision, "unchanged": True})
         now, holder = clock(), holder_name(context)
-        done = removal(there).commit(site, self.fqrn, holder=holder, now=now)
-        note_removed(site, self.fqrn, there, done, holder=holder, now=now, run=run_name(context))
+        done = removal(existing).commit(site, self.fqrn, holder=holder, now=now)
+        note_removed(site, self.fqrn, existing, done, holder=holder, now=now, run=run_name(context))
         return Done(facts | {"dry_run": False} | done.to_json())
 
 
@@ -256,7 +256,7 @@ class CvmfsPublishTreeOperator(CvmfsOperator):
             self.path,
             self._opened(site, item),
             clock(),
-            damaged=[found.key for found in damage.of_repository(site.ledger, self.fqrn)],
+            damaged=[row.key for row in damage.of_repository(site.ledger, self.fqrn)],
             limits=source_limits(site.settings.repository(self.fqrn).limits),
             progress=partial(ProgressReporter(self.log), item),
             dry_run=self.only_report,

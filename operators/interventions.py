@@ -145,15 +145,15 @@ def _state_of(context: Context) -> StateOf:
     ti = context["ti"]
 
     def state(task: TaskName) -> str | None:
-        found = ti.get_task_states(
+        states = ti.get_task_states(
             dag_id=task.dag_id,
             task_ids=[task.task_id],
             run_ids=[task.run_id],
             map_index=task.map_index,
         ).get(task.run_id, {})
         name = task.task_id if task.map_index < 0 else f"{task.task_id}_{task.map_index}"
-        if name not in found:
+        if name not in states:
             return None
-        return str(getattr(found[name], "value", found[name]) or "not scheduled yet")
+        return str(getattr(states[name], "value", states[name]) or "not scheduled yet")
 
     return state

@@ -263,9 +263,9 @@ def reason_given(context: Context) -> str:
     return str(context["params"].get("accept_quality") or "").strip()
 
 
-def verdicts(found: Iterable[QualityRecord]) -> dict[str, str]:
+def verdicts(records: Iterable[QualityRecord]) -> dict[str, str]:
     """Return the result of a task: each suite, its verdict and its reason."""
-    return {record.suite.value: f"{record.verdict.value}: {record.reason}" for record in found}
+    return {record.suite.value: f"{record.verdict.value}: {record.reason}" for record in records}
 
 
 def slot_asset(slot: str) -> Asset:

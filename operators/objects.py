@@ -160,10 +160,10 @@ class ObjectDeleteOperator(ObjectOperator):
 
         keys = [self.keys] if isinstance(self.keys, str) else list(self.keys)
         store = self.opened(site, keys if self.prefix is None else [*keys, self.prefix])
-        found = delete_objects(store, keys, prefix=self.prefix, dry_run=self.only_report)
+        deleted = delete_objects(store, keys, prefix=self.prefix, dry_run=self.only_report)
         verb = "would be deleted" if self.only_report else "deleted"
-        self.log.info("%s: %d objects %s: %s", store.url, len(found), verb, ", ".join(found[:20]))
-        return list(found)
+        self.log.info("%s: %d objects %s: %s", store.url, len(deleted), verb, ", ".join(deleted[:20]))
+        return list(deleted)
 
 
 class ObjectCopyOperator(ObjectOperator):

@@ -121,13 +121,13 @@ def ended_tasks(context: Context, artifacts: Collection[str]) -> dict[str, str]:
     ti: Any = context["ti"]
     plan: list[dict[str, Any]] = ti.xcom_pull(task_ids=PLAN, key="return_value") or []
     states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id]).get(ti.run_id, {})
-    found: dict[str, str] = {}
+    failed: dict[str, str] = {}
     for index, batch in enumerate(plan):
         state = states.get(f"{ti.task_id}_{index}")
         if state in ENDED:
             of_batch = {item.name for item in batches_of(batch)[0].items} & {*artifacts}
-            found |= dict.fromkeys(of_batch, f"task {ti.task_id}[{index}] is {state}")
-    return found
+            failed |= dict.fromkeys(of_batch, f"task {ti.task_id}[{index}] is {state}")
+    return failed
 
 
 class PrepareInheritedOperator(NightshiftOperator):
@@ -412,8 +412,8 @@ def default_args(*, retries: int = 2, priority: int = 10) -> dict[str, Any]:
 
 def choice(names: Iterable[str], **schema: Any) -> Param:
     """A parameter that is one of these names: the only one by default; of several, one has to be chosen."""
-    known = sorted(names)
-    return Param(*known[:1] if len(known) == 1 else (), type="string", enum=known, **schema)
+    listed = sorted(names)
+    return Param(*listed[:1] if len(listed) == 1 else (), type="string", enum=listed, **schema)
 
 
 def choose_repositories(names: list[str], description: str) -> Param:

@@ -181,11 +181,11 @@ class TakeCensusOperator(NightshiftOperator):
         require_no_backfill(context)
         stageout = open_stageout(self.site(), claimer(context))
         report = take_census(stageout, now=clock, deletes=not context["params"]["dry_run"])
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for (kind, outcome), count in report.counts.items():
-            found.setdefault(kind.value, {})[outcome.value] = count
+            values.setdefault(kind.value, {})[outcome.value] = count
             self.log.info("%s: %d %s", kind.value, count, outcome.value)
-        return found
+        return values
 
 
 class SummariseTransfersOperator(NightshiftOperator):

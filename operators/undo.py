@@ -201,9 +201,9 @@ class RollBackOperator(LeaseTaskOperator):
         from include.nightlies.removal.rollback_preview import SeenRollback
 
         attempt = _attempt_unless_dry(context)
-        wished, seen = bool(context["params"]["approval"]), SeenRollback.from_json(self.preview)
+        wished, preview = bool(context["params"]["approval"]), SeenRollback.from_json(self.preview)
         require = partial(require_rollback_approved, site, run=attempt.run, wished=wished)
-        return Done(roll_back(site, attempt, rollback_wish_of(context), seen=seen, require=require).to_json())
+        return Done(roll_back(site, attempt, rollback_wish_of(context), seen=preview, require=require).to_json())
 
 
 class RecordRollbackOperator(NightshiftOperator):

@@ -77,12 +77,12 @@ class AskAirflow:
 
         by_schedule: dict[str, Any] = {"logical_dates": [night.at]}
         begun: list[dict[str, Any]] = [by_schedule, {"run_ids": [night.first_runs[1]]}]
-        there = sum(self._count(night, which) for which in begun)
-        waiting = bool(there) and sum(self._count(night, which, "queued") for which in begun) == there
+        present = sum(self._count(night, which) for which in begun)
+        waiting = bool(present) and sum(self._count(night, which, "queued") for which in begun) == present
         failed = [night.first_runs[0]] if self._count(night, by_schedule, "failed") else []
         later = [run for first in night.first_runs for run in self._passes(night, first)]
         failed += self._failed(night, [night.first_runs[1], *later])
-        return Runs(bool(there), waiting, tuple(failed))
+        return Runs(bool(present), waiting, tuple(failed))
 
     def has_ended(self, run: str) -> bool | None:
         """By the states that a run does not leave by itself."""
@@ -93,13 +93,13 @@ class AskAirflow:
         """The ids that passes after the first may have, as many as there are runs, and some more."""
         from include.nightlies.rules.passes import Pass
 
-        found: list[str] = []
+        missing: list[str] = []
         while True:
-            start = len(found) + 2
+            start = len(missing) + 2
             more = [Pass(first).run_id(night.date, number) for number in range(start, start + AT_ONCE)]
-            found += more
+            missing += more
             if self._count(night, {"run_ids": more}) < AT_ONCE:
-                return found
+                return missing
 
     def _failed(self, night: Tick, runs: list[str]) -> list[str]:
         """Return those that failed: all are asked about at once, and one by one only where some did."""

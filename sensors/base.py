@@ -67,11 +67,11 @@ class WaitSensor(NightshiftSensor):
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
             return super().execute(context)
-        seen = self._look()
-        if seen.ready:
-            return seen.result
+        answer = self._look()
+        if answer.ready:
+            return answer.result
         deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
-        self.log.info("%s; waiting until %s", seen.reason, deadline.isoformat("T", "seconds"))
+        self.log.info("%s; waiting until %s", answer.reason, deadline.isoformat("T", "seconds"))
         # the trigger ends by itself at the deadline, and then reports what it saw; the time-out is for its loss
         return self.defer(
             trigger=PollTrigger(self.check, self.arguments(), deadline.isoformat(), self.poke_interval),
@@ -82,14 +82,14 @@ class WaitSensor(NightshiftSensor):
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002
         """Looks once, where the task itself waits; an error that may pass counts as not there yet."""
         try:
-            seen = self._look()
+            answer = self._look()
         except Exception as error:
             if not is_retryable(error, otherwise=False):
                 raise
             self.log.warning("%s", error)
             return PokeReturnValue(False)
-        self.log.info("%s", seen.reason)
-        return PokeReturnValue(seen.ready, seen.result)
+        self.log.info("%s", answer.reason)
+        return PokeReturnValue(answer.ready, answer.result)
 
     def found(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ARG002
         """Checks again after the wait.
@@ -105,10 +105,10 @@ class WaitSensor(NightshiftSensor):
             NotThere: What is waited for did not come before the deadline.
             NightshiftError: What can never be, with its own error.
         """
-        seen = self._look()
-        if not (seen.ready or event["found"]):
+        answer = self._look()
+        if not (answer.ready or event["found"]):
             raise NotThere(f"{event['reason']}; waited for {self.timeout:.0f} s. See who is to provide or release it.")
-        return seen.result
+        return answer.result
 
     def _look(self) -> Observation:
         site, look = self.site(), CHECKS[self.check].look

@@ -112,10 +112,10 @@ class BuildSensor(NightshiftSensor):
                 raise AirflowFailException(str(missing)) from missing
             return _handed_on(night, turn)
         if turn.after is None:
-            found = Watch(lambda: site, night, turn).look(now)
-            if found.turn is not Turn.WAIT:
-                return self._go_on(night, turn, found, site, settings)
-            self.log.info("%s", found.reason)
+            decision = Watch(lambda: site, night, turn).look(now)
+            if decision.turn is not Turn.WAIT:
+                return self._go_on(night, turn, decision, site, settings)
+            self.log.info("%s", decision.reason)
         return self.defer(
             trigger=NightTrigger(
                 night.to_json(), turn.to_json(), self.poll_s or settings.poll_s, f"index_events_{night.slot}"
@@ -151,18 +151,18 @@ class BuildSensor(NightshiftSensor):
             ti.xcom_push(key="return_value", value={ELSEWHERE: first})
             raise AirflowSkipException(f"the night of {night.date} began with its first artifact, in run {first}")
 
-    def _go_on(self, night: Night, turn: Pass, found: PassDecision, site: Site, settings: Slot) -> dict[str, Any]:
+    def _go_on(self, night: Night, turn: Pass, decision: PassDecision, site: Site, settings: Slot) -> dict[str, Any]:
         from include.nightlies.errors import BuildMissing
         from include.nightlies.rules.passes import Turn
         from include.nightlies.steps.sources import read_again
 
-        self.log.info("pass %d of the night: %s", night.number, found.reason)
-        if found.turn is Turn.LAST:
+        self.log.info("pass %d of the night: %s", night.number, decision.reason)
+        if decision.turn is Turn.LAST:
             try:
                 read_again(site, settings, night.date)
             except BuildMissing as missing:
                 raise NotThere(str(missing)) from missing
-        return _handed_on(replace(night, last=found.turn is Turn.LAST), turn)
+        return _handed_on(replace(night, last=decision.turn is Turn.LAST), turn)
 
 
 def _handed_on(night: Night, turn: Pass) -> dict[str, Any]:

@@ -46,11 +46,11 @@ class LeaseFreeSensor(WaitSensor):
         from include.gateway.protocol import checked_path
 
         try:
-            found = {"repository": self.fqrn, "path": checked_path(self.path)}
+            value = {"repository": self.fqrn, "path": checked_path(self.path)}
         except BadLeasePath as bad:
             message = f"{self.task_id}: path {self.path!r} of {self.fqrn}: {bad}; {BadLeasePath.hint}"
             raise BadLeasePath(message, repository=self.fqrn, path=self.path) from None
-        return found | ({"gateway_conn_id": self.gateway_conn_id} if self.gateway_conn_id else {})
+        return value | ({"gateway_conn_id": self.gateway_conn_id} if self.gateway_conn_id else {})
 
 
 class PlaceSensor(WaitSensor):

@@ -49,10 +49,10 @@ class FtsJobSensor(WaitSensor):
         return {"fts_conn_id": self.fts_conn_id, "job_ids": job_ids}
 
     def _look(self) -> Observation:
-        seen = super()._look()
-        if seen.ready:
-            self._require_finished(seen.result)
-        return seen
+        answer = super()._look()
+        if answer.ready:
+            self._require_finished(answer.result)
+        return answer
 
     def _require_finished(self, states: Mapping[str, str | None]) -> None:
         from include.fts.errors import FTS_JOB_FAILED, JobUnknown

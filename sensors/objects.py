@@ -42,5 +42,5 @@ class ObjectSensor(WaitSensor):
         self.store_conn_id = store_conn_id
 
     def arguments(self) -> dict[str, Any]:
-        found = {"store": self.store, "key": self.key}
-        return found | ({"store_conn_id": self.store_conn_id} if self.store_conn_id else {})
+        value = {"store": self.store, "key": self.key}
+        return value | ({"store_conn_id": self.store_conn_id} if self.store_conn_id else {})

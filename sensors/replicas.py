@@ -46,13 +46,13 @@ class ReplicaInSyncSensor(WaitSensor):
         self.revision = revision
 
     def arguments(self) -> dict[str, Any]:
-        wanted = None if self.revision in (None, "", "None") else int(str(self.revision))
-        return {"repository": self.repository, "replicas": list(self.replicas), "revision": wanted}
+        number = None if self.revision in (None, "", "None") else int(str(self.revision))
+        return {"repository": self.repository, "replicas": list(self.replicas), "revision": number}
 
     def _look(self) -> Observation:
-        seen = super()._look()
-        _record(self.site(), seen.result)
-        return seen
+        answer = super()._look()
+        _record(self.site(), answer.result)
+        return answer
 
 
 class ReplicaQuietSensor(WaitSensor):
@@ -87,9 +87,9 @@ class ReplicaQuietSensor(WaitSensor):
         return {"repository": self.repository}
 
     def _look(self) -> Observation:
-        seen = super()._look()
-        _record(self.site(), seen.result["looks"])
-        return seen
+        answer = super()._look()
+        _record(self.site(), answer.result["looks"])
+        return answer
 
     def _said(self, result: dict[str, Any]) -> dict[str, Any]:
         turn = "go on without" if result["turn"] == "wait" else result["turn"]

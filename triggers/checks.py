@@ -59,9 +59,9 @@ def place_ready(connect: Connect, repository: str, path: str, wanted: str, repla
     """The place of a tree is as `wanted`: `free` or `reserved`. Raises DestinationError if it can never be."""
     from include.site.single_changes import WantedPlace, look_at
 
-    seen = look_at(connect(), repository, path, WantedPlace(wanted), replaces=replaces)
-    result = {"repository": repository, "path": seen.path, "revision": seen.revision, "reason": seen.reason}
-    return Observation(seen.ready, seen.reason, result)
+    state = look_at(connect(), repository, path, WantedPlace(wanted), replaces=replaces)
+    result = {"repository": repository, "path": state.path, "revision": state.revision, "reason": state.reason}
+    return Observation(state.ready, state.reason, result)
 
 
 def path_published(connect: Connect, fqrn: str, path: str, absent: bool = False) -> Observation:
@@ -69,9 +69,9 @@ def path_published(connect: Connect, fqrn: str, path: str, absent: bool = False)
     from include.cvmfs.sources.source import checked_destination
 
     repository, path = connect().repository(fqrn), checked_destination(path)
-    there, revision = repository.revision.lookup(path) is not None, repository.manifest.revision
-    reason = f"{fqrn}{path} {'is' if there else 'is not'} in revision {revision}"
-    return Observation(there is not absent, reason, {"fqrn": fqrn, "path": path, "revision": revision})
+    exists, revision = repository.revision.lookup(path) is not None, repository.manifest.revision
+    reason = f"{fqrn}{path} {'is' if exists else 'is not'} in revision {revision}"
+    return Observation(exists is not absent, reason, {"fqrn": fqrn, "path": path, "revision": revision})
 
 
 def revision_published(connect: Connect, fqrn: str, revision: int | None, tag: str | None) -> Observation:
@@ -79,7 +79,7 @@ def revision_published(connect: Connect, fqrn: str, revision: int | None, tag: s
     repository = connect().repository(fqrn)
     head = repository.manifest.revision
     named = (
-        next((known.revision for known in repository.tags() if known.name == tag), None) if tag is not None else head
+        next((entry.revision for entry in repository.tags() if entry.name == tag), None) if tag is not None else head
     )
     result = {"fqrn": fqrn, "revision": head if named is None else named, "root_hash": str(repository.manifest.root)}
     if named is None:
@@ -140,9 +140,9 @@ def replica_job_ended(connect: Connect, repository: str, replica: str, verb: str
     from include.publishers.server.maintenance import Stage
     from include.replicas.look import job_on
 
-    seen = job_on(connect(), repository, replica, verb).look()
-    reason = f"{verb} of {repository} on {replica} {'runs' if seen.stage is Stage.RUNNING else 'has ended'}"
-    return Observation(seen.stage is not Stage.RUNNING, reason, seen.to_json())
+    job = job_on(connect(), repository, replica, verb).look()
+    reason = f"{verb} of {repository} on {replica} {'runs' if job.stage is Stage.RUNNING else 'has ended'}"
+    return Observation(job.stage is not Stage.RUNNING, reason, job.to_json())
 
 
 def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str]) -> Observation:
@@ -184,9 +184,9 @@ def ceph_clean(connect: Connect, target: str) -> Observation:
     if cluster is None:
         return Observation(True, f"no cluster is configured for {target}")
     health = cluster.health()
-    found = {"osds_down": health.osds_down, "unclean": health.unclean, "stopping": list(health.stopping)}
+    facts = {"osds_down": health.osds_down, "unclean": health.unclean, "stopping": list(health.stopping)}
     what = f"{health.osds_down} OSDs are down, {health.unclean} placement groups are not active and clean"
-    return Observation(health.clean and not health.stopping, "; ".join([what, *health.stopping]), found)
+    return Observation(health.clean and not health.stopping, "; ".join([what, *health.stopping]), facts)
 
 
 def paused(connect: Connect) -> Observation:  # noqa: ARG001

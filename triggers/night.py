@@ -25,15 +25,15 @@ def configured(slot: str) -> Callable[[], Site]:
     from include.site.site import Site
 
     loop = asyncio.get_running_loop()
-    known: Site | None = None
+    opened: Site | None = None
 
     def connect() -> Site:
-        nonlocal known
+        nonlocal opened
         settings = load()
         settings.slot(slot)
-        if known is None or settings != known.settings:
-            known = Site(settings, KnownSecrets(loop))
-        return known
+        if opened is None or settings != opened.settings:
+            opened = Site(settings, KnownSecrets(loop))
+        return opened
 
     return connect
 
@@ -64,15 +64,15 @@ class FirstArtifactTrigger(BaseEventTrigger):
         while True:
             try:
                 looks = looks or FirstArtifacts(configured(self.slot), self.slot)
-                found = await asyncio.to_thread(looks.look, datetime.now(UTC))
+                nights = await asyncio.to_thread(looks.look, datetime.now(UTC))
             except Exception as error:  # noqa: BLE001 - a store, a configuration that is just edited: checked again
-                found = []
+                nights = []
                 if str(error) != reported:
                     self.log.warning("%s", error)
                     reported = str(error)
             else:
                 reported = ""
-            for day in found:
+            for day in nights:
                 yield TriggerEvent({"date": day.isoformat()})
             await asyncio.sleep(self.poll_s)
 
@@ -120,18 +120,18 @@ class NightTrigger(BaseTrigger):
         while True:
             try:
                 watch = watch or self._watch(turn)
-                found = await asyncio.to_thread(watch.look, datetime.now(UTC))
+                decision = await asyncio.to_thread(watch.look, datetime.now(UTC))
             except Exception as error:  # noqa: BLE001 - the event carries it to the task, which fails with it
                 if not self._may_pass(error):
                     yield TriggerEvent({"error": str(error)})
                     return
-                found = self._waiting(error)
-            if found.turn is not Turn.WAIT:
-                yield TriggerEvent({"turn": found.turn.value, "reason": found.reason})
+                decision = self._waiting(error)
+            if decision.turn is not Turn.WAIT:
+                yield TriggerEvent({"turn": decision.turn.value, "reason": decision.reason})
                 return
-            if found.reason != reported:
-                self.log.info("%s", found.reason)
-                reported, pause_s = found.reason, FIRST_PAUSE_S
+            if decision.reason != reported:
+                self.log.info("%s", decision.reason)
+                reported, pause_s = decision.reason, FIRST_PAUSE_S
             left_s = (turn.until - datetime.now(UTC)).total_seconds() if turn.until else self.poll_s
             pause_s *= 2
             if await self._pause(max(min(pause_s / 2, self.poll_s, left_s), 0.1)):

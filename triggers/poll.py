@@ -54,9 +54,9 @@ class PollTrigger(BaseTrigger):
         """Fires one event: `found`, the `reason` in words, and `since`."""
         yield TriggerEvent(self.event(await self._last_look()))
 
-    def event(self, seen: Observation) -> dict[str, Any]:
+    def event(self, answer: Observation) -> dict[str, Any]:
         """Return the values for the task that comes back."""
-        return {"found": seen.ready, "reason": seen.reason, "since": self.since}
+        return {"found": answer.ready, "reason": answer.reason, "since": self.since}
 
     async def _last_look(self) -> Observation:
         from hooks.secrets import KnownSecrets
@@ -68,13 +68,13 @@ class PollTrigger(BaseTrigger):
         while True:
             left_s = (end - datetime.now(UTC)).total_seconds()
             try:
-                seen = await asyncio.to_thread(look)
+                answer = await asyncio.to_thread(look)
             except Exception as error:  # noqa: BLE001 - the event carries it to the task, which fails with it
-                seen = Observation(False, str(error))
+                answer = Observation(False, str(error))
                 if not is_retryable(error, otherwise=False):
-                    return seen
+                    return answer
                 self.log.warning("%s", error)
-            if seen.ready or left_s <= 0:
-                return seen
+            if answer.ready or left_s <= 0:
+                return answer
             await asyncio.sleep(min(pause_s, self.poll_s, left_s))
             pause_s *= 2

@@ -41,8 +41,8 @@ class ReplicaJobTrigger(PollTrigger):
         own = {name: getattr(self, name) for name in ("token", "deadline", "poll_s", "since")}
         return ("triggers.replicas.ReplicaJobTrigger", self.arguments | own)
 
-    def event(self, seen: Observation) -> dict[str, Any]:
-        return super().event(seen) | {"result": seen.result}
+    def event(self, answer: Observation) -> dict[str, Any]:
+        return super().event(answer) | {"result": answer.result}
 
     async def on_kill(self) -> None:
         from hooks.secrets import KnownSecrets

@@ -96,15 +96,15 @@ def follow(
     answered = time.monotonic()
     while True:
         try:
-            seen = snapshot(api.run_state(dag_id, run_id), api.task_instances(dag_id, run_id))
+            state = snapshot(api.run_state(dag_id, run_id), api.task_instances(dag_id, run_id))
         except AirflowError as error:
             if not error.retryable or time.monotonic() - answered > silence_s:
                 raise
         else:
             answered = time.monotonic()
-            show(seen)
-            if seen.ended:
-                return seen
+            show(state)
+            if state.ended:
+                return state
         if time.monotonic() > deadline:
             raise AirflowError(f"run {run_id} of {dag_id} has not ended after {timeout_s:.0f} s: check it in Airflow")
         # Airflow offers no event stream for a run's tasks.
@@ -151,8 +151,8 @@ def start(api: AirflowApi, dag_id: str, day: date, say: Callable[[str], None], *
     run_id = f"{prefix}{max(attempts, default=0) + 1}"
     # Unpausing a schedule starts the run of its last tick: ours takes that run's place, or two would do the same night.
     tick = api.pending_schedule(dag_id, now=datetime.now(UTC))
-    wanted = {"build_date": day.isoformat(), **({"allow_future": True} if allow_future else {})}
-    api.trigger(dag_id, run_id, wanted, logical_date=tick)
+    conf = {"build_date": day.isoformat(), **({"allow_future": True} if allow_future else {})}
+    api.trigger(dag_id, run_id, conf, logical_date=tick)
     api.unpause(dag_id)
     say(f"started run {run_id} of {dag_id}")
     return run_id
@@ -197,13 +197,13 @@ def defined_in_airflow(settings: SiteSettings, secrets: Secrets) -> Asked:
 
     @cache
     def of_lab() -> frozenset[str] | None:
-        known: frozenset[str] | None = here.defined(os.environ) if here else None
-        return known
+        names: frozenset[str] | None = here.defined(os.environ) if here else None
+        return names
 
     def ask(name: str) -> bool | None:
         answer = api(name)
-        if answer is None and (known := of_lab()) is not None:
-            return name in known
+        if answer is None and (names := of_lab()) is not None:
+            return name in names
         return answer
 
     return ask

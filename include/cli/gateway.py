@@ -142,10 +142,10 @@ def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secre
     from include.gateway.client.client import PORT
     from include.gateway.service.config import AcceptedKey
 
-    found = []
+    keys = []
     file = settings.gateway.keys / f"{repository.fqrn}.gw"
     if file.exists():
-        found.append(_key_file(file))
+        keys.append(_key_file(file))
     try:
         connection = secrets.get(repository.gateway)
     except MissingConnection:
@@ -153,9 +153,9 @@ def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secre
     if connection and connection.login and connection.password:
         host, port = connection.host or "", connection.port or PORT
         here = (is_loopback(host) or host == settings.gateway.host) and port == settings.gateway.port
-        if here and (connection.login, connection.password) not in found:
-            found.append((connection.login, connection.password))
-    return tuple(AcceptedKey(key_id, secret) for key_id, secret in found)
+        if here and (connection.login, connection.password) not in keys:
+            keys.append((connection.login, connection.password))
+    return tuple(AcceptedKey(key_id, secret) for key_id, secret in keys)
 
 
 def _without_key(settings: SiteSettings, repository: RepositorySettings, secrets: Secrets) -> str:
@@ -178,16 +178,16 @@ def _admin_keys(settings: SiteSettings, served: list[str], secrets: Secrets) -> 
     from include.gateway.service.config import AcceptedKey
 
     file = settings.gateway.keys / ADMIN_KEY
-    found = [_key_file(file)] if file.exists() else []
+    keys = [_key_file(file)] if file.exists() else []
     named = {settings.repository(fqrn).gateway_admin for fqrn in served}
     for connection_id in sorted(filter(None, named)):
         try:
             connection = secrets.get(connection_id)
         except MissingConnection:
             continue
-        if connection.login and connection.password and (connection.login, connection.password) not in found:
-            found.append((connection.login, connection.password))
-    return tuple(AcceptedKey(key_id, secret, admin=True) for key_id, secret in found)
+        if connection.login and connection.password and (connection.login, connection.password) not in keys:
+            keys.append((connection.login, connection.password))
+    return tuple(AcceptedKey(key_id, secret, admin=True) for key_id, secret in keys)
 
 
 def _key_file(file: Path) -> tuple[str, str]:

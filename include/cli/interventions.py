@@ -64,8 +64,8 @@ def _print(report: PreflightReport) -> None:
     for finding in report.findings:
         # one hint for all that are paused
         cure = "" if len(paused) > 1 and finding in paused else typeable(finding.cure)
-        seen = Text("\n".join(filter(None, (finding.seen, cure))), overflow="fold")
-        table.add_row(marks[finding.severity], finding.check, Text(finding.subject, overflow="fold"), seen)
+        text = Text("\n".join(filter(None, (finding.seen, cure))), overflow="fold")
+        table.add_row(marks[finding.severity], finding.check, Text(finding.subject, overflow="fold"), text)
     screen.print(table)
     if len(paused) > 1:
         screen.print(f"To unpause these {len(paused)} DAGs: {typeable(UNPAUSE)} --all", soft_wrap=True)
@@ -101,23 +101,25 @@ def who(
         site = open_site()
         fqrns, path = _place(site, where)
         asked = [ask(site, fqrn, path, limit=history) for fqrn in fqrns]
-    found = [answer for each in asked for answer in each.answers]
+    answers = [answer for each in asked for answer in each.answers]
     if as_json:
-        typer.echo(json.dumps([answer.to_json() for answer in found], indent=1))
-    for line in lines(found) if not as_json else ():
+        typer.echo(json.dumps([answer.to_json() for answer in answers], indent=1))
+    for line in lines(answers) if not as_json else ():
         typer.echo(printable(line))
-    if not found:
+    if not answers:
         typer.echo(printable(_nobody(asked, path or "/")), err=as_json)
-    raise typer.Exit(0 if found else NOBODY)
+    raise typer.Exit(0 if answers else NOBODY)
 
 
 def _nobody(asked: Sequence[PathProvenance], path: str) -> str:
-    there = ", ".join(reply.repository for reply in asked if reply.stands)
+    repositories = ", ".join(reply.repository for reply in asked if reply.stands)
     unread = ", ".join(reply.repository for reply in asked if reply.stands is None)
     message = f"no publisher is known for {path} or anything above it"
-    message += f"; it is in {there} all the same: not by Nightshift, or before it kept this" if there else ""
+    message += (
+        f"; it is in {repositories} all the same: not by Nightshift, or before it kept this" if repositories else ""
+    )
     message += f"; {unread} cannot be read" if unread else ""
-    return message if there or unread else f"{message}; the path does not exist"
+    return message if repositories or unread else f"{message}; the path does not exist"
 
 
 def _place(site: Site, where: str) -> tuple[list[str], str]:
@@ -222,15 +224,13 @@ def _show(fqrn: str | None, *, as_json: bool, history: bool) -> None:
                 row = f"{when}  {intervention.kind:6}  {intervention.repository}"
                 typer.echo(printable(f"{row}  {intervention.who}  {intervention.reason}"))
             return
-        found = [
-            state for state in interventions.standings(site, datetime.now(UTC)) if fqrn in (None, state.repository)
-        ]
+        rows = [state for state in interventions.standings(site, datetime.now(UTC)) if fqrn in (None, state.repository)]
     if as_json:
-        typer.echo(json.dumps([_standing(state) for state in found], indent=1))
-    for how in found if not as_json else ():
+        typer.echo(json.dumps([_standing(state) for state in rows], indent=1))
+    for how in rows if not as_json else ():
         answer = f"not known: {how.unknown}" if how.unknown else str(how.frozen or "not frozen")
         typer.echo(printable(f"{how.repository}: {answer}"))
-    if any(how.unknown for how in found):
+    if any(how.unknown for how in rows):
         raise typer.Exit(1)
 
 
@@ -238,10 +238,10 @@ def _standing(state: FreezeState) -> dict[str, Any]:
     return {"repository": state.repository, "frozen": _described(state.frozen), "unknown": state.unknown}
 
 
-def _described(found: Freeze | None) -> dict[str, Any] | None:
-    if found is None:
+def _described(freeze: Freeze | None) -> dict[str, Any] | None:
+    if freeze is None:
         return None
-    return {name: value for name, value in json.loads(found.format()).items() if name != "format"}
+    return {name: value for name, value in json.loads(freeze.format()).items() if name != "format"}
 
 
 def _moment(text: str, now: datetime) -> datetime:

@@ -42,8 +42,8 @@ def console() -> Console:
 def program() -> str:
     """The command `nightshift` as it can be typed here: with its path where the shell does not find it."""
     ours = Path(sys.executable).parent / "nightshift"
-    found = shutil.which("nightshift")
-    if found and Path(found).resolve() == ours.resolve():
+    program = shutil.which("nightshift")
+    if program and Path(program).resolve() == ours.resolve():
         return "nightshift"
     here = Path.cwd()
     return str(ours.relative_to(here) if ours.is_relative_to(here) else ours)
@@ -120,8 +120,8 @@ def assemble(words: Sequence[str]) -> typer.Typer:
     return app
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(asked: bool) -> None:
+    if asked:
         typer.echo(f"nightshift {importlib.metadata.version('nightshift')}")
         raise typer.Exit
 

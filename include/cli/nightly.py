@@ -225,20 +225,20 @@ def summary(
     with refusing():
         site = open_site()
         chosen = [site.settings.slot(slot)] if slot else list(site.settings.slots.values())
-        found = [
+        nights = [
             read_summary(
                 site.ledger, chosen_slot, day_of(date_text) if date_text else today(chosen_slot.timezone, now), now=now
             )
             for chosen_slot in chosen
         ]
-        files = [store_summary(site.settings.paths.var, night) for night in found] if keep else []
+        files = [store_summary(site.settings.paths.var, night) for night in nights] if keep else []
     if as_json:
-        typer.echo(json.dumps([night.to_json() for night in found], indent=1))
+        typer.echo(json.dumps([night.to_json() for night in nights], indent=1))
     else:
-        typer.echo("\n".join(to_text(night) for night in found), nl=False)
+        typer.echo("\n".join(to_text(night) for night in nights), nl=False)
         for file in files:
             typer.echo(f"kept in {file}")
-    raise typer.Exit(0 if all(night.good for night in found) else 1)
+    raise typer.Exit(0 if all(night.good for night in nights) else 1)
 
 
 def day_of(text: str) -> date:
@@ -278,22 +278,26 @@ class Screen:
         if self._live:
             self._live.update(Text(f"packed {self._archives} archives, last {name}"))
 
-    def run(self, seen: Snapshot) -> None:
+    def run(self, snapshot: Snapshot) -> None:
         if self._live:
-            self._live.update(_bars(seen))
+            self._live.update(_bars(snapshot))
             return
-        line = "  ".join(str(kind) for kind in seen.kinds)
+        line = "  ".join(str(kind) for kind in snapshot.kinds)
         told, at = self._last
-        if line != told and (seen.ended or time.monotonic() - at >= PLAIN_EVERY_S):
+        if line != told and (snapshot.ended or time.monotonic() - at >= PLAIN_EVERY_S):
             self._last = (line, time.monotonic())
-            console.print(f"{seen.state}, {seen.busy} at once: {line}", soft_wrap=True)
+            console.print(f"{snapshot.state}, {snapshot.busy} at once: {line}", soft_wrap=True)
 
 
-def _bars(seen: Snapshot, width: int = 30) -> Table:
+def _bars(snapshot: Snapshot, width: int = 30) -> Table:
     table = Table(
-        box=None, show_header=False, pad_edge=False, title=f"{seen.state}, {seen.busy} at once", title_justify="left"
+        box=None,
+        show_header=False,
+        pad_edge=False,
+        title=f"{snapshot.state}, {snapshot.busy} at once",
+        title_justify="left",
     )
-    for kind in seen.kinds:
+    for kind in snapshot.kinds:
         filled = width * kind.ended // max(1, kind.total)
         bar = Text("█" * filled + "░" * (width - filled), style="red" if kind.failed else "green")
         states = ", ".join(f"{count} {state}" for state, count in kind.states.items())

@@ -152,12 +152,12 @@ def pools(
     from include.settings.pools import pools as pools_of
     from include.settings.pools import to_import
 
-    found = pools_of(load(), cores=cores)
+    pools = pools_of(load(), cores=cores)
     if as_json:
-        typer.echo(json.dumps(to_import(found), indent=1))
+        typer.echo(json.dumps(to_import(pools), indent=1))
         return
     table = Table("pool", "slots", "purpose", box=None, pad_edge=False)
-    for pool in found:
+    for pool in pools:
         table.add_row(pool.name, str(pool.slots), pool.description)
     Console(highlight=False, soft_wrap=True).print(table)
 
@@ -179,8 +179,8 @@ def check_site(secrets: Secrets, *, try_stores: bool = True) -> list[Finding]:
         ]
     except SettingsFileMissing as error:
         return [Finding("file", file, Severity.ERROR, "missing", error.what)]
-    seen = f"{len(settings.slots)} slots, {len(settings.repositories)} repositories"
-    findings = [Finding("file", file, Severity.OK, seen)]
+    summary = f"{len(settings.slots)} slots, {len(settings.repositories)} repositories"
+    findings = [Finding("file", file, Severity.OK, summary)]
     findings += [replace(finding, cure=f"{finding.seen}. {finding.cure}") for finding in look_at_lab()]
     site, asked = Site(settings, secrets), defined_in_airflow(settings, secrets)
     for depth in (Depth.FILE, Depth.RACE) if try_stores else (Depth.FILE,):

@@ -154,12 +154,12 @@ def _add(app: FastAPI, page: Page, site: Callable[[], Site], services: Services,
         return {"every": EVERY_S, **read(asked)}
 
     async def whole(request: Request) -> Response:
-        found = await run_in_threadpool(values, request)
-        return _answer(request, page, await run_in_threadpool(page_html, page, found))
+        content = await run_in_threadpool(values, request)
+        return _answer(request, page, await run_in_threadpool(page_html, page, content))
 
     async def live(request: Request) -> Response:
-        found = await run_in_threadpool(values, request)
-        return _answer(request, page, await run_in_threadpool(live_part, page, found))
+        content = await run_in_threadpool(values, request)
+        return _answer(request, page, await run_in_threadpool(live_part, page, content))
 
     app.add_api_route(f"/{page.name}", whole, methods=["GET"], name=page.name)
     app.add_api_route(f"/{page.name}/live", live, methods=["GET"], name=f"{page.name} live")
@@ -230,8 +230,8 @@ def _benchmark_report(site: Callable[[], Site], campaign: str) -> Response:
 
 @cache
 def _files() -> dict[str, Path]:
-    found = {file.name: file for file in STATIC.iterdir() if file.suffix in TYPES}
+    files = {file.name: file for file in STATIC.iterdir() if file.suffix in TYPES}
     plotly = find_spec("plotly")
     if plotly is not None and plotly.origin is not None:
-        found["plotly.min.js"] = Path(plotly.origin).parent / "package_data" / "plotly.min.js"
-    return found
+        files["plotly.min.js"] = Path(plotly.origin).parent / "package_data" / "plotly.min.js"
+    return files

@@ -57,8 +57,8 @@ class Services:
             work: Asks the service; runs in another thread.
         """
         with self._lock:
-            known = self._answers.get(question, NOT_YET)
-            age = None if known.at is None else (self._clock() - known.at).total_seconds()
+            kept = self._answers.get(question, NOT_YET)
+            age = None if kept.at is None else (self._clock() - kept.at).total_seconds()
             running = self._asked.get(question)
             if running is None and (age is None or age >= FRESH_S):
                 running = self._asked[question] = self._pool.submit(self._work, question, work)
@@ -136,11 +136,11 @@ class Asked:
             raise BadPageQuery(name, f"not a whole number from {least} to {most}")
         return int(value)
 
-    def choice(self, name: str, known: Mapping[str, object]) -> str | None:
+    def choice(self, name: str, choices: Mapping[str, object]) -> str | None:
         """Return the parameter as one of these names; None if it is absent. Raises BadPageQuery."""
         value = self.text(name)
-        if value is not None and value not in known:
-            raise BadPageQuery(name, f"{value!r} is not configured; known: {', '.join(sorted(known)) or 'none'}")
+        if value is not None and value not in choices:
+            raise BadPageQuery(name, f"{value!r} is not configured; known: {', '.join(sorted(choices)) or 'none'}")
         return value
 
 
@@ -166,7 +166,7 @@ class OpenSite:
 
     def _changed(self) -> tuple[int, int] | None:
         try:
-            found = self._path().stat()
+            stat = self._path().stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size
+        return stat.st_mtime_ns, stat.st_size

@@ -28,19 +28,19 @@ def read(asked: Asked) -> dict[str, Any]:
     """The newest campaigns, of one `target` and `preset` if they are given; a history where there is one plan."""
     settings = asked.site.settings
     target, preset = asked.choice("target", settings.benchmarks.targets), asked.text("preset", longest=128)
-    found = judged_campaigns(asked.site.ledger, target=target, preset=preset, limit=PAGE)
-    baselines = {name: accepted_campaigns(asked.site.ledger, name) for name in {campaign.target for campaign in found}}
+    campaigns = judged_campaigns(asked.site.ledger, target=target, preset=preset, limit=PAGE)
+    baselines = {name: accepted_campaigns(asked.site.ledger, name) for name in {row.target for row in campaigns}}
     shown = [
         campaign
-        for campaign in found
-        if found and campaign.target == found[0].target and campaign.digest == found[0].digest
+        for campaign in campaigns
+        if campaigns and campaign.target == campaigns[0].target and campaign.digest == campaigns[0].digest
     ]
     return {
         "targets": sorted(settings.benchmarks.targets),
-        "presets": sorted({campaign.preset for campaign in found} | ({preset} if preset else set())),
+        "presets": sorted({campaign.preset for campaign in campaigns} | ({preset} if preset else set())),
         "target": target,
         "preset": preset,
-        "rows": [_row(settings.paths.var, campaign, campaign.id in baselines[campaign.target]) for campaign in found],
+        "rows": [_row(settings.paths.var, row, row.id in baselines[row.target]) for row in campaigns],
         "of": shown[0] if shown else None,
         "history": history_figure(shown) if len(shown) > 1 else None,
         "drift": drift_figure(shown, settings.benchmarks.margin),

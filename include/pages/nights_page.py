@@ -48,9 +48,9 @@ def read(asked: Asked) -> dict[str, Any]:
 def _list(asked: Asked, slot: str | None) -> dict[str, Any]:
     until, below = asked.day("until"), asked.whole("below")
     after = rows.Cursor(until, below) if until is not None and below is not None else None
-    found = rows.newest_builds(asked.site.ledger, slot=slot, after=after, limit=rows.PAGE + 1)
-    shown = found[: rows.PAGE]
-    last = shown[-1] if len(found) > rows.PAGE else None
+    listed = rows.newest_builds(asked.site.ledger, slot=slot, after=after, limit=rows.PAGE + 1)
+    shown = listed[: rows.PAGE]
+    last = shown[-1] if len(listed) > rows.PAGE else None
     slots = asked.site.settings.slots
     shown = rows.kept_back(
         asked.site.ledger, [slot] if slot else slots, shown, after=after, more=last is not None
@@ -130,14 +130,14 @@ def _docs(asked: Asked, record: QualityRecord) -> str | None:
 def _actions(slot: Slot, day: date, summary: Summary) -> Sequence[tuple[str, str]]:
     """Return the actions of a night, each a link to a filled-in form."""
     which = {"slot": slot.name, "build_date": day.isoformat()}
-    found = [("Accept quality", start("accept", **which))] if summary.blocked else []
-    found.append(("Install again", start("install", **which)))
+    actions = [("Accept quality", start("accept", **which))] if summary.blocked else []
+    actions.append(("Install again", start("install", **which)))
     lacking = ",".join(line.name for line in summary.lacking if line.publication is not None)
     if lacking:
-        found.append(("Publish without what failed", start("without", **which, without=lacking)))
+        actions.append(("Publish without what failed", start("without", **which, without=lacking)))
     for build_id in summary.builds:
-        found.append((f"Undo build {build_id}", start("undo", slot=slot.name, build_id=build_id)))
-        found.append((f"Redo build {build_id}", start("redo", slot=slot.name, build_id=build_id)))
-    found.append((f"Freeze {slot.repository}", start("freeze", repository=slot.repository)))
-    found.append((f"Thaw {slot.repository}", start("thaw", repository=slot.repository)))
-    return found
+        actions.append((f"Undo build {build_id}", start("undo", slot=slot.name, build_id=build_id)))
+        actions.append((f"Redo build {build_id}", start("redo", slot=slot.name, build_id=build_id)))
+    actions.append((f"Freeze {slot.repository}", start("freeze", repository=slot.repository)))
+    actions.append((f"Thaw {slot.repository}", start("thaw", repository=slot.repository)))
+    return actions

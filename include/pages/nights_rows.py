@@ -154,7 +154,7 @@ def verdicts(bind: Bind, slots: Mapping[str, Slot], shown: Iterable[BuildRow]) -
     for row in shown:
         if row.slot in slots:
             nights.setdefault((row.slot, row.date), []).append(row)
-    found = {}
+    figures = {}
     with reading(bind) as connection:
         before = {
             (slot, day): preceding_row(
@@ -174,23 +174,23 @@ def verdicts(bind: Bind, slots: Mapping[str, Slot], shown: Iterable[BuildRow]) -
                 connection, slot, day, [row.build_id for row in rows], slots[slot].quality
             )  # fmt: skip
             taken = [row for row in rows if row.id]
-            found[slot, day] = _verdict(slots[slot], taken, had.get(before[slot, day], []), blocked)
-    return found
+            figures[slot, day] = _verdict(slots[slot], taken, had.get(before[slot, day], []), blocked)
+    return figures
 
 
 def _verdict(
     slot: Slot, rows: Sequence[BuildRow], before: Sequence[tuple[str, str]], blocked: Sequence[QualityRecord]
 ) -> NightVerdict:
-    lacking, open_ones, there = list[str](), 0, set[tuple[str, str]]()
+    lacking, open_ones, present = list[str](), 0, set[tuple[str, str]]()
     for row in rows:
         unusable = {pair: State.FAILED for pair in row.rejected if all(pair)}
         for pair, state in {**unusable, **row.fates}.items():
             if is_taken(slot, *pair):
-                there.add(pair)
+                present.add(pair)
                 if not (state is not None and state.good) and is_required(slot, *pair):
                     lacking.append("/".join(pair))
                     open_ones += state is None or not state.ended
-    missing = [pair for pair in expected(slot, before, "", there) if pair not in there and is_required(slot, *pair)]
+    missing = [pair for pair in expected(slot, before, "", present) if pair not in present and is_required(slot, *pair)]
     newest = rows[0] if rows else None
     return verdict_of(
         builds=[row.build_id for row in rows],
@@ -241,17 +241,17 @@ def runs_of(bind: Bind, builds_: Sequence[int]) -> tuple[RunRow, ...]:
         .where(artifacts.c.build.in_(builds_))
         .group_by(publications.c.run_id, publications.c.state)
     )
-    found: dict[str, RunRow] = {}
+    runs: dict[str, RunRow] = {}
     with reading(bind) as connection:
         for row in connection.execute(query):
-            before = found.get(row.run_id)
+            before = runs.get(row.run_id)
             states = Counter({State(row.state): row.count})
             if before is None:
-                found[row.run_id] = RunRow(row.run_id, row.began, row.ended, states)
+                runs[row.run_id] = RunRow(row.run_id, row.began, row.ended, states)
             else:
                 began, ended = min(before.began_at, row.began), max(before.ended_at, row.ended)
-                found[row.run_id] = RunRow(row.run_id, began, ended, before.states + states)
-    return tuple(sorted(found.values(), key=lambda run: (run.began_at, run.run)))
+                runs[row.run_id] = RunRow(row.run_id, began, ended, before.states + states)
+    return tuple(sorted(runs.values(), key=lambda run: (run.began_at, run.run)))
 
 
 def bytes_before(bind: Bind, build: int) -> dict[tuple[str, str], int]:
@@ -279,13 +279,13 @@ def links_of_slot(bind: Bind, slot: str, paths: Sequence[str], repository: str) 
         rows = connection.execute(select(links).where(links.c.id.in_([*ids[0], *ids[1]]))).mappings().all()
     by_id = {row["id"]: row for row in rows}
     leads = {by_id[row_id]["path"]: by_id[row_id] for row_id in ids[1]}
-    found = {}
+    latest = {}
     for row_id in ids[0]:
         path = by_id[row_id]["path"]
         last = LinkRecord(**{name: by_id[row_id][name] for name in LinkRecord.__slots__})
         to = leads.get(path)
         if to is None or to["state"] == LinkState.REMOVED.value:
-            found[path] = LinkRow(path, None, None, last)
+            latest[path] = LinkRow(path, None, None, last)
         else:
-            found[path] = LinkRow(path, to["build_id"], to["build_date"], last)
-    return tuple(found[path] for path in paths if path in found)
+            latest[path] = LinkRow(path, to["build_id"], to["build_date"], last)
+    return tuple(latest[path] for path in paths if path in latest)

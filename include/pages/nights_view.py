@@ -129,14 +129,14 @@ def cell_of(
 
 def matrices(summary: Summary, cells: Sequence[tuple[Line, ArtifactCell]]) -> tuple[Matrix, ...]:
     """Return a matrix for each build of the night, the newest first, and one for what a night without a build lacks."""
-    found = []
+    drawn = []
     for build_id in summary.builds or (None,):
         own = {(line.project, line.platform): cell for line, cell in cells if line.build_id == build_id}
         platforms = tuple(sorted({platform for _, platform in own}))
         projects = sorted({project for project, _ in own}, key=lambda name: (name.casefold(), name))
         rows = tuple((project, tuple(own.get((project, platform)) for platform in platforms)) for project in projects)
-        found.append(Matrix(build_id, platforms, rows))
-    return tuple(found)
+        drawn.append(Matrix(build_id, platforms, rows))
+    return tuple(drawn)
 
 
 def progress_of(summary: Summary, now: datetime) -> NightProgress | None:

@@ -49,6 +49,6 @@ def read(asked: Asked) -> dict[str, Any]:
     repository, path = asked.text("repository"), asked.text("path")
     if repository is None or path is None or not path.startswith("/"):
         raise BadPageQuery("path", "a repository and an absolute path in it are needed")
-    found = nearest(asked.site.ledger, repository, path, limit=SHOWN)
-    records = [(record, document, task_of(record.holder, record.run_id)) for record, document in found]
+    nearby = nearest(asked.site.ledger, repository, path, limit=SHOWN)
+    records = [(record, document, task_of(record.holder, record.run_id)) for record, document in nearby]
     return {"repository": repository, "path": path, "records": records, "shown": SHOWN, "every": 60}

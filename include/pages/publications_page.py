@@ -47,19 +47,19 @@ class Chosen:
 
 
 def newest(
-    bind: Bind, chosen: Chosen, *, known: Sequence[str], below: int | None = None, limit: int = PAGE
+    bind: Bind, chosen: Chosen, *, repositories: Sequence[str], below: int | None = None, limit: int = PAGE
 ) -> Sequence[Row[Any]]:
     """Publications with their artifacts and builds, the newest first.
 
     Args:
         bind: The ledger.
         chosen: Which.
-        known: The configured repositories, for a choice that names none.
+        repositories: The configured ones, for a choice that names none.
         below: Only those before this row.
         limit: How many.
     """
     with reading(bind) as connection:
-        ids = _ids(connection, chosen, known=known, below=below, limit=limit)
+        ids = _ids(connection, chosen, repositories=repositories, below=below, limit=limit)
         query: Select[Any] = (
             select(
                 *(publications.c[name] for name in _SHOWN),
@@ -79,7 +79,7 @@ def newest(
 
 
 def _ids(
-    connection: Connection, chosen: Chosen, *, known: Sequence[str], below: int | None, limit: int
+    connection: Connection, chosen: Chosen, *, repositories: Sequence[str], below: int | None, limit: int
 ) -> Sequence[int]:
     query = select(publications.c.id).order_by(publications.c.id.desc()).limit(limit)
     if below is not None:
@@ -87,11 +87,11 @@ def _ids(
     if chosen == Chosen():
         return connection.scalars(query).all()
     states = [State.FAILED] if chosen.code else [chosen.state] if chosen.state else list(State)
-    found: list[int] = []
-    for repository in [chosen.repository] if chosen.repository else known:
+    numbers: list[int] = []
+    for repository in [chosen.repository] if chosen.repository else repositories:
         for state in states:
-            found += connection.scalars(chosen.where(query, repository, state)).all()
-    return sorted(found, reverse=True)[:limit]
+            numbers += connection.scalars(chosen.where(query, repository, state)).all()
+    return sorted(numbers, reverse=True)[:limit]
 
 
 def newest_figures(bind: Bind, repository: str | None, *, limit: int = NEWEST) -> Sequence[Row[Any]]:
@@ -110,23 +110,23 @@ EVERY_S, OLD_S = 15, 0
 
 def read(asked: Asked) -> dict[str, Any]:
     """The newest publications; of one `repository`, `state`, or `code` of an error; `below` a row of the history."""
-    known, states = asked.site.settings.repositories, {state.value: state for state in State}
-    fqrn, state = asked.choice("repository", known), asked.choice("state", states)
+    repositories, states = asked.site.settings.repositories, {state.value: state for state in State}
+    fqrn, state = asked.choice("repository", repositories), asked.choice("state", states)
     code = asked.text("code", longest=128)
     chosen = Chosen(fqrn, states[state] if state else None, code)
     below = asked.whole("below")
     ledger = asked.site.ledger
-    found = newest(ledger, chosen, known=sorted(known), below=below, limit=PAGE + 1)
-    shown = found[:PAGE]
+    listed = newest(ledger, chosen, repositories=sorted(repositories), below=below, limit=PAGE + 1)
+    shown = listed[:PAGE]
     values = {
-        "repositories": sorted(known),
+        "repositories": sorted(repositories),
         "states": list(states),
         "repository": fqrn,
         "state": state,
         "failed": State.FAILED,
         "code": code,
         "rows": [_row(asked, row) for row in shown],
-        "older": _address(chosen, shown[-1].id) if len(found) > PAGE else None,
+        "older": _address(chosen, shown[-1].id) if len(listed) > PAGE else None,
         "newest": _address(chosen),
         "begun": below is not None,
         "every": EVERY_S if below is None else OLD_S,

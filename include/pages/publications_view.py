@@ -91,13 +91,13 @@ def kind_of(state: State) -> str:
 def days_of(rows: Sequence[Any], *, whole: bool) -> list[tuple[date, DayFigures]]:
     """Figures by day, the oldest first. `whole`: whether these are all publications; else the oldest day may lack some,
     and is left out."""
-    found: dict[date, DayFigures] = {}
+    by_day: dict[date, DayFigures] = {}
     for row in rows:
-        found.setdefault(row.updated_at.date(), DayFigures()).add(row)
-    days = sorted(found)
+        by_day.setdefault(row.updated_at.date(), DayFigures()).add(row)
+    days = sorted(by_day)
     if not whole and len(days) > 1:
         days = days[1:]
-    return [(day, found[day]) for day in days]
+    return [(day, by_day[day]) for day in days]
 
 
 def phases_of(days: Iterable[tuple[date, DayFigures]]) -> list[str]:
@@ -110,13 +110,13 @@ def phases_of(days: Iterable[tuple[date, DayFigures]]) -> list[str]:
 
 def failures_of(rows: Iterable[Any]) -> list[FailureClass]:
     """Failures by the code of their error, the most frequent first."""
-    found: dict[str, list[Any]] = {}
+    groups: dict[str, list[Any]] = {}
     for row in rows:
         if row.state == State.FAILED.value:
-            found.setdefault(row.code or UNKNOWN, []).append(row)
+            groups.setdefault(row.code or UNKNOWN, []).append(row)
     classes = [
         FailureClass(code, len(failed), max(publication.updated_at for publication in failed))
-        for code, failed in found.items()
+        for code, failed in groups.items()
     ]
     return sorted(classes, key=lambda failure: (-failure.count, failure.code))
 

@@ -109,14 +109,14 @@ def newest_tags(bind: Bind, fqrn: str) -> list[LinkRecord]:
             .limit(TAGS)
         )
         rows = connection.execute(query).mappings().all()
-    found: dict[str, LinkRecord] = {}
+    tags: dict[str, LinkRecord] = {}
     for row in rows:
-        found.setdefault(row["path"], LinkRecord(**{name: row[name] for name in LinkRecord.__slots__}))
-    return list(found.values())
+        tags.setdefault(row["path"], LinkRecord(**{name: row[name] for name in LinkRecord.__slots__}))
+    return list(tags.values())
 
 
 def newest_collections(bind: Bind, fqrn: str, *, limit: int = COLLECTIONS) -> list[CollectionRow]:
-    """Collections of a repository, the newest first."""
+    """Collections of a repository, the tags first."""
     query = (
         select(*(collections.c[name] for name in CollectionRow.__slots__))
         .where(collections.c.repository == fqrn)
@@ -153,19 +153,19 @@ class StoredHead:
 
 def read(asked: Asked) -> dict[str, Any]:
     """All repositories; with `repository`, or where there is only one, that one."""
-    known = asked.site.settings.repositories
-    fqrn = asked.choice("repository", known)
-    if fqrn is None and len(known) == 1:
-        fqrn = next(iter(known))
+    repositories = asked.site.settings.repositories
+    fqrn = asked.choice("repository", repositories)
+    if fqrn is None and len(repositories) == 1:
+        fqrn = next(iter(repositories))
     shared = {
-        "repositories": sorted(known),
+        "repositories": sorted(repositories),
         "repository": fqrn,
         "every": EVERY_S,
         "night_url": night,
         "repository_url": repository,
     }
     if fqrn is None:
-        return shared | {"details": None, "all": [_short(asked, name) for name in sorted(known)]}
+        return shared | {"details": None, "all": [_short(asked, name) for name in sorted(repositories)]}
     return shared | {"details": _repository(asked, fqrn)}
 
 

@@ -95,10 +95,10 @@ def revisions_of(
         by_revision.setdefault(row.revision, []).append(row)
     if not whole and len(by_revision) > 1:
         del by_revision[next(reversed(by_revision))]
-    found = []
+    lines = []
     for revision, rows in list(by_revision.items())[:limit]:
         first = rows[0]
-        found.append(
+        lines.append(
             RevisionRow(
                 revision, min(row.published_at for row in rows),
                 Counter(ChangeKind(row.kind or ChangeKind.TREE).value for row in rows), first.path,
@@ -106,7 +106,7 @@ def revisions_of(
                 sums.get(revision),
             )
         )  # fmt: skip
-    return found
+    return lines
 
 
 def days_of(published: Sequence[Any], *, whole: bool) -> list[tuple[date, PublishedSum]]:

@@ -102,10 +102,10 @@ def read_overview(asked: Asked) -> dict[str, Any]:
     more, by commas), `archived` (yes: those too); `finding` of the census; `after` a row of the list.
     """
     given = {name: value for name in _NAMES if (value := asked.text(name)) is not None}
-    wanted, after = chosen(asked, given), asked.whole("after")
+    selection, after = chosen(asked, given), asked.whole("after")
     asked.choice("finding", _FINDINGS)
     archived = asked.choice("archived", _ARCHIVED) == "yes"
-    page = list_transfers(asked.site.ledger, wanted, after=after, limit=PAGE, archived=archived)
+    page = list_transfers(asked.site.ledger, selection, after=after, limit=PAGE, archived=archived)
     values = {
         "given": given,
         "operator": asked.user.operator,
@@ -126,7 +126,7 @@ def read_overview(asked: Asked) -> dict[str, Any]:
     }
     if after is not None:
         return values | {"figures": None, "every": OLD_S}
-    figures = _figures(asked, wanted, given.get("finding"))
+    figures = _figures(asked, selection, given.get("finding"))
     answers = (figures["complete"], figures["rest"] and figures["rest"]["ended"])
     waits = any(answer is NOT_YET for answer in answers)
     return values | {"figures": figures, "every": SOON_S if waits else OVERVIEW_EVERY_S}
@@ -157,22 +157,22 @@ def address(given: Mapping[str, str], **more: str) -> str:
     return f"transfers?{urlencode(query)}" if query else "transfers"
 
 
-def _figures(asked: Asked, wanted: TransferFilter, finding: str | None) -> dict[str, Any]:
+def _figures(asked: Asked, chosen: TransferFilter, finding: str | None) -> dict[str, Any]:
     """Counts and what is beside them: of all that the user may see, or of what the parameters choose of that."""
-    ledger, remembered, owner = asked.site.ledger, asked.remembered, wanted.owner
-    if wanted.workflow is not None:
-        whole = TransferFilter(owner=owner, workflow=wanted.workflow)
+    ledger, remembered, owner = asked.site.ledger, asked.remembered, chosen.owner
+    if chosen.workflow is not None:
+        whole = TransferFilter(owner=owner, workflow=chosen.workflow)
         of_it = remembered(("transfers", whole), lambda: count_transfers(ledger, whole))
-        counts = _tables(of_it, wanted)
+        counts = _tables(of_it, chosen)
         return {"counts": counts, "limits": _limits(asked, counts), "complete": None, "rest": None, "whose": owner}
     complete = asked.services.ask(
         f"complete transfers {owner or ''}", lambda: rows.complete_counts(ledger, remembered, owner)
     )
 
     def tables() -> dict[str, Any]:
-        return _tables((*rows.open_counts(ledger, remembered, owner), *(complete.value or ())), wanted)
+        return _tables((*rows.open_counts(ledger, remembered, owner), *(complete.value or ())), chosen)
 
-    link = (wanted.source, wanted.destination, wanted.site)
+    link = (chosen.source, chosen.destination, chosen.site)
     counts = remembered(("tables", owner, link, complete.value is None), tables)
     hours = min(24, asked.site.settings.stageout.archive_hours)
     ended = asked.services.ask(
@@ -183,7 +183,7 @@ def _figures(asked: Asked, wanted: TransferFilter, finding: str | None) -> dict[
         ),
     )
     by_hour, by_day = ended.value or ((), ())
-    oldest, held, found, failed = remembered(
+    oldest, held, findings, failed = remembered(
         ("trouble", owner, finding),
         lambda: (
             rows.oldest_due(ledger, owner),
@@ -192,7 +192,7 @@ def _figures(asked: Asked, wanted: TransferFilter, finding: str | None) -> dict[
             rows.failures(ledger, owner),
         ),
     )
-    kinds, shown = found
+    kinds, shown = findings
     rest = {
         "oldest": oldest,
         "held": held,
@@ -219,11 +219,11 @@ def _limits(asked: Asked, counts: Mapping[str, Any]) -> dict[str, Any]:
     return {"links": decisions_by_link(links, asked.site.settings.sites, answer.value), "faults": faults}
 
 
-def _tables(counts: tuple[TransferCount, ...], wanted: TransferFilter) -> dict[str, Any]:
+def _tables(counts: tuple[TransferCount, ...], chosen: TransferFilter) -> dict[str, Any]:
     some = [
         count for count in counts
-        if wanted.source in (None, count.source) and wanted.destination in (None, count.destination)
-        and wanted.site in (None, count.source, count.destination)
+        if chosen.source in (None, count.source) and chosen.destination in (None, count.destination)
+        and chosen.site in (None, count.source, count.destination)
     ]  # fmt: skip
     states = sum_counts(some, lambda count: count.state)
     return {
@@ -242,22 +242,22 @@ EVERY_S = 10
 def read(asked: Asked) -> dict[str, Any]:
     """The transfer `id`, if it is the user's own or an operator asks. Raises BadPageQuery."""
     number = asked.whole("id", least=1)
-    found = None if number is None else transfer_status(asked.site.ledger, number)
-    if found is None or not asked.user.may_see(found.owner):
+    transfer = None if number is None else transfer_status(asked.site.ledger, number)
+    if transfer is None or not asked.user.may_see(transfer.owner):
         raise BadPageQuery("id", f"you have no transfer {number}")
-    server = rows.server_of(asked.site.ledger, found.fts_id) if found.fts_id else None
+    server = rows.server_of(asked.site.ledger, transfer.fts_id) if transfer.fts_id else None
     return {
-        "row": found,
-        "kind": view.kind_of(found.state),
-        "moves": view.shown_moves(found.created_at, history(asked.site.ledger, found.id)),
-        "changes": () if found.archived or not asked.user.may_change else CHANGES,
-        "retries": view.retries_of(found.failure),
+        "row": transfer,
+        "kind": view.kind_of(transfer.state),
+        "moves": view.shown_moves(transfer.created_at, history(asked.site.ledger, transfer.id)),
+        "changes": () if transfer.archived or not asked.user.may_change else CHANGES,
+        "retries": view.retries_of(transfer.failure),
         "server": server,
-        "job": _job_url(asked, server, found.fts_id) if server and found.fts_id else None,
-        "user_url": address({"user": found.owner}),
-        "workflow_url": address({"user": found.owner, "workflow": found.workflow}),
-        "link_url": address({"source": found.source, "destination": found.destination}),
-        "every": 0 if found.archived else EVERY_S,
+        "job": _job_url(asked, server, transfer.fts_id) if server and transfer.fts_id else None,
+        "user_url": address({"user": transfer.owner}),
+        "workflow_url": address({"user": transfer.owner, "workflow": transfer.workflow}),
+        "link_url": address({"source": transfer.source, "destination": transfer.destination}),
+        "every": 0 if transfer.archived else EVERY_S,
     }
 
 

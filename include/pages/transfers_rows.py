@@ -61,14 +61,14 @@ class EndedFiles:
 
 def open_counts(ledger: Engine, remembered: RememberedCounts, owner: str | None) -> tuple[TransferCount, ...]:
     """Transfers that are not complete, by owner, link and state."""
-    wanted = TransferFilter(owner=owner, states=NOT_COMPLETE)
-    return remembered(("transfers", wanted), lambda: count_transfers(ledger, wanted))
+    chosen = TransferFilter(owner=owner, states=NOT_COMPLETE)
+    return remembered(("transfers", chosen), lambda: count_transfers(ledger, chosen))
 
 
 def complete_counts(ledger: Engine, remembered: RememberedCounts, owner: str | None) -> tuple[TransferCount, ...]:
     """The same of those that are complete and not archived: by far the most, so counting them takes longest."""
-    wanted = TransferFilter(owner=owner, states=COMPLETE)
-    return remembered(("transfers", wanted), lambda: count_transfers(ledger, wanted))
+    chosen = TransferFilter(owner=owner, states=COMPLETE)
+    return remembered(("transfers", chosen), lambda: count_transfers(ledger, chosen))
 
 
 def oldest_due(bind: Bind, owner: str | None) -> dict[TransferState, datetime]:
@@ -77,7 +77,7 @@ def oldest_due(bind: Bind, owner: str | None) -> dict[TransferState, datetime]:
         return waiting_since(bind)
     columns = stageout_transfers.c
     states = [state.value for state in TransferState if state not in TRANSFER_ENDED]
-    found: dict[TransferState, datetime] = {}
+    due: dict[TransferState, datetime] = {}
     with reading(bind) as connection:
         for where in _of_owner(connection, owner):
             query = select(columns.state, func.min(columns.due_at).label("due_at")).where(
@@ -85,20 +85,20 @@ def oldest_due(bind: Bind, owner: str | None) -> dict[TransferState, datetime]:
             )
             for row in connection.execute(query.group_by(columns.state)):
                 state = TransferState(row.state)
-                found[state] = min(found.get(state, row.due_at), row.due_at)
-    return found
+                due[state] = min(due.get(state, row.due_at), row.due_at)
+    return due
 
 
 def failures(bind: Bind, owner: str | None, *, limit: int = FAILURES) -> list[FailureCount]:
     """Transfers that failed or wait after a failure by class, the newest of each state."""
-    found: list[FailureCount] = []
+    counts: list[FailureCount] = []
     with reading(bind) as connection:
         for state in TROUBLED:
             classes: dict[str | None, list[datetime]] = {}
             for row in _newest(connection, state, owner, limit):
                 classes.setdefault(row.failure, []).append(row.moved_at)
-            found += [FailureCount(name, state, len(times), max(times)) for name, times in classes.items()]
-    return sorted(found, key=lambda row: (-row.files, row.failure or "", row.state.value))
+            counts += [FailureCount(name, state, len(times), max(times)) for name, times in classes.items()]
+    return sorted(counts, key=lambda row: (-row.files, row.failure or "", row.state.value))
 
 
 def _newest(connection: Connection, state: TransferState, owner: str | None, limit: int) -> Iterable[Row[Any]]:
@@ -157,12 +157,12 @@ def hours(
 ) -> tuple[EndedFiles, ...]:
     """Transfers by the hour of their end, the oldest first, of so many hours; an hour that is over is counted once."""
     this = now.replace(minute=0, second=0, microsecond=0)
-    found = []
+    rows = []
     for number in range(count - 1, -1, -1):
         hour = this - number * HOUR
         kept_s = HOURS_KEPT_S if number > 1 else 0.0
-        found.append(remembered(("hour", owner, hour), lambda hour=hour: _hour(ledger, owner, hour), kept_s=kept_s))  # type: ignore[misc]
-    return tuple(found)
+        rows.append(remembered(("hour", owner, hour), lambda hour=hour: _hour(ledger, owner, hour), kept_s=kept_s))  # type: ignore[misc]
+    return tuple(rows)
 
 
 def _hour(ledger: Engine, owner: str | None, hour: datetime) -> EndedFiles:
@@ -205,8 +205,8 @@ def server_of(bind: Bind, fts_id: str) -> str | None:
     """The connection of the FTS server that has a job; None: the job is not in the ledger any more."""
     query = select(stageout_jobs.c.server).where(stageout_jobs.c.fts_id == fts_id)
     with reading(bind) as connection:
-        found: str | None = connection.scalar(query)
-        return found
+        name: str | None = connection.scalar(query)
+        return name
 
 
 def _of_owner(connection: Connection, owner: str | None) -> list[ColumnElement[bool]]:

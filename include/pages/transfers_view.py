@@ -99,18 +99,18 @@ def groups(
         phase = _PHASE_OF[count.state].name
         for key in keys(count):
             files[key][phase] += count.files
-    found = [CountedGroup(" to ".join(key), dict(zip(query, key, strict=True)), sums) for key, sums in files.items()]
-    return sorted(found, key=lambda group: (-group.open, group.name))
+    groups = [CountedGroup(" to ".join(key), dict(zip(query, key, strict=True)), sums) for key, sums in files.items()]
+    return sorted(groups, key=lambda group: (-group.open, group.name))
 
 
 def retries_of(failure: str | None) -> str:
     """Return the treatment of a class of failures."""
-    known = {kind.value: kind for kind in TransferFailureClass}
-    if failure not in known:
+    by_name = {kind.value: kind for kind in TransferFailureClass}
+    if failure not in by_name:
         return ""
-    if known[failure] is TransferFailureClass.CREDENTIAL:
+    if by_name[failure] is TransferFailureClass.CREDENTIAL:
         return "waits for a credential"
-    retries = RETRY_RULES[known[failure]].retries
+    retries = RETRY_RULES[by_name[failure]].retries
     return f"retried {retries} times" if retries else "not retried"
 
 

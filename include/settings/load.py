@@ -106,7 +106,7 @@ class _Reader:
     def _items(
         self, node: yaml.MappingNode, location: Location, loader: yaml.SafeLoader
     ) -> Iterator[tuple[str, object]]:
-        seen: dict[str, int] = {}
+        lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
@@ -117,10 +117,10 @@ class _Reader:
             if key == "<<":
                 self.note(location, line, "merge keys (<<) are not read", "Write the keys of the block out.")
                 continue
-            if key in seen:
-                self.note(here, line, f"given twice, first in line {seen[key]}", "Keep one of them.")
+            if key in lines:
+                self.note(here, line, f"given twice, first in line {lines[key]}", "Keep one of them.")
                 continue
-            seen[key] = line
+            lines[key] = line
             self.marked.lines[here] = line
             if _SECRET_KEY.search(key):
                 self.note(
@@ -304,9 +304,9 @@ def _known_keys(location: Location) -> str:
         keyed = any(issubclass(get_origin(kind) or object, Mapping) for kind in kinds)
         kinds = [inner for kind in kinds for inner in _inner(kind, str(step))]
     # the name of a block that has its name as key is no key in it
-    known = sorted({key for kind in kinds for key in _fields(kind)} - ({"name"} if keyed else set()))
-    near = difflib.get_close_matches(str(location[-1]), known, n=1)
-    return f"Did you mean `{near[0]}`?" if near else f"Remove it; known keys are {', '.join(known)}."
+    keys = sorted({key for kind in kinds for key in _fields(kind)} - ({"name"} if keyed else set()))
+    near = difflib.get_close_matches(str(location[-1]), keys, n=1)
+    return f"Did you mean `{near[0]}`?" if near else f"Remove it; known keys are {', '.join(keys)}."
 
 
 def _inner(kind: Any, step: str) -> Iterator[Any]:
@@ -348,13 +348,13 @@ def _named_twice(data: Mapping[str, object], marked: Marked, file: str) -> Itera
 
 def _dangling(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[SettingsProblem]:
     for group, key, target in _REFERENCES:
-        known = _mapping(data.get(target))
+        names = _mapping(data.get(target))
         for name, block in _group(data, group).items():
             referred = _mapping(block).get(key)
-            if isinstance(referred, str) and referred not in known:
+            if isinstance(referred, str) and referred not in names:
                 location = (*group, name, key)
-                near = difflib.get_close_matches(referred, [str(one) for one in known], n=1)
-                listed = ", ".join(sorted(str(one) for one in known)) or "none"
+                near = difflib.get_close_matches(referred, [str(one) for one in names], n=1)
+                listed = ", ".join(sorted(str(one) for one in names)) or "none"
                 cure = f"Did you mean {near[0]!r}?" if near else f"Add it below `{target}:`, or use one of: {listed}."
                 what = f"there is no {referred!r} below `{target}:`"
                 yield SettingsProblem(file, marked.line(location), dotted(location), what, cure, referred)

@@ -190,13 +190,13 @@ class RepositorySettings(_Block):
         return self
 
     def _node_can(self, node: NodeSettings) -> None:
-        wanted = self.prepare
-        if wanted.dirtab or wanted.autocatalogs:
+        options = self.prepare
+        if options.dirtab or options.autocatalogs:
             cure = "Remove `dirtab` and `autocatalogs` here, and set them in the repository's server.conf on the node."
             raise fault("catalogs are cut by the node, not here", cure)
-        if (wanted.owner or wanted.uid_map or wanted.gid_map) and not node.keep_owners:
+        if (options.owner or options.uid_map or options.gid_map) and not node.keep_owners:
             raise fault("owners that the node does not keep", "Set `keep_owners: true` in `server:`, or remove them.")
-        if wanted.xattrs and node.install == "ingest":
+        if options.xattrs and node.install == "ingest":
             raise fault("ingest takes no extended attributes", "Set `install: transaction`, or remove `xattrs`.")
 
     @property

@@ -60,8 +60,8 @@ class EnvSecrets:
 
     def _similar(self, variable: str) -> str | None:
         prefix = connection_variable("")
-        known = [name.removeprefix(prefix) for name in self._environ if name.startswith(prefix)]
-        close = difflib.get_close_matches(variable.removeprefix(prefix), known, n=1, cutoff=0.8)
+        names = [name.removeprefix(prefix) for name in self._environ if name.startswith(prefix)]
+        close = difflib.get_close_matches(variable.removeprefix(prefix), names, n=1, cutoff=0.8)
         return close[0].lower() if close else None
 
 

@@ -153,7 +153,7 @@ class RemoteSite(Block):
             return False
         *server, path = _place(parts)
         places = map(_place_of, self.prefixes)
-        return any(server == there and is_below(path, prefix) for *there, prefix in places)
+        return any(server == host and is_below(path, prefix) for *host, prefix in places)
 
     @model_validator(mode="after")
     def _rules_are_allowed(self) -> RemoteSite:

@@ -93,9 +93,9 @@ def named_once(replicas: tuple[ReplicaSettings, ...]) -> tuple[ReplicaSettings, 
 
 def chosen(fqrn: str, replicas: Sequence[ReplicaSettings], names: Sequence[str] = ()) -> list[ReplicaSettings]:
     """The replicas of these names; all where no name is given. Raises SettingsError for a name that is not there."""
-    known = {one.name: one for one in replicas}
-    unknown = ", ".join(repr(name) for name in names if name not in known)
+    by_name = {one.name: one for one in replicas}
+    unknown = ", ".join(repr(name) for name in names if name not in by_name)
     if unknown:
-        listed = ", ".join(sorted(known)) or "none"
+        listed = ", ".join(sorted(by_name)) or "none"
         raise SettingsError(f"{fqrn} has no replica {unknown}; the configuration has: {listed}. Use one of these.")
-    return [known[name] for name in names] if names else list(replicas)
+    return [by_name[name] for name in names] if names else list(replicas)

@@ -114,12 +114,12 @@ class StageoutSettings(Block):
 
     def user_of(self, owner: str) -> str:
         """The name of an Airflow user in name spaces."""
-        known = self.identities.get(owner)
-        return known.user if known and known.user else owner
+        identity = self.identities.get(owner)
+        return identity.user if identity and identity.user else owner
 
     def impersonated_by(self, owner: str) -> str | None:
         """The other Airflow user whom `identities` gives the name of this one, which has no entry of its own."""
-        others = (name for name, known in self.identities.items() if known.user == owner)
+        others = (name for name, identity in self.identities.items() if identity.user == owner)
         return None if owner in self.identities else next(others, None)
 
     def name_space_of(self, owner: str) -> str:

@@ -73,14 +73,14 @@ SAMPLE: Mapping[str, str] = {"slot": "s", "build_id": "b", "project": "p", "plat
 
 def fields(template: str) -> frozenset[str]:
     """The names in braces; raises ValueError when the braces do not pair or carry a conversion or a format."""
-    found = set()
+    patterns = set()
     for _, name, format_spec, conversion in Formatter().parse(template):
         if name is None:
             continue
         if format_spec or conversion:
             raise ValueError(f"the field {{{name}}} carries a format or a conversion")
-        found.add(name)
-    return frozenset(found)
+        patterns.add(name)
+    return frozenset(patterns)
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
@@ -130,13 +130,13 @@ def tag_fault(template: str) -> str | None:
     return _component_fault(fill(template, SAMPLE))
 
 
-def _field_fault(template: str, known: frozenset[str]) -> str | None:
+def _field_fault(template: str, allowed: frozenset[str]) -> str | None:
     try:
-        unknown = fields(template) - known
+        unknown = fields(template) - allowed
     except ValueError as error:
         return f"is not a template: {error}"
     if unknown:
-        return f"has the unknown field {_braced(unknown)}; known are {_braced(known)}"
+        return f"has the unknown field {_braced(unknown)}; known are {_braced(allowed)}"
     return None
 
 

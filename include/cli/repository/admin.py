@@ -109,7 +109,7 @@ def _rewritten(
 
     with bars() as show:
         store = site.repository_store(fqrn)
-        seen = look(store)
+        before = look(store)
         manifest = site.head(fqrn).manifest
         sender = None if dry_run else Sender(store)
         keep = _forget if sender is None else sender.keep
@@ -120,7 +120,7 @@ def _rewritten(
                 pass
         done = rewriter.tree(NestedRef("", manifest.root, 0), now=seconds_now())
         if sender is not None and done.catalogs:
-            manifest, done = _made(site, fqrn, rewriter, operation, sender, seen)
+            manifest, done = _made(site, fqrn, rewriter, operation, sender, before)
     facts: dict[str, Any] = {
         "dry_run": dry_run, "revision": manifest.revision, "root_hash": str(manifest.root),
         "catalogs": done.catalogs, "bytes": done.bytes, "sent": 0 if sender is None else sender.sent,
@@ -129,7 +129,7 @@ def _rewritten(
 
 
 def _made(
-    site: Site, fqrn: str, rewriter: Rewriter, operation: Operation, sender: Sender, seen: Look
+    site: Site, fqrn: str, rewriter: Rewriter, operation: Operation, sender: Sender, before: Look
 ) -> tuple[Manifest, Rewritten]:
     from include.cvmfs.commit.rewrite import switch_rewritten
     from include.nightlies.records import publications as records
@@ -141,7 +141,7 @@ def _made(
 
     with switching(site, fqrn, operation, holder=holder(), leased=True) as (store, signer):
         head, done = switch_rewritten(
-            store, fqrn, rewriter, sender, seen=seen, signer=signer, now=seconds_now(), before_switch=note
+            store, fqrn, rewriter, sender, seen=before, signer=signer, now=seconds_now(), before_switch=note
         )
     return head.manifest, done
 
@@ -153,16 +153,16 @@ def _invalidated(site: Site, fqrn: str, layout: Layout) -> list[Publication]:
     from include.cvmfs.format.hashes import CATALOG, ObjectHash
     from include.nightlies.records import publications as records
 
-    catalogs, found = CatalogCache(site.repository_store(fqrn)), []
+    catalogs, faults = CatalogCache(site.repository_store(fqrn)), []
     for publication in records.waiting_changesets(site.ledger, fqrn):
         try:
             catalog = catalogs.open(ObjectHash.parse(publication.nested_hash or "", suffix=CATALOG))
         except CvmfsError:
             continue  # no catalog of ours, or lost: publishing it reports that
         if catalog.layout is not layout:
-            found.append(publication)
+            faults.append(publication)
         catalog.close()
-    return found
+    return faults
 
 
 def _forget(_: object) -> None: ...
@@ -283,12 +283,12 @@ def _remove_unfinished(fqrn: str, *, dry_run: bool) -> None:
 
     with refusing():
         store = open_site().repository_store(fqrn)
-        found = remove_abandoned(store, datetime.now(UTC), dry_run=dry_run)
-    for write in found:
+        abandoned = remove_abandoned(store, datetime.now(UTC), dry_run=dry_run)
+    for write in abandoned:
         typer.echo(
             f"{'would remove' if dry_run else 'removed'} {write.name}, {write.size} bytes, of {write.since:%Y-%m-%d}"
         )
-    typer.echo(f"{len(found)} unfinished files {'would be ' if dry_run else ''}removed from {store.url}")
+    typer.echo(f"{len(abandoned)} unfinished files {'would be ' if dry_run else ''}removed from {store.url}")
 
 
 def resign(
@@ -357,11 +357,11 @@ def import_keys(
         done = run_import(url, fqrn, source, folder, now=datetime.now(UTC), dry_run=dry_run)
     kinds = {"copied": done.copied, "present": done.present, "absent": done.absent}
     if as_json:
-        named = {word: [f"{fqrn}{kind.value}" for kind in found] for word, found in kinds.items()}
+        named = {word: [f"{fqrn}{kind.value}" for kind in refs] for word, refs in kinds.items()}
         typer.echo(json.dumps({"repository": fqrn, "dry_run": dry_run, "revision": done.revision, **named}, indent=1))
         return
     words = {"copied": f"{'would copy' if dry_run else 'copied'} to {folder}", "present": "there already"}
-    for word, found in kinds.items():
-        for kind in found:
+    for word, refs in kinds.items():
+        for kind in refs:
             typer.echo(f"{fqrn}{kind.value}: {words.get(word, f'not in {source}')}")
     typer.echo(f"they are the keys of {fqrn}, verified at its revision {done.revision}")

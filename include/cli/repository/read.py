@@ -48,11 +48,11 @@ def ls(
     """List a directory, or a single entry."""
     with refusing():
         tree = tree_of(target, key, fqrn, tag)
-        found = _entries(tree, path, recursive)
+        entries = _entries(tree, path, recursive)
         if as_json:
-            typer.echo(json.dumps([_described(name, entry) for name, entry in found], indent=1))
+            typer.echo(json.dumps([_described(name, entry) for name, entry in entries], indent=1))
             return
-        for name, entry in found:
+        for name, entry in entries:
             typer.echo(_long(name, entry) if long else printable(name))
 
 
@@ -157,23 +157,23 @@ def diff(
     """
     from include.cvmfs.revision.diff import diff as run_diff
 
-    found: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
     documents = []
     with refusing():
         repository = open_target(target, key, fqrn)
         later = repository.revision if after is None else repository.at(after)
         for change in run_diff(repository.at(before), later, path):
-            found[change.kind.name.lower()] += 1
+            kinds[change.kind.name.lower()] += 1
             if as_json and not summary:
                 documents.append(change.as_dict())
             elif not summary:
                 typer.echo(str(change))
-    numbers = {kind: found[kind] for kind in ("added", "removed", "changed")}
+    numbers = {kind: kinds[kind] for kind in ("added", "removed", "changed")}
     if as_json:
         typer.echo(json.dumps(numbers if summary else {**numbers, "changes": documents}, indent=1))
     else:
         typer.echo(", ".join(f"{number} {kind}" for kind, number in numbers.items()), err=not summary)
-    raise typer.Exit(1 if found else 0)
+    raise typer.Exit(1 if kinds else 0)
 
 
 def replicas(

@@ -141,8 +141,8 @@ def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, a
         damage.note_report(site.ledger, report, everything=True, now=now)
         damage.forget(site.ledger, fqrn, [lost.hash.key for lost in done.mended])
     if as_json:
-        found = {"mended": done.mended, "missing": done.missing}
-        typer.echo(json.dumps({name: [lost.as_dict() for lost in these] for name, these in found.items()}, indent=1))
+        outcome = {"mended": done.mended, "missing": done.missing}
+        typer.echo(json.dumps({name: [lost.as_dict() for lost in these] for name, these in outcome.items()}, indent=1))
     else:
         for lost in done.missing:
             typer.echo(f"still missing: {lost.hash.key}, needed by {printable(lost.path) or '/'}")

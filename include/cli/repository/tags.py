@@ -42,11 +42,11 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The tag's name.")]
 def listed(target: Target, key: Keys = None, fqrn: Fqrn = None, as_json: AsJson = False) -> None:
     """List the tags, latest revision first."""
     with refusing():
-        found = open_target(target, key, fqrn).tags()
+        listed = open_target(target, key, fqrn).tags()
     if as_json:
-        typer.echo(json.dumps([_described(tag) for tag in found], indent=1))
+        typer.echo(json.dumps([_described(tag) for tag in listed], indent=1))
     else:
-        _print(found)
+        _print(listed)
 
 
 @app.command()
@@ -86,9 +86,9 @@ def remove(
     with refusing():
         site = open_site()
         if dry_run:
-            there = {tag.name for tag in site.head(fqrn).tags()}
+            present = {tag.name for tag in site.head(fqrn).tags()}
             for name in names:
-                typer.echo(f"{printable(name)}: {'would be removed' if name in there else 'is not there'}")
+                typer.echo(f"{printable(name)}: {'would be removed' if name in present else 'is not there'}")
             return
         with switching(site, fqrn, Operation.TAG_REMOVE) as (store, signer):
             removed = remove_tags(store, fqrn, names, signer=signer, now=seconds_now())

@@ -80,7 +80,7 @@ def publish(
         def attempt() -> TreePublication:
             tree = TreeToPrepare(
                 path, source_at(source, site.settings.repository(fqrn).limits), now,
-                damaged=[found.key for found in of_repository(site.ledger, fqrn)],
+                damaged=[damage.key for damage in of_repository(site.ledger, fqrn)],
                 special_bits=SpecialBits(special_bits) if special_bits else None, progress=progress, dry_run=dry_run,
             )  # fmt: skip
             return publish_tree(site, fqrn, tree, holder=holder(), replaces=replace, tag=_tag(tag, message))
@@ -108,7 +108,7 @@ def remove(
     with refusing():
         change, site = removal(paths), open_site()
         head = site.head(fqrn)
-        found = {path: contents_of(head.revision, path) for path in paths}
+        by_path = {path: contents_of(head.revision, path) for path in paths}
         noted = partial(note_removed, site, fqrn, paths)
         outcome = _made(site, fqrn, change, _tag(tag, message), noted, dry_run=dry_run)
     if as_json:
@@ -120,11 +120,11 @@ def remove(
                 "others": contents.others,
                 "bytes": contents.bytes,
             }
-            for path, contents in found.items()
+            for path, contents in by_path.items()
         ]
         typer.echo(json.dumps({**outcome, "removed": removed}, indent=1))
         return
-    for path, contents in found.items():
+    for path, contents in by_path.items():
         what = f"{contents.files} files ({contents.bytes} bytes), {contents.directories} directories"
         what += f", {contents.others} others"
         typer.echo(f"{'would remove' if dry_run else 'removed'} {printable(path)}: {what}")
@@ -206,13 +206,13 @@ def dirtab(
         site, change, rules = open_site(), cutting(content, name, now=datetime.now(UTC)), Dirtab.parse(content, name)
         noted = partial(note_written, site, fqrn, DIRTAB, content, name)
         outcome = _made(site, fqrn, change, None, noted, dry_run=dry_run)
-        found = sorted(matching_directories(site.head(fqrn).revision, rules)) if dry_run else []
+        directories = sorted(matching_directories(site.head(fqrn).revision, rules)) if dry_run else []
     if not site.settings.repository(fqrn).prepare.dirtab:
         typer.echo(f"note: no preparation reads it: set `prepare: {{dirtab: true}}` for {fqrn}", err=True)
     texts = [rule.text for rule in rules.rules]
     if as_json:
         matches = (
-            {"directories": [{"path": printable(path), "nested": entry.mountpoint} for path, entry in found]}
+            {"directories": [{"path": printable(path), "nested": entry.mountpoint} for path, entry in directories]}
             if dry_run
             else {}
         )
@@ -221,7 +221,7 @@ def dirtab(
     if dry_run:
         for text in texts:
             typer.echo(f"rule: {printable(text)}")
-        for path, entry in found:
+        for path, entry in directories:
             state = "is a nested catalog" if entry.mountpoint else "becomes one when it is published again"
             typer.echo(f"{printable(path)}: {state}")
     typer.echo(f"{DIRTAB} {'would have' if dry_run else 'has'} {len(texts)} rule{'' if len(texts) == 1 else 's'}")
@@ -241,8 +241,8 @@ def beside_collections(site: Site, fqrn: str, attempt: Callable[[], T]) -> T:
         except CollectionRunning as running:
             typer.echo(f"nightshift: {printable(str(running))}; waiting for that", err=True)
             until = time.monotonic() + running.time_remaining_s
-            while (seen := look(site.repository_store(fqrn)).generation) is not None:
-                if seen.has_swept(running.number, running.shards):
+            while (state := look(site.repository_store(fqrn)).generation) is not None:
+                if state.has_swept(running.number, running.shards):
                     break
                 if time.monotonic() >= until:
                     raise

@@ -53,11 +53,11 @@ def read_list(lines: Iterable[str]) -> tuple[list[ListedFile], list[ListFault]]:
     files: list[ListedFile] = []
     faults: list[ListFault] = []
     for number, document in documents:
-        found = document if isinstance(document, str) else _file(document)
-        if isinstance(found, str):
-            faults.append(ListFault(number, found))
+        text = document if isinstance(document, str) else _file(document)
+        if isinstance(text, str):
+            faults.append(ListFault(number, text))
         else:
-            files.append(ListedFile(number, found))
+            files.append(ListedFile(number, text))
     return files, faults
 
 

@@ -93,23 +93,23 @@ def status(
     from include.stageout.states import TransferState
     from include.stageout.status import TransferFilter
 
-    known = {state.value: state for state in TransferState}
-    unknown = [state for state in states or () if state not in known]
+    by_name = {state.value: state for state in TransferState}
+    unknown = [state for state in states or () if state not in by_name]
     if unknown:
-        raise typer.BadParameter(f"there is no state {unknown[0]!r}; there are {', '.join(known)}")
+        raise typer.BadParameter(f"there is no state {unknown[0]!r}; there are {', '.join(by_name)}")
     whose = None if everyone else owner or getpass.getuser()
-    chosen = tuple(known[state] for state in states or ())
-    wanted = TransferFilter(whose, workflow, job, source, destination, name=name, states=chosen)
+    chosen = tuple(by_name[state] for state in states or ())
+    chosen_by = TransferFilter(whose, workflow, job, source, destination, name=name, states=chosen)
     with refusing():
         site = open_site()
         if number is not None:
             _show_transfer(site, number, as_json=as_json)
         elif listed or job or name or after is not None:
-            _show_list(site, wanted, after, limit, as_json=as_json)
+            _show_list(site, chosen_by, after, limit, as_json=as_json)
         elif links:
-            _show_links(site, wanted, as_json=as_json)
+            _show_links(site, chosen_by, as_json=as_json)
         else:
-            _show_counts(site, wanted, as_json=as_json)
+            _show_counts(site, chosen_by, as_json=as_json)
 
 
 @app.command()
@@ -290,14 +290,14 @@ def _requests(owner: str, key: str | None, workflow: str, files: Sequence[Listed
     """The files, in as many requests as they need; the same files have the same keys."""
     from include.stageout.files import MAX_FILES, StageoutRequest
 
-    found = []
+    lines = []
     for start in range(0, len(files), MAX_FILES):
         piece = tuple(listed.file for listed in files[start : start + MAX_FILES])
         request = StageoutRequest(owner, "", workflow, piece)
         number = start // MAX_FILES
         given = request.digest if key is None else f"{key}.{number}" if number else key
-        found.append(StageoutRequest(owner, given, workflow, piece))
-    return found
+        lines.append(StageoutRequest(owner, given, workflow, piece))
+    return lines
 
 
 def _check(site: Site, requests: Sequence[StageoutRequest], files: Sequence[ListedFile]) -> list[ListFault]:
@@ -344,14 +344,14 @@ def _show_transfer(site: Site, number: int, *, as_json: bool) -> None:
     from include.stageout.status import transfer_status
     from include.stageout.transfers import document_of
 
-    found = transfer_status(site.ledger, number)
-    if found is None:
+    transfer = transfer_status(site.ledger, number)
+    if transfer is None:
         raise TRANSFER_UNKNOWN(f"transfer {number}", "the ledger does not have it")
     moves = history(site.ledger, number)
     if as_json:
-        typer.echo(json.dumps(document_of(found) | {"history": [*map(document_of, moves)]}, indent=1))
+        typer.echo(json.dumps(document_of(transfer) | {"history": [*map(document_of, moves)]}, indent=1))
         return
-    for name, value in document_of(found).items():
+    for name, value in document_of(transfer).items():
         if value is not None:
             typer.echo(printable(f"{name:17} {value}"))
     for move in moves:
@@ -359,11 +359,11 @@ def _show_transfer(site: Site, number: int, *, as_json: bool) -> None:
         typer.echo(printable(f"{when}  {move.before} -> {move.state}, by the {move.component}: {move.reason}"))
 
 
-def _show_list(site: Site, wanted: TransferFilter, after: int | None, limit: int, *, as_json: bool) -> None:
+def _show_list(site: Site, chosen: TransferFilter, after: int | None, limit: int, *, as_json: bool) -> None:
     from include.stageout.status import list_transfers
     from include.stageout.transfers import document_of
 
-    page = list_transfers(site.ledger, wanted, after=after, limit=limit)
+    page = list_transfers(site.ledger, chosen, after=after, limit=limit)
     if as_json:
         typer.echo(json.dumps({"transfers": [*map(document_of, page.rows)], "after": page.after}, indent=1))
         return
@@ -378,18 +378,18 @@ def _line(row: TransferStatus) -> str:
     return f"{row.id:>10}  {row.state.value:16}  {row.owner}  {row.workflow}  {where}  {row.reason}"
 
 
-def _show_counts(site: Site, wanted: TransferFilter, *, as_json: bool) -> None:
+def _show_counts(site: Site, chosen: TransferFilter, *, as_json: bool) -> None:
     from include.stageout.status import count_archived, count_transfers, sum_counts, workflow_status
     from include.stageout.transfers import document_of
 
-    live = sum_counts(count_transfers(site.ledger, wanted), lambda count: count.state.value)
-    archived = sum_counts(count_archived(site.ledger, wanted), lambda count: count.state.value)
+    live = sum_counts(count_transfers(site.ledger, chosen), lambda count: count.state.value)
+    archived = sum_counts(count_archived(site.ledger, chosen), lambda count: count.state.value)
     whole = None
-    if wanted.owner is not None and wanted.workflow is not None:
-        whole = workflow_status(site.ledger, wanted.owner, wanted.workflow)
+    if chosen.owner is not None and chosen.workflow is not None:
+        whole = workflow_status(site.ledger, chosen.owner, chosen.workflow)
     if as_json:
-        found = {"transfers": live, "archived": archived} | ({"workflow": document_of(whole)} if whole else {})
-        typer.echo(json.dumps(found, indent=1))
+        document = {"transfers": live, "archived": archived} | ({"workflow": document_of(whole)} if whole else {})
+        typer.echo(json.dumps(document, indent=1))
         return
     if whole is not None:
         closed = f"closed at {whole.closed_at:%Y-%m-%dT%H:%M:%SZ}" if whole.closed_at else "open"
@@ -400,19 +400,19 @@ def _show_counts(site: Site, wanted: TransferFilter, *, as_json: bool) -> None:
         typer.echo("there are no such transfers")
 
 
-def _show_links(site: Site, wanted: TransferFilter, *, as_json: bool) -> None:
+def _show_links(site: Site, chosen: TransferFilter, *, as_json: bool) -> None:
     from include.errors import NightshiftError
     from include.stageout.attempts.queues import ask_optimizers, decisions_by_link
     from include.stageout.status import count_transfers, sum_counts
 
-    files = sum_counts(count_transfers(site.ledger, wanted), lambda count: (count.source, count.destination))
+    files = sum_counts(count_transfers(site.ledger, chosen), lambda count: (count.source, count.destination))
     answers = ask_optimizers(site)
     faults = {server: str(error) for server, error in answers.items() if isinstance(error, NightshiftError)}
     decisions = decisions_by_link(files, site.settings.sites, answers)
     rows = [
-        {"source": link[0], "destination": link[1], "files": count, "active": known.active if known else None,
-         "decided_at": known.at.isoformat() if known and known.at else None}
-        for link, count in sorted(files.items()) for known in [decisions.get(link)]
+        {"source": link[0], "destination": link[1], "files": count, "active": decision.active if decision else None,
+         "decided_at": decision.at.isoformat() if decision and decision.at else None}
+        for link, count in sorted(files.items()) for decision in [decisions.get(link)]
     ]  # fmt: skip
     if as_json:
         typer.echo(json.dumps({"links": rows, "faults": faults}, indent=1))

@@ -9,9 +9,15 @@ from pathlib import PurePath
 
 from tests.structure import sources
 
-REFUSED = {"one", "said"}
-# How many a package has still. It may only shrink.
-ALLOWED = {"include/cvmfs": 3, "lab": 25, "lab/stageout": 12, "include/settings": 6}
+REFUSED = {"one", "said", "found", "wanted", "known", "seen", "there", "theirs"}
+# How many a package has still. It may only shrink; `wanted` of a trigger is stored with each task that waits.
+ALLOWED = {
+    "include": 6, "include/benchmarks": 60, "include/cvmfs": 166, "include/fts": 7, "include/gateway": 37,
+    "include/ledger": 4, "include/monitoring": 67, "include/nightlies": 139, "include/notify": 3,
+    "include/provenance": 20, "include/publishers": 66, "include/quality": 9, "include/replicas": 6,
+    "include/settings": 6, "include/site": 16, "include/stageout": 123, "include/storage": 20, "lab": 66,
+    "lab/commands": 2, "lab/fts": 17, "lab/servers": 2, "triggers": 1,
+}  # fmt: skip
 
 
 def bound(tree: ast.AST) -> Iterator[str]:
@@ -32,7 +38,7 @@ def sent(one, *, said=None):
     assert Counter(bound(ast.parse(source))) == {"one": 3, "said": 3}
 
 
-def test_no_variable_or_parameter_is_called_one_or_said() -> None:
+def test_a_variable_or_parameter_is_called_by_a_noun() -> None:
     found: Counter[str] = Counter()
     for file, tree in sources():
         found["/".join(PurePath(file).parent.parts[:2])] += sum(name in REFUSED for name in bound(tree))
