@@ -353,8 +353,8 @@ def _dangling(data: Mapping[str, object], marked: Marked, file: str) -> Iterator
             referred = _mapping(block).get(key)
             if isinstance(referred, str) and referred not in names:
                 location = (*group, name, key)
-                near = difflib.get_close_matches(referred, [str(one) for one in names], n=1)
-                listed = ", ".join(sorted(str(one) for one in names)) or "none"
+                near = difflib.get_close_matches(referred, [str(name) for name in names], n=1)
+                listed = ", ".join(sorted(str(name) for name in names)) or "none"
                 cure = f"Did you mean {near[0]!r}?" if near else f"Add it below `{target}:`, or use one of: {listed}."
                 what = f"there is no {referred!r} below `{target}:`"
                 yield SettingsProblem(file, marked.line(location), dotted(location), what, cure, referred)

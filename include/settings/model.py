@@ -172,7 +172,7 @@ class RepositorySettings(_Block):
     @property
     def snapshot_grace(self) -> timedelta:
         """Time for which replicas may still need a superseded revision."""
-        return max((one.needs for one in self.replicas), default=timedelta())
+        return max((replica.needs for replica in self.replicas), default=timedelta())
 
     @model_validator(mode="after")
     def _node_if_wanted(self) -> RepositorySettings:

@@ -178,7 +178,7 @@ class RemoteSite(Block):
 def require_folders_below(folder: Path, sites: Iterable[RemoteSite]) -> None:
     """A validator: URLs of sites that are folders of this machine are below `folder`."""
     for site in sites:
-        for strange in (one for one in site.folders if not one.is_relative_to(folder)):
+        for strange in (owned for owned in site.folders if not owned.is_relative_to(folder)):
             raise fault(
                 f"site {site.name}: the folder {strange} is outside {folder}", "Use a folder below `paths.var`."
             )

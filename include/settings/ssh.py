@@ -85,7 +85,7 @@ class ReplicaSettings(Block):
 
 def named_once(replicas: tuple[ReplicaSettings, ...]) -> tuple[ReplicaSettings, ...]:
     """A validator: no two replicas of a repository have one name."""
-    twice = ", ".join(name for name, count in Counter(one.name for one in replicas).items() if count > 1)
+    twice = ", ".join(name for name, count in Counter(replica.name for replica in replicas).items() if count > 1)
     if twice:
         raise fault(f"replicas of the same name: {twice}", "Give each a unique name.")
     return replicas
@@ -93,7 +93,7 @@ def named_once(replicas: tuple[ReplicaSettings, ...]) -> tuple[ReplicaSettings, 
 
 def chosen(fqrn: str, replicas: Sequence[ReplicaSettings], names: Sequence[str] = ()) -> list[ReplicaSettings]:
     """The replicas of these names; all where no name is given. Raises SettingsError for a name that is not there."""
-    by_name = {one.name: one for one in replicas}
+    by_name = {replica.name: replica for replica in replicas}
     unknown = ", ".join(repr(name) for name in names if name not in by_name)
     if unknown:
         listed = ", ".join(sorted(by_name)) or "none"

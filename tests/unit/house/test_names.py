@@ -15,7 +15,7 @@ ALLOWED = {
     "include": 6, "include/benchmarks": 60, "include/cvmfs": 166, "include/fts": 7, "include/gateway": 37,
     "include/ledger": 4, "include/monitoring": 67, "include/nightlies": 139, "include/notify": 3,
     "include/provenance": 20, "include/publishers": 66, "include/quality": 9, "include/replicas": 6,
-    "include/settings": 6, "include/site": 16, "include/stageout": 123, "include/storage": 20, "lab": 66,
+    "include/site": 16, "include/stageout": 123, "include/storage": 20, "lab": 66,
     "lab/commands": 2, "lab/fts": 17, "lab/servers": 2, "triggers": 1,
 }  # fmt: skip
 
