@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
 from include.monitoring.render import size
-from include.pages.asked import AskDag, Asked, BadPageQuery, Services
+from include.pages.asked import Answers, AskDag, Asked, BadPageQuery
 from include.pages.benchmarks import docs_of_campaign, report_file
 from include.pages.registry import PAGES, Page
 from include.quality.validate import docs_file
@@ -134,7 +134,7 @@ def create_app(login: Callable[..., StageoutUser], site: Callable[[], Site], dag
     app = FastAPI(
         title="Nightshift", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(admit)]
     )  # fmt: skip
-    services, remembered = Services(), RememberedCounts()
+    services, remembered = Answers(), RememberedCounts()
     for page in PAGES:
         _add(app, page, site, services, remembered)
     app.add_api_route("/static/{name}", _static, methods=["GET"])
@@ -145,7 +145,7 @@ def create_app(login: Callable[..., StageoutUser], site: Callable[[], Site], dag
     return app
 
 
-def _add(app: FastAPI, page: Page, site: Callable[[], Site], services: Services, remembered: RememberedCounts) -> None:
+def _add(app: FastAPI, page: Page, site: Callable[[], Site], services: Answers, remembered: RememberedCounts) -> None:
     read = getattr(import_module(f"include.pages.{page.module}"), page.read)
 
     def values(request: Request) -> dict[str, Any]:

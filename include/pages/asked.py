@@ -39,7 +39,7 @@ class ServiceAnswer(Generic[T]):
 NOT_YET: ServiceAnswer[object] = ServiceAnswer(fault="no answer yet")
 
 
-class Services:
+class Answers:
     """Answers by question. Each question is asked by one thread at a time, and its last answer is kept."""
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -105,7 +105,7 @@ class Asked:
     """A request. Parameters come from people and from links: each is checked when it is read."""
 
     site: Site
-    services: Services
+    services: Answers
     remembered: RememberedCounts
     user: StageoutUser
     now: datetime

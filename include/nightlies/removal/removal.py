@@ -42,7 +42,7 @@ class Effect(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class Placed:
     """A tree with its nested catalog, or a link to `leads_to`. `sha256`: of its artifact, where the ledger knows it.
 
     Of what takes a place, `path` and `build_id`: where it comes from, unless it was here before; `tag`: the
@@ -69,8 +69,8 @@ class ChangedPath:
     """
 
     path: str
-    before: Content | None
-    after: Content | None = None
+    before: Placed | None
+    after: Placed | None = None
     slot: str | None = None
     build: BuildKey | None = None
     artifact: ArtifactRecord | None = None
@@ -155,7 +155,7 @@ class MovedLink:
     @property
     def changed(self) -> ChangedPath:
         """Return it as a path of which the content changes."""
-        before, after = (Content(leads_to=target) if target else None for target in (self.before, self.after))
+        before, after = (Placed(leads_to=target) if target else None for target in (self.before, self.after))
         return ChangedPath(self.path, before, after, self.slot, self.build or self.left, reason=self.reason)
 
 

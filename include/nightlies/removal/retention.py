@@ -15,7 +15,7 @@ from include.cvmfs.revision.revision import Revision
 from include.json_values import JsonValue, Time
 from include.nightlies.attempt import Attempt
 from include.nightlies.removal.held import BuildReader, HeldByTag
-from include.nightlies.removal.removal import ChangedPath, Content, Removal, ask, record, require_approved
+from include.nightlies.removal.removal import ChangedPath, Placed, Removal, ask, record, require_approved
 from include.nightlies.rules import approval
 from include.nightlies.rules.approval import Bound, QuestionKind
 from include.nightlies.rules.destinations import folder_of_builds
@@ -251,7 +251,7 @@ def _record(site: Site, attempt: Attempt, slot: Slot, gone: Sequence[RetentionDe
         log.info("removed %s, %d bytes: %s", decision.build.key, decision.build.bytes, decision.reason)
     changes = [
         ChangedPath(
-            decision.build.directory, Content(decision.build.nested_hash), None, slot.name, decision.build.key,
+            decision.build.directory, Placed(decision.build.nested_hash), None, slot.name, decision.build.key,
             reason=f"retention: {decision.reason}",
         )
         for decision in gone

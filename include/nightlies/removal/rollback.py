@@ -25,7 +25,7 @@ from include.nightlies.records import links as linked
 from include.nightlies.records import publications as records
 from include.nightlies.records import undos as undone
 from include.nightlies.records.links import TAG, LinkRecord
-from include.nightlies.removal.removal import ChangedPath, Content, ask, is_asked, record
+from include.nightlies.removal.removal import ChangedPath, Placed, ask, is_asked, record
 from include.nightlies.removal.rollback_preview import (
     RevertedContent,
     RollbackPreview,
@@ -229,7 +229,7 @@ def _elsewhere(content: RevertedContent, before: Revision, after: Revision) -> I
     """Yield the topmost paths that belong to no build and no link, and had or have a nested catalog."""
     for path, kind in content.places.elsewhere.items():
         was, then = (
-            Content(str(reference.hash)) if (reference := tree.nested_at(path)) else None for tree in (before, after)
+            Placed(str(reference.hash)) if (reference := tree.nested_at(path)) else None for tree in (before, after)
         )
         if kind is Difference.REMOVED or then is not None:
             yield ChangedPath(path, was, None if kind is Difference.REMOVED else then)

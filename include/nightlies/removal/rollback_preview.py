@@ -21,7 +21,7 @@ from include.ledger.engine import Bind
 from include.nightlies.errors import ROLLBACK_REFUSED
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
-from include.nightlies.removal.removal import ChangedPath, Content, Effect, MovedLink, Removal
+from include.nightlies.removal.removal import ChangedPath, Effect, MovedLink, Placed, Removal
 from include.nightlies.rules import approval
 from include.nightlies.rules.approval import Bound, QuestionKind
 from include.nightlies.rules.build import ArtifactRecord, BuildKey, BuildRecord
@@ -357,22 +357,22 @@ def _artifacts(
             )  # fmt: skip
 
 
-def _at(tree: Revision, where: str) -> Content | None:
+def _at(tree: Revision, where: str) -> Placed | None:
     reference = tree.nested_at(where)
     if reference is not None:
-        return Content(str(reference.hash))
+        return Placed(str(reference.hash))
     entry = tree.lookup(where)
-    return Content("", leads_to=link_target(where, entry.symlink)) if entry and entry.is_symlink else None
+    return Placed("", leads_to=link_target(where, entry.symlink)) if entry and entry.is_symlink else None
 
 
-def _known(ledger: Bind, slot: Slot, record: ArtifactRecord, where: str, placed: Content | None) -> Content | None:
+def _known(ledger: Bind, slot: Slot, record: ArtifactRecord, where: str, placed: Placed | None) -> Placed | None:
     """Add the sum of its artifact. A link of a partial build shows what the ledger lists for it now."""
     if placed is None:
         return None
     sha256 = record.artifact.sha256
     if not placed.leads_to:
         sha256 = records.artifact_that_became(ledger, slot.repository, where, placed.nested_hash) or ""
-    return Content(placed.nested_hash, sha256 or None, placed.leads_to)
+    return Placed(placed.nested_hash, sha256 or None, placed.leads_to)
 
 
 def _links(ledger: Bind, slot: Slot, before: Revision, after: Revision) -> Iterator[MovedLink]:

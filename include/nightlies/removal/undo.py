@@ -27,7 +27,7 @@ from include.nightlies.errors import BuildUnknown, UndoRefused
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.records import undos as undone
-from include.nightlies.removal.removal import ChangedPath, Content, MovedLink, Removal, ask, is_asked, record
+from include.nightlies.removal.removal import ChangedPath, MovedLink, Placed, Removal, ask, is_asked, record
 from include.nightlies.rules import approval
 from include.nightlies.rules.approval import Bound, QuestionKind
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
@@ -136,7 +136,7 @@ def plan_undo(site: Site, wish: Wish) -> UndoPlan:
     replacing = earlier if wish.instead is Replacement.PREDECESSOR else None
     for artifact in chosen:
         change = ChangedPath(
-            destination_of(slot, build, artifact.artifact), Content(sha256=artifact.artifact.sha256), None, slot.name,
+            destination_of(slot, build, artifact.artifact), Placed(sha256=artifact.artifact.sha256), None, slot.name,
             build.key, artifact, reason=wish.reason,
         )  # fmt: skip
         found = _look(ledger, slot, build, artifact, change, head, replacing)
@@ -211,7 +211,7 @@ class _Untouched:
     why: str
     refused: bool = False
     absent: bool = False
-    after: Content | None = None
+    after: Placed | None = None
 
 
 def _look(
@@ -248,14 +248,14 @@ def _look(
             return _Untouched(f"{name}: the tree of {after.build_id} is there already", absent=True, after=after)
     inside = contents_of(head.revision, where) if reference else None
     return replace(
-        change, before=Content(held, sha256), after=after, files=inside.files if inside else 0,
+        change, before=Placed(held, sha256), after=after, files=inside.files if inside else 0,
         bytes=inside.bytes if inside else 0,
     )  # fmt: skip
 
 
 def _before_rebuild(
     ledger: Bind, build: BuildRecord, artifact: ArtifactRecord, where: str, head: Repository
-) -> Content | None:
+) -> Placed | None:
     """Return what was there before the artifact was rebuilt, if a tag names a revision that has it.
 
     Without a tag a collection may have deleted parts of it unnoticed. Content that was itself undone does not count.
@@ -270,13 +270,13 @@ def _before_rebuild(
         for tag in reversed([named for named in tags if named.revision >= revision][-_TAGS:]):
             tree = head.at(tag.hash).nested_at(where)
             if tree is not None and str(tree.hash) == done.nested_hash:
-                return Content(str(tree.hash), sha256, None, where, build.build_id, tag.name, tree)
+                return Placed(str(tree.hash), sha256, None, where, build.build_id, tag.name, tree)
     return None
 
 
 def _predecessor(
     ledger: Bind, slot: Slot, artifact: ArtifactRecord, head: Repository, earlier: Sequence[BuildRecord]
-) -> Content | None:
+) -> Placed | None:
     for build in earlier:
         listed = build.artifact(artifact.artifact.project, artifact.artifact.platform)
         if listed is None:
@@ -285,7 +285,7 @@ def _predecessor(
         recorded = records.recorded_nested_hash(ledger, slot.repository, where, listed.artifact.sha256)
         held = standing(head.revision, where)
         if held is not None and held.hash == recorded:
-            return Content(held.hash, listed.artifact.sha256, None, held.path, build.build_id, reference=held.reference)
+            return Placed(held.hash, listed.artifact.sha256, None, held.path, build.build_id, reference=held.reference)
     return None
 
 
@@ -350,7 +350,7 @@ def _require_unneeded(ledger: Bind, slot: Slot, plan: UndoPlan, edit: Edit, top:
         raise DestinationError(top, f"is needed since it was checked: {line}; undo the build again")
 
 
-def _replace(edit: Edit, path: str, after: Content, tree: Rebased) -> None:
+def _replace(edit: Edit, path: str, after: Placed, tree: Rebased) -> None:
     source = edit.nested_at(after.path)
     if after.tag is None and (source is None or str(source.hash) != after.nested_hash):
         raise DestinationError(after.path, "was replaced or taken away meanwhile; undo the build again")

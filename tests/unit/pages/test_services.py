@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 
-from include.pages.asked import FRESH_S, OLD_S, Services
+from include.pages.asked import FRESH_S, OLD_S, Answers
 from include.storage.errors import StoreError
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -20,7 +20,7 @@ class Clock:
 
 def test_an_answer_is_kept_for_a_while_and_then_asked_for_again() -> None:
     clock, asked = Clock(), list[int]()
-    services = Services(clock)
+    services = Answers(clock)
 
     def work() -> int:
         asked.append(1)
@@ -40,7 +40,7 @@ def test_an_answer_is_kept_for_a_while_and_then_asked_for_again() -> None:
 
 def test_a_service_that_hangs_is_asked_once_and_its_last_answer_stays() -> None:
     clock, hangs = Clock(), threading.Event()
-    services = Services(clock)
+    services = Answers(clock)
     assert services.ask("q", lambda: "before").value == "before"
     clock.now += timedelta(seconds=FRESH_S)
     asked = []
