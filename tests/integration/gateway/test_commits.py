@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from include.cvmfs import errors as cvmfs
-from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient
 from include.gateway.service.commits.points import Point
@@ -17,10 +16,7 @@ from include.gateway.service.leases.lease_table import LeaseGone
 from include.storage.errors import Unavailable
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.refused import refused
-from tests.integration.gateway.conftest import LEASE_S
-
-REPOSITORY = "test.example.org"
-OLD, NEW, NEWER = (ObjectHash.parse(digit * 40) for digit in "123")
+from tests.integration.gateway.conftest import LEASE_S, NEW, NEWER, OLD, REPOSITORY
 
 
 class Tag:

@@ -11,16 +11,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import Lease
 from tests.fakes.refused import refused
+from tests.integration.gateway.conftest import NEW, OLD, REPOSITORY
 
-REPOSITORY = "test.example.org"
 TOKEN = "A" * 52 + "===="
 NO_COUNTERS = "could not obtain statistics counters: no statistics counters for lease r.org/a"
-OLD, NEW = ObjectHash.parse("1" * 40), ObjectHash.parse("2" * 40)
 
 
 def _message(connection: socket.socket) -> bytes:

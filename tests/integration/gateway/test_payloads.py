@@ -10,6 +10,7 @@ import time
 import urllib.request
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 
 from include.cvmfs.coordination import generation
 from include.cvmfs.coordination.generation import CollectionPhase, Generation
-from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.hashes import Algorithm, hash_bytes
 from include.gateway.pack import MAX_HEADER_BYTES, Pack
 from include.gateway.protocol import authorization
 from include.gateway.service.clock import SystemClock
@@ -30,16 +31,15 @@ from include.gateway.service.leases.lease_table import LeaseTable, digest_of
 from include.storage.errors import Unavailable
 from include.storage.file import FileStore
 from include.storage.store import Store
-from tests.fakes.gateway_service import FakeCommitter, ManualClock
+from tests.fakes.gateway_service import FakeCommitter, ManualClock, RunningGateway
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.stockpublisher import FORM, StockWire, payload_message
-from tests.integration.gateway.conftest import RunningGateway, _never
+from tests.integration.gateway.conftest import NEW, OLD, _never
 
 REPOSITORY = "stock.example.org"
 OK = {"status": "ok"}
 INVALID = {"status": "error", "reason": "invalid lease"}
 HELLO, EMPTY = zlib.compress(b"hello\n"), zlib.compress(b"")
-OLD, NEW = ObjectHash.parse("1" * 40), ObjectHash.parse("2" * 40)
 
 
 @dataclass
@@ -355,17 +355,11 @@ def test_payloads_beyond_the_limit_wait_for_their_turn(start_desk: StartDesk) ->
                 at_once -= 1
 
     desk = start_desk(MemoryStore(before), payloads_at_once=2)
-    replies: list[object] = []
-    senders = [
-        threading.Thread(target=lambda n=number: replies.append(desk.send(pack_of(b"%d" % n)))) for number in range(5)
-    ]
-    for sender in senders:
-        sender.start()
-    assert holding.wait(20)
-    go_on.set()
-    for sender in senders:
-        sender.join(20)
-    assert replies == [OK] * 5
+    with ThreadPoolExecutor(5) as senders:
+        replies = senders.map(desk.send, [pack_of(b"%d" % number) for number in range(5)])
+        assert holding.wait(20)
+        go_on.set()
+    assert list(replies) == [OK] * 5
     assert most <= 2
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
 
 from include.cvmfs.commit.commit import REFLOG_KEY, SwitchStep, commit_change, read_head
 from include.cvmfs.commit.create import create_repository
-from include.cvmfs.format.keys import format_public_key
 from include.cvmfs.revision.repository import Repository
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient, open_gateway
@@ -30,12 +28,15 @@ from include.gateway.service.limits import Rate, RateLimits
 from include.gateway.service.requests import Refused
 from include.settings.secrets import ConnectionSecrets
 from include.storage.open import open_store
+from tests.fakes.apart import change
 from tests.fakes.certificates import Authority
-from tests.fakes.gateway_service import ManualClock
+from tests.fakes.gateway_service import ManualClock, RunningGateway
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.process import Died
 from tests.fakes.refused import refused
-from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, StartGateway, service_config
-from tests.unit.cvmfs.test_commit import FQRN, MASTER, SIGNER, Crash, change
+from tests.fakes.together import together
+from tests.integration.gateway.conftest import NEW, OLD, REPOSITORY, StartGateway, service_config
+from tests.site import FQRN, MASTER, PUBLIC_KEY, SIGNER, now
 
 HASHES = {"old_root_hash": "1" * 40 + "C", "new_root_hash": "2" * 40 + "C"}
 KEY, SECRET = "rootkey", "root-secret"
@@ -71,7 +72,7 @@ def http(gateway: RunningGateway) -> Http:
 
 def test_figures_tell_of_leases_commits_and_requests(gateway: RunningGateway, http: Http) -> None:
     client = gateway.client()
-    client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), *roots())
+    client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), OLD, NEW)
     client.acquire(REPOSITORY, "/b", hostname="h")
     page = http("GET", "/metrics")
     assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -87,15 +88,9 @@ def test_figures_tell_of_leases_commits_and_requests(gateway: RunningGateway, ht
     assert "/api/v1/leases/{token}" in page.text, "routes by their pattern: a token is in no label"
 
 
-def roots() -> tuple[Any, Any]:
-    from tests.integration.gateway.test_commits import NEW, OLD
-
-    return OLD, NEW
-
-
 def test_readiness_names_what_is_missing(start_gateway: StartGateway, tmp_path: Path) -> None:
     store = MemoryStore()
-    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC))
+    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=now())
     good = RepositoryConfig(lambda: store, lambda: SIGNER, (AcceptedKey(KEY, SECRET),))
     empty = RepositoryConfig(MemoryStore, lambda: SIGNER, (AcceptedKey(KEY, SECRET),))
     http = Http(start_gateway(repositories={FQRN: good}))
@@ -139,7 +134,7 @@ def test_our_client_signs_bodies_for_a_service_that_takes_them(
 
     monkeypatch.setattr(serving, "body_signature_fits", watched)
     client = gateway.client()
-    assert client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), *roots()) == 1
+    assert client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), OLD, NEW) == 1
     [(signature, body)] = seen
     assert (len(signature), json.loads(body)["new_root_hash"]) == (64, HASHES["new_root_hash"])
 
@@ -302,7 +297,7 @@ def test_keys_and_repositories_are_read_again_and_bad_ones_refused(start_gateway
     gateway.client("plainkey").acquire("new.example.org", "/x", hostname="h")
     with refused(errors.BAD_SIGNATURE):
         gateway.client("subkey").acquire(REPOSITORY, "/arch/x86/y", hostname="h")
-    assert client.commit(lease, *roots()) == 1
+    assert client.commit(lease, OLD, NEW) == 1
 
 
 def test_every_point_is_passed_in_order(start_gateway: StartGateway, tmp_path: Path) -> None:
@@ -318,16 +313,15 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.store = open_store(folder.as_uri())
-        create_repository(self.store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC))
+        create_repository(self.store, FQRN, master=MASTER, signer=SIGNER, now=now())
         self.config = RepositoryConfig(lambda: self.store, lambda: SIGNER, (AcceptedKey(KEY, SECRET),))
 
     def publish(self, client: GatewayClient, path: str) -> int:
         with client.lease(FQRN, path, hostname="h") as lease:
-            return client.commit(lease, *change(self.store, path))  # type: ignore[arg-type]
+            return client.commit(lease, *change(self.store, FQRN, path))  # type: ignore[arg-type]
 
     def names(self) -> set[str]:
-        keys = [format_public_key(MASTER.public_key())]
-        repository = Repository.open(self.store, fqrn=FQRN, public_keys=keys, now=datetime.now(UTC))
+        repository = Repository.open(self.store, fqrn=FQRN, public_keys=[PUBLIC_KEY])
         return {entry.name for entry in repository.revision.listing("")}
 
 
@@ -335,7 +329,7 @@ def test_a_gateway_started_elsewhere_loses_nothing_but_leases(start_gateway: Sta
     world = World(tmp_path / "store")
     first = start_gateway(real=True, folder=tmp_path / "here", repositories={FQRN: world.config})
     client = first.client()
-    base = change(world.store, "/old")
+    base = change(world.store, FQRN, "/old")
     assert [world.publish(client, f"/d{number}") for number in range(3)] == [1, 2, 3]
     held = client.acquire(FQRN, "/held", hostname="h")
     first.stop()
@@ -343,7 +337,7 @@ def test_a_gateway_started_elsewhere_loses_nothing_but_leases(start_gateway: Sta
     client = second.client()
     assert client.leases() == []
     with pytest.raises(errors.LeaseLost):
-        client.commit(held, *roots())
+        client.commit(held, OLD, NEW)
     epochs = [int(held.epoch or 0), int(client.acquire(FQRN, "/held", hostname="h").epoch or 0)]
     assert epochs[0] < epochs[1], "the fence goes on"
     assert world.publish(client, "/d3") == 4
@@ -360,18 +354,14 @@ def test_two_gateways_on_a_store_that_keeps_conditions_lose_nothing(
         start_gateway(real=True, folder=tmp_path / name, repositories={FQRN: world.config}).client()
         for name in ("one", "two")
     ]
-    bases = {path: change(world.store, path) for path in (f"/{number}" for number in range(8))}
+    bases = {path: change(world.store, FQRN, path) for path in (f"/{number}" for number in range(8))}
     done: dict[str, int] = {}
 
     def publish(path: str, client: GatewayClient) -> None:
         with client.lease(FQRN, path, hostname="h") as lease:
             done[path] = client.commit(lease, *bases[path])  # type: ignore[arg-type]
 
-    threads = [threading.Thread(target=publish, args=(path, clients[number % 2])) for number, path in enumerate(bases)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    together(partial(publish, path, clients[number % 2]) for number, path in enumerate(bases))
     assert set(done) == set(bases)
     assert world.names() == {path[1:] for path in bases}
     assert read_head(world.store, FQRN).manifest.revision == max(done.values())
@@ -382,10 +372,10 @@ def test_a_reflog_that_a_crash_left_ahead_is_taken_over_when_the_service_starts(
 
     def die(step: SwitchStep) -> None:
         if step is SwitchStep.REFLOG_WRITTEN:
-            raise Crash
+            raise Died
 
-    old, new = change(world.store, "/a")
-    with pytest.raises(Crash):
+    old, new = change(world.store, FQRN, "/a")
+    with pytest.raises(Died):
         commit_change(
             world.store, fqrn=FQRN, signer=SIGNER, lease_path="/a", old_root=old, new_root=new,
             now=int(time.time()), on_step=die,
@@ -424,7 +414,7 @@ def test_it_speaks_https_with_a_certificate_to_those_who_trust_its_authority(
     extra = {"authorities": str(authority.bundle(tmp_path))}
     trusting = ConnectionSecrets("gateway", host=gateway.url, login="rootkey", password="root-secret", extra=extra)
     with open_gateway(trusting) as client:
-        client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), *roots())
+        client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), OLD, NEW)
     with open_gateway(replace(trusting, extra={}), retries=0) as client, refused(GatewayUnreachable) as caught:
         client.acquire(REPOSITORY, "/b", hostname="h")
     assert "TLS" in str(caught.value)

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from operators.lease import Killed, WaitedTooLong
 from tests.fakes.node import PublisherNode
 from tests.fakes.refused import refused
 from tests.fakes.replica import Replica, replica
-from tests.fakes.site import FQRN
 from tests.fakes.taskcontext import task_context
+from tests.site import FQRN
 from triggers import poll
 from triggers.replicas import ReplicaJobTrigger
 
@@ -37,14 +37,10 @@ OURS, THEIRS = "a" * 16, "b" * 16
 
 
 @pytest.fixture
-def node(tmp_path: Path, need: Callable[[str], str]) -> Iterator[PublisherNode]:
+def node(node: PublisherNode) -> PublisherNode:
     """A stratum 1's machine; stratum 0 is the repository of the fake itself."""
-    need("sshd")
-    made = PublisherNode(tmp_path)
-    made.start()
-    (made.root / "stratum0").write_text(str(tmp_path / "cvmfs" / FQRN))
-    yield made
-    made.stop()
+    (node.root / "stratum0").write_text(str(node.folder / "cvmfs" / FQRN))
+    return node
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from include.publishers.server import errors
 from include.publishers.server.connection import KEPT_LINES, NodeAddress, SshConnection
 from tests.fakes.node import PublisherNode
 from tests.fakes.refused import refused
-from tests.fakes.site import FQRN
+from tests.site import FQRN
 
 pytestmark = pytest.mark.server("sshd")
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,10 @@ from include.errors import ErrorRow
 from include.gateway.errors import PathBusy
 from include.publishers.server import errors
 from include.publishers.server.publisher import ServerPublisher
-from tests.fakes.node import TOKEN_ON_THE_NODE, PublisherNode
+from tests.fakes.node import TOKEN_ON_THE_NODE, PublisherNode, packed
 from tests.fakes.refused import refused
-from tests.fakes.site import DESTINATIONS, FQRN
-from tests.integration.publishers.server.conftest import now, packed
+from tests.fakes.together import together
+from tests.site import DESTINATIONS, FQRN, now
 
 pytestmark = pytest.mark.server("sshd")
 FILES = {"bin/tool": b"#!/bin/sh\n", "lib/common.so": os.urandom(300_000)}
@@ -313,20 +314,7 @@ def test_two_of_our_tasks_on_one_node_take_turns(node: PublisherNode) -> None:
     publisher = reserved(node, busy_wait_s=60)
     site = node.site()
     jobs = {path: packed(site, path, {"file": path.encode()}) for path in (ALPHA, BETA)}
-    failed: list[BaseException] = []
-
-    def run(path: str) -> None:
-        try:
-            publisher.publish(jobs[path], holder=path, now=now())
-        except BaseException as error:  # noqa: BLE001 - looked at below
-            failed.append(error)
-
-    threads = [threading.Thread(target=run, args=(path,)) for path in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failed == []
+    together(partial(publisher.publish, job, holder=path, now=now()) for path, job in jobs.items())
     assert {path: node.contents(path) for path in jobs} == {path: {"file": path.encode()} for path in jobs}
     assert node.revisions == 3
     assert node.calls("abort") == []
@@ -416,7 +404,7 @@ def test_after_kill_9_of_a_publisher_the_next_one_goes_on_without_hands(
     file = node.folder / "changeset.json"
     file.write_bytes(changeset.format())
     node.fault(verb, what)
-    command = [sys.executable, "-c", _KILLED, str(max(node.folder.glob("site-*.yaml"))), str(file)]
+    command = [sys.executable, "-c", _KILLED, str(node.folder / "site.yaml"), str(file)]
     process = subprocess.Popen(command, cwd=Path.cwd())
     _until(lambda: _unpacking(node) if verb == "tar" else not (node.root / "faults" / verb).exists())
     process.kill()

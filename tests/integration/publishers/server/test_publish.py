@@ -13,10 +13,9 @@ from include.publishers.errors import NotSupported
 from include.publishers.server.errors import PACKED_MISSING
 from include.site.preparing import TreeToPrepare
 from include.site.single_changes import publish_tree
-from tests.fakes.node import PublisherNode
+from tests.fakes.node import PublisherNode, packed
 from tests.fakes.refused import refused
-from tests.fakes.site import BUILD, DESTINATIONS, FQRN, NESTED
-from tests.integration.publishers.server.conftest import now, packed
+from tests.site import BUILD, DESTINATIONS, FQRN, NESTED, now
 
 pytestmark = pytest.mark.server("sshd")
 FILES = {"bin/tool": b"#!/bin/sh\n", "lib/common.so": b"\x7fELF" * 4000, "share/é x": b"doc"}

@@ -17,11 +17,10 @@ from include.publishers.errors import Lossy, NotSupported
 from include.publishers.server.errors import NodeBusy
 from include.publishers.server.publisher import ServerPublisher
 from tests.fakes.archives import Member, archive, file, hardlink
-from tests.fakes.node import PublisherNode
+from tests.fakes.node import PublisherNode, packed
 from tests.fakes.refused import refused
-from tests.fakes.site import DESTINATIONS, FQRN
-from tests.integration.publishers.server.conftest import now, packed
 from tests.servers.sshd import SshServer
+from tests.site import DESTINATIONS, FQRN, now
 
 pytestmark = [
     pytest.mark.server("sshd"),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from include.cvmfs.collect.record import CollectionOptions, CollectionRules
+from include.cvmfs.collect.report import CollectionReport
 from include.cvmfs.coordination import generation
 from include.cvmfs.coordination.generation import CollectionPhase, look
 from include.cvmfs.errors import CollectionBusy, CollectionRefused
@@ -30,8 +31,8 @@ from include.site.stock_collecting import Remembered, StockWaits, collect_behind
 from include.storage.errors import Unavailable
 from include.storage.store import Store
 from tests.fakes.refused import refused
-from tests.fakes.site import DESTINATIONS, FQRN
-from tests.fakes.stocksite import StockSite, ours
+from tests.fakes.stocksite import StockSite
+from tests.site import DESTINATIONS, FQRN
 
 NOW = datetime.now(UTC)
 HERE = DESTINATIONS[0]
@@ -57,7 +58,8 @@ def test_the_gateway_collects_under_our_lease_on_everything_and_says_what_it_did
 ) -> None:
     before, log = site.objects(), io.StringIO()
     how = options_of(on_site, FQRN, "collector", log=log)
-    report = ours(collect(on_site, FQRN, how))
+    report = collect(on_site, FQRN, how)
+    assert isinstance(report, CollectionReport)
     gone = before - site.objects()
     assert (report.deleted, report.condemned, report.ok) == (len(gone), len(gone), True)
     assert len(gone) >= 6, "two versions of the file, with their catalogs and roots"
@@ -143,7 +145,6 @@ def test_what_is_not_a_key_of_an_administrator_collects_nothing(site: StockSite)
     with pytest.raises(AdminKeyNeeded):
         collect_behind(made, FQRN, USUAL, QUICK)
     assert site.gateway.collections == []
-    made.ledger.dispose()
     site.assert_open()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,8 +20,9 @@ from include.gateway.errors import RECEIVER_FAILED, REFLOG_MISSING, CommitUnclea
 from include.publishers.errors import WorkReverted
 from include.site.single_changes import cutting
 from tests.fakes.refused import refused
-from tests.fakes.site import BUILD, DESTINATIONS, FQRN, NESTED
 from tests.fakes.stocksite import StockSite
+from tests.fakes.together import together
+from tests.site import BUILD, DESTINATIONS, FQRN, NESTED
 
 NOW = datetime.now(UTC)
 FILES = {"bin/run": b"#!/bin/sh\n", "lib/a": b"a" * 1000, "lib/.cvmfscatalog": b""}
@@ -87,15 +89,10 @@ def test_hard_links_fifos_owners_and_attributes_of_a_tree_arrive_since_it_is_swa
 def test_three_publishers_at_once_lose_nothing(reserved: StockSite) -> None:
     base = reserved.head()
     changesets = [reserved.prepared(place, {"f": place.encode()}, base) for place in DESTINATIONS]
-    barrier = threading.Barrier(3)
-
-    def one(changeset: Any) -> Any:
-        worker = reserved.worker()
-        barrier.wait(20)
-        return worker.publish(changeset, holder=changeset.destination, now=NOW)
-
-    with ThreadPoolExecutor(3) as pool:
-        revisions = sorted(done.revision for done in pool.map(one, changesets))
+    done = together(
+        partial(reserved.worker().publish, changeset, holder=changeset.destination, now=NOW) for changeset in changesets
+    )
+    revisions = sorted(publication.revision for publication in done)
     assert revisions[-1] == reserved.readers().manifest.revision == 4
     assert [reserved.readers().revision.read(f"{place}/f") for place in DESTINATIONS] == [
         one.encode() for one in DESTINATIONS
