@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, date, datetime
-from pathlib import Path
+from collections.abc import Mapping
+from datetime import date
 
 import pytest
 
@@ -24,24 +23,11 @@ from tests.fakes.archives import archive, file, hardlink
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.node import PublisherNode
-from tests.fakes.site import FQRN
+from tests.site import FQRN
 
 pytestmark = pytest.mark.server("sshd")
 GAUDI = {"lib/libGaudi.so": b"\x7fELF" * 500, "bin/gaudirun.py": b"#!/usr/bin/env python3\n"}
 REC = {"lib/libRec.so": b"\x7fELF again" * 300}
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
-
-
-@pytest.fixture
-def node(tmp_path: Path, need: Callable[[str], str]) -> Iterator[PublisherNode]:
-    need("sshd")
-    made = PublisherNode(tmp_path)
-    made.start()
-    yield made
-    made.stop()
 
 
 def planned(site: Site, artifacts: Mapping[str, bytes], *, dry_run: bool = False) -> list[Batch]:
