@@ -15,8 +15,6 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import pytest
-
 from include.gateway.protocol import authorization, split_authorization
 from tests.fakes.gateway_service import ManualClock
 from tests.fakes.stockgateway import StockGateway
@@ -195,11 +193,6 @@ def split_token(start: str) -> str:
     found = TOKEN.search(start)
     assert found
     return found[0]
-
-
-@pytest.mark.parametrize("name", sorted(DELIBERATE))
-def test_every_deliberate_difference_says_why(name: str) -> None:
-    assert len(DELIBERATE[name][1]) > 20
 
 
 # -- the fake stock gateway answers as the real one was recorded, surprises included

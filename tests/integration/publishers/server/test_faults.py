@@ -27,7 +27,7 @@ from tests.site import DESTINATIONS, FQRN, now
 pytestmark = pytest.mark.server("sshd")
 FILES = {"bin/tool": b"#!/bin/sh\n", "lib/common.so": os.urandom(300_000)}
 ALPHA, BETA, _ = DESTINATIONS
-EACH_INSTALL = pytest.mark.parametrize("install", ["transaction", "ingest"])
+EACH_INSTALL = pytest.mark.parametrize("install", ["transaction", pytest.param("ingest", marks=pytest.mark.thorough)])
 
 
 def reserved(node: PublisherNode, **server: object) -> ServerPublisher:
@@ -223,11 +223,11 @@ def test_a_place_that_leads_out_of_the_repository_is_refused_and_nothing_is_remo
 @pytest.mark.parametrize(
     ("install", "verb", "what"),
     [
-        ("transaction", "transaction", "cut"),
+        pytest.param("transaction", "transaction", "cut", marks=pytest.mark.thorough),
         ("transaction", "tar", "cut"),
-        ("transaction", "publish", "cut-before"),
+        pytest.param("transaction", "publish", "cut-before", marks=pytest.mark.thorough),
         ("transaction", "publish", "cut-committed"),
-        ("transaction", "publish", "cut"),
+        pytest.param("transaction", "publish", "cut", marks=pytest.mark.thorough),
         ("ingest", "ingest", "cut"),
     ],
 )

@@ -9,7 +9,6 @@ import pytest
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
 from include.cvmfs.sources.directory import DirectorySource
-from include.publishers.errors import NotSupported
 from include.publishers.server.errors import PACKED_MISSING
 from include.site.preparing import TreeToPrepare
 from include.site.single_changes import publish_tree
@@ -169,12 +168,6 @@ def test_names_that_a_shell_would_take_for_something_else_are_only_names(node: P
         assert node.contents(name) == files
     assert not list(node.folder.rglob("pwned"))
     node.assert_sound()
-
-
-def test_single_entries_are_not_changed_by_way_of_a_node(node: PublisherNode) -> None:
-    with refused(NotSupported, path="/a"):
-        node.publisher().change("/a", lambda edit: None, holder="night", now=now())
-    assert node.calls() == []
 
 
 def test_a_tree_is_published_by_hand_in_the_same_way(node: PublisherNode) -> None:

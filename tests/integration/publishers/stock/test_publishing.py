@@ -13,7 +13,7 @@ import pytest
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
+from include.cvmfs.errors import BaseChanged
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.revision.revision import Revision
 from include.gateway.errors import RECEIVER_FAILED, REFLOG_MISSING, CommitUnclear, GatewayError, PathBusy, TagRefused
@@ -109,15 +109,6 @@ def test_a_destination_that_moved_on_is_refused_under_the_lease_where_the_gatewa
     with pytest.raises(BaseChanged):
         reserved.worker().publish(late, holder="late", now=NOW)
     assert reserved.readers().revision.read(f"{DESTINATIONS[0]}/f") == b"first"
-    reserved.assert_sound()
-
-
-def test_an_unreserved_destination_and_a_taken_one_are_refused(reserved: StockSite) -> None:
-    with refused(NotReserved, path="/nowhere/yet"):
-        publish(reserved, "/nowhere/yet")
-    publish(reserved)
-    with refused(DestinationError, path=DESTINATIONS[0]):
-        publish(reserved, files={"f": b"2"}, replace=False)
     reserved.assert_sound()
 
 
