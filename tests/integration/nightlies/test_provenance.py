@@ -9,6 +9,7 @@ import pytest
 from include.nightlies.removal import undo as undo_step
 from include.nightlies.removal.undo import undo
 from include.nightlies.removal.undo_plan import Instead, Wish
+from include.nightlies.rules.states import State
 from include.nightlies.steps import links as link_step
 from include.provenance.query import ask
 from include.provenance.records import check
@@ -148,8 +149,11 @@ def test_what_was_taken_back_by_a_try_that_died_is_told_by_the_next_and_once(
         patch.setattr(undo_step, "_record", die)
         with pytest.raises(Died):
             undone(slots, **wanted)
+    before = slots.revision
     for _ in range(2):
         undone(slots, **wanted)
+    assert slots.revision == before, "the tree was changed by the try that died"
+    assert {done.state for done in slots.plan_of(night_of(3, "night/again")).settled} == {State.SKIPPED}
     new, _ = who(slots, f"{FOLDER}/b20261103/A/x86_64", 9)
     kind, origin = ("removed", None) if instead is Instead.NOTHING else ("tree", "b20261102")
     assert (new["kind"], new["reason"], new["from_build"]) == (kind, "it crashes", origin)

@@ -174,27 +174,6 @@ def test_a_base_that_links_of_a_partial_build_lead_to_is_refused_until_that_buil
     slots.assert_whole()
 
 
-def test_a_death_right_after_the_commit_is_made_good_by_the_next_try(
-    slots: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Died(BaseException):
-        pass
-
-    def die(*_: object) -> None:
-        raise Died
-
-    for wanted in (wish(projects=("B",), instead=Instead.PREDECESSOR), wish(move_links=True)):
-        with monkeypatch.context() as patch:
-            patch.setattr(step, "_record", die)
-            with pytest.raises(Died):
-                slots.taken_back(wanted)
-        before = slots.revision
-        assert slots.taken_back(wanted)[1] is None
-        assert slots.revision == before
-    plan = plan_night(slots.site, attempt(), night_of(3, "night/again"))
-    assert {one.state for one in plan.settled} == {State.SKIPPED}
-
-
 def test_what_cannot_be_meant_is_refused_by_name(slots: Nights) -> None:
     with refused(BuildUnknown, slot="main", build_id="nothing"):
         plan_undo(slots.site, wish("nothing"))
