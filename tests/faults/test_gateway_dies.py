@@ -92,9 +92,7 @@ def test_a_gateway_killed_at_any_step_leaves_one_revision_or_the_other_and_its_n
     site.goes_on()
 
 
-def test_a_manifest_that_arrives_after_its_gateways_death_is_the_new_revision(
-    site: ProcessSite, behind: FaultProxy
-) -> None:
+def test_a_manifest_that_arrives_after_its_gateways_death_counts(site: ProcessSite, behind: FaultProxy) -> None:
     first, held = held_at(site, behind, REACHED[SwitchStep.BEFORE_SWITCH])
     killed(site)
     held.release()

@@ -86,9 +86,7 @@ def test_where_they_are_not_kept_the_second_does_not_start_and_names_the_first(u
 
 
 @pytest.mark.slow
-def test_a_gateway_that_wakes_up_after_another_took_its_repository_over_publishes_nothing(
-    unguarded: ProcessSite,
-) -> None:
+def test_a_gateway_that_wakes_up_after_another_took_over_publishes_nothing(unguarded: ProcessSite) -> None:
     site = unguarded
     asleep = site.start_gateway()
     late = work(site, f"{BUILD}/late")

@@ -99,7 +99,7 @@ def test_a_publisher_that_may_not_write_catalogs_gives_its_lease_back(
 
 
 @pytest.mark.parametrize("path", [CATALOGS, pytest.param(REFLOG, marks=pytest.mark.thorough), MANIFEST])
-def test_a_gateway_that_may_not_write_says_what_and_switches_nothing(
+def test_a_gateway_that_may_not_write_tells_and_switches_nothing(
     site: ProcessSite, behind: FaultProxy, path: str
 ) -> None:
     manifest = site.head().manifest
@@ -179,9 +179,7 @@ def small_site(tmp_path: Path, reserved: Mapping[str, bytes], small_disk: Path) 
     site.close()
 
 
-def test_a_disk_that_fills_up_during_prepare_is_named_with_its_cure_and_nothing_is_seen(
-    small_site: ProcessSite,
-) -> None:
+def test_a_disk_that_fills_up_during_prepare_is_named_with_its_cure_and_no_harm(small_site: ProcessSite) -> None:
     before = small_site.files()
     big = small_site.tree("big", {f"{number}": os.urandom(400_000) for number in range(8)})
     told = small_site.start("publish", tree=str(big), destination=DESTINATION).outcome()

@@ -134,9 +134,7 @@ def test_a_silent_store_delays_no_other_repository(
         sick.result(60)
 
 
-def test_the_process_ends_with_the_service_even_while_it_waits_for_a_store(
-    tmp_path: Path, silent: socket.socket
-) -> None:
+def test_the_process_ends_with_the_service_while_it_waits_for_a_store(tmp_path: Path, silent: socket.socket) -> None:
     create(tmp_path, "sick.example.org")
     config = served(str(tmp_path), {"sick.example.org": url_of(silent)})
     process = apart._Process(apart.Signers(config.repositories))

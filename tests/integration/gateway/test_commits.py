@@ -56,9 +56,7 @@ def test_a_commit_spends_the_lease_and_tells_the_revision(client: GatewayClient,
     assert (order.old_root.text, order.new_root.text) == ("1" * 40 + "C", "2" * 40 + "C")
 
 
-def test_a_repeated_commit_has_the_same_revision_and_is_made_once(
-    client: GatewayClient, committer: FakeCommitter
-) -> None:
+def test_a_repeated_commit_has_one_revision_and_is_made_once(client: GatewayClient, committer: FakeCommitter) -> None:
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
     assert [client.commit(lease, OLD, NEW) for _ in range(3)] == [1, 1, 1]
     assert len(committer.orders) == 1

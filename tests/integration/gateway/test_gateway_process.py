@@ -122,9 +122,7 @@ def test_a_root_that_was_never_stored_is_named_and_the_lease_still_good(running:
         assert client.commit(lease, before.root, new) == before.revision + 1
 
 
-def test_a_second_gateway_on_the_same_state_refuses_to_start(
-    served: tuple[GatewayProcess, subprocess.Popen[bytes]],
-) -> None:
+def test_a_second_gateway_on_the_same_state_is_refused(served: tuple[GatewayProcess, subprocess.Popen[bytes]]) -> None:
     deployment, first = served
     second = deployment.command("serve", "--port", "0")
     _, said = second.communicate(timeout=LONGEST_S)

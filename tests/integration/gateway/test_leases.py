@@ -288,7 +288,7 @@ def test_a_lease_that_was_granted_before_is_kept_and_given_back(
     assert client.drop(lease)
 
 
-def test_many_acquires_at_once_are_one_read_of_the_store(
+def test_many_acquires_at_once_read_the_store_once(
     freezable: RunningGateway, tmp_path: Path, clock: ManualClock
 ) -> None:
     client = freezable.client()
@@ -298,9 +298,7 @@ def test_many_acquires_at_once_are_one_read_of_the_store(
     client.drop(client.acquire(REPOSITORY, "/a", hostname="h"))
 
 
-def test_a_freeze_with_an_end_ends_without_anybody(
-    freezable: RunningGateway, tmp_path: Path, clock: ManualClock
-) -> None:
+def test_a_freeze_with_an_end_ends_by_itself(freezable: RunningGateway, tmp_path: Path, clock: ManualClock) -> None:
     client = freezable.client()
     frozen(tmp_path, now(clock), seconds=60)
     with pytest.raises(RepositoryDisabled):

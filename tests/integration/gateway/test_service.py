@@ -123,9 +123,7 @@ def test_a_commit_body_that_is_signed_must_be_the_one_that_was_signed(gateway: R
     assert done == {"final_revision": 1, "status": "ok"}
 
 
-def test_our_client_signs_bodies_for_a_service_that_takes_them(
-    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_our_client_signs_bodies_where_they_are_taken(gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, bytes]] = []
 
     def watched(signature: str, secret: str, token: str, body: bytes) -> bool:
@@ -346,9 +344,7 @@ def test_a_gateway_started_elsewhere_loses_nothing_but_leases(start_gateway: Sta
     assert world.names() == {"d0", "d1", "d2", "d3", "old"}
 
 
-def test_two_gateways_on_a_store_that_keeps_conditions_lose_nothing(
-    start_gateway: StartGateway, tmp_path: Path
-) -> None:
+def test_two_gateways_on_one_repository_lose_nothing(start_gateway: StartGateway, tmp_path: Path) -> None:
     world = World(tmp_path / "store")
     clients = [
         start_gateway(real=True, folder=tmp_path / name, repositories={FQRN: world.config}).client()

@@ -151,9 +151,7 @@ def test_what_lies_outside_of_the_lease_is_refused_by_name_and_not_dropped_in_si
     file_site.assert_sound()
 
 
-def test_a_stale_mount_takes_nothing_back_what_was_published_there_meanwhile_is_a_conflict(
-    file_site: Deployment,
-) -> None:
+def test_a_stale_mount_takes_back_nothing_that_was_published_there_meanwhile(file_site: Deployment) -> None:
     first, second = stock(file_site), stock(file_site)
     with first.transaction("/d") as transaction:
         first.ingest(transaction, "/d", {"x": b"0"})
@@ -233,9 +231,7 @@ def collecting(file_site: Deployment) -> Collector:
             publisher.ingest(transaction, "/soft", files)
             publisher.publish(transaction)
     collector = file_site.collector()
-    collector.begin()
-    collector.mark()
-    collector.condemn()
+    collector.to_the_list()
     return collector
 
 
@@ -254,7 +250,7 @@ def install(site: Deployment, files: dict[str, bytes], before_commit: Callable[[
         return publisher.publish(transaction)
 
 
-def test_a_publication_that_needs_nothing_condemned_goes_on_in_every_phase(
+def test_a_publication_that_needs_nothing_condemned_always_goes_on(
     file_site: Deployment, collecting: Collector
 ) -> None:
     revision = file_site.readers().manifest.revision
@@ -284,7 +280,7 @@ def test_a_list_that_comes_out_between_payloads_and_commit_refuses_only_what_it_
     file_site.assert_sound()
 
 
-def test_what_needs_a_condemned_object_is_refused_until_its_shard_is_swept(
+def test_what_needs_a_condemned_object_waits_until_its_shard_is_swept(
     file_site: Deployment, collecting: Collector
 ) -> None:
     before = file_site.readers().manifest.revision

@@ -64,17 +64,13 @@ def test_a_tree_whose_objects_were_collected_is_prepared_again_by_the_step(night
     nights.assert_whole()
 
 
-def test_while_a_collection_runs_the_publication_waits_for_its_shards_and_is_then_prepared_again(
-    nights: Nights,
-) -> None:
+def test_while_a_collection_runs_a_publication_waits_for_its_shards_and_is_prepared_again(nights: Nights) -> None:
     nights.night(1, NIGHT)
     batch = nights.plan(2, NIGHT)
     nights.prepare(batch)
     nights.forget_the_first()
     collector = nights.collector()
-    collector.begin()
-    collector.mark()
-    collector.condemn()
+    collector.to_the_list()
     outcome = nights.publish(batch, try_number=1)
     assert not outcome.failures
     (waiting,) = outcome.busy.values()
@@ -108,9 +104,7 @@ def test_a_publication_that_waited_for_a_collection_in_vain_is_recorded_with_its
     nights.prepare(batch)
     nights.forget_the_first()
     collector = nights.collector()
-    collector.begin()
-    collector.mark()
-    collector.condemn()
+    collector.to_the_list()
     busy = nights.publish(batch).busy
     ((name, waiting),) = busy.items()
     why = waiting.why_given_up(21600)
@@ -151,7 +145,7 @@ def test_an_outage_that_is_waited_out_leaves_no_trace_and_the_same_try_goes_on(
     assert len(verify_run(site, attempt(batch.run, outlast=True))) == 2
 
 
-def test_an_outage_that_nobody_waits_for_is_recorded_with_each_artifact(
+def test_an_outage_without_a_wait_is_recorded_with_each_artifact(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object, **__: object) -> None:
@@ -194,9 +188,7 @@ def test_a_catalog_that_the_store_lost_is_sent_again_by_the_step(nights: Nights)
     assert damage.of_repository(nights.site.ledger, FQRN) == ()
 
 
-def test_another_publication_in_between_is_seen_and_the_next_try_derives_from_it(
-    nights: Nights, tmp_path: Path
-) -> None:
+def test_the_next_try_derives_from_another_publication_in_between(nights: Nights, tmp_path: Path) -> None:
     (first,) = nights.night(1, NIGHT).values()
     rebuilt = nights.plan(1, {"Gaudi": {**FILES, "new": b"rebuilt"}}, "night/rebuilt")
     nights.prepare(rebuilt)

@@ -124,9 +124,7 @@ def test_what_was_collected_and_comes_out_the_same_when_prepared_again_stays_app
     asking.assert_whole()
 
 
-def test_what_comes_out_different_when_prepared_again_is_refused_until_somebody_says_yes_to_it(
-    asking: Nights,
-) -> None:
+def test_what_comes_out_different_when_prepared_again_is_refused_until_somebody_says_yes(asking: Nights) -> None:
     first = prepared(asking, 1)
     answer(asking, ask(asking, first))
     asking.publish(first)

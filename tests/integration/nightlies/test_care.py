@@ -83,7 +83,7 @@ def test_without_a_rule_no_tag_is_looked_at(site: Cared) -> None:
     ("apply", "dry_run", "goes"),
     [(False, None, False), (True, None, True), (True, True, False), (False, False, True)],
 )
-def test_tags_go_by_the_rule_if_it_says_so_or_the_run_does(
+def test_tags_go_by_the_rule_if_it_or_the_run_says_so(
     site: Cared, apply: bool, dry_run: bool | None, goes: bool
 ) -> None:
     on_site = site(tags={"keep": 1, "match": "nightly-*", "apply": apply})

@@ -60,9 +60,7 @@ def test_what_comes_too_early_waits_until_what_it_depends_on_is_published(nights
         assert done.state is State.PUBLISHED
 
 
-def test_a_failed_dependency_may_come_yet_and_at_the_last_try_all_that_need_it_are_skipped_by_name(
-    nights: Nights,
-) -> None:
+def test_a_failed_dependency_may_come_yet_and_at_the_last_try_all_that_need_it_are_skipped(nights: Nights) -> None:
     batches = planned(nights, three().add("D", "x86_64", tree({"file": b"d"})).lose("A", "x86_64"))
     assert nights.prepare(batches["A/x86_64"]).failures
     for name in ("B/x86_64", "C/x86_64", "D/x86_64"):
@@ -114,9 +112,7 @@ def test_a_dependency_that_the_index_spoilt_blocks_what_needs_it_before_anything
 
 
 @pytest.mark.parametrize("comes", [True, False], ids=["its dependency comes", "its dependency fails again"])
-def test_a_late_artifact_whose_dependency_failed_in_an_earlier_pass_waits_for_the_last_one(
-    nights: Nights, comes: bool
-) -> None:
+def test_a_late_artifact_whose_dependency_failed_earlier_waits_for_the_last_pass(nights: Nights, comes: bool) -> None:
     store = nights.site.store("cvmfs")
     slot = nights.site.settings.slot("main")
     runs = [f"night/pass{number}" for number in (1, 2, 3)]

@@ -230,9 +230,7 @@ def test_a_required_platform_that_no_index_lists_is_missed_though_no_project_is_
     assert "platform riscv: nothing of it is in the index" in last_reason(slots)
 
 
-def test_what_is_listed_no_more_before_it_was_published_keeps_the_gate_shut_until_it_is_listed_again(
-    slots: Nights,
-) -> None:
+def test_what_is_listed_no_more_before_it_was_published_keeps_the_gate_shut_until_it_is(slots: Nights) -> None:
     slots.drop(MONDAY, {"A": b"1", "B": b"2"}, complete=False, lost="B/x86_64")
     slots.publish_night(night_of(MONDAY, "night/first"))
     slots.drop(MONDAY, {"A": b"1"})

@@ -159,7 +159,7 @@ def test_what_was_taken_back_by_a_try_that_died_is_told_by_the_next_and_once(
     assert (new["kind"], new["reason"], new["from_build"]) == (kind, "it crashes", origin)
 
 
-def test_a_link_that_a_try_moved_and_died_is_not_claimed_by_the_next(
+def test_a_link_that_a_dead_try_moved_is_not_claimed_by_the_next(
     slots: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slots.drop(2, {"A": b"2"})

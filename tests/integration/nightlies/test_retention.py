@@ -107,9 +107,7 @@ def link_by_hand(nights: Nights, path: str, target: str) -> None:
     linking(path, target, now=AT).commit(nights.site, FQRN, holder="operator", now=AT)
 
 
-def test_expired_builds_go_in_one_revision_with_a_signed_record_each_and_again_nothing_is_changed(
-    slots: Nights,
-) -> None:
+def test_expired_builds_go_in_one_revision_with_a_signed_record_each_and_only_once(slots: Nights) -> None:
     before, plan = slots.revision, planned(slots)
     assert (expired(plan), slots.revision) == (["b20261102", "b20261103"], before)
     assert plan.bytes == 2 * 2 * len(b"a2")
@@ -182,9 +180,7 @@ def test_a_night_that_was_published_this_week_goes_all_the_same(slots: Nights) -
         ("/deep", "nightlies/main/b20261102/A/x86_64/file"),
     ],
 )
-def test_a_link_set_by_hand_keeps_its_build_though_the_ledger_knows_nothing_of_it(
-    slots: Nights, path: str, target: str
-) -> None:
+def test_a_link_set_by_hand_keeps_its_build_without_the_ledger(slots: Nights, path: str, target: str) -> None:
     link_by_hand(slots, path, target.replace("nightlies.example.org", FQRN))
     plan = planned(slots)
     assert expired(plan) == ["b20261103"]

@@ -52,9 +52,7 @@ def test_a_dry_run_says_what_would_go_and_which_links_lead_there_and_changes_not
     ]
 
 
-def test_a_build_goes_in_one_revision_with_its_directories_its_links_move_and_again_changes_nothing(
-    slots: Nights,
-) -> None:
+def test_a_build_goes_in_one_revision_with_its_directories_its_links_move_and_only_once(slots: Nights) -> None:
     before = slots.revision
     _, made = slots.taken_back(wish(move_links=True))
     assert made == slots.revision == before + 1
@@ -73,9 +71,7 @@ def test_a_build_goes_in_one_revision_with_its_directories_its_links_move_and_ag
 
 
 @pytest.mark.parametrize("by", ["undo_build", "nightshift repo symlink"])
-def test_links_that_a_build_of_the_future_took_are_put_back_and_the_next_night_moves_them_on(
-    slots: Nights, by: str
-) -> None:
+def test_links_that_a_build_of_the_future_took_are_put_back_and_move_on_next_night(slots: Nights, by: str) -> None:
     slots.drop(30, {"A": b"too early"})
     slots.whole_night(night_of(30))
     assert (slots.leads_to("latest"), slots.leads_to("Mon")) == (f"{FOLDER}/b20261130",) * 2
@@ -139,9 +135,7 @@ def test_what_others_published_since_stays(slots: Nights) -> None:
     slots.assert_whole()
 
 
-def test_a_tree_that_changed_since_it_was_looked_at_is_not_taken_away(
-    slots: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tree_that_changed_since_the_look_is_not_taken_away(slots: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = plan_undo(slots.site, wish(projects=("A",), move_links=True))
     slots.drop(3, {"A": b"rebuilt", "B": b"b3"})
     slots.publish_night(night_of(3, "night/rebuilt"))
@@ -215,9 +209,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) ->
     monkeypatch.setattr(step, "plan_undo", look)
 
 
-def test_a_link_that_came_to_lead_there_meanwhile_stops_the_undoing(
-    slots: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_that_came_to_lead_there_stops_the_undoing(slots: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     slots.drop(4, {"A": b"a4"})
     slots.to_the_gate(night_of(4))
     meanwhile(monkeypatch, lambda: slots.link(night_of(4)))
@@ -353,9 +345,7 @@ def test_a_base_that_is_undone_leaves_copies_whole_and_is_refused_where_links_le
     slots.assert_whole()
 
 
-def test_a_link_of_a_partial_build_that_comes_meanwhile_stops_the_undoing(
-    slots: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_of_a_partial_build_meanwhile_stops_the_undoing(slots: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     slots.drop(4, {"B": b"b4"}, **base_of(3))
     plan = slots.plan_of(night_of(4))
     batch = plan.inherited

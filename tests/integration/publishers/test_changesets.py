@@ -194,9 +194,7 @@ def test_a_destination_inside_another_is_refused(site: Deployment, inner: str) -
     assert site.client().leases() == []
 
 
-def test_a_lost_reply_to_a_reservation_is_not_taken_for_success_because_the_directory_stands(
-    reserved: Deployment,
-) -> None:
+def test_a_lost_reply_to_a_reservation_is_no_success_because_the_directory_stands(reserved: Deployment) -> None:
     """The lease is on a plain directory that others change too: that it looks the same says nothing."""
     worker = reserved.worker()
     wanted = ["/nightlies/other/b1/alpha/x86_64", "/nightlies/third/b1/alpha/x86_64"]

@@ -70,17 +70,10 @@ def test_a_collection_that_took_nothing_of_it_does_not_matter(site: Deployment, 
     published(site, changeset)
 
 
-def condemned_by(collector: Collector) -> None:
-    """A collection begins, and its list is out."""
-    collector.begin()
-    collector.mark()
-    collector.condemn()
-
-
 def test_a_publication_waits_for_its_own_shards_of_the_sweep_only(site: Deployment, collector: Collector) -> None:
     changeset = site.prepared(NEW, SHARED, known_from=[OLD])
     forget_the_old(site)
-    condemned_by(collector)
+    collector.to_the_list()
     with pytest.raises(CollectionRunning) as waiting:
         site.worker().publish(changeset, holder="test", now=NOW)
     assert waiting.value.number == 1
@@ -106,7 +99,7 @@ def test_what_was_sent_after_its_shard_was_swept_may_be_published_when_the_colle
     site: Deployment, collector: Collector
 ) -> None:
     forget_the_old(site)
-    condemned_by(collector)
+    collector.to_the_list()
     collector.sweep_shards(256)
     again = site.prepared(NEW, SHARED, known_from=[OLD])
     assert again.swept == 256
@@ -116,7 +109,7 @@ def test_what_was_sent_after_its_shard_was_swept_may_be_published_when_the_colle
 
 def test_what_was_sent_before_its_shard_was_swept_is_prepared_again(site: Deployment, collector: Collector) -> None:
     forget_the_old(site)
-    condemned_by(collector)
+    collector.to_the_list()
     collector.sweep_shards(0)
     sent_too_early = site.prepared(NEW, SHARED, known_from=[OLD])
     collector.sweep_shards(256)
@@ -134,7 +127,7 @@ def test_a_change_that_was_rehearsed_before_its_shard_was_swept_is_stored_again(
     site.reserve()
     site.worker().remove(NESTED[0], holder="test", now=NOW)
     collector = site.collector()
-    condemned_by(collector)
+    collector.to_the_list()
     worker = site.worker()
     rehearsed, rehearsals = worker._rehearsed, []
 
@@ -262,9 +255,7 @@ def test_a_reservation_waits_for_the_collection_that_condemned_what_it_needs(sit
     site.reserve()
     site.worker().remove(NESTED[0], holder="test", now=NOW)
     collector = site.collector()
-    collector.begin()
-    collector.mark()
-    collector.condemn()
+    collector.to_the_list()
     with pytest.raises(CollectionRunning):
         site.reserve()
     collector.sweep_shards(256)  # what is stored now comes after its shard was swept

@@ -226,7 +226,7 @@ def test_a_quota_that_is_used_up_in_mid_run_says_so(radosgw: RadosgwServer, s3_p
     site.prepared(DESTINATION, many, base)
 
 
-def test_a_store_that_is_full_in_mid_run_says_so(
+def test_a_store_that_is_full_in_mid_run_is_named(
     s3_site: Deployment, s3_server: S3Server, s3_proxy: FaultProxy
 ) -> None:
     direct, store = s3_site.store, through(s3_server, s3_proxy, s3_site.store.url)

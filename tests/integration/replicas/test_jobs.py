@@ -171,7 +171,7 @@ def test_a_job_that_was_killed_is_lost_and_can_be_started_again(
     assert ended(snapshot).code == 0
 
 
-def test_a_replica_without_a_machine_or_a_spool_folder_is_refused(
+def test_a_replica_without_a_machine_or_a_spool_is_refused(
     node: PublisherNode, site: Site, snapshot: DetachedJob
 ) -> None:
     with pytest.raises(SettingsError):
@@ -245,9 +245,7 @@ def test_a_task_that_is_stopped_ends_what_it_started(
     assert ended(job).code == 143
 
 
-def test_a_task_that_only_joined_ends_nothing(
-    node: PublisherNode, site: Site, snapshot: DetachedJob, copy: Replica
-) -> None:
+def test_a_task_that_joined_ends_nothing(node: PublisherNode, site: Site, snapshot: DetachedJob, copy: Replica) -> None:
     node.fault("snapshot", "wait")
     snapshot.start(THEIRS)
     begun(copy)

@@ -187,9 +187,7 @@ def test_a_command_that_hangs_is_ended_on_the_node(node: PublisherNode) -> None:
     assert_done_once(node)
 
 
-def test_output_of_any_kind_is_logged_in_lines_without_tokens(
-    node: PublisherNode, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_output_of_any_kind_is_logged_without_tokens(node: PublisherNode, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     publisher = reserved(node)
     node.fault("transaction", "noise")
@@ -251,9 +249,7 @@ def test_a_publication_that_still_runs_after_the_connection_was_lost_is_waited_f
     assert_done_once(node)
 
 
-def test_an_ingest_that_ends_with_the_connection_leaves_a_transaction_that_is_not_known_to_be_ours(
-    node: PublisherNode,
-) -> None:
+def test_an_ingest_that_ends_with_the_connection_leaves_a_transaction_of_unknown_owner(node: PublisherNode) -> None:
     publisher = reserved(node, install="ingest")
     node.fault("ingest", "cut-before")
     with pytest.raises(errors.TransactionOpen):
@@ -395,9 +391,7 @@ site.publisher(changeset.repository).publish(changeset, holder="killed", now=dat
     ("verb", "what"),
     [("tar", "wait"), pytest.param("publish", "cut-slow", marks=pytest.mark.thorough), ("publish", "hang")],
 )
-def test_after_kill_9_of_a_publisher_the_next_one_goes_on_without_hands(
-    node: PublisherNode, verb: str, what: str
-) -> None:
+def test_after_kill_9_of_a_publisher_the_next_one_goes_on(node: PublisherNode, verb: str, what: str) -> None:
     publisher = reserved(node, busy_wait_s=60)
     site = node.site({"time_limit_s": 6})
     changeset = packed(site, ALPHA, FILES)

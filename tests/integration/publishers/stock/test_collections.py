@@ -53,9 +53,7 @@ def remembered(site: StockSite) -> Remembered:
 # -- under a lease on everything
 
 
-def test_the_gateway_collects_under_our_lease_on_everything_and_says_what_it_did(
-    site: StockSite, on_site: Site
-) -> None:
+def test_the_gateway_collects_under_our_lease_on_everything_and_reports(site: StockSite, on_site: Site) -> None:
     before, log = site.objects(), io.StringIO()
     how = options_of(on_site, FQRN, "collector", log=log)
     report = collect(on_site, FQRN, how)
@@ -216,9 +214,7 @@ def test_the_repository_is_enabled_again_after_a_collection_that_failed(site: St
     site.assert_open()
 
 
-def test_a_repository_that_stays_disabled_is_said_and_the_next_collection_enables_it(
-    site: StockSite, on_site: Site
-) -> None:
+def test_a_repository_that_stays_disabled_is_enabled_by_the_next_collection(site: StockSite, on_site: Site) -> None:
     site.gateway.scripts = site.gateway.keeps_disabled = True
     with refused(NOT_SWITCHED):
         collect_behind(on_site, FQRN, USUAL, QUICK)
@@ -275,9 +271,7 @@ def test_before_the_lease_ends_the_repository_is_disabled_for_a_collection_that_
     site.assert_open()
 
 
-def test_a_collection_whose_end_is_never_seen_is_unclear_and_publishers_get_in_again(
-    site: StockSite, on_site: Site
-) -> None:
+def test_a_collection_whose_end_is_never_seen_is_unclear_and_keeps_nobody_out(site: StockSite, on_site: Site) -> None:
     site.gateway.cut_collections = 1
     over = threading.Event()
     site.gateway.during_collection = lambda: over.wait(LONG_S)

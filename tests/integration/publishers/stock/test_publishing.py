@@ -38,9 +38,7 @@ def publish(site: StockSite, place: str = DESTINATIONS[0], files: Any = FILES, *
 # -- the way of a build
 
 
-def test_a_build_is_reserved_under_the_topmost_missing_directory_and_no_lease_path_ends_in_a_slash(
-    stock_site: StockSite,
-) -> None:
+def test_a_build_is_reserved_under_the_topmost_missing_directory_without_a_closing_slash(stock_site: StockSite) -> None:
     done = stock_site.worker().reserve([*DESTINATIONS, "/other/place"], nested=NESTED, holder="test", now=NOW)
     assert stock_site.gateway.leased == ["/nightlies", "/other"]
     assert done.revision == 2
@@ -155,9 +153,7 @@ def test_the_rules_of_a_repository_are_replaced_under_a_lease_on_their_file_alon
         reserved.assert_sound()
 
 
-def test_a_tree_moves_within_a_nested_catalog_that_is_swapped_and_beside_one_entry_by_entry(
-    reserved: StockSite,
-) -> None:
+def test_a_tree_moves_within_a_nested_catalog_that_is_swapped_or_entry_by_entry(reserved: StockSite) -> None:
     publish(reserved)
     moved = reserved.worker().change(
         BUILD, lambda edit: edit.move(DESTINATIONS[0], f"{BUILD}/moved"), holder="test", now=NOW
@@ -205,9 +201,7 @@ def test_a_failure_after_the_switch_is_found_published_by_looking(reserved: Stoc
     reserved.assert_sound()
 
 
-def test_a_reservation_whose_commit_said_nothing_is_found_although_its_catalogs_were_made_anew(
-    stock_site: StockSite,
-) -> None:
+def test_a_reservation_whose_commit_said_nothing_is_found_with_its_new_catalogs(stock_site: StockSite) -> None:
     stock_site.gateway.fail_after.append(CRASH)
     done = stock_site.worker().reserve(DESTINATIONS, nested=NESTED, holder="test", now=NOW)
     assert done.revision == 1
@@ -238,9 +232,7 @@ def test_what_is_still_unclear_after_looking_is_said(reserved: StockSite, monkey
     reserved.assert_sound()
 
 
-def test_a_gateway_that_restarts_in_between_has_lost_its_counters_and_a_new_lease_cures_that(
-    reserved: StockSite,
-) -> None:
+def test_a_new_lease_cures_a_gateway_that_lost_its_counters_in_a_restart(reserved: StockSite) -> None:
     changeset = reserved.prepared(DESTINATIONS[0], FILES)
     restarts = [reserved.gateway.restart]
     done = reserved.worker().publish(
@@ -317,7 +309,7 @@ def test_leases_wait_while_any_commit_runs_and_come_through_after_it(reserved: S
 # -- others' work
 
 
-def test_a_commit_that_names_a_wrong_base_would_revert_and_ours_names_the_one_it_was_derived_from(
+def test_a_commit_with_a_wrong_base_would_revert_and_ours_names_the_one_it_was_derived_from(
     reserved: StockSite,
 ) -> None:
     stale = reserved.head().manifest
