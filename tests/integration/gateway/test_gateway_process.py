@@ -14,11 +14,7 @@ import pytest
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.format.keys import (
-    GatewayKey,
-    save_gateway_key,
-    save_signer,
-)
+from include.cvmfs.format.keys import GatewayKey, save_gateway_key, save_signer
 from include.gateway import errors
 from lab.servers.process import free_port
 from tests.fakes.apart import change
@@ -46,12 +42,7 @@ class GatewayProcess(Deployment):
     def command(self, *words: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, "-m", "include.cli.main", "gateway", *words],
-            env={
-                **os.environ,
-                **self.environment,
-                "NIGHTSHIFT_VAR": str(self.folder),
-                "PYTHONPATH": str(ROOT),
-            },
+            env={**os.environ, **self.environment, "NIGHTSHIFT_VAR": str(self.folder), "PYTHONPATH": str(ROOT)},
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

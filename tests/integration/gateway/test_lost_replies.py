@@ -133,14 +133,7 @@ def refusal(reason: str) -> tuple[int, str]:
     return 200, json.dumps({"reason": reason, "status": "error"})
 
 
-@pytest.mark.parametrize(
-    "second",
-    [
-        refusal("invalid lease"),
-        refusal(NO_COUNTERS),
-        None,
-    ],
-)
+@pytest.mark.parametrize("second", [refusal("invalid lease"), refusal(NO_COUNTERS), None])
 def test_a_commit_whose_reply_cannot_be_had_any_more_is_unclear(second: tuple[int, str] | None) -> None:
     with pytest.raises(errors.CommitUnclear):
         ScriptedGateway(None, second).client().commit(LEASE, OLD, NEW)

@@ -155,9 +155,7 @@ def test_a_payload_survives_a_restart_between_it_and_the_commit(
     assert desk.send(pack_of(HELLO)) == OK
     desk.service.stop()
     again = start_gateway(
-        committer=FakeCommitter(revision=6),
-        max_lease_time_s=60.0,
-        repositories=desk.service.config.repositories,
+        committer=FakeCommitter(revision=6), max_lease_time_s=60.0, repositories=desk.service.config.repositories
     )
     wire = StockWire(again.url, "stock", "secret")
     assert wire.commit(desk.token, OLD, NEW) == {"status": "ok", "final_revision": 7}

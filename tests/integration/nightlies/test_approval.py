@@ -215,9 +215,7 @@ def test_a_tree_by_hand_is_asked_about_with_the_name_of_its_revision(asking: Nig
     url = asking.site.settings.store("cvmfs").url
     source = next(one.key for one in asking.site.store("cvmfs").list() if "tar" in one.key)
     (batch,) = plan_publication(
-        asking.site,
-        attempt("publication/1"),
-        PublicationRequest(FQRN, "/by/hand", f"{url}/{source}", tag="by-hand"),
+        asking.site, attempt("publication/1"), PublicationRequest(FQRN, "/by/hand", f"{url}/{source}", tag="by-hand")
     ).batches
     assert not asking.prepare(batch).failures
     asked = ask(asking, batch)

@@ -80,8 +80,7 @@ def test_without_a_rule_no_tag_is_looked_at(site: Cared) -> None:
 
 
 @pytest.mark.parametrize(
-    ("apply", "dry_run", "goes"),
-    [(False, None, False), (True, None, True), (True, True, False), (False, False, True)],
+    ("apply", "dry_run", "goes"), [(False, None, False), (True, None, True), (True, True, False), (False, False, True)]
 )
 def test_tags_go_by_the_rule_if_it_or_the_run_says_so(
     site: Cared, apply: bool, dry_run: bool | None, goes: bool

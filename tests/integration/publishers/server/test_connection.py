@@ -123,10 +123,7 @@ def test_without_a_known_hosts_file_nobody_is_connected_to(node: PublisherNode, 
 def test_a_node_that_does_not_answer_is_unreachable(node: PublisherNode) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        with (
-            pytest.raises(errors.NodeUnreachable) as gone,
-            opened(node, port=taken.getsockname()[1]),
-        ):
+        with pytest.raises(errors.NodeUnreachable) as gone, opened(node, port=taken.getsockname()[1]):
             pass
     assert gone.value.retryable
 
