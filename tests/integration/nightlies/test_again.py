@@ -19,10 +19,8 @@ from typer.testing import CliRunner
 from include.cli.repo import app
 from include.cvmfs.errors import BaseChanged, CollectionRunning
 from include.cvmfs.ingest.changeset import Changeset
-from include.cvmfs.ingest.prepare import Base, prepare
 from include.cvmfs.ingest.upload import RECORD_BYTES
 from include.cvmfs.revision.revision import Revision
-from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.errors import GatewayUnreachable
 from include.nightlies.records import builds, damage
 from include.nightlies.records.publications import history, publications_of_run
@@ -188,17 +186,11 @@ def test_a_catalog_that_the_store_lost_is_sent_again_by_the_step(nights: Nights)
     assert damage.of_repository(nights.site.ledger, FQRN) == ()
 
 
-def test_the_next_try_derives_from_another_publication_in_between(nights: Nights, tmp_path: Path) -> None:
+def test_the_next_try_derives_from_another_publication_in_between(nights: Nights) -> None:
     (first,) = nights.night(1, NIGHT).values()
     rebuilt = nights.plan(1, {"Gaudi": {**FILES, "new": b"rebuilt"}}, "night/rebuilt")
     nights.prepare(rebuilt)
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "by-hand").write_bytes(b"a rival's")
-    manifest = nights.head().manifest
-    rival = prepare(
-        DirectorySource(tmp_path / "tree"), store=nights.store, fqrn=FQRN, destination=first.destination,
-        now=now(), base=Base(manifest.root, manifest.revision),
-    )  # fmt: skip
+    rival = nights.prepared(first.destination, {"by-hand": b"a rival's"})
     nights.site.publisher(FQRN).publish(rival, holder="rival", now=now())
 
     (failure,) = nights.publish(rebuilt, try_number=1).failures.values()
@@ -213,7 +205,7 @@ def test_the_next_try_derives_from_another_publication_in_between(nights: Nights
     nights.assert_whole()
 
 
-def test_what_was_derived_from_comes_back_and_the_same_changeset_is_published(nights: Nights, tmp_path: Path) -> None:
+def test_what_was_derived_from_comes_back_and_the_same_changeset_is_published(nights: Nights) -> None:
     """A retry first tries what is there: nothing has to be read again if the destination is as it was."""
     (first,) = nights.night(1, NIGHT).values()
     rebuilt = nights.plan(1, {"Gaudi": {**FILES, "new": b"rebuilt"}}, "night/rebuilt")
@@ -223,13 +215,7 @@ def test_what_was_derived_from_comes_back_and_the_same_changeset_is_published(ni
     record = builds.latest_changeset(ledger, FQRN, first.destination, first.artifact_sha256 or "")
     assert record is not None
     before = Changeset.parse(record.body)
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "other").write_bytes(b"a rival's")
-    manifest = nights.head().manifest
-    rival = prepare(
-        DirectorySource(tmp_path / "tree"), store=nights.store, fqrn=FQRN, destination=first.destination,
-        now=now(), base=Base(manifest.root, manifest.revision),
-    )  # fmt: skip
+    rival = nights.prepared(first.destination, {"other": b"a rival's"})
     publisher.publish(rival, holder="rival", now=now())
     assert nights.publish(rebuilt, try_number=1).failures
     head = nights.head().manifest

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from include.nightlies.records import quality
-from include.nightlies.records.builds import builds_of
 from include.nightlies.records.quality import QualityVerdict
 from include.nightlies.removal.undo import undo
 from include.nightlies.removal.undo_plan import Wish
@@ -21,10 +20,8 @@ from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import LinkState
 from include.nightlies.steps.errors import GateClosed, QualityBlocked
 from include.nightlies.steps.gate import gate
-from include.nightlies.steps.links import link_night
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.values import Night
-from include.nightlies.steps.verify import verify_run
 from include.quality.check import check_build, check_index
 from include.quality.suites import TreeFacts, tree_facts
 from include.quality.validate import folder_of_run
@@ -34,7 +31,7 @@ from tests.fakes.archives import Member, file, folder
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, packed
 from tests.fakes.refused import refused
-from tests.nights import Nights
+from tests.nights import Nights, night_of
 from tests.site import FQRN
 
 GOOD = (folder("bin"), folder("lib"), file("bin/run", b"#!", mode=0o755), file("lib/libA.so", b"code", mode=0o755))
@@ -51,23 +48,22 @@ def judged_by(nights: Nights, **quality: Any) -> Nights:
 
 def installed(nights: Nights, day: int, *members: Member, run: str = "") -> Night:
     """A build of one artifact, published and read back."""
-    night = Night(run or f"night/{day}", "main", date(2026, 11, day), "test")
-    Build(f"2026-11-{day:02}").add("A", "x86_64", packed(members)).store_in(nights.site.store("cvmfs"))
-    for batch in plan_night(nights.site, attempt(night.run), night).batches:
-        nights.prepare(batch)
-        assert not nights.publish(batch).failures
-    verify_run(nights.site, attempt(night.run))
-    return night
+    nights.store_build(Build(f"2026-11-{day:02}").add("A", "x86_64", packed(members)))
+    nights.publish_night(night_of(day, run))
+    return night_of(day, run)
 
 
 def linked(nights: Nights, night: Night) -> LinkState:
-    (build,) = builds_of(nights.site.ledger, "main", night.date)
-    (link,) = link_night(nights.site, attempt(night.run), night, build).links
+    (link,) = nights.link(night).links
     return link.state
 
 
+@pytest.fixture
+def nights(nights: Nights) -> Nights:
+    return judged_by(nights)
+
+
 def test_the_catalogs_say_what_is_empty_executable_and_broken(nights: Nights) -> None:
-    nights = judged_by(nights)
     installed(
         nights, 2, *GOOD, file("lib/stub.a"), file("lib/empty.txt"), folder("sub"), symlink("lib64", "lib"),
         symlink("through", "lib64/libA.so"), symlink("sub/up", "../bin/run"), symlink("gone", "lib64/nothing"),
@@ -85,7 +81,6 @@ def test_the_catalogs_say_what_is_empty_executable_and_broken(nights: Nights) ->
 
 
 def test_a_blocked_build_gets_no_link_even_if_the_gate_is_left_out(nights: Nights) -> None:
-    nights = judged_by(nights)
     first = installed(nights, 2, *GOOD)
     check_index(nights.site, attempt(first.run), first)
     check_build(nights.site, attempt(first.run), first)
@@ -110,14 +105,14 @@ def test_a_blocked_build_gets_no_link_even_if_the_gate_is_left_out(nights: Night
 
 
 def test_a_warning_moves_links_and_an_accepted_fault_keeps_its_reason(nights: Nights) -> None:
-    nights = judged_by(nights, index="off", published="warn")
+    judged_by(nights, index="off", published="warn")
     warned = installed(nights, 2, *BAD)
     (found, *_) = check_build(nights.site, attempt(warned.run), warned)
     assert (found.verdict, found.faults) == (QualityVerdict.WARNED, 1)
     nights.gate(warned)
     assert linked(nights, warned) is LinkState.MOVED
 
-    nights = judged_by(nights, index="off")
+    judged_by(nights, index="off")
     again = installed(nights, 3, *BAD, folder("x"), file("x/libB.so"))
     with pytest.raises(QualityBlocked):
         check_build(nights.site, attempt(again.run), again)
@@ -130,7 +125,6 @@ def test_a_warning_moves_links_and_an_accepted_fault_keeps_its_reason(nights: Ni
 
 
 def test_what_was_undone_is_neither_judged_nor_history(nights: Nights) -> None:
-    nights = judged_by(nights)
     for day in (2, 3):
         night = installed(nights, day, *GOOD)
     _, revision = undo(nights.site, attempt("test/undo"), Wish("main", "b20261103", "it crashes"))
@@ -143,7 +137,6 @@ def test_what_was_undone_is_neither_judged_nor_history(nights: Nights) -> None:
 
 
 def test_an_artifact_is_compared_with_the_newest_build_that_has_it(nights: Nights) -> None:
-    nights = judged_by(nights)
     installed(nights, 2, *GOOD, *(file(f"data{number}") for number in range(60)))
     between = Night("night/3", "main", date(2026, 11, 3), "test")
     archive = packed(GOOD)
@@ -162,7 +155,7 @@ def test_an_artifact_is_compared_with_the_newest_build_that_has_it(nights: Night
 
 
 def test_a_suite_that_blocks_and_was_not_applied_closes_the_gate(nights: Nights) -> None:
-    nights = judged_by(nights, index="off")
+    judged_by(nights, index="off")
     night = installed(nights, 2, *GOOD)
     missing = "quality, suite published: it was not checked; see the log of its task"
     with refused(GateClosed, missing=(missing,)):
@@ -172,10 +165,8 @@ def test_a_suite_that_blocks_and_was_not_applied_closes_the_gate(nights: Nights)
 
 
 def test_an_index_before_its_first_night_has_no_history(nights: Nights) -> None:
-    nights = judged_by(nights)
-    Build("2026-11-02").add("A", "x86_64", packed(GOOD)).store_in(nights.site.store("cvmfs"))
-    night = Night("night/2", "main", date(2026, 11, 2), "test")
-    (found,) = check_index(nights.site, attempt(night.run), night)
+    nights.store_build(Build("2026-11-02").add("A", "x86_64", packed(GOOD)))
+    (found,) = check_index(nights.site, attempt("night/2"), night_of(2))
     assert (found.verdict, found.build_id) == (QualityVerdict.PASSED, "b20261102")
     assert found.reason == "no history, 0 of 7 nights: sizes are not compared"
 
@@ -183,7 +174,7 @@ def test_an_index_before_its_first_night_has_no_history(nights: Nights) -> None:
 def test_the_pages_load_nothing_the_oldest_runs_go_and_nothing_else_is_written_or_asked(
     nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nights = judged_by(nights, keep_runs=2)
+    judged_by(nights, keep_runs=2)
     night = installed(nights, 2, *GOOD)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
