@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,21 @@ from tests.fakes.refused import refused
 from tests.site import FQRN
 
 pytestmark = pytest.mark.server("sshd")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str], str]) -> Iterator[PublisherNode]:
+    need("sshd")
+    made = PublisherNode(tmp_path_factory.mktemp("node"))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def node(shared: PublisherNode) -> PublisherNode:
+    """One for all tests, which publish nothing there."""
+    return shared
 
 
 def address(node: PublisherNode, **change: object) -> NodeAddress:

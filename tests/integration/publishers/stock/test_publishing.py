@@ -174,7 +174,12 @@ def test_a_tree_moves_within_a_nested_catalog_that_is_swapped_or_entry_by_entry(
 # -- failures
 
 
-@pytest.mark.parametrize("reason", [PANIC, CRASH, "miscellaneous", "merge_error", "unheard of"])
+def also(*reasons: str) -> list[Any]:
+    """Reasons that show again what another one shows."""
+    return [pytest.param(reason, marks=pytest.mark.thorough) for reason in reasons]
+
+
+@pytest.mark.parametrize("reason", [PANIC, *also(CRASH, "miscellaneous", "merge_error"), "unheard of"])
 def test_a_commit_that_failed_gets_a_new_lease_since_it_cannot_be_repeated_under_its_own(
     reserved: StockSite, reason: str
 ) -> None:
@@ -191,7 +196,7 @@ def test_a_commit_that_failed_gets_a_new_lease_since_it_cannot_be_repeated_under
     reserved.assert_sound()
 
 
-@pytest.mark.parametrize("reason", [PANIC, CRASH, "miscellaneous", "unheard of"])
+@pytest.mark.parametrize("reason", [CRASH, *also(PANIC, "miscellaneous"), "unheard of"])
 def test_a_failure_after_the_switch_is_found_published_by_looking(reserved: StockSite, reason: str) -> None:
     reserved.gateway.fail_after.append(reason)
     done = publish(reserved, tag=NewTag("night"))
@@ -232,24 +237,15 @@ def test_what_is_still_unclear_after_looking_is_said(reserved: StockSite, monkey
     reserved.assert_sound()
 
 
-def test_a_new_lease_cures_a_gateway_that_lost_its_counters_in_a_restart(reserved: StockSite) -> None:
+@pytest.mark.parametrize("harm", ["restart", "expire_all"])
+def test_a_new_lease_cures_one_that_expired_and_counters_that_a_restart_lost(reserved: StockSite, harm: str) -> None:
     changeset = reserved.prepared(DESTINATIONS[0], FILES)
-    restarts = [reserved.gateway.restart]
+    harms = [getattr(reserved.gateway, harm)]
     done = reserved.worker().publish(
-        changeset, holder="test", now=NOW, on_lease=lambda _: restarts.pop()() if restarts else None
+        changeset, holder="test", now=NOW, on_lease=lambda _: harms.pop()() if harms else None
     )
     assert done.revision == 2
     assert len(reserved.pauses) == 1
-    reserved.assert_sound()
-
-
-def test_a_lease_that_expired_before_the_commit_is_taken_anew(reserved: StockSite) -> None:
-    changeset = reserved.prepared(DESTINATIONS[0], FILES)
-    expiries = [reserved.gateway.expire_all]
-    done = reserved.worker().publish(
-        changeset, holder="test", now=NOW, on_lease=lambda _: expiries.pop()() if expiries else None
-    )
-    assert done.revision == 2
     reserved.assert_sound()
 
 
