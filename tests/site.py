@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -27,7 +28,11 @@ from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.client.client import GatewayClient
+from include.gateway.service.clock import Clock
+from include.gateway.service.commits.points import OnPoint, pass_by
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.http.server import serve
+from include.gateway.service.http.serving import ReadConfig
 from include.publishers.native import NativePublisher
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
@@ -36,7 +41,7 @@ from include.site.site import Site
 from include.storage.file import FileStore
 from include.storage.store import Store
 from tests.fakes.collector import Collector
-from tests.fakes.gateway_service import RunningGateway
+from tests.fakes.gateway_service import FakeCommitter
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.worker import native
 
@@ -56,6 +61,53 @@ def now() -> datetime:
 def connection(login: str, password: str, **more: object) -> str:
     """A connection as Airflow's environment variables have it."""
     return json.dumps({"login": login, "password": password, **more})
+
+
+@dataclass
+class RunningGateway:
+    """A service that runs from ``start`` to ``stop``."""
+
+    config: ServiceConfig
+    committer: FakeCommitter | None = None
+    clock: Clock | None = None
+    on_point: OnPoint = pass_by
+    read_config: ReadConfig | None = None
+    url: str = ""
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _clients: list[GatewayClient] = field(default_factory=list)
+
+    def start(self) -> RunningGateway:
+        ready = threading.Event()
+
+        def listening(url: str) -> None:
+            self.url = url
+            ready.set()
+
+        def run() -> None:
+            serve(
+                self.config, committer=self.committer, clock=self.clock, ready=listening, stop=self._stop,
+                on_point=self.on_point, read_config=self.read_config,
+            )  # fmt: skip
+
+        self._thread = threading.Thread(target=run, daemon=True, name="gateway")
+        self._thread.start()
+        assert ready.wait(120), "the gateway did not start"
+        return self
+
+    def stop(self) -> None:
+        for client in self._clients:
+            client.close()
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(20)
+            assert not self._thread.is_alive(), "the gateway did not stop"
+
+    def client(self, key_id: str = "rootkey", secret: str | None = None, **settings: object) -> GatewayClient:
+        secrets = {key.id: key.secret for key in self.config.all_keys()}
+        client = GatewayClient(self.url, key_id, secret or secrets[key_id], timeout_s=20, **settings)  # type: ignore[arg-type]
+        self._clients.append(client)
+        return client
 
 
 @dataclass

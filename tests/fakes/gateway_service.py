@@ -1,4 +1,4 @@
-"""The gateway service in a thread, a committer with knobs for failures, and a clock that is set by hand."""
+"""A committer with knobs for failures and a clock that is set by hand, for tests of the gateway service."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from include.cvmfs.commit.commit import SwitchStep
-from include.gateway.client.client import GatewayClient
-from include.gateway.service.clock import Clock
-from include.gateway.service.commits.points import OnPoint, pass_by
 from include.gateway.service.commits.queue import CommitOrder, Fence
-from include.gateway.service.config import ServiceConfig
-from include.gateway.service.http.server import serve
-from include.gateway.service.http.serving import ReadConfig
 
 
 @dataclass
@@ -72,50 +66,3 @@ class FakeCommitter:
                 self.revision += 1
                 outcomes |= dict.fromkeys(members, self.revision)
         return [outcomes[number] for number in range(len(orders))]
-
-
-@dataclass
-class RunningGateway:
-    """A service that runs from ``start`` to ``stop``."""
-
-    config: ServiceConfig
-    committer: FakeCommitter | None = None
-    clock: Clock | None = None
-    on_point: OnPoint = pass_by
-    read_config: ReadConfig | None = None
-    url: str = ""
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-    _clients: list[GatewayClient] = field(default_factory=list)
-
-    def start(self) -> RunningGateway:
-        ready = threading.Event()
-
-        def listening(url: str) -> None:
-            self.url = url
-            ready.set()
-
-        def run() -> None:
-            serve(
-                self.config, committer=self.committer, clock=self.clock, ready=listening, stop=self._stop,
-                on_point=self.on_point, read_config=self.read_config,
-            )  # fmt: skip
-
-        self._thread = threading.Thread(target=run, daemon=True, name="gateway")
-        self._thread.start()
-        assert ready.wait(120), "the gateway did not start"
-        return self
-
-    def stop(self) -> None:
-        for client in self._clients:
-            client.close()
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(20)
-            assert not self._thread.is_alive(), "the gateway did not stop"
-
-    def client(self, key_id: str = "rootkey", secret: str | None = None, **settings: object) -> GatewayClient:
-        secrets = {key.id: key.secret for key in self.config.all_keys()}
-        client = GatewayClient(self.url, key_id, secret or secrets[key_id], timeout_s=20, **settings)  # type: ignore[arg-type]
-        self._clients.append(client)
-        return client

@@ -14,7 +14,8 @@ from include.gateway.service.clock import Clock
 from include.gateway.service.commits.points import OnPoint, pass_by
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.serving import ReadConfig
-from tests.fakes.gateway_service import FakeCommitter, RunningGateway
+from tests.fakes.gateway_service import FakeCommitter
+from tests.site import RunningGateway
 
 REPOSITORY = "test.example.org"
 OLD, NEW, NEWER = (ObjectHash.parse(digit * 40) for digit in "123")

@@ -20,7 +20,7 @@ from include.gateway.service import store_checks
 from include.gateway.service.commits import process as apart
 from include.gateway.service.commits.points import Point
 from tests.fakes.apart import ADMIN, KEY, change, committers, create, served, served_with_keys_here
-from tests.fakes.gateway_service import RunningGateway
+from tests.site import RunningGateway
 
 GOES, STAYS = "goes.example.org", "stays.example.org"
 Start = Callable[..., RunningGateway]

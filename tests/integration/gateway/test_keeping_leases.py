@@ -19,10 +19,11 @@ from include.gateway.client import lease_renewal
 from include.gateway.client.administration import LOGGER
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import Lease
-from tests.fakes.gateway_service import FakeCommitter, ManualClock, RunningGateway
+from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.refused import refused
 from tests.fakes.stockgateway import StockGateway
 from tests.integration.gateway.conftest import LEASE_S, NEW, OLD, REPOSITORY, Counting
+from tests.site import RunningGateway
 
 
 @pytest.fixture

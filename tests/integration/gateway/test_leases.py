@@ -23,10 +23,11 @@ from include.gateway.service.config import AcceptedKey, RepositoryConfig
 from include.gateway.service.freezes import FRESH_S
 from include.gateway.service.http.server import create_app
 from include.storage.file import FileStore
-from tests.fakes.gateway_service import FakeCommitter, ManualClock, RunningGateway
+from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.refused import refused
 from tests.fakes.together import together
 from tests.integration.gateway.conftest import LEASE_S, REPOSITORY, StartGateway, _never, service_config
+from tests.site import RunningGateway
 
 
 def test_a_lease_is_listed_with_its_holder_until_it_is_dropped(client: GatewayClient) -> None:

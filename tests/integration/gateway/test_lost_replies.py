@@ -13,9 +13,9 @@ from include.gateway import errors
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import Lease
 from tests.fakes.faultproxy import FaultProxy
-from tests.fakes.gateway_service import RunningGateway
 from tests.fakes.refused import refused
 from tests.integration.gateway.conftest import NEW, OLD, REPOSITORY
+from tests.site import RunningGateway
 
 TOKEN = "A" * 52 + "===="
 NO_COUNTERS = "could not obtain statistics counters: no statistics counters for lease r.org/a"

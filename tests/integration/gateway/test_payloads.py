@@ -31,10 +31,11 @@ from include.gateway.service.leases.lease_table import LeaseTable, digest_of
 from include.storage.errors import Unavailable
 from include.storage.file import FileStore
 from include.storage.store import Store
-from tests.fakes.gateway_service import FakeCommitter, ManualClock, RunningGateway
+from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.stockpublisher import FORM, StockWire, payload_message
 from tests.integration.gateway.conftest import NEW, OLD, _never
+from tests.site import RunningGateway
 
 REPOSITORY = "stock.example.org"
 OK = {"status": "ok"}

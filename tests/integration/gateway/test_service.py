@@ -30,13 +30,13 @@ from include.settings.secrets import ConnectionSecrets
 from include.storage.open import open_store
 from tests.fakes.apart import change
 from tests.fakes.certificates import Authority
-from tests.fakes.gateway_service import ManualClock, RunningGateway
+from tests.fakes.gateway_service import ManualClock
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.process import Died
 from tests.fakes.refused import refused
 from tests.fakes.together import together
 from tests.integration.gateway.conftest import NEW, OLD, REPOSITORY, StartGateway, service_config
-from tests.site import FQRN, MASTER, PUBLIC_KEY, SIGNER, now
+from tests.site import FQRN, MASTER, PUBLIC_KEY, SIGNER, RunningGateway, now
 
 HASHES = {"old_root_hash": "1" * 40 + "C", "new_root_hash": "2" * 40 + "C"}
 KEY, SECRET = "rootkey", "root-secret"

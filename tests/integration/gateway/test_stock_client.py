@@ -19,10 +19,11 @@ from include.gateway.pack import Pack, PackHeader, PackReader
 from include.gateway.protocol import authorization
 from include.gateway.service.commits.queue import CommitOrder
 from include.gateway.service.config import AcceptedKey, RepositoryConfig
-from tests.fakes.gateway_service import FakeCommitter, RunningGateway
+from tests.fakes.gateway_service import FakeCommitter
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.stockpublisher import StockWire
 from tests.integration.gateway.conftest import _never
+from tests.site import RunningGateway
 
 RECORDING = Path(__file__).parent / "wire" / "stock-client-requests.bin"
 REPOSITORY, KEY = "gw1.example.org", AcceptedKey("gw1key", "gw1secret")
