@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 
@@ -174,12 +175,13 @@ def held_up(
     return lease, commit, gate
 
 
+@pytest.mark.parametrize("rival", [False, True], ids=["alone", "with another in its place"])
 def test_a_lease_that_expires_during_the_commit_stops_it_before_the_switch(
-    client: GatewayClient, committer: FakeCommitter, clock: ManualClock, background: ThreadPoolExecutor
+    client: GatewayClient, committer: FakeCommitter, clock: ManualClock, background: ThreadPoolExecutor, rival: bool
 ) -> None:
     _, commit, gate = held_up(client, committer, background)
     clock.advance(LEASE_S)
-    with client.lease(REPOSITORY, "/a", hostname="other"):
+    with client.lease(REPOSITORY, "/a", hostname="other") if rival else nullcontext():
         gate.set()
         with refused(errors.LeaseLost, path="/a"):
             commit.result(20)
