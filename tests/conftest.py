@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ FOREIGN = ("NIGHTSHIFT_", "AIRFLOW_CONN_", "AWS_")
 PROXIES = ("HTTP_PROXY", "http_proxy")
 HERE = Path(__file__).parent
 MIGRATE = "include.ledger.migrate"
+CHECKOUT_LEDGER = str(HERE.parent / "var" / "ledger.db")
+_opened: list[str] = []
 LONG = (
     "integration/lab/test_retain.py",
     "faults/test_gateway_machine.py",
@@ -60,7 +63,29 @@ def pytest_configure(config: pytest.Config) -> None:
     var = tempfile.mkdtemp(prefix="nightshift-tests-")
     patch.setenv("NIGHTSHIFT_VAR", var)
     config.add_cleanup(lambda: shutil.rmtree(var, ignore_errors=True))
+    for module in (sqlite3, sqlite3.dbapi2):
+        patch.setattr(module, "connect", _not_to_the_checkout(sqlite3.connect))
     config.add_cleanup(patch.undo)
+
+
+def _not_to_the_checkout(connect: Callable[..., sqlite3.Connection]) -> Callable[..., sqlite3.Connection]:
+    """Refuse the ledger that a site without `ledger` has: it may be that of a lab, and a test would see its state."""
+
+    def guarded(database: Any, *arguments: Any, **options: Any) -> sqlite3.Connection:
+        if CHECKOUT_LEDGER in os.fsdecode(database):
+            _opened.append(os.environ.get("PYTEST_CURRENT_TEST", ""))
+            raise AssertionError(f"{CHECKOUT_LEDGER} belongs to no test: set `ledger` in the settings of this one")
+        return connect(database, *arguments, **options)
+
+    return guarded
+
+
+@pytest.fixture(autouse=True)
+def _own_ledger() -> Iterator[None]:
+    """Fail a test that opened the checkout's ledger, whatever became of the error."""
+    _opened.clear()
+    yield
+    assert not _opened, f"{CHECKOUT_LEDGER} was opened; set `ledger` in the settings of this test"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

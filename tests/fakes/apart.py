@@ -154,9 +154,9 @@ def create(folder: Path, fqrn: str) -> str:
     return url
 
 
-def change(store: Store, fqrn: str, path: str) -> tuple[ObjectHash, ObjectHash]:
-    """A publisher's change on the current revision, its catalogs stored: (old root, new root)."""
-    old = read_head(store, fqrn).manifest.root
+def change(store: Store, fqrn: str, path: str, base: ObjectHash | None = None) -> tuple[ObjectHash, ObjectHash]:
+    """A publisher's change on the current or another revision, its catalogs stored: (old root, new root)."""
+    old = base or read_head(store, fqrn).manifest.root
     edit = Edit(CatalogCache(store), old)
     edit.make_nested(path, _DIRECTORY)
     new = edit.finish(1_700_000_000)

@@ -32,9 +32,7 @@ class Collector:
         self.condemned: frozenset[ObjectHash] = frozenset()
 
     def run(self) -> None:
-        self.begin()
-        self.mark()
-        self.condemn()
+        self.to_the_list()
         self.sweep()
         self.end()
 
@@ -54,6 +52,12 @@ class Collector:
 
     def condemn(self) -> None:
         self._move(CollectionStep.CONDEMN, condemned=store_list(self._store, self.condemned))
+
+    def to_the_list(self) -> None:
+        """A collection begins, and its list is out."""
+        self.begin()
+        self.mark()
+        self.condemn()
 
     def sweep(self, *, at_most: int | None = None) -> None:
         """After the barrier, take off the list what newer revisions need, and delete the rest."""

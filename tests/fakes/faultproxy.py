@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 Kind = Literal["answer", "cut", "hold", "pretend"]
@@ -33,15 +33,16 @@ class Seen:
 class Fault:
     """What befalls the next ``times`` matching requests (None: all). Made by the methods of ``FaultProxy``.
 
+    A request matches by its ``method`` (None: any), its ``path`` (a pattern, searched), and its headers (``when``).
     ``peer``: the client's port, and ``host`` its address, once a request has arrived; they tell whose request that is.
     ``done``: it was answered, or could not be because its client has gone.
     """
 
     kind: Kind
-    method: str | None
     path: re.Pattern[str]
-    when: Callable[[Mapping[str, str]], bool]
-    times: int | None
+    method: str | None = None
+    when: Callable[[Mapping[str, str]], bool] = lambda _: True
+    times: int | None = 1
     status: int = 0
     code: str = ""
     after_forwarding: bool = False
@@ -82,81 +83,22 @@ class FaultProxy:
         """Scheme, host and port of the proxy."""
         return f"http://{self._server.server_address[0]}:{self._server.server_port}"
 
-    def answer(
-        self,
-        status: int,
-        *,
-        code: str = "",
-        times: int | None = 1,
-        method: str | None = None,
-        path: str = "",
-        when: Callable[[Mapping[str, str]], bool] | None = None,
-        after_forwarding: bool = False,
-        headers: Mapping[str, str] | None = None,
-    ) -> Fault:
+    def answer(self, status: int, *, code: str = "", headers: Mapping[str, str] | None = None, **match: Any) -> Fault:
         """Answer with an error (an S3 one with ``code``), before or after the server has done what was asked."""
-        return self._add(
-            Fault(
-                "answer",
-                method,
-                re.compile(path),
-                when or _always,
-                times,
-                status=status,
-                code=code,
-                after_forwarding=after_forwarding,
-                headers=dict(headers or {}),
-            )
-        )
+        return self._add("answer", status=status, code=code, headers=dict(headers or {}), **match)
 
-    def cut(
-        self,
-        *,
-        times: int | None = 1,
-        method: str | None = None,
-        path: str = "",
-        when: Callable[[Mapping[str, str]], bool] | None = None,
-        after_forwarding: bool = False,
-        body_bytes: int | None = None,
-    ) -> Fault:
+    def cut(self, *, body_bytes: int | None = None, after_forwarding: bool = False, **match: Any) -> Fault:
         """Cut the connection: before or after the server has done it, or after ``body_bytes`` of the answer's body."""
         after = after_forwarding or body_bytes is not None
-        return self._add(
-            Fault(
-                "cut",
-                method,
-                re.compile(path),
-                when or _always,
-                times,
-                after_forwarding=after,
-                body_bytes=body_bytes,
-            )
-        )
+        return self._add("cut", body_bytes=body_bytes, after_forwarding=after, **match)
 
-    def hold(
-        self,
-        *,
-        times: int | None = 1,
-        method: str | None = None,
-        path: str = "",
-        when: Callable[[Mapping[str, str]], bool] | None = None,
-        after_forwarding: bool = False,
-    ) -> Fault:
+    def hold(self, **match: Any) -> Fault:
         """Keep matching requests (or their answers) until ``release`` of the returned fault is called."""
-        return self._add(
-            Fault("hold", method, re.compile(path), when or _always, times, after_forwarding=after_forwarding)
-        )
+        return self._add("hold", **match)
 
-    def pretend(
-        self,
-        *,
-        times: int | None = 1,
-        method: str | None = "PUT",
-        path: str = "",
-        when: Callable[[Mapping[str, str]], bool] | None = None,
-    ) -> Fault:
+    def pretend(self, **match: Any) -> Fault:
         """Say 200 without forwarding: a store that loses what it acknowledged."""
-        return self._add(Fault("pretend", method, re.compile(path), when or _always, times, status=200))
+        return self._add("pretend", **{"method": "PUT", "status": 200, **match})
 
     def clear(self) -> None:
         """Forget all faults, let held requests go, and forget what was seen."""
@@ -201,14 +143,11 @@ class FaultProxy:
         with self._lock:
             self.seen.append(seen)
 
-    def _add(self, fault: Fault) -> Fault:
+    def _add(self, kind: Kind, *, path: str = "", **fields: Any) -> Fault:
+        fault = Fault(kind, path=re.compile(path), **fields)
         with self._lock:
             self._faults.append(fault)
         return fault
-
-
-def _always(headers: Mapping[str, str]) -> bool:
-    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,19 +19,20 @@ from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalog import MARKER
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.revision.repository import Repository
+from include.cvmfs.sources.artifact import open_artifact
 from include.cvmfs.sources.directory import DirectorySource
 from include.publishers.server.publisher import ServerPublisher
-from include.settings.load import load
-from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.storage.file import FileStore
+from tests.fakes.builds import tree
 from tests.fakes.commits import commit_change
 from tests.fakes.local import DIRECTORY
-from tests.fakes.site import FQRN, MASTER, PUBLIC_KEY, SIGNER
 from tests.servers.sshd import SshServer
+from tests.site import FQRN, MASTER, PUBLIC_KEY, SIGNER, Deployment, now
 
 PROGRAM = Path(__file__).with_name("cvmfs_server")
 TOKEN_ON_THE_NODE = "AAAABBBBCCCCDDDDEEEEFFFFGGGGHHHHIIIIJJJJKKKKLLLLMMMM===="
@@ -48,24 +49,6 @@ if [ -e "$fault" ]; then
 fi
 for one in /usr/bin/tar /bin/tar; do [ -x "$one" ] && exec "$one" "$@"; done
 """
-_SITE = """
-ledger: "sqlite:///{folder}/ledger.db"
-paths: {{var: "{folder}/var"}}
-stores:
-  cvmfs: {{url: "file://{folder}/cvmfs"}}
-repositories:
-  {fqrn}:
-    store: cvmfs
-    public_url: "file://{folder}/cvmfs/{fqrn}"
-    public_key: "{folder}/repository.pub"
-    gateway: gateway
-    publisher: cvmfs-server
-{more}
-    server:
-{server}
-slots:
-  main: {{repository: {fqrn}, store: cvmfs}}
-"""
 
 
 @dataclass
@@ -76,7 +59,7 @@ class PublisherNode:
     behind: str = "stock"
     ssh: SshServer = field(init=False)
     store: FileStore = field(init=False)
-    _made: list[Site] = field(default_factory=list)
+    _made: list[Deployment] = field(default_factory=list)
     _socket: socket.socket = field(init=False)
     _thread: threading.Thread = field(init=False)
 
@@ -112,8 +95,8 @@ class PublisherNode:
 
     def close(self) -> None:
         """Let go of the sites that publish there."""
-        for one in self._made:
-            one.ledger.dispose()
+        for deployment in self._made:
+            deployment.close()
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -129,17 +112,9 @@ class PublisherNode:
             "known_hosts": str(self.ssh.known_hosts), "behind": self.behind, "busy_wait_s": 1, "time_limit_s": 60,
             "mount": str(self.root / "mount"), "spool": str(self.root / "spool"), **(server or {}),
         }  # fmt: skip
-        file = self.folder / f"site-{len(self._made)}.yaml"
-        file.write_text(
-            _SITE.format(
-                folder=self.folder, fqrn=FQRN,
-                more="".join(f"    {key}: {json.dumps(value)}\n" for key, value in repository.items()),
-                server="".join(f"      {k}: {json.dumps(v)}\n" for k, v in settings.items() if v is not None),
-            )
-        )  # fmt: skip
-        made = Site(load(file, environ={}), EnvSecrets({}))
-        self._made.append(made)
-        return made
+        node = {key: value for key, value in settings.items() if value is not None}
+        self._made.append(Deployment(self.folder))
+        return self._made[-1].with_slot().with_options(publisher="cvmfs-server", server=node, **repository).site
 
     def publisher(self, server: Mapping[str, object] | None = None, **repository: object) -> ServerPublisher:
         return self.site(server, **repository).server(FQRN)
@@ -265,3 +240,17 @@ class PublisherNode:
                 edit.remove(here)
             if nested is None or nested.hash.digest != changeset.root.digest:
                 edit.hang(changeset.reference, changeset.root_entry, changeset.statistics.total)
+
+
+def packed(site: Site, destination: str, files: Mapping[str, bytes] | bytes) -> Changeset:
+    """A changeset of these files, or of an archive, for a destination, derived from the current revision."""
+    head = site.head(FQRN)
+    packing = site.packing(FQRN, head)
+    assert packing is not None
+    data = files if isinstance(files, bytes) else tree(files)
+    return packing.pack(
+        open_artifact(iter([data]), "artifact"),
+        destination=destination,
+        now=now(),
+        base=Base(head.manifest.root, head.manifest.revision),
+    )

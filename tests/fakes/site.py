@@ -1,4 +1,4 @@
-"""A repository on a real store; gateways and publishers before it, as threads or as processes that can be killed."""
+"""A deployment whose gateways and publishers are processes that can be killed."""
 
 from __future__ import annotations
 
@@ -7,133 +7,20 @@ import os
 import signal
 import struct
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from include.cvmfs.check.check import check
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY
-from include.cvmfs.commit.create import create_repository
-from include.cvmfs.coordination.generation import look
-from include.cvmfs.format.database import Reflog
-from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key, save_signer
-from include.cvmfs.ingest.changeset import Changeset
-from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
-from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.revision import Revision
-from include.cvmfs.sources.directory import DirectorySource
-from include.gateway.client.client import GatewayClient
-from include.publishers.native import NativePublisher
-from include.storage.store import Store
+from include.cvmfs.format.hashes import hash_bytes
 from tests.fakes.faultproxy import Fault
-from tests.fakes.orders import KEY_ID, SECRET
-from tests.fakes.worker import PRELOADED, native, run
+from tests.fakes.worker import PRELOADED, run
+from tests.site import BUILD, DESTINATIONS, FQRN, MASTER, NESTED, PUBLIC_KEY, SIGNER, Deployment, now
 
-FQRN = "nights.example.org"
-MASTER = generate_master()
-SIGNER = generate_repository_key(FQRN, datetime.now(UTC))
-PUBLIC_KEY = format_public_key(MASTER.public_key())
-BUILD = "/nightlies/main/b1"
-DESTINATIONS = [f"{BUILD}/{project}/x86_64" for project in ("alpha", "beta", "gamma")]
-NESTED = ["/nightlies/main", BUILD]
-
-
-@dataclass
-class LiveSite:
-    """What workers share: the store, the gateway's URL and the keys. Whoever makes one starts its gateway."""
-
-    folder: Path
-    store: Store
-    public_url: str
-    url: str = ""
-    algorithm: Algorithm = Algorithm.SHA1
-    _clients: list[GatewayClient] = field(default_factory=list)
-
-    def create(self, objects: Mapping[str, bytes] | None = None) -> None:
-        """A repository of this process's keys: an empty one, or that of the ``objects`` of another site."""
-        if objects is None:
-            create_repository(
-                self.store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC), algorithm=self.algorithm
-            )
-        for key, content in (objects or {}).items():
-            self.store.put(key, content)
-
-    def age(self, **delta: float) -> None:
-        """Move everything in the reflog into the past by this `timedelta`."""
-        reflog = Reflog.load(self.store.get(REFLOG_KEY))
-        before = round(timedelta(**delta).total_seconds())
-        reflog.add_all([replace(ref, timestamp=ref.timestamp - before) for ref in reflog.refs()])
-        self.store.put(REFLOG_KEY, reflog.to_bytes())
-
-    def close(self) -> None:
-        for client in self._clients:
-            client.close()
-
-    def client(self, url: str | None = None) -> GatewayClient:
-        client = GatewayClient(url or self.url, KEY_ID, SECRET, timeout_s=20)
-        self._clients.append(client)
-        return client
-
-    def worker(self, url: str | None = None, *, store: Store | None = None, **settings: Any) -> NativePublisher:
-        """A publisher as another process would have it: nothing shared but the servers."""
-        return native(FQRN, store or self.store, self.client(url), lambda: self.head().manifest, **settings)
-
-    def reserve(self, destinations: Sequence[str] = DESTINATIONS) -> int:
-        return self.worker().reserve(destinations, nested=NESTED, holder="test", now=datetime.now(UTC)).revision
-
-    def head(self) -> Repository:
-        return Repository.open(self.store, fqrn=FQRN, public_keys=[PUBLIC_KEY])
-
-    def readers(self) -> Repository:
-        """As a client reads: through the public URL, with the public key only."""
-        return Repository.open(self.public_url, fqrn=FQRN, public_keys=[PUBLIC_KEY])
-
-    def tree(self, name: str, files: Mapping[str, bytes]) -> Path:
-        """A folder with these files."""
-        tree = self.folder / "trees" / name
-        tree.mkdir(parents=True)
-        for path, content in files.items():
-            (tree / path).parent.mkdir(parents=True, exist_ok=True)
-            (tree / path).write_bytes(content)
-        return tree
-
-    def prepared(
-        self, destination: str, files: Mapping[str, bytes], base: Repository | None = None, **options: Any
-    ) -> Changeset:
-        """A changeset of some files for a destination, derived from the current revision unless told otherwise."""
-        tree = self.tree(f"{abs(hash((destination, *files.items())))}-{os.urandom(4).hex()}", files)
-        seen = look(self.store)
-        head = base or self.head()
-        return prepare(
-            DirectorySource(tree),
-            store=self.store,
-            fqrn=FQRN,
-            destination=destination,
-            now=datetime.now(UTC),
-            base=Base(head.manifest.root, head.manifest.revision, seen.moment),
-            options=PrepareOptions(mtime=1, owner=(0, 0), algorithm=self.algorithm, **options),
-        )
-
-    def contents_over_time(self, path: str) -> list[ObjectHash | None]:
-        """What stood at a path, oldest first, once for every time that it changed."""
-        head, found = self.head(), []
-        root: ObjectHash | None = head.manifest.root
-        while root is not None:
-            view = Revision(head.catalogs, root)
-            nested = view.nested_at(path)
-            found.append(nested.hash if nested else None)
-            root = view.root.previous_revision
-        found.reverse()
-        return [one for place, one in enumerate(found) if place == 0 or one != found[place - 1]]
-
-    def assert_sound(self) -> None:
-        """``check`` finds no problem, every object read included, and nothing is leased."""
-        report = check(self.readers(), contents=True)
-        assert not report.problems, report.problems
-        assert self.client().leases() == []
+__all__ = ["BUILD", "DESTINATIONS", "FQRN", "MASTER", "NESTED", "PUBLIC_KEY", "SIGNER", "LiveSite"]
+LiveSite = Deployment
+"""The name in tests of the commands."""
 
 
 _processes = multiprocessing.get_context("forkserver")
@@ -201,7 +88,7 @@ def _state(task: Path) -> str:
 
 
 @dataclass
-class ProcessSite(LiveSite):
+class ProcessSite(Deployment):
     """A site whose gateways and publishers are processes. ``storage``: how they reach the store, for their orders.
 
     ``behind``, ``to_store``, ``to_gateway``: URLs that stand between a gateway and the store, publishers and the store,
@@ -220,7 +107,6 @@ class ProcessSite(LiveSite):
 
     def create(self, objects: Mapping[str, bytes] | None = None) -> None:
         super().create(objects)
-        save_signer(self.folder / "keys", FQRN, SIGNER)
         (self.folder / "keys" / "public").write_bytes(PUBLIC_KEY)
         self.later(0)
 
@@ -296,7 +182,7 @@ class ProcessSite(LiveSite):
         """The next publication works and everything is sound, without anybody's help."""
         before = self.head().manifest.revision
         files = {"next": b"publication", "sub/dir/file": os.urandom(100)}
-        done = self.worker().publish(self.prepared(DESTINATIONS[-1], files), holder="next", now=datetime.now(UTC))
+        done = self.worker().publish(self.prepared(DESTINATIONS[-1], files), holder="next", now=now())
         assert done.revision == before + 1
         self.assert_sound()
 

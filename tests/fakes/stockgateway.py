@@ -290,12 +290,7 @@ class StockGateway:
     def _rows(self) -> dict[str, dict[str, str]]:
         rows = self._db.execute("SELECT token, path, key, expires, host FROM lease WHERE expires > ?", (_now_ms(),))
         return {
-            token: {
-                "key_id": key,
-                "path": self.receiver.fqrn + path,
-                "expires": _time(expires),
-                "hostname": host,
-            }
+            token: {"key_id": key, "path": self.receiver.fqrn + path, "expires": _time(expires), "hostname": host}
             for token, path, key, expires, host in rows
         }
 

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import os
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
-from include.cvmfs.collect.report import CollectionReport
-from include.cvmfs.format.hashes import hash_bytes
-from include.cvmfs.format.objects import compress
 from include.publishers.native import NativePublisher
-from include.settings.model import SiteSettings
-from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET
-from tests.fakes.site import DESTINATIONS, FQRN, PUBLIC_KEY, SIGNER, LiveSite
 from tests.fakes.stockgateway import StockGateway
 from tests.fakes.stockreceiver import Receiver
+from tests.site import DESTINATIONS, FQRN, SIGNER, Deployment, connection, now
 
 ADMIN = "adminkey"
 
 
 @dataclass
-class StockSite(LiveSite):
-    """``gateway`` runs from ``start`` to ``stop``."""
+class StockSite(Deployment):
+    """Its gateway is the fake stock one; its settings name an administrator of it, see ``configured``."""
 
     gateway: StockGateway = field(init=False)
     pauses: list[float] = field(default_factory=list)
 
-    def start(self, **settings: Any) -> None:
-        self.create()
+    def with_gateway(self, objects: Mapping[str, bytes] | None = None) -> Self:
+        self.create(objects)
         keys = {KEY_ID: SECRET, ADMIN: SECRET}
-        self.gateway = StockGateway(Receiver(self.store, FQRN, SIGNER), keys, {ADMIN}, **settings).__enter__()
-        self.url = self.gateway.url
+        self.gateway = StockGateway(Receiver(self.store, FQRN, SIGNER), keys, {ADMIN}).__enter__()
+        self.reached_at(self.gateway.url)
+        return self
 
     def stop(self) -> None:
-        self.close()
+        super().stop()
         self.gateway.__exit__(None, None, None)
 
     def worker(self, url: str | None = None, *, store: Store | None = None, **settings: Any) -> NativePublisher:
@@ -47,15 +41,6 @@ class StockSite(LiveSite):
         publisher = super().worker(url, store=store, **settings)
         publisher.pause = self.pauses.append
         return publisher
-
-    def orphan(self, content: bytes = b"of a publication that failed", days: float = 9) -> str:
-        """An object that nothing names, stored so long ago; its key."""
-        data = compress(content)
-        key = hash_bytes(data).key
-        self.store.put(key, data)
-        then = time.time() - timedelta(days=days).total_seconds()
-        os.utime(self.folder / "store" / FQRN / key, (then, then))
-        return key
 
     def objects(self) -> set[str]:
         """The keys of all data objects."""
@@ -67,30 +52,9 @@ class StockSite(LiveSite):
         assert self.gateway.enabled
         self.assert_sound()
         tree = self.prepared(DESTINATIONS[1], {"after": os.urandom(9)})
-        self.worker().publish(tree, holder="test", now=datetime.now(UTC))
+        self.worker().publish(tree, holder="test", now=now())
 
     def configured(self, *, admin: str = ADMIN, **repository: Any) -> Site:
-        """The site of the configuration, its store the folder that the repository is in."""
-        (self.folder / "repository.pub").write_bytes(PUBLIC_KEY)
-        store = self.store.url.removesuffix(f"/{FQRN}")
-        settings = {
-            "ledger": f"sqlite:///{self.folder}/ledger.db",
-            "paths": {"var": f"{self.folder}/var"},
-            "stores": {"cvmfs": {"url": store}},
-            "repositories": {
-                FQRN: {
-                    "store": "cvmfs", "public_url": self.store.url, "public_key": f"{self.folder}/repository.pub",
-                    "gateway": "gw", "gateway_admin": "gw_admin", **repository,
-                }
-            },
-        }  # fmt: skip
-        address = {"host": self.url, "password": SECRET}
-        keys = {"GW": {**address, "login": KEY_ID}, "GW_ADMIN": {**address, "login": admin}}
-        found = {f"AIRFLOW_CONN_{name}": json.dumps(key) for name, key in keys.items()}
-        return Site(SiteSettings.model_validate(settings), EnvSecrets(found))
-
-
-def ours(report: Any) -> CollectionReport:
-    """The report of a collection that took place."""
-    assert isinstance(report, CollectionReport)
-    return report
+        """The site of the configuration, where the gateway's administrator has this key."""
+        self.environment["AIRFLOW_CONN_GW_ADMIN"] = connection(admin, SECRET, host=self.url)
+        return self.with_options(gateway_admin="gw_admin", **repository).site

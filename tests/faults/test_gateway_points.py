@@ -20,10 +20,8 @@ import pytest
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.errors import GatewayError
 from include.gateway.service.commits.queue import Point
-from lab.servers.weed import WeedServer
 from tests.fakes.faultproxy import FaultProxy
-from tests.fakes.site import BUILD, FQRN, ProcessSite, drop
-from tests.faults.conftest import BUCKET
+from tests.fakes.site import BUILD, ProcessSite, drop
 from tests.faults.works import Work, made, seen, sound, work
 
 PUBLISHERS = 3
@@ -37,17 +35,6 @@ _EACH = (Point.REQUEST_READ, Point.QUEUED, Point.REPLYING)
 @pytest.fixture
 def on_files(tmp_path: Path, reserved: Mapping[str, bytes]) -> Iterator[ProcessSite]:
     yield from made(tmp_path, reserved, {"store": f"file://{tmp_path}/store"})
-
-
-@pytest.fixture
-def on_weed(tmp_path: Path, reserved: Mapping[str, bytes], weed: WeedServer) -> Iterator[ProcessSite]:
-    prefix = f"points-{next(_numbers)}"
-    storage = {
-        "store": f"s3://{BUCKET}/{prefix}",
-        "endpoint": weed.endpoint,
-        "credentials": [weed.credentials.access_key, weed.credentials.secret_key],
-    }
-    yield from made(tmp_path, reserved, storage, weed.public_url(BUCKET, prefix), weed.store(BUCKET, prefix))
 
 
 def die_and_go_on(site: ProcessSite, point: Point) -> None:
@@ -100,20 +87,6 @@ def test_killed_at_any_point_it_loses_nothing_on_a_file_store(on_files: ProcessS
     die_and_go_on(on_files, point)
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        Point.REFLOG_WRITTEN,
-        pytest.param(Point.FENCED, marks=pytest.mark.thorough),
-        Point.SWITCHED,
-        pytest.param(Point.RECORDED, marks=pytest.mark.thorough),
-    ],
-    ids=lambda point: point.value,
-)
-def test_killed_at_the_points_around_the_switch_it_loses_nothing_on_s3(on_weed: ProcessSite, point: Point) -> None:
-    die_and_go_on(on_weed, point)
-
-
 @pytest.mark.parametrize("after_forwarding", [False, True], ids=["before the switch", "switched"])
 def test_when_the_process_that_commits_is_killed_alone_the_commit_is_made_once(
     site: ProcessSite, behind: FaultProxy, after_forwarding: bool
@@ -137,39 +110,7 @@ def test_when_the_process_that_commits_is_killed_alone_the_commit_is_made_once(
     site.goes_on()
 
 
-def test_there_are_at_least_twelve_points() -> None:
-    assert len(Point) >= 12
-
-
 # -- a gateway that is started elsewhere
-
-
-def test_started_elsewhere_from_configuration_and_store_alone_only_leases_are_lost(on_files: ProcessSite) -> None:
-    site = on_files
-    site.start_gateway()
-    done = work(site, f"{BUILD}/done")
-    revision = done.commit()
-    assert isinstance(revision, int)
-    held = work(site, f"{BUILD}/held")
-    dying = site.gateway
-    assert dying is not None
-    dying.kill()
-    before = site.files()
-
-    site.start_gateway("elsewhere/other.db", port=None)
-    client = site.client()
-    assert client.leases() == []
-    assert site.files() == before
-    lost = held.commit()
-    assert isinstance(lost, GatewayError)
-    assert lost.code == "lease-lost"
-    # the same changes under new leases: one stands, the other is made
-    for one, expected in ((done, revision), (held, revision + 1)):
-        with client.lease(FQRN, one.path, hostname="elsewhere") as lease:
-            assert client.commit(lease, one.base, one.new) == expected
-    assert all(seen(site, [done, held]).values())
-    assert "done" in {tag.name for tag in site.head().tags()}
-    site.goes_on()
 
 
 # -- a crash between reflog and manifest, of somebody else
@@ -191,19 +132,6 @@ def crashed(on_files: ProcessSite) -> Callable[[], None]:
         assert on_files.reflog_is_ahead()
 
     return crash
-
-
-def test_a_foreign_crash_between_reflog_and_manifest_is_repaired_when_the_gateway_starts(
-    on_files: ProcessSite, crashed: Callable[[], None]
-) -> None:
-    crashed()
-    before = on_files.head().manifest
-    on_files.start_gateway()
-    assert not on_files.reflog_is_ahead()
-    after = on_files.head().manifest
-    assert (after.root, after.revision) == (before.root, before.revision)
-    sound(on_files)
-    on_files.goes_on()
 
 
 def test_a_foreign_crash_between_reflog_and_manifest_is_repaired_by_the_next_commit(

@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from include.gateway.errors import GatewayError
-from include.storage.buckets import allow_public_read, ensure_bucket
-from include.storage.kinds import Credentials
-from lab.servers.ceph import ObjectStore
-from lab.servers.radosgw import RadosgwServer
-from lab.servers.s3 import S3Server
+from lab.servers.weed import WeedServer
 from tests.fakes.site import BUILD, ProcessSite
+from tests.fakes.together import together
 from tests.faults.conftest import BUCKET
-from tests.faults.works import Work, made, seen, sound, work
+from tests.faults.works import made, seen, sound, work
 
 EACH = 6
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="session")
-def radosgw(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RadosgwServer]:
-    """Ceph, in memory, with a bucket that everybody may read."""
-    need("radosgw")
-    owner = Credentials("nightshift", "not-a-secret")
-    folder = tmp_path_factory.mktemp("ceph") / "cluster"
-    with RadosgwServer(folder, credentials=owner, objectstore=ObjectStore.MEMSTORE) as server:
-        ensure_bucket(f"s3://{BUCKET}", server.credentials, server.options())
-        allow_public_read(f"s3://{BUCKET}", server.credentials, server.options())
-        yield server
-
-
-def on_s3(folder: Path, reserved: Mapping[str, bytes], server: S3Server, **more: object) -> Iterator[ProcessSite]:
+def on_s3(folder: Path, reserved: Mapping[str, bytes], server: WeedServer, **more: object) -> Iterator[ProcessSite]:
     prefix = f"two-{next(_numbers)}"
     storage = {
         "store": f"s3://{BUCKET}/{prefix}",
@@ -47,16 +30,10 @@ def on_s3(folder: Path, reserved: Mapping[str, bytes], server: S3Server, **more:
     yield from made(folder, reserved, storage, server.public_url(BUCKET, prefix), server.store(BUCKET, prefix))
 
 
-@pytest.fixture(
-    params=["file", pytest.param("weed", marks=pytest.mark.server("weed")),
-            pytest.param("radosgw", marks=[pytest.mark.server("radosgw"), pytest.mark.thorough])]
-)  # fmt: skip
-def guarded(request: pytest.FixtureRequest, tmp_path: Path, reserved: Mapping[str, bytes]) -> Iterator[ProcessSite]:
-    """A site on each kind of store that keeps conditional writes."""
-    if request.param == "file":
-        yield from made(tmp_path, reserved, {"store": f"file://{tmp_path}/store"})
-    else:
-        yield from on_s3(tmp_path, reserved, request.getfixturevalue(request.param))
+@pytest.fixture
+def guarded(weed: WeedServer, tmp_path: Path, reserved: Mapping[str, bytes]) -> Iterator[ProcessSite]:
+    """A site on a store that keeps conditional writes; which do is tested in ``integration/storage``."""
+    yield from on_s3(tmp_path, reserved, weed)
 
 
 def test_where_conditional_writes_are_kept_neither_undoes_a_revision_of_the_other(guarded: ProcessSite) -> None:
@@ -69,14 +46,7 @@ def test_where_conditional_writes_are_kept_neither_undoes_a_revision_of_the_othe
         for number in range(EACH)
         for name, url in (("one", site.url), ("other", other))
     ]
-    together = threading.Barrier(len(works))
-
-    def commit(one: Work) -> int | GatewayError:
-        together.wait(20)
-        return one.commit()
-
-    with ThreadPoolExecutor(len(works)) as publishers:
-        told = list(publishers.map(commit, works))
+    told = together([change.commit for change in works])
     assert all(isinstance(answer, int) for answer in told), told
     assert all(seen(site, works).values())
     of_one, of_other = set(told[::2]), set(told[1::2])
@@ -93,10 +63,10 @@ def test_where_conditional_writes_are_kept_neither_undoes_a_revision_of_the_othe
 
 
 @pytest.fixture
-def unguarded(request: pytest.FixtureRequest, tmp_path: Path, reserved: Mapping[str, bytes]) -> Iterator[ProcessSite]:
+def unguarded(weed: WeedServer, tmp_path: Path, reserved: Mapping[str, bytes]) -> Iterator[ProcessSite]:
     """A site on a store that was seen to lose conditional writes."""
     traits = {"put_if_absent": False, "replace": False, "bulk_delete": True}
-    yield from on_s3(tmp_path, reserved, request.getfixturevalue("weed"), traits=traits, single_writer=True)
+    yield from on_s3(tmp_path, reserved, weed, traits=traits, single_writer=True)
 
 
 def test_where_they_are_not_kept_the_second_does_not_start_and_names_the_first(unguarded: ProcessSite) -> None:
@@ -116,9 +86,7 @@ def test_where_they_are_not_kept_the_second_does_not_start_and_names_the_first(u
 
 
 @pytest.mark.slow
-def test_a_gateway_that_wakes_up_after_another_took_its_repository_over_publishes_nothing(
-    unguarded: ProcessSite,
-) -> None:
+def test_a_gateway_that_wakes_up_after_another_took_over_publishes_nothing(unguarded: ProcessSite) -> None:
     site = unguarded
     asleep = site.start_gateway()
     late = work(site, f"{BUILD}/late")

@@ -105,9 +105,7 @@ def published_once(site: ProcessSite, tree: str, **order: object) -> dict:
 
 
 @points(BEFORE)
-def test_killed_without_a_lease_it_leaves_nothing_that_anybody_sees(
-    site: ProcessSite, ways: Ways, point: Point
-) -> None:
+def test_killed_without_a_lease_it_leaves_nothing_to_be_seen(site: ProcessSite, ways: Ways, point: Point) -> None:
     before = site.files()
     tree = killed(site, ways, point)
     assert site.files() == before
@@ -244,9 +242,7 @@ def test_an_old_process_that_wakes_up_after_others_published_reverts_and_doubles
     site.goes_on()
 
 
-def test_an_old_process_that_wakes_up_after_its_commit_was_replaced_reverts_nothing(
-    site: ProcessSite, ways: Ways
-) -> None:
+def test_a_process_that_wakes_up_after_its_commit_was_replaced_reverts_nothing(site: ProcessSite, ways: Ways) -> None:
     old = site.start("publish", tree=str(site.tree("tree", FILES)), destination=DESTINATION)
     held = ways.to_gateway.hold(method="POST", path=ONE_LEASE, after_forwarding=True)
     held.wait()

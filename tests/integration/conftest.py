@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,6 +21,9 @@ from lab.servers.radosgw import RadosgwServer
 from lab.servers.s3 import S3Server
 from lab.servers.weed import WeedServer
 from tests.fakes.faultproxy import FaultProxy
+
+if TYPE_CHECKING:
+    from tests.fakes.node import PublisherNode
 
 BUCKET = "nights"
 OWNER = Credentials("nightshift", "not-a-secret")
@@ -124,6 +128,22 @@ def s3_proxy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
     monkeypatch.setattr(remote, "FIRST_PAUSE_S", remote.FIRST_PAUSE_S / 10)
     with FaultProxy(s3_server.endpoint) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def node(
+    tmp_path: Path, request: pytest.FixtureRequest, need: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PublisherNode]:
+    """A publisher node behind a stock gateway, or behind what the test's parameter says."""
+    need("sshd")
+    from include.publishers.server import maintenance
+    from tests.fakes.node import PublisherNode
+
+    monkeypatch.setattr(maintenance, "_PAUSE_S", 0.05)
+    made = PublisherNode(tmp_path, getattr(request, "param", "stock"))
+    made.start()
+    yield made
+    made.stop()
 
 
 def _public_bucket(server: S3Server) -> None:

@@ -9,18 +9,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.cvmfs.format.hashes import DigestSet, ObjectHash, identity
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.sources.tarball import TarSource
-from include.storage.errors import Forbidden, StoreError
-from include.storage.kinds import Credentials, StoreOptions
+from include.storage.errors import StoreError
+from include.storage.kinds import Credentials
 from include.storage.open import open_store
 from include.storage.store import Store
 from lab.servers.s3 import S3Server
 from tests.fakes.archives import archive, file, hardlink, symlink
-from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.recount import read_back
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
@@ -49,40 +47,9 @@ def test_a_prepared_tree_is_stored_whole_and_readable_by_everybody(s3_store: Sto
     assert changeset.catalogs == 4
 
 
-def test_a_second_run_with_what_is_stored_as_known_sends_nothing(s3_store: Store) -> None:
-    first = run(s3_store)
-    known = DigestSet()
-    for meta in s3_store.list():
-        _, folder, rest = meta.key.split("/")
-        known.add(identity(ObjectHash.parse(folder + rest)))
-    before = s3_store.counters.puts
-    second = run(s3_store, known=known)
-    assert second.root == first.root
-    assert (second.objects_new, second.bytes_uploaded) == (0, 0)
-    assert s3_store.counters.puts == before
-
-
-def test_wrong_credentials_stop_it_at_once(s3_server: S3Server, s3_store: Store, s3_prefix: str) -> None:
-    options = s3_server.options()
-    refused = open_store(f"s3://nights/{s3_prefix}", credentials=Credentials("nightshift", "wrong"), options=options)
-    with pytest.raises(Forbidden):
-        run(refused)
-    assert list(s3_store.list()) == []
-
-
 def test_a_server_that_is_not_there_is_the_stores_own_error(s3_server: S3Server, s3_prefix: str) -> None:
     options = replace(s3_server.options(), endpoint="http://127.0.0.1:9", retries=0, timeout_s=2)
     gone = open_store(f"s3://nights/{s3_prefix}", credentials=Credentials("a", "b"), options=options)
     with pytest.raises(StoreError) as failure:
         run(gone)
     assert failure.value.retryable
-
-
-def test_a_storm_of_refusals_is_survived_and_counted(s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str) -> None:
-    s3_proxy.answer(503, times=40, method="PUT")
-    options = StoreOptions(endpoint=s3_proxy.url, retries=8)
-    store = open_store(f"s3://nights/{s3_prefix}", credentials=s3_server.credentials, options=options)
-    changeset = run(store)
-    assert store.counters.retries == {"503": 40}
-    assert store.counters.puts == changeset.objects_new
-    read_back(store, changeset.reference)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.client.client import GatewayClient
 from include.gateway.service.clock import Clock
 from include.gateway.service.commits.queue import OnPoint, pass_by
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
-from include.gateway.service.http.server import serve
 from include.gateway.service.http.serving import ReadConfig
 from tests.fakes.gateway_service import FakeCommitter
+from tests.site import RunningGateway
 
 REPOSITORY = "test.example.org"
+OLD, NEW, NEWER = (ObjectHash.parse(digit * 40) for digit in "123")
 LEASE_S = 100.0
 """Longer than any test takes: leases end when a test moves the clock."""
 
@@ -32,6 +33,18 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def _never() -> None:
     raise AssertionError("the fake committer opens nothing")
+
+
+@dataclass
+class Counting:
+    """A receiver that merges nothing."""
+
+    fqrn: str = REPOSITORY
+    revision: int = 0
+
+    def commit(self, *_: object) -> int:
+        self.revision += 1
+        return self.revision
 
 
 def service_config(folder: Path, **changes: object) -> ServiceConfig:
@@ -51,55 +64,6 @@ def service_config(folder: Path, **changes: object) -> ServiceConfig:
         "keys": (AcceptedKey("adminkey", "admin-secret", admin=True), AcceptedKey("stranger", "strange-secret")),
     }
     return ServiceConfig(**{**settings, **changes})  # type: ignore[arg-type]
-
-
-@dataclass
-class RunningGateway:
-    """A service that runs until ``stop``."""
-
-    read_config: ReadConfig
-    committer: FakeCommitter | None
-    clock: Clock | None = None
-    on_point: OnPoint = pass_by
-    url: str = ""
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-    _clients: list[GatewayClient] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.config = self.read_config()
-
-    def start(self) -> RunningGateway:
-        ready = threading.Event()
-
-        def listening(url: str) -> None:
-            self.url = url
-            ready.set()
-
-        def run() -> None:
-            serve(
-                self.read_config, committer=self.committer, clock=self.clock, ready=listening, stop=self._stop,
-                on_point=self.on_point,
-            )  # fmt: skip
-
-        self._thread = threading.Thread(target=run, daemon=True)
-        self._thread.start()
-        assert ready.wait(120), "the gateway did not start"
-        return self
-
-    def stop(self) -> None:
-        for client in self._clients:
-            client.close()
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(20)
-            assert not self._thread.is_alive(), "the gateway did not stop"
-
-    def client(self, key_id: str = "rootkey", secret: str | None = None, **settings: object) -> GatewayClient:
-        secrets = {key.id: key.secret for key in self.config.all_keys()}
-        client = GatewayClient(self.url, key_id, secret or secrets[key_id], timeout_s=20, **settings)  # type: ignore[arg-type]
-        self._clients.append(client)
-        return client
 
 
 StartGateway = Callable[..., RunningGateway]

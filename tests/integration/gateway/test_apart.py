@@ -22,7 +22,7 @@ from include.gateway.service import freezes
 from include.gateway.service.commits import process as apart
 from include.gateway.service.commits.queue import Point
 from tests.fakes.apart import ADMIN, KEY, change, committers, create, served, served_of_file, served_with_keys_here
-from tests.integration.gateway.conftest import RunningGateway
+from tests.site import RunningGateway
 
 GOES, STAYS = "goes.example.org", "stays.example.org"
 Start = Callable[..., RunningGateway]
@@ -138,9 +138,7 @@ def test_a_silent_store_delays_no_other_repository(
         sick.result(60)
 
 
-def test_the_process_ends_with_the_service_even_while_it_waits_for_a_store(
-    tmp_path: Path, silent: socket.socket
-) -> None:
+def test_the_process_ends_with_the_service_while_it_waits_for_a_store(tmp_path: Path, silent: socket.socket) -> None:
     create(tmp_path, "sick.example.org")
     read_config = partial(served, str(tmp_path), {"sick.example.org": url_of(silent)})
     process = apart._Process(apart.Signers(read_config().repositories))

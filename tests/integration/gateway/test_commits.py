@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 
 from include.cvmfs import errors as cvmfs
-from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient
 from include.gateway.service.commits.queue import Point
@@ -17,10 +17,7 @@ from include.gateway.service.leases.lease_table import LeaseGone
 from include.storage.errors import Unavailable
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.refused import refused
-from tests.integration.gateway.conftest import LEASE_S
-
-REPOSITORY = "test.example.org"
-OLD, NEW, NEWER = (ObjectHash.parse(digit * 40) for digit in "123")
+from tests.integration.gateway.conftest import LEASE_S, NEW, NEWER, OLD, REPOSITORY
 
 
 class Tag:
@@ -60,9 +57,7 @@ def test_a_commit_spends_the_lease_and_tells_the_revision(client: GatewayClient,
     assert (order.old_root.text, order.new_root.text) == ("1" * 40 + "C", "2" * 40 + "C")
 
 
-def test_a_repeated_commit_has_the_same_revision_and_is_made_once(
-    client: GatewayClient, committer: FakeCommitter
-) -> None:
+def test_a_repeated_commit_has_one_revision_and_is_made_once(client: GatewayClient, committer: FakeCommitter) -> None:
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
     assert [client.commit(lease, OLD, NEW) for _ in range(3)] == [1, 1, 1]
     assert len(committer.orders) == 1
@@ -180,12 +175,13 @@ def held_up(
     return lease, commit, gate
 
 
+@pytest.mark.parametrize("rival", [False, True], ids=["alone", "with another in its place"])
 def test_a_lease_that_expires_during_the_commit_stops_it_before_the_switch(
-    client: GatewayClient, committer: FakeCommitter, clock: ManualClock, background: ThreadPoolExecutor
+    client: GatewayClient, committer: FakeCommitter, clock: ManualClock, background: ThreadPoolExecutor, rival: bool
 ) -> None:
     _, commit, gate = held_up(client, committer, background)
     clock.advance(LEASE_S)
-    with client.lease(REPOSITORY, "/a", hostname="other"):
+    with client.lease(REPOSITORY, "/a", hostname="other") if rival else nullcontext():
         gate.set()
         with refused(errors.LeaseLost, path="/a"):
             commit.result(20)

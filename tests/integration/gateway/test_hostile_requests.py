@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from include.gateway.client.client import GatewayClient
 from include.gateway.protocol import authorization
+from tests.integration.gateway.conftest import REPOSITORY
 
-REPOSITORY = "test.example.org"
 TOKEN = "A" * 52 + "===="
 CLEAR = {200, 301, 308, 400, 404, 405, 413}
 

@@ -7,14 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import requests
 
-from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client import lease_renewal
 from include.gateway.client.client import GatewayClient
@@ -23,22 +22,8 @@ from include.gateway.client.values import Lease
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.refused import refused
 from tests.fakes.stockgateway import StockGateway
-from tests.integration.gateway.conftest import LEASE_S, RunningGateway
-
-REPOSITORY = "test.example.org"
-OLD, NEW = ObjectHash.parse("1" * 40), ObjectHash.parse("2" * 40)
-
-
-@dataclass
-class Counting:
-    """A receiver that merges nothing."""
-
-    fqrn: str = REPOSITORY
-    revision: int = 0
-
-    def commit(self, *_: object) -> int:
-        self.revision += 1
-        return self.revision
+from tests.integration.gateway.conftest import LEASE_S, NEW, OLD, REPOSITORY, Counting
+from tests.site import RunningGateway
 
 
 @pytest.fixture

@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from include.cvmfs.coordination import freeze as freezes
+from include.cvmfs.coordination.freeze import Freeze
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import Lease
+from include.gateway.errors import RepositoryDisabled
 from include.gateway.protocol import authorization
+from include.gateway.service.config import AcceptedKey, RepositoryConfig
+from include.gateway.service.freezes import FRESH_S
 from include.gateway.service.http.server import create_app
+from include.storage.file import FileStore
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.refused import refused
-from tests.integration.gateway.conftest import LEASE_S, StartGateway, service_config
-
-REPOSITORY = "test.example.org"
+from tests.fakes.together import together
+from tests.integration.gateway.conftest import LEASE_S, REPOSITORY, StartGateway, _never, service_config
+from tests.site import RunningGateway
 
 
 def test_a_lease_is_listed_with_its_holder_until_it_is_dropped(client: GatewayClient) -> None:
@@ -72,18 +77,13 @@ def test_the_context_manager_drops_however_the_block_ends(client: GatewayClient)
 
 
 def test_of_many_who_ask_for_one_path_exactly_one_gets_it(gateway: object, client: GatewayClient) -> None:
-    start = threading.Barrier(8)
-
     def ask(number: int) -> Lease | None:
-        start.wait()
         try:
             return client.acquire(REPOSITORY, "/a" if number % 2 else "/a/b", hostname=f"h{number}")
         except errors.PathBusy:
             return None
 
-    with ThreadPoolExecutor(8) as pool:
-        won = [lease for lease in pool.map(ask, range(8)) if lease]
-    assert len(won) == 1
+    assert len([lease for lease in together(partial(ask, number) for number in range(8)) if lease]) == 1
 
 
 @pytest.mark.parametrize(
@@ -226,3 +226,89 @@ def test_who_hung_up_meanwhile_is_given_no_lease(tmp_path: Path) -> None:
     asyncio.run(app(scope, receive, send))
     assert app.state.serving.table.listed() == []
     app.state.serving.table.close()
+
+
+# -- a frozen repository gives out no new lease; what was granted before is used to its end
+
+OTHER = "plain.example.org"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def freezable(start_gateway: StartGateway, tmp_path: Path, clock: ManualClock) -> RunningGateway:
+    keys = (AcceptedKey("rootkey", "root-secret"),)
+    stores = {name: FileStore(tmp_path / name) for name in (REPOSITORY, OTHER)}
+    return start_gateway(
+        clock=clock,
+        repositories={
+            name: RepositoryConfig(lambda store=store: store, _never, keys) for name, store in stores.items()
+        },
+    )
+
+
+def now(clock: ManualClock) -> datetime:
+    return datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
+
+
+def frozen(folder: Path, since: datetime, **lasts: float) -> FileStore:
+    store = FileStore(folder / REPOSITORY)
+    until = since + timedelta(**lasts) if lasts else None
+    freezes.freeze(store, Freeze("one", "disks are moved", "operator@host", since, until))
+    return store
+
+
+def test_no_lease_is_given_out_while_it_is_frozen_and_the_answer_says_why(
+    freezable: RunningGateway, tmp_path: Path, clock: ManualClock
+) -> None:
+    client = freezable.client()
+    store = frozen(tmp_path, now(clock))
+    with pytest.raises(RepositoryDisabled, match=r"frozen since .* by operator@host.*disks are moved") as refused:
+        client.acquire(REPOSITORY, "/a", hostname="h")
+    assert refused.value.reason == "repo_disabled"
+    assert refused.value.repository == REPOSITORY
+    client.drop(client.acquire(OTHER, "/a", hostname="h"))
+    freezes.thaw(store, now(clock))
+    clock.advance(FRESH_S)
+    client.drop(client.acquire(REPOSITORY, "/b", hostname="h"))
+
+
+def test_a_lease_that_was_granted_before_is_kept_and_given_back(
+    freezable: RunningGateway, tmp_path: Path, clock: ManualClock
+) -> None:
+    client = freezable.client()
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    frozen(tmp_path, now(clock))
+    clock.advance(FRESH_S)
+    with pytest.raises(RepositoryDisabled):
+        client.acquire(REPOSITORY, "/b", hostname="h")
+    client.renew(lease)
+    assert client.drop(lease)
+
+
+def test_many_acquires_at_once_read_the_store_once(
+    freezable: RunningGateway, tmp_path: Path, clock: ManualClock
+) -> None:
+    client = freezable.client()
+    client.drop(client.acquire(REPOSITORY, "/a", hostname="h"))
+    frozen(tmp_path, now(clock))
+    clock.advance(FRESH_S / 2)
+    client.drop(client.acquire(REPOSITORY, "/a", hostname="h"))
+
+
+def test_a_freeze_with_an_end_ends_by_itself(freezable: RunningGateway, tmp_path: Path, clock: ManualClock) -> None:
+    client = freezable.client()
+    frozen(tmp_path, now(clock), seconds=60)
+    with pytest.raises(RepositoryDisabled):
+        client.acquire(REPOSITORY, "/a", hostname="h")
+    clock.advance(60)
+    client.drop(client.acquire(REPOSITORY, "/b", hostname="h"))
+
+
+def test_a_document_that_cannot_be_read_leaves_what_was_known(freezable: RunningGateway, tmp_path: Path) -> None:
+    FileStore(tmp_path / REPOSITORY).put(freezes.KEY, b"no freeze")
+    client = freezable.client()
+    client.drop(client.acquire(REPOSITORY, "/a", hostname="h"))

@@ -3,91 +3,46 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import threading
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
 
-from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import Lease
+from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.refused import refused
+from tests.integration.gateway.conftest import NEW, OLD, REPOSITORY
+from tests.site import RunningGateway
 
-REPOSITORY = "test.example.org"
 TOKEN = "A" * 52 + "===="
 NO_COUNTERS = "could not obtain statistics counters: no statistics counters for lease r.org/a"
-OLD, NEW = ObjectHash.parse("1" * 40), ObjectHash.parse("2" * 40)
-
-
-def _message(connection: socket.socket) -> bytes:
-    """A whole request or reply; nothing when the other side has closed."""
-    message = b""
-    while block := connection.recv(65536):
-        message += block
-        head, end, body = message.partition(b"\r\n\r\n")
-        length = re.search(rb"(?i)content-length: *(\d+)", head)
-        if end and len(body) >= (int(length[1]) if length else 0):
-            break
-    return message
-
-
-class CuttingProxy:
-    """Passes connections on; ``cut`` of them lose their reply after the request has arrived and been answered."""
-
-    def __init__(self, url: str) -> None:
-        self._to = urlsplit(url)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.cut = 0
-        self.requests: list[bytes] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._pass, args=(connection,), daemon=True).start()
-
-    def _pass(self, connection: socket.socket) -> None:
-        with connection, socket.create_connection((self._to.hostname, self._to.port)) as onward:  # type: ignore[arg-type]
-            while request := _message(connection):
-                self.requests.append(request.split(b"\r\n")[0])
-                onward.sendall(request)
-                reply = _message(onward)
-                if self.cut:
-                    self.cut -= 1
-                    return
-                connection.sendall(reply)
-
-    def close(self) -> None:
-        self._listener.close()
 
 
 @pytest.fixture
-def proxy(gateway: object) -> Iterator[CuttingProxy]:
-    proxy = CuttingProxy(gateway.url)  # type: ignore[attr-defined]
-    yield proxy
-    proxy.close()
+def proxy(gateway: RunningGateway) -> Iterator[FaultProxy]:
+    with FaultProxy(gateway.url) as proxy:
+        yield proxy
+
+
+def lose_replies(proxy: FaultProxy, times: int) -> None:
+    proxy.cut(times=times, after_forwarding=True)
 
 
 @pytest.fixture
-def through_proxy(proxy: CuttingProxy) -> Iterator[GatewayClient]:
+def through_proxy(proxy: FaultProxy) -> Iterator[GatewayClient]:
     with GatewayClient(proxy.url, "rootkey", "root-secret", timeout_s=20) as client:
         yield client
 
 
 def test_a_lost_reply_to_acquire_is_asked_for_again_and_brings_the_same_lease(
-    proxy: CuttingProxy, through_proxy: GatewayClient
+    proxy: FaultProxy, through_proxy: GatewayClient
 ) -> None:
-    proxy.cut = 1
+    lose_replies(proxy, 1)
     lease = through_proxy.acquire(REPOSITORY, "/a", hostname="user@host")
-    assert [request.split(b" ")[0] for request in proxy.requests] == [b"POST", b"GET", b"POST"]
+    assert [request.method for request in proxy.seen] == ["POST", "GET", "POST"]
     # another publication of the same user
     with refused(errors.PathBusy, own=False):
         through_proxy.acquire(REPOSITORY, "/a", hostname="user@host")
@@ -95,12 +50,12 @@ def test_a_lost_reply_to_acquire_is_asked_for_again_and_brings_the_same_lease(
 
 
 def test_a_lease_whose_replies_were_all_lost_is_had_with_the_next_attempt(
-    proxy: CuttingProxy, through_proxy: GatewayClient
+    proxy: FaultProxy, through_proxy: GatewayClient
 ) -> None:
-    proxy.cut = 3
+    lose_replies(proxy, 3)
     with pytest.raises(errors.ReplyLost):
         through_proxy.acquire(REPOSITORY, "/a", hostname="h")
-    proxy.cut = 0
+    proxy.clear()
     assert len(through_proxy.leases()) == 1
     with pytest.raises(errors.PathBusy):
         through_proxy.acquire(REPOSITORY, "/a", hostname="another")
@@ -129,19 +84,19 @@ def test_on_a_stock_gateway_a_lease_counts_as_our_own_only_if_no_other_can_have_
 
 
 def test_a_lost_reply_to_a_commit_is_asked_for_again_and_the_commit_made_once(
-    gateway: object, proxy: CuttingProxy, through_proxy: GatewayClient
+    gateway: object, proxy: FaultProxy, through_proxy: GatewayClient
 ) -> None:
     lease = through_proxy.acquire(REPOSITORY, "/a", hostname="h")
-    proxy.cut = 1
+    lose_replies(proxy, 1)
     assert through_proxy.commit(lease, OLD, NEW) == 1
     assert len(gateway.committer.orders) == 1  # type: ignore[attr-defined]
 
 
-def test_calls_that_do_no_harm_are_repeated(proxy: CuttingProxy, through_proxy: GatewayClient) -> None:
+def test_calls_that_do_no_harm_are_repeated(proxy: FaultProxy, through_proxy: GatewayClient) -> None:
     lease = through_proxy.acquire(REPOSITORY, "/a", hostname="h")
-    proxy.cut = 2
+    lose_replies(proxy, 2)
     assert len(through_proxy.leases()) == 1
-    proxy.cut = 1
+    lose_replies(proxy, 1)
     assert through_proxy.drop(lease) is False  # the first one arrived
     assert through_proxy.leases() == []
 
@@ -178,14 +133,7 @@ def refusal(reason: str) -> tuple[int, str]:
     return 200, json.dumps({"reason": reason, "status": "error"})
 
 
-@pytest.mark.parametrize(
-    "second",
-    [
-        refusal("invalid lease"),
-        refusal(NO_COUNTERS),
-        None,
-    ],
-)
+@pytest.mark.parametrize("second", [refusal("invalid lease"), refusal(NO_COUNTERS), None])
 def test_a_commit_whose_reply_cannot_be_had_any_more_is_unclear(second: tuple[int, str] | None) -> None:
     with pytest.raises(errors.CommitUnclear):
         ScriptedGateway(None, second).client().commit(LEASE, OLD, NEW)

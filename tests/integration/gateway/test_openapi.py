@@ -21,7 +21,8 @@ from schemathesis.specs.openapi.checks import (
 from include.gateway.protocol import authorization
 from include.gateway.service.http.admin_calls import document
 from include.gateway.service.http.server import routes
-from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, StartGateway
+from tests.integration.gateway.conftest import REPOSITORY, StartGateway
+from tests.site import RunningGateway
 
 pytest_plugins = ["schemathesis.pytest.plugin"]
 SCHEMA = schemathesis.openapi.from_dict(document())

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
 
 from include.cvmfs.commit.commit import REFLOG_KEY, SwitchStep, read_head
 from include.cvmfs.commit.create import create_repository
-from include.cvmfs.format.keys import format_public_key, load_signer, save_signer
+from include.cvmfs.format.keys import load_signer, save_signer
 from include.cvmfs.revision.repository import Repository
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient, open_gateway
@@ -31,14 +29,16 @@ from include.gateway.service.http.server import serve
 from include.gateway.service.requests import Refused
 from include.settings.secrets import ConnectionSecrets
 from include.storage.open import open_store
+from tests.fakes.apart import change
 from tests.fakes.certificates import Authority
 from tests.fakes.commits import commit_change
-from tests.fakes.edits import Crash, change
 from tests.fakes.gateway_service import ManualClock
 from tests.fakes.memorystore import MemoryStore
-from tests.fakes.minirepo import FQRN, master_key, signer
+from tests.fakes.process import Died
 from tests.fakes.refused import refused
-from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, StartGateway, service_config
+from tests.fakes.together import together
+from tests.integration.gateway.conftest import NEW, OLD, REPOSITORY, StartGateway, service_config
+from tests.site import FQRN, MASTER, PUBLIC_KEY, SIGNER, RunningGateway, now
 
 HASHES = {"old_root_hash": "1" * 40 + "C", "new_root_hash": "2" * 40 + "C"}
 KEY, SECRET = "rootkey", "root-secret"
@@ -74,7 +74,7 @@ def http(gateway: RunningGateway) -> Http:
 
 def test_figures_tell_of_leases_commits_and_requests(gateway: RunningGateway, http: Http) -> None:
     client = gateway.client()
-    client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), *roots())
+    client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), OLD, NEW)
     client.acquire(REPOSITORY, "/b", hostname="h")
     page = http("GET", "/metrics")
     assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -90,17 +90,11 @@ def test_figures_tell_of_leases_commits_and_requests(gateway: RunningGateway, ht
     assert "/api/v1/leases/{token}" in page.text, "routes by their pattern: a token is in no label"
 
 
-def roots() -> tuple[Any, Any]:
-    from tests.integration.gateway.test_commits import NEW, OLD
-
-    return OLD, NEW
-
-
 def test_readiness_names_what_is_missing(start_gateway: StartGateway, tmp_path: Path) -> None:
     store = MemoryStore()
-    create_repository(store, FQRN, master=master_key(), signer=signer(), now=datetime.now(UTC))
-    good = RepositoryConfig(lambda: store, signer, (AcceptedKey(KEY, SECRET),))
-    empty = RepositoryConfig(MemoryStore, signer, (AcceptedKey(KEY, SECRET),))
+    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=now())
+    good = RepositoryConfig(lambda: store, lambda: SIGNER, (AcceptedKey(KEY, SECRET),))
+    empty = RepositoryConfig(MemoryStore, lambda: SIGNER, (AcceptedKey(KEY, SECRET),))
     http = Http(start_gateway(repositories={FQRN: good}))
     assert (http("GET", "/ready").status_code, http("GET", "/health").json()["status"]) == (200, "ok")
     http = Http(start_gateway(folder=tmp_path / "2", repositories={FQRN: good, "empty.example.org": empty}))
@@ -131,9 +125,7 @@ def test_a_commit_body_that_is_signed_must_be_the_one_that_was_signed(gateway: R
     assert done == {"final_revision": 1, "status": "ok"}
 
 
-def test_our_client_signs_bodies_for_a_service_that_takes_them(
-    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_our_client_signs_bodies_where_they_are_taken(gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, bytes]] = []
 
     def watched(signature: str, secret: str, token: str, body: bytes) -> bool:
@@ -142,7 +134,7 @@ def test_our_client_signs_bodies_for_a_service_that_takes_them(
 
     monkeypatch.setattr(serving, "body_signature_fits", watched)
     client = gateway.client()
-    assert client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), *roots()) == 1
+    assert client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), OLD, NEW) == 1
     [(signature, body)] = seen
     assert (len(signature), json.loads(body)["new_root_hash"]) == (64, HASHES["new_root_hash"])
 
@@ -305,7 +297,7 @@ def test_keys_and_repositories_are_read_again_and_bad_ones_refused(start_gateway
     gateway.client("plainkey").acquire("new.example.org", "/x", hostname="h")
     with refused(errors.BAD_SIGNATURE):
         gateway.client("subkey").acquire(REPOSITORY, "/arch/x86/y", hostname="h")
-    assert client.commit(lease, *roots()) == 1
+    assert client.commit(lease, OLD, NEW) == 1
 
 
 def test_every_point_is_passed_in_order(start_gateway: StartGateway, tmp_path: Path) -> None:
@@ -321,18 +313,17 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.store = open_store((folder / "store").as_uri())
-        create_repository(self.store, FQRN, master=master_key(), signer=signer(), now=datetime.now(UTC))
-        save_signer(folder / "keys", FQRN, signer())
+        create_repository(self.store, FQRN, master=MASTER, signer=SIGNER, now=now())
+        save_signer(folder / "keys", FQRN, SIGNER)
         loaded = partial(load_signer, folder / "keys", FQRN)
         self.config = RepositoryConfig(partial(open_store, self.store.url), loaded, (AcceptedKey(KEY, SECRET),))
 
     def publish(self, client: GatewayClient, path: str) -> int:
         with client.lease(FQRN, path, hostname="h") as lease:
-            return client.commit(lease, *change(self.store, path))  # type: ignore[arg-type]
+            return client.commit(lease, *change(self.store, FQRN, path))  # type: ignore[arg-type]
 
     def names(self) -> set[str]:
-        keys = [format_public_key(master_key().public_key())]
-        repository = Repository.open(self.store, fqrn=FQRN, public_keys=keys, now=datetime.now(UTC))
+        repository = Repository.open(self.store, fqrn=FQRN, public_keys=[PUBLIC_KEY])
         return {entry.name for entry in repository.revision.listing("")}
 
 
@@ -340,7 +331,7 @@ def test_a_gateway_started_elsewhere_loses_nothing_but_leases(start_gateway: Sta
     world = World(tmp_path)
     first = start_gateway(real=True, folder=tmp_path / "here", repositories={FQRN: world.config})
     client = first.client()
-    base = change(world.store, "/old")
+    base = change(world.store, FQRN, "/old")
     assert [world.publish(client, f"/d{number}") for number in range(3)] == [1, 2, 3]
     held = client.acquire(FQRN, "/held", hostname="h")
     first.stop()
@@ -348,7 +339,7 @@ def test_a_gateway_started_elsewhere_loses_nothing_but_leases(start_gateway: Sta
     client = second.client()
     assert client.leases() == []
     with pytest.raises(errors.LeaseLost):
-        client.commit(held, *roots())
+        client.commit(held, OLD, NEW)
     epochs = [int(held.epoch or 0), int(client.acquire(FQRN, "/held", hostname="h").epoch or 0)]
     assert epochs[0] < epochs[1], "the fence goes on"
     assert world.publish(client, "/d3") == 4
@@ -357,26 +348,20 @@ def test_a_gateway_started_elsewhere_loses_nothing_but_leases(start_gateway: Sta
     assert world.names() == {"d0", "d1", "d2", "d3", "old"}
 
 
-def test_two_gateways_on_a_store_that_keeps_conditions_lose_nothing(
-    start_gateway: StartGateway, tmp_path: Path
-) -> None:
+def test_two_gateways_on_one_repository_lose_nothing(start_gateway: StartGateway, tmp_path: Path) -> None:
     world = World(tmp_path)
     clients = [
         start_gateway(real=True, folder=tmp_path / name, repositories={FQRN: world.config}).client()
         for name in ("one", "two")
     ]
-    bases = {path: change(world.store, path) for path in (f"/{number}" for number in range(8))}
+    bases = {path: change(world.store, FQRN, path) for path in (f"/{number}" for number in range(8))}
     done: dict[str, int] = {}
 
     def publish(path: str, client: GatewayClient) -> None:
         with client.lease(FQRN, path, hostname="h") as lease:
             done[path] = client.commit(lease, *bases[path])  # type: ignore[arg-type]
 
-    threads = [threading.Thread(target=publish, args=(path, clients[number % 2])) for number, path in enumerate(bases)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    together(partial(publish, path, clients[number % 2]) for number, path in enumerate(bases))
     assert set(done) == set(bases)
     assert world.names() == {path[1:] for path in bases}
     assert read_head(world.store, FQRN).manifest.revision == max(done.values())
@@ -387,16 +372,16 @@ def test_a_reflog_that_a_crash_left_ahead_is_taken_over_when_the_service_starts(
 
     def die(step: SwitchStep) -> None:
         if step is SwitchStep.REFLOG_WRITTEN:
-            raise Crash
+            raise Died
 
-    old, new = change(world.store, "/a")
-    with pytest.raises(Crash):
+    old, new = change(world.store, FQRN, "/a")
+    with pytest.raises(Died):
         commit_change(
-            world.store, fqrn=FQRN, signer=signer(), lease_path="/a", old_root=old, new_root=new,
+            world.store, fqrn=FQRN, signer=SIGNER, lease_path="/a", old_root=old, new_root=new,
             now=int(time.time()), on_step=die,
         )  # fmt: skip
     assert not reflog_matches(world)
-    committer = StoreCommitter(service_config(tmp_path, repositories={FQRN: world.config}), lambda _: signer())
+    committer = StoreCommitter(service_config(tmp_path, repositories={FQRN: world.config}), lambda _: SIGNER)
     committer.start()
     assert reflog_matches(world)
     committer.close()
@@ -430,7 +415,7 @@ def test_it_speaks_https_with_a_certificate_to_those_who_trust_its_authority(
     extra = {"authorities": str(authority.bundle(tmp_path))}
     trusting = ConnectionSecrets("gateway", host=gateway.url, login="rootkey", password="root-secret", extra=extra)
     with open_gateway(trusting) as client:
-        client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), *roots())
+        client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), OLD, NEW)
     with open_gateway(replace(trusting, extra={}), retries=0) as client, refused(GatewayUnreachable) as caught:
         client.acquire(REPOSITORY, "/b", hostname="h")
     assert "TLS" in str(caught.value)

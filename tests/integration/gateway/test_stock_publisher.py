@@ -5,51 +5,45 @@ from __future__ import annotations
 import os
 import random
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from include.cvmfs.commit.commit import fence
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.objects import load
-from include.storage.file import FileStore
 from include.storage.store import Store
 from tests.fakes.collector import Collector
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.refused import refused
-from tests.fakes.site import DESTINATIONS, FQRN, SIGNER, LiveSite
 from tests.fakes.stockpublisher import DIRECTORY, StockPanic, StockPublisher, StockWire
-from tests.integration.publishers.conftest import ThreadSite
+from tests.fakes.together import together
+from tests.site import DESTINATIONS, FQRN, Deployment
 
 
 @pytest.fixture
-def file_site(tmp_path: Path) -> Iterator[ThreadSite]:
+def file_site(tmp_path: Path) -> Iterator[Deployment]:
     """A repository in files."""
-    store = FileStore(tmp_path / "store")
-    yield from _running(ThreadSite(tmp_path, store, store.url))
+    site = Deployment(tmp_path).with_gateway()
+    yield site
+    site.close()
 
 
 @pytest.fixture
-def any_site(known_store: Store, any_public_url: str, tmp_path: Path) -> Iterator[ThreadSite]:
+def any_site(known_store: Store, any_public_url: str, tmp_path: Path) -> Iterator[Deployment]:
     """A repository in each kind of store."""
-    yield from _running(ThreadSite(tmp_path, known_store, any_public_url))
-
-
-def _running(site: ThreadSite) -> Iterator[ThreadSite]:
-    site.create()
-    site.start()
+    site = Deployment(tmp_path, known_store, any_public_url).with_gateway()
     yield site
-    site.stop()
+    site.close()
 
 
-def stock(site: LiveSite) -> StockPublisher:
+def stock(site: Deployment) -> StockPublisher:
     return StockPublisher(FQRN, StockWire(site.url, KEY_ID, SECRET), site.readers)
 
 
-def contents(site: LiveSite, base: str = "") -> dict[str, bytes]:
+def contents(site: Deployment, base: str = "") -> dict[str, bytes]:
     """All files below a path as readers get them, chunks put together."""
     repository, found = site.readers(), {}
     pending = [base]
@@ -74,7 +68,7 @@ def tree(seed: int, *, large: int = 200_000) -> dict[str, bytes]:
     return files
 
 
-def test_an_ingested_tree_is_there_for_everybody_and_check_is_clean(any_site: ThreadSite) -> None:
+def test_an_ingested_tree_is_there_for_everybody_and_check_is_clean(any_site: Deployment) -> None:
     publisher, files = stock(any_site), tree(1)
     with publisher.transaction("/soft") as transaction:
         publisher.ingest(transaction, "/soft", files)
@@ -91,7 +85,7 @@ def test_an_ingested_tree_is_there_for_everybody_and_check_is_clean(any_site: Th
     any_site.assert_sound()
 
 
-def test_a_second_publication_changes_replaces_and_removes(file_site: ThreadSite) -> None:
+def test_a_second_publication_changes_replaces_and_removes(file_site: Deployment) -> None:
     publisher = stock(file_site)
     with publisher.transaction("/soft") as transaction:
         publisher.ingest(transaction, "/soft", tree(1))
@@ -117,7 +111,7 @@ def test_a_second_publication_changes_replaces_and_removes(file_site: ThreadSite
     file_site.assert_sound()
 
 
-def test_owners_attributes_links_and_specials_are_kept(file_site: ThreadSite) -> None:
+def test_owners_attributes_links_and_specials_are_kept(file_site: Deployment) -> None:
     publisher = stock(file_site)
     with publisher.transaction("/d") as transaction:
         transaction.edit.add("/d", DIRECTORY)
@@ -144,7 +138,7 @@ def test_owners_attributes_links_and_specials_are_kept(file_site: ThreadSite) ->
     file_site.assert_sound()
 
 
-def test_what_lies_outside_of_the_lease_is_refused_by_name_and_not_dropped_in_silence(file_site: ThreadSite) -> None:
+def test_what_lies_outside_of_the_lease_is_refused_by_name_and_not_dropped_in_silence(file_site: Deployment) -> None:
     publisher = stock(file_site)
     with publisher.transaction("/d") as transaction:
         publisher.ingest(transaction, "/d", {"f": b"1"})
@@ -157,9 +151,7 @@ def test_what_lies_outside_of_the_lease_is_refused_by_name_and_not_dropped_in_si
     file_site.assert_sound()
 
 
-def test_a_stale_mount_takes_nothing_back_what_was_published_there_meanwhile_is_a_conflict(
-    file_site: ThreadSite,
-) -> None:
+def test_a_stale_mount_takes_back_nothing_that_was_published_there_meanwhile(file_site: Deployment) -> None:
     first, second = stock(file_site), stock(file_site)
     with first.transaction("/d") as transaction:
         first.ingest(transaction, "/d", {"x": b"0"})
@@ -183,7 +175,7 @@ def test_a_stale_mount_takes_nothing_back_what_was_published_there_meanwhile_is_
     file_site.assert_sound()
 
 
-def test_a_stale_mount_is_no_trouble_where_only_other_places_changed(file_site: ThreadSite) -> None:
+def test_a_stale_mount_is_no_trouble_where_only_other_places_changed(file_site: Deployment) -> None:
     first, second = stock(file_site), stock(file_site)
     second.mount()
     with first.transaction("/a") as transaction:
@@ -198,9 +190,9 @@ def test_a_stale_mount_is_no_trouble_where_only_other_places_changed(file_site: 
     file_site.assert_sound()
 
 
-def test_two_stock_publishers_and_a_native_one_at_once_lose_nothing(any_site: ThreadSite) -> None:
+def test_two_stock_publishers_and_a_native_one_at_once_lose_nothing(any_site: Deployment) -> None:
     any_site.reserve(DESTINATIONS[:1])
-    rounds, problems = 4, []
+    rounds = 4
 
     def stock_work(name: str) -> None:
         publisher = stock(any_site)
@@ -214,19 +206,7 @@ def test_two_stock_publishers_and_a_native_one_at_once_lose_nothing(any_site: Th
             changeset = any_site.prepared(DESTINATIONS[0], {f"f{n}": b"%d %d" % (number, n) for n in range(20)})
             any_site.worker().publish(changeset, holder="native", now=datetime.now(UTC))
 
-    def guarded(work: Callable[..., None], *arguments: str) -> None:
-        try:
-            work(*arguments)
-        except BaseException as error:  # noqa: BLE001 - told by the test
-            problems.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(stock_work, name)) for name in ("one", "two")]
-    threads.append(threading.Thread(target=guarded, args=(native_work,)))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert problems == []
+    together([partial(stock_work, "one"), partial(stock_work, "two"), native_work])
     found = contents(any_site)
     expected = {f"/{name}/r{r}/f{n}": b"%d" % n for name in ("one", "two") for r in range(rounds) for n in range(20)}
     expected |= {f"{DESTINATIONS[0]}/f{n}": b"%d %d" % (rounds - 1, n) for n in range(20)}
@@ -241,7 +221,7 @@ OLD = {"bin/tool": b"both versions have it" * 100}
 
 
 @pytest.fixture
-def collecting(file_site: ThreadSite) -> Collector:
+def collecting(file_site: Deployment) -> Collector:
     """A collector with its list out: it condemns what the first version of ``/soft`` had."""
     publisher = stock(file_site)
     for files in (OLD, {"other": b"another"}):
@@ -250,19 +230,12 @@ def collecting(file_site: ThreadSite) -> Collector:
                 transaction.edit.remove("/soft")
             publisher.ingest(transaction, "/soft", files)
             publisher.publish(transaction)
-    collector = Collector(
-        file_site.store,
-        FQRN,
-        now=datetime.now(UTC),
-        barrier=lambda: fence(file_site.store, FQRN, signer=SIGNER, now=int(datetime.now(UTC).timestamp())),
-    )
-    collector.begin()
-    collector.mark()
-    collector.condemn()
+    collector = file_site.collector()
+    collector.to_the_list()
     return collector
 
 
-def install(site: LiveSite, files: dict[str, bytes], before_commit: Callable[[], object] = lambda: None) -> int:
+def install(site: Deployment, files: dict[str, bytes], before_commit: Callable[[], object] = lambda: None) -> int:
     """Put a tree at ``/new`` in a transaction of its own; ``before_commit`` runs once all is sent."""
     publisher = stock(site)
 
@@ -277,8 +250,8 @@ def install(site: LiveSite, files: dict[str, bytes], before_commit: Callable[[],
         return publisher.publish(transaction)
 
 
-def test_a_publication_that_needs_nothing_condemned_goes_on_in_every_phase(
-    file_site: ThreadSite, collecting: Collector
+def test_a_publication_that_needs_nothing_condemned_always_goes_on(
+    file_site: Deployment, collecting: Collector
 ) -> None:
     revision = file_site.readers().manifest.revision
     publisher = stock(file_site)
@@ -293,7 +266,7 @@ def test_a_publication_that_needs_nothing_condemned_goes_on_in_every_phase(
 
 
 def test_a_list_that_comes_out_between_payloads_and_commit_refuses_only_what_it_names(
-    file_site: ThreadSite, collecting: Collector
+    file_site: Deployment, collecting: Collector
 ) -> None:
     collecting.sweep_shards(256)
     collecting.end()
@@ -307,8 +280,8 @@ def test_a_list_that_comes_out_between_payloads_and_commit_refuses_only_what_it_
     file_site.assert_sound()
 
 
-def test_what_needs_a_condemned_object_is_refused_until_its_shard_is_swept(
-    file_site: ThreadSite, collecting: Collector
+def test_what_needs_a_condemned_object_waits_until_its_shard_is_swept(
+    file_site: Deployment, collecting: Collector
 ) -> None:
     before = file_site.readers().manifest.revision
     with refused(StockPanic, reason="generation_moved"):
@@ -323,7 +296,7 @@ def test_what_needs_a_condemned_object_is_refused_until_its_shard_is_swept(
 
 
 def test_what_was_sent_before_a_collection_took_it_is_refused_when_that_has_ended(
-    file_site: ThreadSite, collecting: Collector
+    file_site: Deployment, collecting: Collector
 ) -> None:
     def swept_and_ended() -> None:
         collecting.sweep_shards(256)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import update
+from typer.testing import CliRunner
 
+from include.cli.repo import app
 from include.cvmfs.errors import BaseChanged, CollectionRunning
 from include.cvmfs.ingest.changeset import Changeset
-from include.cvmfs.ingest.prepare import Base, prepare
 from include.cvmfs.ingest.upload import RECORD_BYTES
 from include.cvmfs.revision.revision import Revision
-from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.errors import GatewayUnreachable
 from include.nightlies.records import builds, damage
 from include.nightlies.records.publications import history, publications_of_run
@@ -36,18 +36,14 @@ from include.publishers.native import NativePublisher
 from include.site.preparing import SENT
 from include.storage.errors import Unavailable
 from tests.fakes.attempts import attempt
+from tests.fakes.builds import tree
 from tests.fakes.refused import refused
-from tests.integration.nightlies.conftest import FQRN, Nights, now
+from tests.nights import Nights
+from tests.site import FQRN, now
 from triggers.checks import CHECKS
 
 FILES = {"lib/common.so": b"the same every night" * 300, "bin/tool": b"#!/bin/sh\n"}
 NIGHT = {"Gaudi": FILES}
-
-
-def forget_the_first(nights: Nights) -> None:
-    """The current revision needs nothing of the first night any more."""
-    with nights.client():
-        nights.site.publisher(FQRN).remove("/nightlies/main/b20261101", holder="test", now=now())
 
 
 def test_a_tree_whose_objects_were_collected_is_prepared_again_by_the_step(nights: Nights) -> None:
@@ -55,7 +51,7 @@ def test_a_tree_whose_objects_were_collected_is_prepared_again_by_the_step(night
     batch = nights.plan(2, NIGHT)
     nights.prepare(batch)
     assert nights.publication(batch).objects_reused
-    forget_the_first(nights)
+    nights.forget_the_first()
     nights.collector().run()
     outcome = nights.publish(batch)
     assert not outcome.failures
@@ -63,20 +59,16 @@ def test_a_tree_whose_objects_were_collected_is_prepared_again_by_the_step(night
     assert done.state is State.PUBLISHED
     assert "prepared again, since" in done.reason
     assert done.objects_new
-    assert nights.check().problems == ()
+    nights.assert_whole()
 
 
-def test_while_a_collection_runs_the_publication_waits_for_its_shards_and_is_then_prepared_again(
-    nights: Nights,
-) -> None:
+def test_while_a_collection_runs_a_publication_waits_for_its_shards_and_is_prepared_again(nights: Nights) -> None:
     nights.night(1, NIGHT)
     batch = nights.plan(2, NIGHT)
     nights.prepare(batch)
-    forget_the_first(nights)
+    nights.forget_the_first()
     collector = nights.collector()
-    collector.begin()
-    collector.mark()
-    collector.condemn()
+    collector.to_the_list()
     outcome = nights.publish(batch, try_number=1)
     assert not outcome.failures
     (waiting,) = outcome.busy.values()
@@ -101,18 +93,16 @@ def test_while_a_collection_runs_the_publication_waits_for_its_shards_and_is_the
     collector.sweep_shards(256)
     collector.end()
     assert ready()
-    assert nights.check().problems == ()
+    nights.assert_whole()
 
 
 def test_a_publication_that_waited_for_a_collection_in_vain_is_recorded_with_its_reason(nights: Nights) -> None:
     nights.night(1, NIGHT)
     batch = nights.plan(2, NIGHT)
     nights.prepare(batch)
-    forget_the_first(nights)
+    nights.forget_the_first()
     collector = nights.collector()
-    collector.begin()
-    collector.mark()
-    collector.condemn()
+    collector.to_the_list()
     busy = nights.publish(batch).busy
     ((name, waiting),) = busy.items()
     why = waiting.why_given_up(21600)
@@ -153,7 +143,7 @@ def test_an_outage_that_is_waited_out_leaves_no_trace_and_the_same_try_goes_on(
     assert len(verify_run(site, attempt(batch.run, outlast=True))) == 2
 
 
-def test_an_outage_that_nobody_waits_for_is_recorded_with_each_artifact(
+def test_an_outage_without_a_wait_is_recorded_with_each_artifact(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object, **__: object) -> None:
@@ -192,38 +182,30 @@ def test_a_catalog_that_the_store_lost_is_sent_again_by_the_step(nights: Nights)
     nights.store.delete([Changeset.parse(record.body).root.key])
     (done,) = nights.publish(batch).done
     assert done.state is State.PUBLISHED
-    assert nights.check().problems == ()
+    nights.assert_whole()
     assert damage.of_repository(nights.site.ledger, FQRN) == ()
 
 
-def test_another_publication_in_between_is_seen_and_the_next_try_derives_from_it(
-    nights: Nights, tmp_path: Path
-) -> None:
+def test_the_next_try_derives_from_another_publication_in_between(nights: Nights) -> None:
     (first,) = nights.night(1, NIGHT).values()
     rebuilt = nights.plan(1, {"Gaudi": {**FILES, "new": b"rebuilt"}}, "night/rebuilt")
     nights.prepare(rebuilt)
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "by-hand").write_bytes(b"a rival's")
-    manifest = nights.site.head(FQRN).manifest
-    rival = prepare(
-        DirectorySource(tmp_path / "tree"), store=nights.store, fqrn=FQRN, destination=first.destination,
-        now=now(), base=Base(manifest.root, manifest.revision),
-    )  # fmt: skip
+    rival = nights.prepared(first.destination, {"by-hand": b"a rival's"})
     nights.site.publisher(FQRN).publish(rival, holder="rival", now=now())
 
     (failure,) = nights.publish(rebuilt, try_number=1).failures.values()
     assert isinstance(failure, BaseChanged)
     assert failure.retryable
-    assert nights.site.head(FQRN).revision.read(f"{first.destination}/by-hand") == b"a rival's"
+    assert nights.head().revision.read(f"{first.destination}/by-hand") == b"a rival's"
 
     (done,) = nights.publish(rebuilt, try_number=2).done
     assert done.state is State.PUBLISHED
     assert "prepared again, since" in done.reason
-    assert nights.site.head(FQRN).revision.read(f"{first.destination}/new") == b"rebuilt"
-    assert nights.check().problems == ()
+    assert nights.head().revision.read(f"{first.destination}/new") == b"rebuilt"
+    nights.assert_whole()
 
 
-def test_what_was_derived_from_comes_back_and_the_same_changeset_is_published(nights: Nights, tmp_path: Path) -> None:
+def test_what_was_derived_from_comes_back_and_the_same_changeset_is_published(nights: Nights) -> None:
     """A retry first tries what is there: nothing has to be read again if the destination is as it was."""
     (first,) = nights.night(1, NIGHT).values()
     rebuilt = nights.plan(1, {"Gaudi": {**FILES, "new": b"rebuilt"}}, "night/rebuilt")
@@ -233,25 +215,19 @@ def test_what_was_derived_from_comes_back_and_the_same_changeset_is_published(ni
     record = builds.latest_changeset(ledger, FQRN, first.destination, first.artifact_sha256 or "")
     assert record is not None
     before = Changeset.parse(record.body)
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "other").write_bytes(b"a rival's")
-    manifest = nights.site.head(FQRN).manifest
-    rival = prepare(
-        DirectorySource(tmp_path / "tree"), store=nights.store, fqrn=FQRN, destination=first.destination,
-        now=now(), base=Base(manifest.root, manifest.revision),
-    )  # fmt: skip
+    rival = nights.prepared(first.destination, {"other": b"a rival's"})
     publisher.publish(rival, holder="rival", now=now())
     assert nights.publish(rebuilt, try_number=1).failures
-    head = nights.site.head(FQRN).manifest
+    head = nights.head().manifest
     publisher.publish(replace(before, base_root=head.root, base_revision=head.revision), holder="rival", now=now())
     (done,) = nights.publish(rebuilt, try_number=2).done
     assert "prepared again" not in done.reason
-    assert nights.check().problems == ()
+    nights.assert_whole()
 
 
 def test_lost_objects_are_found_by_a_check_and_sent_again_by_the_next_night(nights: Nights) -> None:
     (first,) = nights.night(1, NIGHT).values()
-    tree = nights.site.head(FQRN)
+    tree = nights.head()
     entry = tree.revision.entry(f"{first.destination}/lib/common.so")
     assert entry.hash is not None
     nights.store.delete([entry.hash.key])
@@ -263,13 +239,13 @@ def test_lost_objects_are_found_by_a_check_and_sent_again_by_the_next_night(nigh
     damage.note_report(nights.site.ledger, report, everything=True, now=now())
 
     assert nights.night(3, NIGHT)
-    assert nights.check().problems == ()
+    nights.assert_whole()
     assert damage.of_repository(nights.site.ledger, FQRN) == ()
 
 
 def test_an_object_whose_bytes_rotted_leaves_the_list_once_it_was_sent_again_and_no_sooner(nights: Nights) -> None:
     (first,) = nights.night(1, NIGHT).values()
-    entry = nights.site.head(FQRN).revision.entry(f"{first.destination}/lib/common.so")
+    entry = nights.head().revision.entry(f"{first.destination}/lib/common.so")
     assert entry.hash is not None
     whole = nights.store.get(entry.hash.key)
     nights.store.put(entry.hash.key, bytes([whole[0] ^ 1]) + whole[1:])
@@ -281,12 +257,12 @@ def test_an_object_whose_bytes_rotted_leaves_the_list_once_it_was_sent_again_and
 
     assert nights.night(2, NIGHT)
     assert damage.of_repository(ledger, FQRN) == ()
-    assert nights.check().problems == ()
+    nights.assert_whole()
 
 
 def test_what_does_not_read_back_after_a_night_is_noted_and_the_same_build_run_again_mends_it(nights: Nights) -> None:
     (first,) = nights.night(1, NIGHT).values()
-    entry = nights.site.head(FQRN).revision.entry(f"{first.destination}/lib/common.so")
+    entry = nights.head().revision.entry(f"{first.destination}/lib/common.so")
     assert entry.hash is not None
     nights.store.delete([entry.hash.key])
     with refused(NotVerified):
@@ -296,7 +272,7 @@ def test_what_does_not_read_back_after_a_night_is_noted_and_the_same_build_run_a
     nights.prepare(again)
     (done,) = nights.publish(again).done
     assert done.state is State.UNCHANGED
-    assert nights.check().problems == ()
+    nights.assert_whole()
     assert damage.of_repository(nights.site.ledger, FQRN) == ()
     assert len(history(nights.site.ledger, FQRN, first.destination)) == 2
 
@@ -351,4 +327,57 @@ def test_a_killed_preparation_goes_on_where_it_was_and_another_process_publishes
     assert sent_again <= 600 - done.objects_reused + 5
     assert list(journal.iterdir()) == []
     assert not nights.publish(batch).failures
-    assert nights.check().problems == ()
+    nights.assert_whole()
+
+
+# -- the commands that note and mend damage
+
+
+def run(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(words))
+    return done.exit_code, done.output
+
+
+def lost(nights: Nights) -> list[str]:
+    return [one.path for one in damage.of_repository(nights.site.ledger, FQRN)]
+
+
+def test_what_a_check_finds_is_noted_and_a_tree_that_has_it_mends_it(nights: Nights, tmp_path: Path) -> None:
+    (done,) = nights.night(1, {"Gaudi": FILES}).values()
+    at = done.destination
+    head = nights.head()
+    keys = [head.revision.entry(f"{at}/{name}").hash for name in FILES]
+    nights.store.delete([one.key for one in keys if one is not None])
+
+    code, said = run("check", FQRN)
+    assert code == 1
+    assert "2 problems found" in said
+    assert sorted(lost(nights)) == sorted(f"{at}/{name}" for name in FILES)
+
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "tool").write_bytes(FILES["bin/tool"])
+    code, said = run("repair", FQRN, "--objects", str(tmp_path / "part"))
+    assert code == 1
+    assert f"needed by {at}/lib/common.so" in said
+    assert "1 objects" in said
+    assert lost(nights) == [f"{at}/lib/common.so"]
+
+    (tmp_path / "whole.tar.gz").write_bytes(tree(FILES))
+    code, said = run("repair", FQRN, "--objects", str(tmp_path / "whole.tar.gz"), "--json")
+    assert code == 0, said
+    assert json.loads(said)["missing"] == []
+    assert lost(nights) == []
+    assert run("check", FQRN, "--full")[0] == 0
+
+
+def test_a_lost_catalog_is_made_again_at_its_destination(nights: Nights, tmp_path: Path) -> None:
+    (done,) = nights.night(1, {"Gaudi": FILES}).values()
+    nested = nights.head().revision.nested_at(done.destination)
+    assert nested is not None
+    nights.store.delete([nested.hash.with_suffix("C").key])
+    assert run("check", FQRN)[0] == 1
+    (tmp_path / "whole.tar.gz").write_bytes(tree(FILES))
+    code, said = run("repair", FQRN, "--objects", str(tmp_path / "whole.tar.gz"), "--at", done.destination)
+    assert code == 0, said
+    assert run("check", FQRN, "--full")[0] == 0
+    assert lost(nights) == []

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from include.nightlies.errors import NotApproved
 from include.nightlies.records import questions
-from include.nightlies.records.publications import publications_of_run
 from include.nightlies.records.questions import Question
 from include.nightlies.removal.removal import require_approved
 from include.nightlies.removal.undo import UndoPlan, Wish, ask_undo, plan_undo, undo
@@ -19,36 +17,23 @@ from include.nightlies.rules.approval import MARGIN, Answer
 from include.nightlies.rules.states import State
 from include.nightlies.steps.approve import ApprovalRequest, ask_run, open_question, settle_question
 from include.nightlies.steps.errors import GateClosed, PreparedTooLongAgo
-from include.nightlies.steps.gate import gate
 from include.nightlies.steps.inherit import inherit_batch, prepare_inherited
-from include.nightlies.steps.plan import plan_night, plan_publication
+from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.values import Batch, Night, PublicationRequest
-from include.settings.load import load
-from include.settings.secrets import EnvSecrets
-from include.site.site import Site
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.refused import refused
-from tests.integration.nightlies.conftest import FQRN, Nights, missing
-from tests.integration.nightlies.test_again import forget_the_first
-from tests.integration.nightlies.test_links import build_of, night_of, publish
+from tests.nights import Nights, night_of
+from tests.site import FQRN
 
 TREES = {"A": {"file": b"a"}, "B": {"file": b"b"}}
 
 
 @pytest.fixture
-def asking(nights: Nights, tmp_path: Path) -> Nights:
+def asking(nights: Nights) -> Nights:
     """The site, whose repository asks for approval within four hours."""
-    return configured(nights, tmp_path, "approval: {deadline_minutes: 240}")
-
-
-def configured(nights: Nights, folder: Path, approval: str, slot: str = "") -> Nights:
-    file = folder / "site.yaml"
-    text = file.read_text().replace("    gateway: gateway\n", f"    gateway: gateway\n    {approval}\n")
-    file.write_text(text.replace("store: cvmfs}", f"store: cvmfs{slot}}}"))
-    nights.site.ledger.dispose()
-    return Nights(Site(load(), EnvSecrets()), nights.environment)
+    return nights.with_options(approval={"deadline_minutes": 240})
 
 
 def ask(nights: Nights, *batches: Batch, earlier: tuple[str, ...] = ()) -> ApprovalRequest:
@@ -67,16 +52,8 @@ def prepared(nights: Nights, day: int, trees: Mapping[str, Mapping[str, bytes]] 
     return batch
 
 
-def states(nights: Nights, run: str) -> dict[str, State]:
-    return {str(one.project): one.state for one in publications_of_run(nights.site.ledger, run)}
-
-
-def revision(nights: Nights) -> int:
-    return nights.site.head(FQRN).manifest.revision
-
-
 def test_nothing_is_published_before_a_yes_and_all_that_was_asked_about_after_it(asking: Nights) -> None:
-    batch, before = prepared(asking, 2), revision(asking)
+    batch, before = prepared(asking, 2), asking.revision
     unasked = publish_batch(asking.site, attempt(), batch)
     assert {type(one) for one in unasked.failures.values()} == {NotApproved}
     assert {one.answer for one in unasked.failures.values()} == {None}
@@ -84,40 +61,40 @@ def test_nothing_is_published_before_a_yes_and_all_that_was_asked_about_after_it
     assert asked.question is not None
     for said in ("| `A/x86_64` | `/nightlies/main/b20261102/A/x86_64` |", "2 files, 1 bytes", asked.question.digest):
         assert said in asked.question.body
-    assert set(states(asking, batch.run).values()) == {State.PREPARED}
+    assert set(asking.states(batch.run).values()) == {State.PREPARED}
     waiting = asking.publish(batch, try_number=2)
     assert {one.answer for one in waiting.failures.values()} == {Answer.OPEN}
-    assert revision(asking) == before + 1  # the places were reserved by this test, nothing else
+    assert asking.revision == before + 1  # the places were reserved by this test, nothing else
     again = ask(asking, batch)
     assert answer(asking, again).outcome.startswith("approved by shift at")
     outcome = asking.publish(batch, try_number=3)
     assert not outcome.failures
-    assert set(states(asking, batch.run).values()) == {State.PUBLISHED}
+    assert set(asking.states(batch.run).values()) == {State.PUBLISHED}
     first, second = questions.of_run(asking.site.ledger, batch.run)
     assert (first.answer, second.answer, second.answered_by, second.comment) == (
         Answer.REPLACED, Answer.APPROVED, "shift", "looked at it",
     )  # fmt: skip
-    assert asking.check().problems == ()
+    asking.assert_whole()
 
 
 @pytest.mark.parametrize("given", [Answer.REJECTED, Answer.EXPIRED])
 def test_without_a_yes_it_is_skipped_with_the_reason_which_the_gate_repeats_and_asking_again_lets_it_in(
     asking: Nights, given: Answer
 ) -> None:
-    batch, before = prepared(asking, 2), revision(asking)
+    batch, before = prepared(asking, 2), asking.revision
     said = answer(asking, ask(asking, batch), given).outcome
     assert ("rejected by shift" if given is Answer.REJECTED else "had no answer by its deadline") in said
-    assert set(states(asking, batch.run).values()) == {State.SKIPPED}
+    assert set(asking.states(batch.run).values()) == {State.SKIPPED}
     assert not asking.publish(batch).failures
-    assert revision(asking) == before
+    assert asking.revision == before
     night = Night(batch.run, "main", date(2026, 11, 2), "test")
     with pytest.raises(GateClosed) as closed:
-        gate(asking.site, attempt(batch.run), night=night)
-    assert missing(closed.value) == ["A/x86_64", "B/x86_64"]
+        asking.gate(night)
+    assert [line.partition(": ")[0] for line in closed.value.missing] == ["A/x86_64", "B/x86_64"]
     assert all(said in line for line in closed.value.missing)
     answer(asking, ask(asking, batch))
     assert not asking.publish(batch, try_number=2).failures
-    assert set(states(asking, batch.run).values()) == {State.PUBLISHED}
+    assert set(asking.states(batch.run).values()) == {State.PUBLISHED}
 
 
 def test_the_same_question_may_be_opened_again_and_the_last_answer_counts(asking: Nights) -> None:
@@ -127,7 +104,7 @@ def test_the_same_question_may_be_opened_again_and_the_last_answer_counts(asking
     assert asked.question is not None
     again = open_question(asking.site, attempt(), asked.question.id)
     assert again.answer is Answer.OPEN
-    assert set(states(asking, batch.run).values()) == {State.PREPARED}
+    assert set(asking.states(batch.run).values()) == {State.PREPARED}
     answer(asking, asked)
     assert not asking.publish(batch).failures
 
@@ -138,35 +115,33 @@ def test_what_was_collected_and_comes_out_the_same_when_prepared_again_stays_app
     asking.publish(first)
     batch = prepared(asking, 2)
     asked = ask(asking, batch)
-    forget_the_first(asking)
+    asking.forget_the_first()
     asking.collector().run()
     answer(asking, asked)
     outcome = asking.publish(batch)
     assert not outcome.failures
     assert all("prepared again, since" in one.reason for one in outcome.done)
-    assert asking.check().problems == ()
+    asking.assert_whole()
 
 
-def test_what_comes_out_different_when_prepared_again_is_refused_until_somebody_says_yes_to_it(
-    asking: Nights, tmp_path: Path
-) -> None:
+def test_what_comes_out_different_when_prepared_again_is_refused_until_somebody_says_yes(asking: Nights) -> None:
     first = prepared(asking, 1)
     answer(asking, ask(asking, first))
     asking.publish(first)
     batch = prepared(asking, 2)
     answer(asking, ask(asking, batch))
-    forget_the_first(asking)
+    asking.forget_the_first()
     asking.collector().run()
-    before = revision(asking)
+    before = asking.revision
     # what is kept of a tree is set otherwise meanwhile
-    other = configured(asking, tmp_path, "prepare: {owner: {uid: 7, gid: 7}}")
+    other = asking.with_options(prepare={"owner": {"uid": 7, "gid": 7}})
     refused = other.publish(batch)
     assert {type(one) for one in refused.failures.values()} == {NotApproved}
-    assert revision(other) == before + 1
-    assert set(states(other, batch.run).values()) == {State.FAILED}
+    assert other.revision == before + 1
+    assert set(other.states(batch.run).values()) == {State.FAILED}
     answer(other, ask(other, batch))
     assert not other.publish(batch, try_number=2).failures
-    assert set(states(other, batch.run).values()) == {State.PUBLISHED}
+    assert set(other.states(batch.run).values()) == {State.PUBLISHED}
 
 
 def test_one_that_fails_keeps_no_other_from_being_asked_about_and_published(asking: Nights) -> None:
@@ -181,7 +156,7 @@ def test_one_that_fails_keeps_no_other_from_being_asked_about_and_published(aski
     assert asked.question.subject == f"Publish B/x86_64 to {FQRN}?"
     answer(asking, asked)
     asking.publish(batch)
-    assert states(asking, batch.run) == {"A": State.FAILED, "B": State.PUBLISHED}
+    assert asking.states(batch.run) == {"A": State.FAILED, "B": State.PUBLISHED}
 
 
 def test_a_later_pass_of_the_night_does_not_ask_again_what_was_answered_but_asks_what_was_not(asking: Nights) -> None:
@@ -191,13 +166,13 @@ def test_a_later_pass_of_the_night_does_not_ask_again_what_was_answered_but_asks
     asked = ask(asking, batch, earlier=("night/pass1",))
     assert asked.question is not None
     assert asked.question.subject == f"Publish B/x86_64 to {FQRN}?"
-    assert states(asking, batch.run) == {"A": State.SKIPPED, "B": State.PREPARED}
+    assert asking.states(batch.run) == {"A": State.SKIPPED, "B": State.PREPARED}
     answer(asking, asked, Answer.EXPIRED)
     last = prepared(asking, 2, TREES, run="night/pass3")
     asked = ask(asking, last, earlier=("night/pass1", "night/pass2"))
     answer(asking, asked)
     assert not asking.publish(last).failures
-    assert states(asking, last.run) == {"A": State.SKIPPED, "B": State.PUBLISHED}
+    assert asking.states(last.run) == {"A": State.SKIPPED, "B": State.PUBLISHED}
     # whoever asks a second time in that run changes his mind about all of it
     asked = ask(asking, last)
     assert asked.question is not None
@@ -224,27 +199,23 @@ def test_an_answer_is_waited_for_no_longer_than_the_oldest_changeset_may_live(as
         open_question(asking.site, attempt(clock=lambda: begun + timedelta(hours=23)), asked.question.id)
 
 
-def test_what_asks_for_nothing_goes_on_unasked(asking: Nights, tmp_path: Path) -> None:
+def test_what_asks_for_nothing_goes_on_unasked(asking: Nights) -> None:
     batch = asking.plan(2, TREES)
     assert (ask(asking).go, ask(asking, batch).go) == (False, False)
     asked = ask(asking, replace(batch, dry_run=True))
     assert (asked.question, asked.go) == (None, True)
-    file = tmp_path / "site.yaml"
-    file.write_text(file.read_text().replace("approval: {deadline_minutes: 240}", ""))
-    plain = Nights(Site(load(), EnvSecrets()), asking.environment)
+    plain = asking.with_options(approval=None)
     assert not plain.prepare(batch).failures
     assert (ask(plain, batch).question, ask(plain, batch).go) == (None, True)
     assert not plain.publish(batch).failures
 
 
 def test_a_tree_by_hand_is_asked_about_with_the_name_of_its_revision(asking: Nights) -> None:
-    build_of(2, {"A": b"a"}).store_in(asking.site.store("cvmfs"))
+    asking.drop(2, {"A": b"a"})
     url = asking.site.settings.store("cvmfs").url
     source = next(one.key for one in asking.site.store("cvmfs").list() if "tar" in one.key)
     (batch,) = plan_publication(
-        asking.site,
-        attempt("publication/1"),
-        PublicationRequest(FQRN, "/by/hand", f"{url}/{source}", tag="by-hand"),
+        asking.site, attempt("publication/1"), PublicationRequest(FQRN, "/by/hand", f"{url}/{source}", tag="by-hand")
     ).batches
     assert not asking.prepare(batch).failures
     asked = ask(asking, batch)
@@ -255,14 +226,13 @@ def test_a_tree_by_hand_is_asked_about_with_the_name_of_its_revision(asking: Nig
 
 
 @pytest.mark.parametrize("how", ["copy", "link"])
-def test_what_a_partial_build_takes_from_another_is_asked_about_too(asking: Nights, tmp_path: Path, how: str) -> None:
-    asking = configured(asking, tmp_path, "", slot=f", partial: {how}")
-    store = asking.site.store("cvmfs")
+def test_what_a_partial_build_takes_from_another_is_asked_about_too(asking: Nights, how: str) -> None:
+    asking.with_slot(partial=how)
     whole = prepared(asking, 2)
     answer(asking, ask(asking, whole))
     asking.publish(whole)
-    build_of(3, {"B": b"newer"}, partial=True, base={"build_id": "b20261102", "date": "2026-11-02"}).store_in(store)
-    plan = plan_night(asking.site, attempt(), night_of(3), max_mapped=1)
+    asking.drop(3, {"B": b"newer"}, partial=True, base={"build_id": "b20261102", "date": "2026-11-02"})
+    plan = asking.plan_of(night_of(3))
     assert plan.inherited is not None
     (batch,), taken = plan.batches, plan.inherited
     asking.prepare(batch)
@@ -276,8 +246,8 @@ def test_what_a_partial_build_takes_from_another_is_asked_about_too(asking: Nigh
     assert not asking.publish(batch).failures
     done = inherit_batch(asking.site, attempt(number=2), taken, prepared=True)
     assert not done.failures
-    assert set(states(asking, batch.run).values()) == {State.PUBLISHED}
-    assert asking.site.head(FQRN).revision.lookup("/nightlies/main/b20261103/A/x86_64") is not None
+    assert set(asking.states(batch.run).values()) == {State.PUBLISHED}
+    assert asking.head().revision.lookup("/nightlies/main/b20261103/A/x86_64") is not None
 
 
 def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights) -> None:
@@ -296,7 +266,7 @@ def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights)
 
         return undo(asking.site, attempt(run), wish, require=require)[1]
 
-    before = revision(asking)
+    before = asking.revision
     with pytest.raises(NotApproved):
         take_back("undo/1")
     asked = look("undo/1")
@@ -313,15 +283,15 @@ def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights)
     with refused(NotApproved, answer=None):
         take_back("undo/1")
     answer(asking, look("undo/1"))
-    assert take_back("undo/1") == revision(asking) > before
+    assert take_back("undo/1") == asking.revision > before
     assert take_back("undo/1") is None
     assert look("undo/1").question is None
-    assert asking.check().problems == ()
+    asking.assert_whole()
 
 
 def test_whoever_undoes_may_wish_to_be_asked_where_the_repository_does_not(nights: Nights) -> None:
-    build_of(2, {"A": b"a"}).store_in(nights.site.store("cvmfs"))
-    publish(nights, night_of(2))
+    nights.drop(2, {"A": b"a"})
+    nights.publish_night(night_of(2))
     plan = plan_undo(nights.site, Wish("main", "b20261102", "it crashes"))
     assert ask_undo(nights.site, attempt("undo/1"), plan, wished=False).question is None
     require_approved(nights.site, plan, "undo/1", wished=False)

@@ -8,14 +8,12 @@ import re
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from include.nightlies.errors import BadIndex, UnknownChoice
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed
-from include.nightlies.steps.gate import gate
 from include.nightlies.steps.plan import Plan, plan_night
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import tidy_run, verify_run
@@ -23,8 +21,7 @@ from tests.fakes.archives import Member, archive, file, folder, hardlink, symlin
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, packed, tree
 from tests.fakes.refused import refused
-from tests.integration.nightlies.conftest import FQRN, Nights, missing
-from tests.integration.nightlies.test_approval import configured
+from tests.nights import Nights
 
 NIGHT = Night("night/1", "main", date(2026, 11, 1), "test")
 GOOD = tree({"lib/good.so": b"good" * 100})
@@ -133,13 +130,11 @@ REJECTED = {
 
 def planned(nights: Nights, build: Build, night: Night = NIGHT) -> Plan:
     build.store_in(nights.site.store("cvmfs"))
-    return plan_night(nights.site, attempt(), night, max_mapped=1)
+    return nights.plan_of(night)
 
 
-def test_each_bad_artifact_fails_alone_with_its_reason_and_leaves_nothing_to_be_seen(
-    nights: Nights, tmp_path: Path
-) -> None:
-    nights = configured(nights, tmp_path, "limits: {members: 2000, bytes: 50MiB, file_size: 10MiB}")
+def test_each_bad_artifact_fails_alone_with_its_reason_and_leaves_nothing_to_be_seen(nights: Nights) -> None:
+    nights.with_options(limits={"members": 2000, "bytes": "50MiB", "file_size": "10MiB"})
     bad, build = bad_ones(), Build("2026-11-01").add("Good", "x86_64", GOOD)
     build.add("Longest", "x86_64", packed([folder("lib"), *long_name(f"lib/{BELOW_LIB}")]))
     for project, one in bad.items():
@@ -162,9 +157,9 @@ def test_each_bad_artifact_fails_alone_with_its_reason_and_leaves_nothing_to_be_
     tidy_run(nights.site, attempt(), plan.batches)
     verify_run(nights.site, attempt(NIGHT.run))
     with pytest.raises(GateClosed) as closed:
-        gate(nights.site, attempt(NIGHT.run), night=NIGHT)
+        nights.gate(NIGHT)
     assert len(closed.value.missing) == len(bad) + len(REJECTED)
-    head = nights.site.head(FQRN)
+    head = nights.head()
     assert head.revision.read(f"{build.destination('Good', 'x86_64')}/lib/good.so") == b"good" * 100
     assert head.revision.lookup(f"{build.destination('Longest', 'x86_64')}/lib/{BELOW_LIB}") is not None
     listed = [entry.name for entry in head.revision.listing("/nightlies/main/b20261101")]
@@ -182,7 +177,7 @@ def test_links_out_of_the_tree_are_kept_and_setuid_bits_are_stripped_and_that_is
     (batch,) = planned(nights, build).batches
     assert not nights.prepare(batch).failures
     assert not nights.publish(batch).failures
-    head, path = nights.site.head(FQRN), build.destination("Odd", "x86_64")
+    head, path = nights.head(), build.destination("Odd", "x86_64")
     link, program = head.revision.lookup(f"{path}/out"), head.revision.lookup(f"{path}/bin")
     assert link is not None
     assert (link.is_symlink, link.symlink) == (True, "../../../../etc/passwd")
@@ -226,12 +221,12 @@ def test_the_next_night_sends_only_what_changed(nights: Nights) -> None:
     second = nights.night(2, {"Gaudi": {**same, "new": b"a file of the second"}})["Gaudi"]
     assert (second.objects_reused or 0) >= len(same)
     assert second.objects_new == 2  # the file and the catalog
-    assert nights.site.head(FQRN).revision.read("/nightlies/main/b20261102/Gaudi/x86_64/new") == b"a file of the second"
+    assert nights.head().revision.read("/nightlies/main/b20261102/Gaudi/x86_64/new") == b"a file of the second"
 
 
 def test_a_dry_run_of_a_night_names_what_is_in_the_way_of_which_artifact(nights: Nights) -> None:
     nights.by_hand("/nightlies/main/b20261101/Good", tree({"x86_64": b""}))
-    before = nights.site.head(FQRN).manifest.revision
+    before = nights.head().manifest.revision
     build = Build("2026-11-01").add("Good", "x86_64", GOOD).add("Fine", "x86_64", GOOD)
     (batch,) = planned(nights, build, replace(NIGHT, dry_run=True)).batches
     assert nights.prepare(batch).failures.keys() == {"Good/x86_64"}
@@ -240,7 +235,5 @@ def test_a_dry_run_of_a_night_names_what_is_in_the_way_of_which_artifact(nights:
         "Good": State.FAILED,
         "Fine": State.SKIPPED,
     }
-    with pytest.raises(GateClosed) as closed:
-        gate(nights.site, attempt(NIGHT.run), night=replace(NIGHT, dry_run=True))
-    assert missing(closed.value) == ["Good/x86_64"]
-    assert nights.site.head(FQRN).manifest.revision == before
+    assert nights.missing(replace(NIGHT, dry_run=True)) == ["Good/x86_64"]
+    assert nights.head().manifest.revision == before

@@ -29,13 +29,10 @@ from include.site.site import Site
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree
 from tests.fakes.refused import refused
-from tests.integration.nightlies.conftest import FQRN, Nights
+from tests.nights import Nights
+from tests.site import FQRN
 
 ONE, TWO = tree({"readme": b"one"}), tree({"readme": b"two"})
-
-
-def revision(nights: Nights) -> int:
-    return nights.site.head(FQRN).manifest.revision
 
 
 def test_a_destination_that_holds_something_is_refused_and_replaced_only_if_asked_for(nights: Nights) -> None:
@@ -43,15 +40,15 @@ def test_a_destination_that_holds_something_is_refused_and_replaced_only_if_aske
     refused = nights.by_hand("/fit/1", TWO)
     assert refused.state is State.FAILED
     assert "holds something already" in refused.reason
-    assert nights.site.head(FQRN).revision.read("/fit/1/readme") == b"one"
+    assert nights.head().revision.read("/fit/1/readme") == b"one"
     assert nights.by_hand("/fit/1", TWO, overwrite=True).state is State.PUBLISHED
-    assert nights.site.head(FQRN).revision.read("/fit/1/readme") == b"two"
+    assert nights.head().revision.read("/fit/1/readme") == b"two"
     assert nights.client().leases() == []
 
 
 def test_a_dry_run_fails_as_the_real_one_would(nights: Nights) -> None:
     nights.by_hand("/taken/1", ONE)
-    before = revision(nights)
+    before = nights.revision
     for path in ("/taken/1", "/taken/1/readme/below"):
         dry, real = (nights.by_hand(path, TWO, dry_run=dry_run) for dry_run in (True, False))
         assert (dry.state, real.state) == (State.FAILED, State.FAILED)
@@ -62,7 +59,7 @@ def test_a_dry_run_fails_as_the_real_one_would(nights: Nights) -> None:
     assert replacing.reason.endswith("and replace what is at its destination")
     same = nights.by_hand("/taken/1", ONE, dry_run=True)
     assert f"revision {before} holds this very tree" in same.reason
-    assert revision(nights) == before
+    assert nights.revision == before
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -135,4 +132,4 @@ def test_an_interrupted_command_does_not_send_again_what_is_there(nights: Nights
     assert done.changeset.objects_reused >= sent
     assert nights.store.counters.heads - asked <= 260 - sent, "nor is it asked for"
     assert list((site.settings.paths.var / SENT).iterdir()) == []
-    assert not nights.check().problems
+    nights.assert_whole()

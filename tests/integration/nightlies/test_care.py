@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.create import resign
 from include.cvmfs.errors import KeyFileError, WhitelistExpired
 from include.cvmfs.format import whitelist as whitelists
@@ -16,64 +18,41 @@ from include.cvmfs.format.keys import save_signer
 from include.nightlies.records import damage
 from include.nightlies.steps.care import check_quickly, look_at_whitelist, prune_tags, remove_unfinished
 from include.nightlies.steps.errors import NotWell
-from include.settings.load import load
-from include.settings.secrets import EnvSecrets
 from include.site.site import Site
-from include.storage.file import FileStore
+from tests.fakes.apart import change
 from tests.fakes.attempts import attempt
-from tests.fakes.local import LocalRepository, make_folder
-from tests.fakes.minirepo import FQRN, NOW, master_key, public_key, signer
+from tests.fakes.commits import commit_change
 from tests.fakes.refused import refused
-
-Open = Callable[[str], Site]
-NODE = {"kind": "file", "mode": 0o644, "mtime_ns": 0, "content": b"x", "link": False}
+from tests.site import FQRN, MASTER, SIGNER, Deployment
 
 
 def clock() -> datetime:
     return datetime.now(UTC)
 
 
-@pytest.fixture
-def local(tmp_path: Path) -> LocalRepository:
-    """Three revisions with a tag each."""
-    store = FileStore(tmp_path / "store" / FQRN)
-    repository = LocalRepository(store=store)  # type: ignore[arg-type]
-    folder = make_folder(tmp_path / "tree", {"a": NODE, "lib/b": NODE})
-    for number in (1, 2, 3):
-        repository.publish(folder, f"/sw/{number}", tag=f"nightly-{number}")
-    resign(store, FQRN, master_key(), now=clock())
-    return repository
+class Cared(Deployment):
+    """Three revisions with a tag each; the signing key is where the configuration says."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.with_repository().with_options(gateway_kind="embedded").configure(gateway={"keys": f"{folder}/keys"})
+        save_signer(folder / "keys", FQRN, SIGNER)
+        for number in (1, 2, 3):
+            old, new = change(self.store, FQRN, f"/{number}")
+            commit_change(
+                self.store, fqrn=FQRN, signer=SIGNER, lease_path=f"/{number}", old_root=old, new_root=new,
+                now=int(clock().timestamp()), tag=NewTag(f"nightly-{number}"),
+            )  # fmt: skip
+
+    def __call__(self, **care: Any) -> Site:
+        return self.with_options(care=care).site
 
 
 @pytest.fixture
-def site(tmp_path: Path, local: LocalRepository, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """Opens the site with a block of `care`."""
-    (tmp_path / "repository.pub").write_bytes(public_key())
-    save_signer(tmp_path / "keys", FQRN, signer())
-    opened = []
-
-    def open_with(care: str = "{}") -> Site:
-        (tmp_path / "site.yaml").write_text(
-            f"""
-ledger: "sqlite:///{tmp_path}/ledger.db"
-gateway: {{keys: "{tmp_path}/keys"}}
-stores: {{files: {{url: "{(tmp_path / "store").as_uri()}"}}}}
-repositories:
-  {FQRN}:
-    store: files
-    public_url: "{(tmp_path / "store" / FQRN).as_uri()}"
-    public_key: "{tmp_path}/repository.pub"
-    gateway: gateway
-    gateway_kind: embedded
-    care: {care}
-"""
-        )
-        opened.append(Site(load(tmp_path / "site.yaml"), EnvSecrets({})))
-        return opened[-1]
-
-    yield open_with
-    for on_site in opened:
-        on_site.ledger.dispose()
+def site(tmp_path: Path) -> Iterator[Cared]:
+    site = Cared(tmp_path)
+    yield site
+    site.close()
 
 
 def tags(on_site: Site) -> set[str]:
@@ -83,32 +62,31 @@ def tags(on_site: Site) -> set[str]:
 ALL = {"trunk", "trunk-previous", "nightly-1", "nightly-2", "nightly-3"}
 
 
-def test_a_whitelist_that_lasts_is_said_and_one_that_ends_soon_is_a_problem_with_its_cure(site: Open) -> None:
+def test_a_whitelist_that_lasts_is_said_and_one_that_ends_soon_is_a_problem_with_its_cure(site: Cared) -> None:
     assert 29 < look_at_whitelist(site(), attempt(), FQRN) <= 30
     with pytest.raises(NotWell, match=r"expires in (29|30)\.\d days, .* nightshift repo resign"):
-        look_at_whitelist(site("{whitelist_days: 60}"), attempt(), FQRN)
+        look_at_whitelist(site(whitelist_days=60), attempt(), FQRN)
 
 
-def test_a_whitelist_that_has_ended_is_refused(site: Open, local: LocalRepository) -> None:
-    resign(local.store, FQRN, master_key(), now=NOW, validity=timedelta(days=1))
-    before = local.store.get(whitelists.KEY)
+def test_a_whitelist_that_has_ended_is_refused(site: Cared) -> None:
+    resign(site.store, FQRN, MASTER, now=clock() - timedelta(days=9), validity=timedelta(days=1))
+    before = site.store.get(whitelists.KEY)
     with refused(WhitelistExpired, fqrn=FQRN):
         look_at_whitelist(site(), attempt(), FQRN)
-    assert local.store.get(whitelists.KEY) == before
+    assert site.store.get(whitelists.KEY) == before
 
 
-def test_without_a_rule_no_tag_is_looked_at(site: Open) -> None:
+def test_without_a_rule_no_tag_is_looked_at(site: Cared) -> None:
     assert prune_tags(site(), attempt(), FQRN, dry_run=False) is None
 
 
 @pytest.mark.parametrize(
-    ("apply", "dry_run", "goes"),
-    [("false", None, False), ("true", None, True), ("true", True, False), ("false", False, True)],
+    ("apply", "dry_run", "goes"), [(False, None, False), (True, None, True), (True, True, False), (False, False, True)]
 )
-def test_tags_go_by_the_rule_if_it_says_so_or_the_run_does(
-    site: Open, apply: str, dry_run: bool | None, goes: bool
+def test_tags_go_by_the_rule_if_it_or_the_run_says_so(
+    site: Cared, apply: bool, dry_run: bool | None, goes: bool
 ) -> None:
-    on_site = site(f'{{tags: {{keep: 1, match: "nightly-*", apply: {apply}}}}}')
+    on_site = site(tags={"keep": 1, "match": "nightly-*", "apply": apply})
     pruned = prune_tags(on_site, attempt(), FQRN, dry_run=dry_run)
     assert pruned is not None
     assert pruned.names == ("nightly-2", "nightly-1")
@@ -117,26 +95,26 @@ def test_tags_go_by_the_rule_if_it_says_so_or_the_run_does(
     assert check_quickly(on_site, attempt(), FQRN).ok
 
 
-def test_protected_tags_stay_whatever_the_rule_says(site: Open) -> None:
-    on_site = site('{tags: {keep: 1, match: "nightly-*", apply: true}, protect_tags: ["*-1"]}')
+def test_protected_tags_stay_whatever_the_rule_says(site: Cared) -> None:
+    on_site = site(tags={"keep": 1, "match": "nightly-*", "apply": True}, protect_tags=["*-1"])
     prune_tags(on_site, attempt(), FQRN, dry_run=None)
     assert tags(on_site) == ALL - {"nightly-2"}
 
 
-def test_where_the_signing_key_is_not_no_tag_goes_and_this_is_said(site: Open, tmp_path: Path) -> None:
+def test_where_the_signing_key_is_not_no_tag_goes_and_this_is_said(site: Cared, tmp_path: Path) -> None:
     key = tmp_path / "keys" / f"{FQRN}.key"
     key.unlink()
-    on_site = site("{tags: {older_than_days: 1, apply: true}}")
+    on_site = site(tags={"keep": 1, "match": "nightly-*", "apply": True})
     with refused(KeyFileError, path=str(key)):
         prune_tags(on_site, attempt(), FQRN, dry_run=None)
     assert tags(on_site) == ALL
 
 
 def test_what_a_killed_writer_left_is_warned_of_and_removed_unless_it_is_a_dry_run(
-    site: Open, local: LocalRepository, caplog: pytest.LogCaptureFixture
+    site: Cared, caplog: pytest.LogCaptureFixture
 ) -> None:
     on_site = site()
-    left = Path(local.store.url.removeprefix("file://")) / "data/.~left"
+    left = Path(site.store.url.removeprefix("file://")) / "data/.~left"
     left.write_bytes(b"half")
     old = (clock() - timedelta(days=2)).timestamp()
     os.utime(left, (old, old))
@@ -149,15 +127,15 @@ def test_what_a_killed_writer_left_is_warned_of_and_removed_unless_it_is_a_dry_r
     assert check_quickly(on_site, attempt(), FQRN).warning_count == 0
 
 
-def test_a_lost_catalog_is_named_and_comes_into_the_ledger(site: Open, local: LocalRepository) -> None:
+def test_a_lost_catalog_is_named_and_comes_into_the_ledger(site: Cared) -> None:
     on_site = site()
     report = check_quickly(on_site, attempt(), FQRN)
     assert (report.ok, report.catalogs) == (True, 4)
-    lost = on_site.head(FQRN).revision.nested_at("/sw/2")
+    lost = on_site.head(FQRN).revision.nested_at("/2")
     assert lost is not None
     key = lost.hash.with_suffix("C").key
-    local.store.delete([key])
+    site.store.delete([key])
     with refused(NotWell, repository=FQRN) as told:
         check_quickly(on_site, attempt(), FQRN)
     assert len(told.value.problems) == 1
-    assert [(one.key, one.path) for one in damage.of_repository(on_site.ledger, FQRN)] == [(key, "/sw/2")]
+    assert [(one.key, one.path) for one in damage.of_repository(on_site.ledger, FQRN)] == [(key, "/2")]

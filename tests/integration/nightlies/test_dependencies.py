@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -22,8 +21,8 @@ from include.nightlies.steps.verify import tidy_run
 from include.settings.model import Slot
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
-from tests.integration.nightlies.conftest import FQRN, Nights, now
-from tests.integration.nightlies.test_links import SLOT, build_of, leads_to, night_of, revision, whole_night, with_slots
+from tests.nights import Nights, night_of
+from tests.site import now
 
 HOUR = timedelta(hours=1)
 
@@ -50,20 +49,18 @@ def test_what_comes_too_early_waits_until_what_it_depends_on_is_published(nights
     assert list(batches) == ["A/x86_64", "B/x86_64", "C/x86_64"]
     for batch in batches.values():
         assert not nights.prepare(batch).failures
-    before = revision(nights)
+    before = nights.revision
     for name in ("C/x86_64", "B/x86_64"):
         (busy,) = publish_batch(nights.site, attempt(), batches[name]).busy.values()
         assert isinstance(busy, DependencyPending)
         assert busy.time_remaining_s > 3600
-    assert revision(nights) == before
+    assert nights.revision == before
     for batch in batches.values():
         (done,) = publish_batch(nights.site, attempt(), batch).done
         assert done.state is State.PUBLISHED
 
 
-def test_a_failed_dependency_may_come_yet_and_at_the_last_try_all_that_need_it_are_skipped_by_name(
-    nights: Nights,
-) -> None:
+def test_a_failed_dependency_may_come_yet_and_at_the_last_try_all_that_need_it_are_skipped(nights: Nights) -> None:
     batches = planned(nights, three().add("D", "x86_64", tree({"file": b"d"})).lose("A", "x86_64"))
     assert nights.prepare(batches["A/x86_64"]).failures
     for name in ("B/x86_64", "C/x86_64", "D/x86_64"):
@@ -93,7 +90,7 @@ def test_what_is_blocked_leaves_no_more_to_be_seen_than_what_failed(nights: Nigh
         assert not nights.prepare(batch).failures
         publish_batch(nights.site, attempt(), batch)
     tidy_run(nights.site, attempt(), list(batches.values()))
-    there = nights.site.head(FQRN)
+    there = nights.head()
     assert [name for name in "ABCD" if there.revision.lookup(f"/nightlies/main/b20261102/{name}")] == ["D"]
     # they come, and another run installs them
     batches = planned(nights, three().add("D", "x86_64", tree({"file": b"d"})), "night/next")
@@ -101,7 +98,7 @@ def test_what_is_blocked_leaves_no_more_to_be_seen_than_what_failed(nights: Nigh
         assert not nights.prepare(batch).failures
         (done,) = publish_batch(nights.site, attempt(), batch).done
         assert done.state is State.PUBLISHED
-    assert not nights.check().problems
+    nights.assert_whole()
 
 
 def test_a_dependency_that_the_index_spoilt_blocks_what_needs_it_before_anything_is_prepared(nights: Nights) -> None:
@@ -109,15 +106,13 @@ def test_a_dependency_that_the_index_spoilt_blocks_what_needs_it_before_anything
     build.artifacts["A/x86_64"]["sha256"] = "no sum"
     batches = planned(nights, build)
     assert list(batches) == ["C/x86_64"]
-    found = {one.project: one for one in records.publications_of_run(nights.site.ledger, "night/2")}
+    found = {one.project: one for one in records.nights.publications("night/2")}
     assert found["B"].state is State.FAILED
     assert "blocked: it depends on A/x86_64, which is rejected" in found["B"].reason
 
 
 @pytest.mark.parametrize("comes", [True, False], ids=["its dependency comes", "its dependency fails again"])
-def test_a_late_artifact_whose_dependency_failed_in_an_earlier_pass_waits_for_the_last_one(
-    nights: Nights, comes: bool
-) -> None:
+def test_a_late_artifact_whose_dependency_failed_earlier_waits_for_the_last_pass(nights: Nights, comes: bool) -> None:
     store = nights.site.store("cvmfs")
     slot = nights.site.settings.slot("main")
     runs = [f"night/pass{number}" for number in (1, 2, 3)]
@@ -138,11 +133,11 @@ def test_a_late_artifact_whose_dependency_failed_in_an_earlier_pass_waits_for_th
         build.store_in(store)
         assert waits_for(number).turn is (Turn.LAST if number == len(runs) else Turn.GO)
         night = night_of_pass(number)
-        plan = plan_night(nights.site, attempt(), night, max_mapped=1)
+        plan = nights.plan_of(night)
         for batch in plan.batches:
             nights.prepare(batch)
             nights.publish(batch)
-        rows = records.publications_of_run(nights.site.ledger, night.run)
+        rows = records.nights.publications(night.run)
         return {f"{one.project}": one.state.value for one in rows}, {f"{one.project}": one.reason for one in rows}
 
     def build(*projects: str, complete: bool = False) -> Build:
@@ -172,23 +167,3 @@ def summary_of(nights: Nights, slot: Slot) -> dict[str, str]:
     """What the summary says of each project at this moment."""
     seen = read_summary(nights.site.ledger, slot, date(2026, 11, 2), now=now())
     return {one.project: one.reason for one in seen.lines}
-
-
-def test_a_backfill_of_rebuilds_replaces_every_tree_once_and_latest_never_moves_back(
-    nights: Nights, tmp_path: Path
-) -> None:
-    slots = with_slots(nights, tmp_path, SLOT.format(fqrn=FQRN))
-    store = slots.site.store("cvmfs")
-    for day in (2, 3, 4):
-        build_of(day, {"A": b"%d" % day, "B": b"the same"}).store_in(store)
-        whole_night(slots, night_of(day))
-    before = revision(slots)
-    for day in (3, 2, 4):
-        build_of(day, {"A": b"%d rebuilt" % day, "B": b"the same"}).store_in(store)
-        whole_night(slots, night_of(day, f"backfill/{day}"))
-        assert leads_to(slots, "latest") == "/nightlies/main/b20261104"
-    assert revision(slots) == before + 3
-    head = slots.site.head(FQRN)
-    for day in (2, 3, 4):
-        assert head.revision.read(f"/nightlies/main/b2026110{day}/A/x86_64/file") == b"%d rebuilt" % day
-    assert slots.check().problems == ()

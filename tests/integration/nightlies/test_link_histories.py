@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +20,8 @@ from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import verify_run
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
-from tests.integration.nightlies.conftest import FQRN, Nights, now
-from tests.integration.nightlies.test_links import SLOT, leads_to, publish, with_slots
+from tests.nights import LINKED, Nights
+from tests.site import FQRN, now
 
 pytestmark = pytest.mark.slow
 STEPS = 14
@@ -93,7 +92,7 @@ class Story:
         build.store_in(self.nights.site.store("cvmfs"))
         night = Night(f"night/{len(self.runs)}", "main", date(2026, 11, day), "test")
         self.runs.append((night, build_id))
-        publish(self.nights, night)
+        self.nights.publish_night(night)
         self._end(night, build_id)
 
     def _end(self, night: Night, build_id: str) -> None:
@@ -112,7 +111,7 @@ class Story:
         site, found = self.nights.site, dict[str, BuildKey | None]()
         slot, head = site.settings.slot("main"), site.head(FQRN)
         for path in all_links_of(slot):
-            target = leads_to(self.nights, path.rpartition("/")[2])
+            target = self.nights.leads_to(path.rpartition("/")[2])
             found[path] = builds.key_of_directory(site.ledger, slot, target) if target else None
             assert not target or head.revision.listing(target), (
                 f"{path} leads to {target}, where nothing is: {self.said}"
@@ -120,12 +119,12 @@ class Story:
         return found
 
     def tags(self) -> dict[str, int]:
-        return {one.name: one.revision for one in self.nights.site.head(FQRN).tags() if one.name[:4] == "main"}
+        return {one.name: one.revision for one in self.nights.head().tags() if one.name[:4] == "main"}
 
 
 @pytest.mark.parametrize("seed", [0, 2, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 3))])
-def test_whatever_happens_a_link_goes_back_by_an_undo_only(nights: Nights, tmp_path: Path, seed: int) -> None:
-    story = Story(with_slots(nights, tmp_path, SLOT.format(fqrn=FQRN)), random.Random(seed))
+def test_whatever_happens_a_link_goes_back_by_an_undo_only(nights: Nights, seed: int) -> None:
+    story = Story(nights.with_slot(**LINKED), random.Random(seed))
     links, tags = story.links(), story.tags()
     for _ in range(STEPS):
         undone = story.go_on()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, date, datetime
-from pathlib import Path
+from collections.abc import Mapping
+from datetime import date
 
 import pytest
 
@@ -18,30 +17,17 @@ from include.nightlies.steps.values import Batch, Night
 from include.nightlies.steps.verify import tidy_run, verify_run
 from include.publishers.capabilities import Loss
 from include.publishers.errors import Lossy
-from include.publishers.server.errors import SYNC_FAILED, NodeBusy
+from include.publishers.server.errors import NodeBusy
 from include.site.site import Site
 from tests.fakes.archives import archive, file, hardlink
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.node import PublisherNode
-from tests.fakes.site import FQRN
+from tests.site import FQRN
 
 pytestmark = pytest.mark.server("sshd")
 GAUDI = {"lib/libGaudi.so": b"\x7fELF" * 500, "bin/gaudirun.py": b"#!/usr/bin/env python3\n"}
 REC = {"lib/libRec.so": b"\x7fELF again" * 300}
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
-
-
-@pytest.fixture
-def node(tmp_path: Path, need: Callable[[str], str]) -> Iterator[PublisherNode]:
-    need("sshd")
-    made = PublisherNode(tmp_path)
-    made.start()
-    yield made
-    made.stop()
 
 
 def planned(site: Site, artifacts: Mapping[str, bytes], *, dry_run: bool = False) -> list[Batch]:
@@ -107,22 +93,6 @@ def test_a_worker_that_did_not_pack_the_tree_packs_it_again(node: PublisherNode)
     assert "prepared again, since" in outcome.done[0].reason
     verify_run(site, attempt("night/20"))
     assert not list((node.folder / "var" / "packed").rglob("*.tar")), "what is published is not kept"
-
-
-def test_a_failure_on_the_node_is_recorded_and_the_next_try_does_it(node: PublisherNode) -> None:
-    site = node.site()
-    batches = planned(site, {"Gaudi": tree(GAUDI)})
-    reserve_run(site, attempt(holder="reserve"), batches)
-    prepare_batch(site, attempt(), batches[0])
-    node.fault("publish", "fail")
-    outcome = publish_batch(site, attempt(holder="publish"), batches[0])
-    (failure,) = outcome.failures.values()
-    assert failure.code == SYNC_FAILED.code
-    assert failure.retryable
-    assert states(site) == {"Gaudi": State.FAILED}
-    assert not publish_batch(site, attempt(holder="publish", number=2), batches[0]).failures
-    assert states(site) == {"Gaudi": State.PUBLISHED}
-    verify_run(site, attempt("night/20"))
 
 
 def test_a_node_that_another_task_has_makes_the_artifact_busy_and_no_failure(node: PublisherNode) -> None:

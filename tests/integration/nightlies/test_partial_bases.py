@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from include.nightlies.errors import BadIndex, BaseUnusable
 from include.nightlies.records import builds
-from include.nightlies.records.publications import publications_of_run
 from include.nightlies.removal.undo import Replacement, Wish, undo
 from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.states import State
 from include.nightlies.steps.plan import plan_night
 from tests.fakes.attempts import attempt
-from tests.fakes.builds import Build
-from tests.integration.nightlies.conftest import FQRN, Nights
-from tests.integration.nightlies.test_links import build_of, leads_to, link, night_of, publish, revision, with_slots
-from tests.integration.nightlies.test_partial import FULL, base_of, data_objects, run
+from tests.nights import FOLDER, Nights, base_of, build_of, night_of
+from tests.site import FQRN
 
-FOLDER = "/nightlies/main"
-SLOT = """slots:
-  main: {{repository: {fqrn}, store: cvmfs, partial: {partial}, links: {{}}, optional: {{projects: [Extra]}}}}
-  other: {{repository: {fqrn}, store: cvmfs}}
-"""
+FULL = {"A": b"a" * 5000, "B": b"b" * 5000, "C": b"c" * 5000}
 
 
 @pytest.fixture(params=["copy"])
-def slots(nights: Nights, tmp_path: Path, request: pytest.FixtureRequest) -> Nights:
-    here = with_slots(nights, tmp_path, SLOT.format(fqrn=FQRN, partial=request.param))
-    store(here, build_of(2, FULL))
-    run(here, night_of(2))
-    return here
-
-
-def store(nights: Nights, build: Build) -> None:
-    build.store_in(nights.site.store("cvmfs"))
+def slots(nights: Nights, request: pytest.FixtureRequest) -> Nights:
+    nights.with_slot("other").with_slot(partial=request.param, links={}, optional={"projects": ["Extra"]})
+    nights.drop(2, FULL)
+    nights.to_the_gate(night_of(2))
+    return nights
 
 
 def refused(nights: Nights, day: int, says: str) -> None:
-    before = revision(nights)
+    before = nights.revision
     with pytest.raises(BaseUnusable, match=says):
         plan_night(nights.site, attempt(), night_of(day))
-    assert revision(nights) == before
+    assert nights.revision == before
     assert builds.build(nights.site.ledger, "main", f"b202611{day:02}") is None
 
 
@@ -60,14 +47,12 @@ def read(nights: Nights, day: int) -> dict[str, bytes]:
 
 
 def test_a_partial_base_that_has_not_taken_its_own_yet_is_named(slots: Nights) -> None:
-    store(slots, build_of(3, {"B": b"b3"}, **base_of(2)))
-    early = night_of(3)
-    object.__setattr__(early, "last", False)
-    publish(slots, early)  # a pass of an open night: what it inherits comes with the last one
-    store(slots, build_of(4, {"C": b"c4"}, **base_of(3)))
+    slots.drop(3, {"B": b"b3"}, **base_of(2))
+    slots.publish_night(night_of(3, last=False))  # a pass of an open night: what it inherits comes with the last one
+    slots.drop(4, {"C": b"c4"}, **base_of(3))
     refused(slots, 4, r"lacks 1 of its artifacts(.|\n)*A/x86_64: not taken from build b20261102 .* yet by b20261103")
-    run(slots, night_of(3, "night/last"))
-    run(slots, night_of(4))
+    slots.to_the_gate(night_of(3, "night/last"))
+    slots.to_the_gate(night_of(4))
     assert read(slots, 4) == {"A": FULL["A"], "B": b"b3", "C": b"c4"}
 
 
@@ -75,25 +60,25 @@ def test_what_the_base_itself_refused_is_missed_unless_it_is_optional_or_listed(
     bad = build_of(3, {"A": b"a3", "B": b"b3", "C": b"c3", "Extra": b"x"})
     for name in ("C", "Extra"):
         bad.artifacts[f"{name}/x86_64"]["sha256"] = "nothing of the kind"
-    store(slots, bad)
-    publish(slots, night_of(3))
-    store(slots, build_of(4, {"B": b"b4"}, **base_of(3)))
+    slots.store_build(bad)
+    slots.publish_night(night_of(3))
+    slots.drop(4, {"B": b"b4"}, **base_of(3))
     refused(slots, 4, r"lacks 1 of its artifacts(.|\n)*C/x86_64: rejected: ")
-    store(slots, build_of(4, {"B": b"b4", "C": b"c4"}, **base_of(3)))
+    slots.drop(4, {"B": b"b4", "C": b"c4"}, **base_of(3))
     plan = plan_night(slots.site, attempt(), night_of(4))
     assert any("Extra/x86_64 is not taken from" in note for note in plan.notes)
 
 
 @pytest.mark.parametrize("instead", list(Replacement))
 def test_what_was_undone_of_the_base_is_named_with_who_did_it_and_why(slots: Nights, instead: Replacement) -> None:
-    store(slots, build_of(3, {"A": b"a3", "B": b"b3", "C": b"c3"}))
-    run(slots, night_of(3))
+    slots.drop(3, {"A": b"a3", "B": b"b3", "C": b"c3"})
+    slots.to_the_gate(night_of(3))
     wish = Wish("main", "b20261103", "it crashes", projects=("A",), instead=instead)
     undo(slots.site, attempt("by hand/op", holder="op"), wish)
-    store(slots, build_of(4, {"B": b"b4"}, **base_of(3)))
+    slots.drop(4, {"B": b"b4"}, **base_of(3))
     refused(slots, 4, r"A/x86_64: undone at .* by by hand/op.*: it crashes")
-    store(slots, build_of(4, {"A": b"a4", "B": b"b4"}, **base_of(3)))
-    run(slots, night_of(4))
+    slots.drop(4, {"A": b"a4", "B": b"b4"}, **base_of(3))
+    slots.to_the_gate(night_of(4))
     assert read(slots, 4) == {"A": b"a4", "B": b"b4", "C": b"c3"}
 
 
@@ -102,21 +87,21 @@ def test_a_base_of_another_slot_and_the_build_itself_are_none(slots: Nights) -> 
     other.slot = "other"
     for entry in other.artifacts.values():
         entry["url"] = entry["url"].replace("main/", "other/", 1)
-    store(slots, other)
+    slots.store_build(other)
     night = night_of(3, "other/3")
     object.__setattr__(night, "slot", "other")
-    publish(slots, night)
-    store(slots, build_of(4, {"B": b"b4"}, **base_of(3)))
+    slots.publish_night(night)
+    slots.drop(4, {"B": b"b4"}, **base_of(3))
     refused(slots, 4, "which the ledger does not have")
-    store(slots, build_of(4, {"B": b"b4"}, **base_of(4)))
+    slots.drop(4, {"B": b"b4"}, **base_of(4))
     with pytest.raises(BadIndex):
         plan_night(slots.site, attempt(), night_of(4))
 
 
 def test_builds_that_name_each_other_end_and_take_what_there_is(slots: Nights) -> None:
-    store(slots, build_of(3, {"B": b"b3"}, **base_of(2)))
-    run(slots, night_of(3))
-    store(slots, build_of(2, {"A": FULL["A"]}, **base_of(3)))
+    slots.drop(3, {"B": b"b3"}, **base_of(2))
+    slots.to_the_gate(night_of(3))
+    slots.drop(2, {"A": FULL["A"]}, **base_of(3))
     plan = plan_night(slots.site, attempt(), night_of(2, "night/circle"))
     assert plan.batches == ()
     assert {one.state for one in plan.settled} == {State.UNCHANGED}
@@ -124,32 +109,32 @@ def test_builds_that_name_each_other_end_and_take_what_there_is(slots: Nights) -
 
 @pytest.mark.parametrize("slots", ["copy", "link"], indirect=True)
 def test_a_base_with_other_platforms_gives_all_of_them(slots: Nights) -> None:
-    store(slots, build_of(3, {"A": b"a", "A:arm": b"arm", "B": b"b"}))
-    run(slots, night_of(3))
-    store(slots, build_of(4, {"A:riscv": b"new", "B": b"b4"}, **base_of(3)))
-    run(slots, night_of(4))
-    head = slots.site.head(FQRN)
+    slots.drop(3, {"A": b"a", "A:arm": b"arm", "B": b"b"})
+    slots.to_the_gate(night_of(3))
+    slots.drop(4, {"A:riscv": b"new", "B": b"b4"}, **base_of(3))
+    slots.to_the_gate(night_of(4))
+    head = slots.head()
     assert {one.name for one in head.revision.listing(f"{FOLDER}/b20261104/A")} >= {"x86_64", "arm", "riscv"}
-    assert {one.state for one in link(slots, night_of(4)).links} == {LinkState.MOVED}
-    assert slots.check().problems == ()
+    assert {one.state for one in slots.link(night_of(4)).links} == {LinkState.MOVED}
+    slots.assert_whole()
 
 
 @pytest.mark.parametrize("slots", ["copy", "link"], indirect=True)
 def test_nothing_is_sent_and_a_base_that_is_rebuilt_leaves_a_copy_as_it_was(slots: Nights) -> None:
-    store(slots, build_of(3, {"B": b"b3"}, **base_of(2)))
-    before = data_objects(slots)
-    run(slots, night_of(3))
-    assert len(data_objects(slots) - before) == 1
-    for done in publications_of_run(slots.site.ledger, "night/3"):
+    slots.drop(3, {"B": b"b3"}, **base_of(2))
+    before = slots.data_objects()
+    slots.to_the_gate(night_of(3))
+    assert len(slots.data_objects() - before) == 1
+    for done in slots.publications("night/3"):
         assert (done.objects_new or 0) <= (2 if done.project == "B" else 1), done.project  # its catalog, and a file
-    link(slots, night_of(3))
+    slots.link(night_of(3))
     assert read(slots, 3) == {**FULL, "B": b"b3"}
-    store(slots, build_of(2, {**FULL, "A": b"rebuilt"}))
-    run(slots, night_of(2, "night/rebuilt"))
+    slots.drop(2, {**FULL, "A": b"rebuilt"})
+    slots.to_the_gate(night_of(2, "night/rebuilt"))
     by_copy = slots.site.settings.slot("main").partial == "copy"
     assert read(slots, 3)["A"] == (FULL["A"] if by_copy else b"rebuilt")
-    run(slots, night_of(3, "night/again"))
+    slots.to_the_gate(night_of(3, "night/again"))
     assert read(slots, 3)["A"] == b"rebuilt"
-    assert {one.state for one in link(slots, night_of(3)).links} == {LinkState.UNCHANGED}
-    assert leads_to(slots, "latest") == f"{FOLDER}/b20261103"
-    assert slots.check().problems == ()
+    assert {one.state for one in slots.link(night_of(3)).links} == {LinkState.UNCHANGED}
+    assert slots.leads_to("latest") == f"{FOLDER}/b20261103"
+    slots.assert_whole()

@@ -8,21 +8,19 @@ import sys
 import tempfile
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from include.nightlies.records import quality
-from include.nightlies.records.builds import builds_of
 from include.nightlies.records.quality import QualityVerdict
 from include.nightlies.removal.undo import Wish, undo
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import LinkState
 from include.nightlies.steps.errors import GateClosed, QualityBlocked
 from include.nightlies.steps.gate import gate
-from include.nightlies.steps.links import link_night
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.values import Night
-from include.nightlies.steps.verify import verify_run
 from include.quality.check import check_build, check_index
 from include.quality.suites import TreeFacts, tree_facts
 from include.quality.validate import folder_of_run
@@ -32,17 +30,9 @@ from tests.fakes.archives import Member, file, folder
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, packed
 from tests.fakes.refused import refused
-from tests.integration.nightlies.conftest import FQRN, Nights
-from tests.integration.nightlies.test_links import with_slots
+from tests.nights import Nights, night_of
+from tests.site import FQRN
 
-SLOT = """
-slots:
-  main:
-    repository: {fqrn}
-    store: cvmfs
-    links: {{weekdays: false}}
-    quality: {{{quality}}}
-"""
 GOOD = (folder("bin"), folder("lib"), file("bin/run", b"#!", mode=0o755), file("lib/libA.so", b"code", mode=0o755))
 BAD = (folder("bin"), folder("lib"), file("bin/run", b"#!", mode=0o644), file("lib/libA.so", mode=0o755))
 
@@ -51,36 +41,35 @@ def symlink(name: str, target: str) -> Member:
     return Member(name.encode(), type=b"2", target=target.encode(), mode=0o777)
 
 
-def judged_by(nights: Nights, folder: Path, settings: str = "index: block") -> Nights:
-    return with_slots(nights, folder, SLOT.format(fqrn=FQRN, quality=settings))
+def judged_by(nights: Nights, **quality: Any) -> Nights:
+    return nights.with_slot(links={"weekdays": False}, quality=quality or {"index": "block"})
 
 
 def installed(nights: Nights, day: int, *members: Member, run: str = "") -> Night:
     """A build of one artifact, published and read back."""
-    night = Night(run or f"night/{day}", "main", date(2026, 11, day), "test")
-    Build(f"2026-11-{day:02}").add("A", "x86_64", packed(members)).store_in(nights.site.store("cvmfs"))
-    for batch in plan_night(nights.site, attempt(night.run), night).batches:
-        nights.prepare(batch)
-        assert not nights.publish(batch).failures
-    verify_run(nights.site, attempt(night.run))
-    return night
+    nights.store_build(Build(f"2026-11-{day:02}").add("A", "x86_64", packed(members)))
+    nights.publish_night(night_of(day, run))
+    return night_of(day, run)
 
 
 def linked(nights: Nights, night: Night) -> LinkState:
-    (build,) = builds_of(nights.site.ledger, "main", night.date)
-    (link,) = link_night(nights.site, attempt(night.run), night, build).links
+    (link,) = nights.link(night).links
     return link.state
 
 
-def test_the_catalogs_say_what_is_empty_executable_and_broken(nights: Nights, tmp_path: Path) -> None:
-    nights = judged_by(nights, tmp_path)
+@pytest.fixture
+def nights(nights: Nights) -> Nights:
+    return judged_by(nights)
+
+
+def test_the_catalogs_say_what_is_empty_executable_and_broken(nights: Nights) -> None:
     installed(
         nights, 2, *GOOD, file("lib/stub.a"), file("lib/empty.txt"), folder("sub"), symlink("lib64", "lib"),
         symlink("through", "lib64/libA.so"), symlink("sub/up", "../bin/run"), symlink("gone", "lib64/nothing"),
         symlink("circle", "circle"), symlink("outside", "/usr/bin/env"), symlink("variant", "$(ARCH)/x"),
         symlink("mounted", f"/cvmfs/{FQRN}/nightlies/main"), symlink("unmounted", f"/cvmfs/{FQRN}/nothing"),
     )  # fmt: skip
-    where, revision = "/nightlies/main/b20261102/A/x86_64", nights.site.head(FQRN).revision
+    where, revision = "/nightlies/main/b20261102/A/x86_64", nights.head().revision
     found = tree_facts(revision, FQRN, where, frozenset({"lib/stub.a", "bin/run", "not/here"}))
     assert found == TreeFacts(
         files=5, content=4, bytes=6, empty_libraries=frozenset({"lib/stub.a"}),
@@ -90,12 +79,11 @@ def test_the_catalogs_say_what_is_empty_executable_and_broken(nights: Nights, tm
     assert tree_facts(revision, FQRN, "/nightlies/main/nothing") is None
 
 
-def test_a_blocked_build_gets_no_link_even_if_the_gate_is_left_out(nights: Nights, tmp_path: Path) -> None:
-    nights = judged_by(nights, tmp_path)
+def test_a_blocked_build_gets_no_link_even_if_the_gate_is_left_out(nights: Nights) -> None:
     first = installed(nights, 2, *GOOD)
     check_index(nights.site, attempt(first.run), first)
     check_build(nights.site, attempt(first.run), first)
-    assert gate(nights.site, attempt(first.run), night=first).counts == {"published": 1}
+    assert nights.gate(first).counts == {"published": 1}
     assert linked(nights, first) is LinkState.MOVED
 
     bad = installed(nights, 3, *BAD)
@@ -104,7 +92,7 @@ def test_a_blocked_build_gets_no_link_even_if_the_gate_is_left_out(nights: Night
     with refused(QualityBlocked, faults=tuple(f"suite published: A/x86_64: {what}" for what in (empty, lost))):
         check_build(nights.site, attempt(bad.run), bad)
     with refused(GateClosed, missing=(f"quality, suite published: A/x86_64: {empty} (and 1 more)",)):
-        gate(nights.site, attempt(bad.run), night=bad)
+        nights.gate(bad)
     assert linked(nights, bad) is LinkState.STAYED
 
     # the build after it is compared with the one that passed
@@ -112,18 +100,18 @@ def test_a_blocked_build_gets_no_link_even_if_the_gate_is_left_out(nights: Night
     with pytest.raises(QualityBlocked):
         check_build(nights.site, attempt(still.run), still)
     # and the slot's mode counts as it is now
-    assert linked(judged_by(nights, tmp_path, "published: warn"), still) is LinkState.MOVED
+    assert linked(judged_by(nights, published="warn"), still) is LinkState.MOVED
 
 
-def test_a_warning_moves_links_and_an_accepted_fault_keeps_its_reason(nights: Nights, tmp_path: Path) -> None:
-    nights = judged_by(nights, tmp_path, "index: off, published: warn")
+def test_a_warning_moves_links_and_an_accepted_fault_keeps_its_reason(nights: Nights) -> None:
+    judged_by(nights, index="off", published="warn")
     warned = installed(nights, 2, *BAD)
     (found, *_) = check_build(nights.site, attempt(warned.run), warned)
     assert (found.verdict, found.faults) == (QualityVerdict.WARNED, 1)
-    gate(nights.site, attempt(warned.run), night=warned)
+    nights.gate(warned)
     assert linked(nights, warned) is LinkState.MOVED
 
-    nights = judged_by(nights, tmp_path, "index: off")
+    judged_by(nights, index="off")
     again = installed(nights, 3, *BAD, folder("x"), file("x/libB.so"))
     with pytest.raises(QualityBlocked):
         check_build(nights.site, attempt(again.run), again)
@@ -131,12 +119,11 @@ def test_a_warning_moves_links_and_an_accepted_fault_keeps_its_reason(nights: Ni
     found = quality.of_run(nights.site.ledger, again.run)[Suite.PUBLISHED]
     assert (found.verdict, found.accepted) == (QualityVerdict.ACCEPTED, "a stub by intent")
     assert found.reason == "A/x86_64: 1 empty libraries: x/libB.so"
-    gate(nights.site, attempt(again.run), night=again)
+    nights.gate(again)
     assert linked(nights, again) is LinkState.MOVED
 
 
-def test_what_was_undone_is_neither_judged_nor_history(nights: Nights, tmp_path: Path) -> None:
-    nights = judged_by(nights, tmp_path)
+def test_what_was_undone_is_neither_judged_nor_history(nights: Nights) -> None:
     for day in (2, 3):
         night = installed(nights, day, *GOOD)
     _, revision = undo(nights.site, attempt("test/undo"), Wish("main", "b20261103", "it crashes"))
@@ -148,8 +135,7 @@ def test_what_was_undone_is_neither_judged_nor_history(nights: Nights, tmp_path:
     assert found[0].artifacts["A/x86_64"].files == 3
 
 
-def test_an_artifact_is_compared_with_the_newest_build_that_has_it(nights: Nights, tmp_path: Path) -> None:
-    nights = judged_by(nights, tmp_path)
+def test_an_artifact_is_compared_with_the_newest_build_that_has_it(nights: Nights) -> None:
     installed(nights, 2, *GOOD, *(file(f"data{number}") for number in range(60)))
     between = Night("night/3", "main", date(2026, 11, 3), "test")
     archive = packed(GOOD)
@@ -167,21 +153,19 @@ def test_an_artifact_is_compared_with_the_newest_build_that_has_it(nights: Night
         check_build(nights.site, attempt(last.run), last)
 
 
-def test_a_suite_that_blocks_and_was_not_applied_closes_the_gate(nights: Nights, tmp_path: Path) -> None:
-    nights = judged_by(nights, tmp_path, "index: off")
+def test_a_suite_that_blocks_and_was_not_applied_closes_the_gate(nights: Nights) -> None:
+    judged_by(nights, index="off")
     night = installed(nights, 2, *GOOD)
     missing = "quality, suite published: it was not checked; see the log of its task"
     with refused(GateClosed, missing=(missing,)):
-        gate(nights.site, attempt(night.run), night=night)
+        nights.gate(night)
     dry = Night(night.run, "main", night.date, "test", dry_run=True)
     assert gate(nights.site, attempt(night.run), night=dry).dry_run
 
 
-def test_an_index_before_its_first_night_has_no_history(nights: Nights, tmp_path: Path) -> None:
-    nights = judged_by(nights, tmp_path)
-    Build("2026-11-02").add("A", "x86_64", packed(GOOD)).store_in(nights.site.store("cvmfs"))
-    night = Night("night/2", "main", date(2026, 11, 2), "test")
-    (found,) = check_index(nights.site, attempt(night.run), night)
+def test_an_index_before_its_first_night_has_no_history(nights: Nights) -> None:
+    nights.store_build(Build("2026-11-02").add("A", "x86_64", packed(GOOD)))
+    (found,) = check_index(nights.site, attempt("night/2"), night_of(2))
     assert (found.verdict, found.build_id) == (QualityVerdict.PASSED, "b20261102")
     assert found.reason == "no history, 0 of 7 nights: sizes are not compared"
 
@@ -189,7 +173,7 @@ def test_an_index_before_its_first_night_has_no_history(nights: Nights, tmp_path
 def test_the_pages_load_nothing_the_oldest_runs_go_and_nothing_else_is_written_or_asked(
     nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nights = judged_by(nights, tmp_path, "keep_runs: 2")
+    judged_by(nights, keep_runs=2)
     night = installed(nights, 2, *GOOD)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

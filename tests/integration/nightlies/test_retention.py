@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,32 +34,21 @@ from include.site.single_changes import linking
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.refused import refused
-from tests.fakes.site import SIGNER
-from tests.integration.nightlies.conftest import FQRN, Nights
-from tests.integration.nightlies.test_links import leads_to, revision, with_slots
-from tests.integration.nightlies.test_partial import base_of
+from tests.nights import FOLDER, Nights, base_of
+from tests.site import FQRN, SIGNER
 
-FOLDER = "/nightlies/main"
-SLOT = """slots:
-  main:
-    repository: {fqrn}
-    store: cvmfs
-    partial: link
-    links: {{weekdays: false}}
-    retention: {{keep_last: 2, minimum: 1}}
-  other: {{repository: {fqrn}, store: cvmfs, tag: "{{slot}}-{{build_id}}"}}
-"""
 AT = datetime(2026, 11, 20, 6, tzinfo=UTC)
 BY_SCHEDULE = "nightly_install_main/scheduled__{}T00:30:00+00:00"
 
 
 @pytest.fixture
-def slots(nights: Nights, tmp_path: Path) -> Nights:
+def slots(nights: Nights) -> Nights:
     """Four nights, each published in its night; two stay by the rules, `latest` is at the last."""
-    here = with_slots(nights, tmp_path, SLOT.format(fqrn=FQRN))
+    nights.with_slot("other", tag="{slot}-{build_id}")
+    nights.with_slot(partial="link", links={"weekdays": False}, retention={"keep_last": 2, "minimum": 1})
     for day in (2, 3, 4, 5):
-        install(here, day, {"A": b"a%d" % day, "B": b"b%d" % day})
-    return here
+        install(nights, day, {"A": b"a%d" % day, "B": b"b%d" % day})
+    return nights
 
 
 def install(
@@ -107,7 +95,7 @@ def expired(plan: RetentionPlan) -> list[str]:
 
 
 def held(nights: Nights) -> list[str]:
-    return [one.name for one in nights.site.head(FQRN).revision.listing(FOLDER) if one.is_directory]
+    return [one.name for one in nights.head().revision.listing(FOLDER) if one.is_directory]
 
 
 def reason(plan: RetentionPlan, build_id: str) -> str:
@@ -118,15 +106,13 @@ def link_by_hand(nights: Nights, path: str, target: str) -> None:
     linking(path, target, now=AT).commit(nights.site, FQRN, holder="operator", now=AT)
 
 
-def test_expired_builds_go_in_one_revision_with_a_signed_record_each_and_again_nothing_is_changed(
-    slots: Nights,
-) -> None:
-    before, plan = revision(slots), planned(slots)
-    assert (expired(plan), revision(slots)) == (["b20261102", "b20261103"], before)
+def test_expired_builds_go_in_one_revision_with_a_signed_record_each_and_only_once(slots: Nights) -> None:
+    before, plan = slots.revision, planned(slots)
+    assert (expired(plan), slots.revision) == (["b20261102", "b20261103"], before)
     assert plan.bytes == 2 * 2 * len(b"a2")
     done = removed(slots, plan)
     assert (names(done.removed), done.revision, done.kept) == (expired(plan), before + 1, {})
-    assert (revision(slots), held(slots)) == (before + 1, ["b20261104", "b20261105"])
+    assert (slots.revision, held(slots)) == (before + 1, ["b20261104", "b20261105"])
     ((record, _, worth),) = documents(slots.site, FQRN, f"{FOLDER}/b20261102")
     assert (record.kind, record.revision, record.build_id, worth.good) == (
         ChangeKind.REMOVED, before + 1, "b20261102", True,
@@ -136,9 +122,9 @@ def test_expired_builds_go_in_one_revision_with_a_signed_record_each_and_again_n
     again = removed(slots, plan)
     assert (again.revision, again.removed, names(again.absent)) == (None, (), expired(plan))
     assert removed(slots, planned(slots)) == RemovedBuilds(None)
-    assert revision(slots) == before + 1
+    assert slots.revision == before + 1
     assert len(documents(slots.site, FQRN, f"{FOLDER}/b20261102")) == 1
-    assert slots.check().problems == ()
+    slots.assert_whole()
 
 
 def test_a_removal_whose_try_died_before_it_was_recorded_is_recorded_by_the_next_one(
@@ -193,22 +179,20 @@ def test_a_night_that_was_published_this_week_goes_all_the_same(slots: Nights) -
         ("/deep", "nightlies/main/b20261102/A/x86_64/file"),
     ],
 )
-def test_a_link_set_by_hand_keeps_its_build_though_the_ledger_knows_nothing_of_it(
-    slots: Nights, path: str, target: str
-) -> None:
+def test_a_link_set_by_hand_keeps_its_build_without_the_ledger(slots: Nights, path: str, target: str) -> None:
     link_by_hand(slots, path, target.replace("nightlies.example.org", FQRN))
     plan = planned(slots)
     assert expired(plan) == ["b20261103"]
     assert reason(plan, "b20261102") == f"link {path} leads to it"
 
 
-def test_what_a_partial_build_links_to_stays_as_long_as_that_one(slots: Nights, tmp_path: Path) -> None:
+def test_what_a_partial_build_links_to_stays_as_long_as_that_one(slots: Nights) -> None:
     install(slots, 6, {"B": b"b6"}, **base_of(3))
     plan = planned(slots)
     assert expired(plan) == ["b20261102", "b20261104"]
     assert reason(plan, "b20261103") == f"links in {FOLDER}/b20261106 lead to it"
     removed(slots, plan)
-    assert slots.site.head(FQRN).revision.nested_at(f"{FOLDER}/b20261103/A/x86_64") is not None
+    assert slots.head().revision.nested_at(f"{FOLDER}/b20261103/A/x86_64") is not None
     for day in (7, 8):
         install(slots, day, {"A": b"a%d" % day, "B": b"b"})
     assert expired(planned(slots)) == ["b20261103", "b20261105", "b20261106"]
@@ -216,13 +200,12 @@ def test_what_a_partial_build_links_to_stays_as_long_as_that_one(slots: Nights, 
 
 @pytest.mark.parametrize("only_by_hand", [False, True])
 def test_a_tag_keeps_the_build_that_it_is_for_and_the_plan_says_what_its_revision_holds(
-    slots: Nights, tmp_path: Path, only_by_hand: bool
+    slots: Nights, only_by_hand: bool
 ) -> None:
     here = slots
     if not only_by_hand:
-        block = SLOT.format(fqrn=FQRN).replace("partial: link", 'tag: "{slot}-{build_id}"')
-        here = with_slots(slots, tmp_path, block)
-    head = here.site.head(FQRN)
+        here.with_slot(tag="{slot}-{build_id}", links={"weekdays": False}, retention={"keep_last": 2, "minimum": 1})
+    head = here.head()
     name = "release-1" if only_by_hand else "main-b20261103"
     # names the newest revision, whose last published build is another one
     add_tag(here.store, FQRN, name, None, signer=SIGNER, now=int(AT.timestamp()))
@@ -288,7 +271,7 @@ def test_what_was_published_into_an_expired_build_meanwhile_keeps_it_and_what_it
         "b20261106": "was changed since the plan was made",
         "b20261103": f"links in {FOLDER}/b20261106 lead to it",
     }
-    assert slots.check().problems == ()
+    slots.assert_whole()
 
 
 def test_what_changes_between_the_look_and_the_lease_is_judged_again_under_the_lease(
@@ -306,27 +289,23 @@ def test_what_changes_between_the_look_and_the_lease_is_judged_again_under_the_l
     monkeypatch.setattr(step, "topmost", meanwhile)
     done = removed(slots, plan)
     assert (len(looks), names(done.removed)) == (3, ["b20261102"])
-    assert leads_to(slots, "stable") == f"{FOLDER}/b20261103"
+    assert slots.leads_to("stable") == f"{FOLDER}/b20261103"
     assert held(slots) == ["b20261103", "b20261104", "b20261105"]
 
 
 def test_beside_a_night_it_is_busy_and_nothing_is_changed(slots: Nights) -> None:
-    plan, before = planned(slots), revision(slots)
+    plan, before = planned(slots), slots.revision
     busy = f"{FOLDER}/b20261105/A/x86_64"
     with slots.client() as client, client.lease(FQRN, busy, hostname="a night"), pytest.raises(PathBusy):
         removed(slots, plan)
-    assert revision(slots) == before
+    assert slots.revision == before
     with slots.client() as client, client.lease(FQRN, "/nightlies/other", hostname="another slot"):
         assert names(removed(slots, plan).removed) == expired(plan)
 
 
-def test_directories_of_dates_go_with_their_last_build_and_the_slots_own_stays(nights: Nights, tmp_path: Path) -> None:
-    destination = (
-        'destination: "/n/{date}/{slot}/{build_id}/{project}/{platform}"\n    retention: {keep_last: 1, minimum: 1}'
-    )
-    here = with_slots(
-        nights, tmp_path, f"slots:\n  main:\n    repository: {FQRN}\n    store: cvmfs\n    {destination}\n"
-    )
+def test_directories_of_dates_go_with_their_last_build_and_the_slots_own_stays(nights: Nights) -> None:
+    destination = "/n/{date}/{slot}/{build_id}/{project}/{platform}"
+    here = nights.with_slot(destination=destination, retention={"keep_last": 1, "minimum": 1})
     for day in (2, 3, 4):
         install(here, day, {"A": b"a%d" % day})
     plan = planned(here)
@@ -336,8 +315,8 @@ def test_directories_of_dates_go_with_their_last_build_and_the_slots_own_stays(n
     ]
     done = removed(here, plan)
     assert len(done.removed) == 2
-    assert "2026-11-04" in [one.name for one in here.site.head(FQRN).revision.listing("/n")]
-    assert not [one for one in here.site.head(FQRN).revision.listing("/n") if one.name in ("2026-11-02", "2026-11-03")]
+    assert "2026-11-04" in [one.name for one in here.head().revision.listing("/n")]
+    assert not [one for one in here.head().revision.listing("/n") if one.name in ("2026-11-02", "2026-11-03")]
 
 
 def test_a_slot_without_rules_is_refused(slots: Nights) -> None:
@@ -346,14 +325,14 @@ def test_a_slot_without_rules_is_refused(slots: Nights) -> None:
 
 
 def test_the_command_lists_and_changes_nothing_until_it_is_asked_to(slots: Nights) -> None:
-    before, run = revision(slots), CliRunner().invoke
+    before, run = slots.revision, CliRunner().invoke
     listed = run(app, ["retention", "main"])
     assert listed.exit_code == 0, listed.output
     for part in ("BUILD", "MB", "b20261102", "remove", "link /nightlies/main/latest leads to it", "2 of 4 builds go"):
         assert part in listed.output
     assert "add --apply" in listed.output
     document = json.loads(run(app, ["retention", "main", "--json"]).output)
-    assert (document["remove"], document["applied"], revision(slots)) == (2, None, before)
+    assert (document["remove"], document["applied"], slots.revision) == (2, None, before)
     assert {one["build_id"]: one["remove"] for one in document["builds"]} == {
         "b20261105": False, "b20261104": False, "b20261103": True, "b20261102": True,
     }  # fmt: skip

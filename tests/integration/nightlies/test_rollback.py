@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from include.cvmfs.commit.commit import MANIFEST_KEY
@@ -44,41 +42,26 @@ from include.provenance.records import newest
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree
 from tests.fakes.refused import refused
-from tests.fakes.site import SIGNER
-from tests.integration.nightlies.conftest import FQRN, Nights, now
-from tests.integration.nightlies.test_links import (
-    FOLDER,
-    SLOT,
-    build_of,
-    leads_to,
-    night_of,
-    revision,
-    whole_night,
-    with_slots,
-)
+from tests.nights import FOLDER, LINKED, Nights, night_of
+from tests.site import FQRN, SIGNER, now
 
 TO = "main-b20261103"
 """The tag of the second night."""
 
 
 @pytest.fixture
-def slots(nights: Nights, tmp_path: Path) -> Nights:
+def slots(nights: Nights) -> Nights:
     """Three whole builds of two projects, each with its tag; `latest` at the third. The signing key is here."""
-    here = with_keys(nights, tmp_path)
-    save_signer(here.site.settings.gateway.keys, FQRN, SIGNER)
+    nights.with_slot(**LINKED)
+    save_signer(nights.site.settings.gateway.keys, FQRN, SIGNER)
     for day in (2, 3, 4):
-        install(here, day, A=b"a%d" % day, B=b"b%d" % day)
-    return here
-
-
-def with_keys(nights: Nights, folder: Path) -> Nights:
-    """The same site with a folder of its own for keys."""
-    return with_slots(nights, folder, f"gateway: {{keys: {folder}/keys}}\n{SLOT.format(fqrn=FQRN)}")
+        install(nights, day, A=b"a%d" % day, B=b"b%d" % day)
+    return nights
 
 
 def install(nights: Nights, day: int, run: str = "", **projects: bytes) -> None:
-    build_of(day, projects).store_in(nights.site.store("cvmfs"))
-    whole_night(nights, night_of(day, run))
+    nights.drop(day, projects)
+    nights.whole_night(night_of(day, run))
 
 
 def previewed(nights: Nights, target: str | int = TO) -> RollbackPreview:
@@ -108,11 +91,6 @@ def undone_of(nights: Nights, build_id: str) -> set[str]:
     return {one.artifact.project for one in build.artifacts if one.id in marked}
 
 
-def files(nights: Nights) -> set[str]:
-    head = nights.site.head(FQRN)
-    return {path for path, entry in head.revision.walk("/nightlies") if entry.name == "file"}
-
-
 def test_a_preview_names_builds_links_tags_and_figures_and_changes_nothing(slots: Nights) -> None:
     before = slots.store.get(MANIFEST_KEY)
     preview = previewed(slots)
@@ -134,12 +112,12 @@ def test_a_preview_names_builds_links_tags_and_figures_and_changes_nothing(slots
 
 
 def test_readers_links_tags_and_the_ledger_agree_afterwards_and_the_next_night_goes_on(slots: Nights) -> None:
-    before = revision(slots)
+    before = slots.revision
     done, told = both(slots)
-    assert (done.revision, revision(slots)) == (before + 1, before + 1)
+    assert (done.revision, slots.revision) == (before + 1, before + 1)
     assert told == RecordedRollback(undone=2, back=0, links=2, tags=1)
-    assert files(slots) == {f"{FOLDER}/b2026110{day}/{name}/x86_64/file" for day in (2, 3) for name in "AB"}
-    assert (leads_to(slots, "latest"), leads_to(slots, "Wed")) == (f"{FOLDER}/b20261103", "")
+    assert set(slots.files()) == {f"{FOLDER}/b2026110{day}/{name}/x86_64/file" for day in (2, 3) for name in "AB"}
+    assert (slots.leads_to("latest"), slots.leads_to("Wed")) == (f"{FOLDER}/b20261103", "")
     ledger = slots.site.ledger
     led = linked.led_to(ledger, FQRN, f"{FOLDER}/latest")
     assert led is not None
@@ -153,16 +131,16 @@ def test_readers_links_tags_and_the_ledger_agree_afterwards_and_the_next_night_g
     assert settled(slots, 4) == {"A": State.SKIPPED, "B": State.SKIPPED}
     assert settled(slots, 3) == {"A": State.UNCHANGED, "B": State.UNCHANGED}
     install(slots, 5, A=b"a5", B=b"b5")
-    assert leads_to(slots, "latest") == f"{FOLDER}/b20261105"
-    assert slots.check().problems == ()
+    assert slots.leads_to("latest") == f"{FOLDER}/b20261105"
+    slots.assert_whole()
 
 
 def test_what_went_is_installed_again_after_a_redo_only(slots: Nights) -> None:
     both(slots)
     assert redo(slots.site, Wish("main", "b20261104", ""), now=now()) == 2
     install(slots, 4, "redone/4", A=b"a4", B=b"b4")
-    assert leads_to(slots, "latest") == leads_to(slots, "Wed") == f"{FOLDER}/b20261104"
-    assert slots.check().problems == ()
+    assert slots.leads_to("latest") == slots.leads_to("Wed") == f"{FOLDER}/b20261104"
+    slots.assert_whole()
 
 
 def test_the_same_again_changes_nothing_and_a_try_that_died_is_finished(slots: Nights) -> None:
@@ -187,7 +165,7 @@ def test_a_command_that_died_before_it_told_the_ledger_finds_that_out(slots: Nig
     assert (left.from_root, left.revision, left.root) == (done.from_root, done.revision, done.root)
     assert unrecorded(slots.site, previewed(slots, "main-b20261102")) is None
     install(slots, 5, A=b"a5", B=b"b5")
-    assert unrecorded(slots.site, previewed(slots, revision(slots))) is None
+    assert unrecorded(slots.site, previewed(slots, slots.revision)) is None
 
 
 def test_what_was_published_again_since_is_not_marked(slots: Nights) -> None:
@@ -198,7 +176,7 @@ def test_what_was_published_again_since_is_not_marked(slots: Nights) -> None:
 
 
 def test_what_was_undone_comes_back_by_a_number_and_counts_as_undone_no_more(slots: Nights) -> None:
-    before = revision(slots)
+    before = slots.revision
     undo(slots.site, attempt("undo/1"), Wish("main", "b20261104", "by mistake", move_links=True))
     assert undone_of(slots, "b20261104") == {"A", "B"}
     preview = previewed(slots, before)
@@ -208,23 +186,23 @@ def test_what_was_undone_comes_back_by_a_number_and_counts_as_undone_no_more(slo
     assert (told.undone, told.back) == (0, 2)
     assert undone_of(slots, "b20261104") == set()
     assert settled(slots, 4) == {"A": State.UNCHANGED, "B": State.UNCHANGED}
-    assert leads_to(slots, "latest") == f"{FOLDER}/b20261104"
+    assert slots.leads_to("latest") == f"{FOLDER}/b20261104"
     back = newest(slots.site.ledger, FQRN, f"{FOLDER}/b20261104/A/x86_64")
     assert back is not None
     assert back.kind is ChangeKind.TREE
 
 
 def test_a_rebuild_is_taken_back_and_not_installed_again_but_the_next_rebuild_is(slots: Nights) -> None:
-    before = revision(slots)
+    before = slots.revision
     install(slots, 4, "rebuilt/4", A=b"rebuilt", B=b"b4")
     preview = previewed(slots, before)
     assert [(one.name, one.effect) for one in preview.content.artifacts] == [("A/x86_64", Effect.CHANGES)]
     assert (preview.content.places.total.bytes_gone, preview.content.places.total.bytes_back) == (7, 2)
     both(slots, before)
-    assert slots.site.head(FQRN).revision.read(f"{FOLDER}/b20261104/A/x86_64/file") == b"a4"
+    assert slots.head().revision.read(f"{FOLDER}/b20261104/A/x86_64/file") == b"a4"
     assert settled(slots, 4) == {"A": State.SKIPPED, "B": State.UNCHANGED}
     install(slots, 4, "third/4", A=b"third", B=b"b4")
-    assert slots.site.head(FQRN).revision.read(f"{FOLDER}/b20261104/A/x86_64/file") == b"third"
+    assert slots.head().revision.read(f"{FOLDER}/b20261104/A/x86_64/file") == b"third"
 
 
 def test_what_was_published_by_hand_goes_with_its_figures_and_who_says_so(slots: Nights) -> None:
@@ -234,7 +212,7 @@ def test_what_was_published_by_hand_goes_with_its_figures_and_who_says_so(slots:
     assert preview.content.places.at["/by"].bytes_gone == 5
     done, told = both(slots, "main-b20261104")
     assert told.undone == 0
-    assert slots.site.head(FQRN).revision.lookup("/by") is None
+    assert slots.head().revision.lookup("/by") is None
     gone = newest(slots.site.ledger, FQRN, "/by")
     assert gone is not None
     assert (gone.kind, gone.revision) == (ChangeKind.REMOVED, done.revision)
@@ -255,9 +233,9 @@ def test_a_repository_that_moved_since_the_preview_is_not_rolled_back(slots: Nig
 
 
 def test_a_revision_that_lost_objects_is_refused_and_none_of_the_current_one_is_looked_for(slots: Nights) -> None:
-    before = revision(slots)
+    before = slots.revision
     undo(slots.site, attempt("undo/1"), Wish("main", "b20261104", "by mistake", move_links=True))
-    lost = slots.site.head(FQRN).at("main-b20261104").entry(f"{FOLDER}/b20261104/A/x86_64/file").hash
+    lost = slots.head().at("main-b20261104").entry(f"{FOLDER}/b20261104/A/x86_64/file").hash
     assert lost is not None
     slots.store.delete([lost.key])
     preview = previewed(slots, before)
@@ -297,17 +275,17 @@ def test_a_yes_is_for_both_roots_and_the_tags_that_go(slots: Nights) -> None:
     assert SeenRollback.from_json(seen.to_json()) == seen
 
 
-def test_where_the_signing_key_is_not_it_is_found_before_anybody_is_asked(nights: Nights, tmp_path: Path) -> None:
+def test_where_the_signing_key_is_not_it_is_found_before_anybody_is_asked(nights: Nights) -> None:
     with pytest.raises(KeyFileError):
-        require_possible(with_keys(nights, tmp_path).site, FQRN)
+        require_possible(nights.site, FQRN)
 
 
 def test_a_revision_with_empty_reservations_takes_what_was_published_since_and_says_so(slots: Nights) -> None:
-    build_of(5, {"A": b"a5"}).store_in(slots.site.store("cvmfs"))
+    slots.drop(5, {"A": b"a5"})
     batch = slots.planned(5, "night/5")
     slots.prepare(batch)
     reserve_run(slots.site, attempt("night/5"), [batch])
-    reserved = revision(slots)
+    reserved = slots.revision
     assert not slots.publish(batch).failures
     preview = previewed(slots, reserved)
     assert [(one.path, one.effect) for one in preview.content.artifacts] == [
@@ -321,6 +299,6 @@ def test_a_revision_with_empty_reservations_takes_what_was_published_since_and_s
 
 
 def test_a_night_under_way_is_named(slots: Nights) -> None:
-    build_of(5, {"A": b"a5"}).store_in(slots.site.store("cvmfs"))
+    slots.drop(5, {"A": b"a5"})
     slots.prepare(slots.planned(5, "late/5"))
     assert "1 prepared trees wait" in "\n".join(previewed(slots).lines())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.schema import Counts
 from include.gateway.errors import MERGE_FAILED, PathBusy
 from tests.fakes.refused import refused
-from tests.fakes.site import BUILD, DESTINATIONS, LiveSite
 from tests.integration.conftest import AGAIN_ON_S3
+from tests.site import BUILD, DESTINATIONS, Deployment, now
 
 pytestmark = AGAIN_ON_S3
 DIRECTORY = Dirent("", 0o40755, size=4096, linkcount=2)
@@ -24,19 +23,15 @@ FILES = {"bin/tool": b"#!/bin/sh\n", "lib/a": b"a" * 100, "lib/.cvmfscatalog": b
 
 
 @pytest.fixture
-def built(site: LiveSite) -> LiveSite:
+def built(site: Deployment) -> Deployment:
     site.reserve()
     for place in DESTINATIONS[:2]:
         site.worker().publish(site.prepared(place, FILES), holder="test", now=now())
     return site
 
 
-def now() -> datetime:
-    return datetime.now(UTC)
-
-
 @pytest.mark.parametrize("what", ["absurd counter", "no database"])
-def test_a_catalog_that_nobody_could_use_is_refused_to_its_sender_by_the_gateway(built: LiveSite, what: str) -> None:
+def test_a_catalog_that_nobody_could_use_is_refused_to_its_sender_by_the_gateway(built: Deployment, what: str) -> None:
     catalog = Catalog.create("/q", DIRECTORY)
     catalog._count(Counts(regular=(1 << 63) - 1))
     bad = PackedCatalog.of(catalog.to_bytes() if what == "absurd counter" else b"no database")
@@ -50,11 +45,11 @@ def test_a_catalog_that_nobody_could_use_is_refused_to_its_sender_by_the_gateway
     built.assert_sound()
 
 
-def change(site: LiveSite, lease: str, apply: Any, **fields: Any) -> Any:
+def change(site: Deployment, lease: str, apply: Any, **fields: Any) -> Any:
     return site.worker().change(lease, apply, holder="test", now=now(), **fields)
 
 
-def test_a_subtree_moves_without_its_data(built: LiveSite) -> None:
+def test_a_subtree_moves_without_its_data(built: Deployment) -> None:
     before = {meta.key for meta in built.store.list("data/") if meta.key[-1] not in "CH"}
     done = change(built, BUILD, lambda edit: edit.move(DESTINATIONS[0], f"{BUILD}/moved"))
     assert done.revision == done.revision_before + 1
@@ -67,7 +62,7 @@ def test_a_subtree_moves_without_its_data(built: LiveSite) -> None:
     built.assert_sound()
 
 
-def test_several_places_go_in_one_revision(built: LiveSite) -> None:
+def test_several_places_go_in_one_revision(built: Deployment) -> None:
     def apply(edit: Edit) -> None:
         for place in DESTINATIONS:
             edit.remove(place)
@@ -81,7 +76,7 @@ def test_several_places_go_in_one_revision(built: LiveSite) -> None:
     built.assert_sound()
 
 
-def test_nothing_to_do_makes_no_revision_and_takes_no_lease(built: LiveSite) -> None:
+def test_nothing_to_do_makes_no_revision_and_takes_no_lease(built: Deployment) -> None:
     link = f"{BUILD}/latest"
     first = change(built, link, lambda edit: edit.symlink(link, "alpha", now=1))
     with built.client().lease("nights.example.org", link, hostname="another"):
@@ -92,7 +87,7 @@ def test_nothing_to_do_makes_no_revision_and_takes_no_lease(built: LiveSite) -> 
     assert built.readers().tag("linked").revision == tagged.revision
 
 
-def test_a_publication_in_between_is_kept(built: LiveSite) -> None:
+def test_a_publication_in_between_is_kept(built: Deployment) -> None:
     calls: list[int] = []
 
     def apply(edit: Edit) -> None:
@@ -108,7 +103,7 @@ def test_a_publication_in_between_is_kept(built: LiveSite) -> None:
     built.assert_sound()
 
 
-def test_a_busy_place_and_a_bad_change_leave_everything_as_it_was(built: LiveSite) -> None:
+def test_a_busy_place_and_a_bad_change_leave_everything_as_it_was(built: Deployment) -> None:
     before = built.head().manifest
     with built.client().lease("nights.example.org", DESTINATIONS[1], hostname="another"), pytest.raises(PathBusy):
         change(built, BUILD, lambda edit: edit.move(DESTINATIONS[0], f"{BUILD}/moved"))
@@ -118,8 +113,73 @@ def test_a_busy_place_and_a_bad_change_leave_everything_as_it_was(built: LiveSit
     built.assert_sound()
 
 
-def test_what_is_outside_of_the_lease_is_refused(built: LiveSite) -> None:
+def test_what_is_outside_of_the_lease_is_refused(built: Deployment) -> None:
     with refused(MERGE_FAILED, path=DESTINATIONS[0]):
         change(built, DESTINATIONS[0], lambda edit: edit.remove(DESTINATIONS[1]))
     assert built.readers().revision.lookup(DESTINATIONS[1]) is not None
     built.assert_sound()
+
+
+# -- reservations of which nothing came are taken away, together, and never what somebody published meanwhile
+
+
+def test_reservations_go_in_one_revision_with_the_directories_that_would_be_empty(reserved: Deployment) -> None:
+    reserved.worker().publish(reserved.prepared(DESTINATIONS[0], FILES), holder="test", now=now())
+    before = reserved.head().manifest.revision
+    done = reserved.worker().release(DESTINATIONS, floor=BUILD, holder="test", now=now())
+    assert done.removed == tuple(path.rpartition("/")[0] for path in DESTINATIONS[1:])
+    assert done.revision == reserved.head().manifest.revision == before + 1
+    names = [entry.name for entry in reserved.readers().revision.listing(BUILD)]
+    assert names == [".cvmfscatalog", "alpha"]
+    reserved.assert_sound()
+
+
+def test_directories_that_were_created_with_the_reservations_go_with_the_last_of_them(site: Deployment) -> None:
+    site.reserve(["/software/kept/1.0"])
+    created: list[str] = []
+    wanted = ["/software/lost/1.0", "/software/lost/2.0"]
+    done = site.worker().reserve(wanted, nested=[], holder="test", now=now(), on_create=created.extend)
+    assert tuple(created) == done.created == ("/software/lost", *wanted)
+    site.worker().publish(site.prepared(wanted[0], FILES), holder="test", now=now())
+    assert site.worker().release(wanted, floor=None, created=created, holder="test", now=now()).removed == (wanted[1],)
+    site.worker().remove(wanted[0], holder="test", now=now())
+    site.reserve([wanted[1]])
+    gone = site.worker().release(wanted, floor=None, created=created, holder="test", now=now())
+    assert gone.removed == ("/software/lost",)
+    assert [entry.name for entry in site.readers().revision.listing("/software")] == ["kept"]
+    site.assert_sound()
+
+
+def test_with_nothing_to_take_away_no_lease_is_taken(reserved: Deployment) -> None:
+    reserved.worker().publish(reserved.prepared(DESTINATIONS[0], FILES), holder="test", now=now())
+    before = reserved.head().manifest.revision
+    with reserved.client().lease("nights.example.org", BUILD, hostname="somebody else"):
+        done = reserved.worker().release([DESTINATIONS[0], "/nowhere"], floor=BUILD, holder="test", now=now())
+    assert (done.removed, done.revision) == ((), before)
+
+
+def test_what_is_published_between_the_look_and_the_lease_stays(reserved: Deployment) -> None:
+    worker = reserved.worker()
+    changeset = reserved.prepared(DESTINATIONS[1], FILES)
+
+    class Late(type(worker._client)):  # type: ignore[misc]
+        def acquire(self, *args: object, **more: object) -> object:
+            if self is worker._client:
+                reserved.worker().publish(changeset, holder="a late publisher", now=now())
+            return super().acquire(*args, **more)
+
+    worker._client.__class__ = Late
+    done = worker.release(DESTINATIONS[:2], floor=None, holder="test", now=now())
+    assert done.removed == (DESTINATIONS[0],)
+    assert reserved.readers().revision.read(f"{DESTINATIONS[1]}/lib/a") == FILES["lib/a"]
+    reserved.assert_sound()
+
+
+def test_a_busy_path_leaves_everything_as_it_is(reserved: Deployment) -> None:
+    before = reserved.head().manifest.revision
+    with (
+        reserved.client().lease("nights.example.org", DESTINATIONS[2], hostname="somebody else"),
+        pytest.raises(PathBusy),
+    ):
+        reserved.worker().release(DESTINATIONS, floor=BUILD, holder="test", now=now())
+    assert reserved.head().manifest.revision == before

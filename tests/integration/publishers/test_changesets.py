@@ -29,68 +29,61 @@ from include.gateway.errors import ROOT_MISSING, BaseMoved, CommitUnclear, TagRe
 from include.storage.store import Store
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.refused import refused
-from tests.fakes.site import BUILD, DESTINATIONS, FQRN, NESTED
 from tests.integration.conftest import AGAIN_ON_S3
-from tests.integration.publishers.conftest import ThreadSite
+from tests.site import BUILD, DESTINATIONS, FQRN, NESTED, Deployment
 
 pytestmark = AGAIN_ON_S3
 NOW = datetime.now(UTC)
 DESTINATION = DESTINATIONS[0]
 FILES = {"bin/run": b"#!/bin/sh\n", "lib/data": b"x" * 1000}
-Spoil = Callable[[ThreadSite, Changeset], Changeset]
-
-
-@pytest.fixture
-def reserved(site: ThreadSite) -> ThreadSite:
-    site.reserve()
-    return site
+Spoil = Callable[[Deployment, Changeset], Changeset]
 
 
 def key_of(changeset: Changeset) -> str:
     return changeset.root.with_suffix(CATALOG).key
 
 
-def lost(site: ThreadSite, changeset: Changeset) -> Changeset:
+def lost(site: Deployment, changeset: Changeset) -> Changeset:
     site.store.delete([key_of(changeset)])
     return changeset
 
 
-def damaged(site: ThreadSite, changeset: Changeset) -> Changeset:
+def damaged(site: Deployment, changeset: Changeset) -> Changeset:
     site.store.put(key_of(changeset), site.store.get(key_of(changeset))[:-1] + b"!")
     return changeset
 
 
-def emptied(site: ThreadSite, changeset: Changeset) -> Changeset:
+def emptied(site: Deployment, changeset: Changeset) -> Changeset:
     site.store.put(key_of(changeset), b"")
     return changeset
 
 
-def elsewhere(site: ThreadSite, changeset: Changeset) -> Changeset:
+def elsewhere(site: Deployment, changeset: Changeset) -> Changeset:
     return replace(changeset, destination=DESTINATIONS[1])
 
 
-def miscounted(site: ThreadSite, changeset: Changeset) -> Changeset:
+def miscounted(site: Deployment, changeset: Changeset) -> Changeset:
     own = changeset.statistics.own + Counts(regular=1_000_000)
     return replace(changeset, statistics=Statistics(own, changeset.statistics.below))
 
 
-def missized(site: ThreadSite, changeset: Changeset) -> Changeset:
+def missized(site: Deployment, changeset: Changeset) -> Changeset:
     return replace(changeset, root_size=changeset.root_size + 4096)
 
 
-def foreign(site: ThreadSite, changeset: Changeset) -> Changeset:
+def foreign(site: Deployment, changeset: Changeset) -> Changeset:
     return replace(changeset, repository="other.example.org")
 
 
-def of_a_dry_run(site: ThreadSite, changeset: Changeset) -> Changeset:
+def of_a_dry_run(site: Deployment, changeset: Changeset) -> Changeset:
     return replace(changeset, stored=False)
 
 
-def no_catalog(site: ThreadSite, changeset: Changeset) -> Changeset:
+def no_catalog(site: Deployment, changeset: Changeset) -> Changeset:
     return replace(changeset, root=site.head().manifest.certificate.with_suffix(CATALOG))
 
 
-def test_a_changeset_of_another_layout_than_the_repository_is_prepared_again(reserved: ThreadSite) -> None:
+def test_a_changeset_of_another_layout_than_the_repository_is_prepared_again(reserved: Deployment) -> None:
     before = reserved.head().manifest
     changeset = reserved.prepared(DESTINATION, FILES, layout=Layout.MTIME_NS)
     with refused(LAYOUT_CHANGED, path=DESTINATION):
@@ -116,7 +109,7 @@ def test_a_changeset_of_another_layout_than_the_repository_is_prepared_again(res
     ],
 )
 def test_a_changeset_that_is_not_what_it_says_is_refused_without_a_lease(
-    reserved: ThreadSite, spoil: Spoil, error: type[CvmfsError], named: Callable[[Changeset], dict[str, object]]
+    reserved: Deployment, spoil: Spoil, error: type[CvmfsError], named: Callable[[Changeset], dict[str, object]]
 ) -> None:
     before = reserved.head().manifest
     changeset = spoil(reserved, reserved.prepared(DESTINATION, FILES))
@@ -130,7 +123,7 @@ def test_a_changeset_that_is_not_what_it_says_is_refused_without_a_lease(
     reserved.assert_sound()
 
 
-def test_attributes_that_a_changeset_claims_do_not_matter_the_catalogs_own_do(reserved: ThreadSite) -> None:
+def test_attributes_that_a_changeset_claims_do_not_matter_the_catalogs_own_do(reserved: Deployment) -> None:
     changeset = reserved.prepared(DESTINATION, FILES)
     lying = replace(changeset, root_entry=changeset.root_entry.changed(uid=0xFFFF, linkcount=77, mtime=5))
     reserved.worker().publish(lying, holder="test", now=NOW)
@@ -140,7 +133,7 @@ def test_attributes_that_a_changeset_claims_do_not_matter_the_catalogs_own_do(re
     reserved.assert_sound()
 
 
-def test_a_catalog_that_vanished_after_it_was_verified_is_refused_by_the_gateway(reserved: ThreadSite) -> None:
+def test_a_catalog_that_vanished_after_it_was_verified_is_refused_by_the_gateway(reserved: Deployment) -> None:
     before = reserved.head().manifest
     changeset = reserved.prepared(DESTINATION, FILES)
     with refused(ROOT_MISSING, path=DESTINATION):
@@ -151,7 +144,7 @@ def test_a_catalog_that_vanished_after_it_was_verified_is_refused_by_the_gateway
     reserved.assert_sound()
 
 
-def test_a_change_whose_base_was_collected_is_to_be_derived_again(reserved: ThreadSite) -> None:
+def test_a_change_whose_base_was_collected_is_to_be_derived_again(reserved: Deployment) -> None:
     reserved.worker().publish(reserved.prepared(DESTINATION, FILES), holder="one", now=NOW)
     base = reserved.head()
     changeset = reserved.prepared(DESTINATION, {"f": b"2"})
@@ -169,7 +162,7 @@ def test_a_change_whose_base_was_collected_is_to_be_derived_again(reserved: Thre
 # -- tags
 
 
-def test_a_publication_with_a_tag_that_is_repeated_is_unchanged(reserved: ThreadSite) -> None:
+def test_a_publication_with_a_tag_that_is_repeated_is_unchanged(reserved: Deployment) -> None:
     changeset = reserved.prepared(DESTINATION, FILES)
     first = reserved.worker().publish(changeset, holder="test", now=NOW, tag=NewTag("v1"))
     again = reserved.worker().publish(changeset, holder="test", now=NOW, tag=NewTag("v1"))
@@ -177,7 +170,7 @@ def test_a_publication_with_a_tag_that_is_repeated_is_unchanged(reserved: Thread
     reserved.assert_sound()
 
 
-def test_a_tag_that_is_taken_is_a_conflict_and_a_new_one_goes_on_what_stands(reserved: ThreadSite) -> None:
+def test_a_tag_that_is_taken_is_a_conflict_and_a_new_one_goes_on_what_stands(reserved: Deployment) -> None:
     changeset = reserved.prepared(DESTINATION, FILES)
     reserved.worker().publish(changeset, holder="test", now=NOW, tag=NewTag("v1"))
     other = reserved.prepared(DESTINATIONS[1], FILES)
@@ -195,15 +188,13 @@ def test_a_tag_that_is_taken_is_a_conflict_and_a_new_one_goes_on_what_stands(res
 
 
 @pytest.mark.parametrize("inner", [f"{DESTINATION}/inner", f"{DESTINATION}/a/b"])
-def test_a_destination_inside_another_is_refused(site: ThreadSite, inner: str) -> None:
+def test_a_destination_inside_another_is_refused(site: Deployment, inner: str) -> None:
     with refused(DestinationError, path=inner):
         site.reserve([inner, DESTINATION])
     assert site.client().leases() == []
 
 
-def test_a_lost_reply_to_a_reservation_is_not_taken_for_success_because_the_directory_stands(
-    reserved: ThreadSite,
-) -> None:
+def test_a_lost_reply_to_a_reservation_is_no_success_because_the_directory_stands(reserved: Deployment) -> None:
     """The lease is on a plain directory that others change too: that it looks the same says nothing."""
     worker = reserved.worker()
     wanted = ["/nightlies/other/b1/alpha/x86_64", "/nightlies/third/b1/alpha/x86_64"]
@@ -238,7 +229,7 @@ def test_a_lost_reply_to_a_reservation_is_not_taken_for_success_because_the_dire
     ],
     ids=["spaces", "combining characters", "200 bytes", "50 levels", "signs", "other scripts"],
 )
-def test_destinations_of_all_kinds_are_reserved_published_and_removed(site: ThreadSite, destination: str) -> None:
+def test_destinations_of_all_kinds_are_reserved_published_and_removed(site: Deployment, destination: str) -> None:
     site.worker().reserve([destination], nested=NESTED, holder="test", now=NOW)
     changeset = Changeset.parse(site.prepared(destination, {"e\u0301": b"1", "\u00e9": b"2", "a b": b"3"}).format())
     site.worker().publish(changeset, holder="test", now=NOW)
@@ -254,7 +245,7 @@ def test_destinations_of_all_kinds_are_reserved_published_and_removed(site: Thre
 
 @pytest.mark.parametrize("algorithm", [Algorithm.RMD160, Algorithm.SHAKE128])
 def test_repositories_of_other_hash_algorithms_are_published_to(
-    site: ThreadSite, any_store: Store, algorithm: Algorithm
+    site: Deployment, any_store: Store, algorithm: Algorithm
 ) -> None:
     any_store.delete([found.key for found in any_store.list()])
     site.algorithm = algorithm
@@ -268,7 +259,7 @@ def test_repositories_of_other_hash_algorithms_are_published_to(
     site.assert_sound()
 
 
-def test_publishers_whose_clocks_differ_by_years_publish_all_the_same(reserved: ThreadSite) -> None:
+def test_publishers_whose_clocks_differ_by_years_publish_all_the_same(reserved: Deployment) -> None:
     for years, destination in ((30, DESTINATIONS[0]), (-30, DESTINATIONS[1]), (0, DESTINATIONS[2])):
         when = NOW + timedelta(days=365 * years)
         changeset = reserved.prepared(destination, FILES)
@@ -281,7 +272,7 @@ def test_publishers_whose_clocks_differ_by_years_publish_all_the_same(reserved: 
     assert abs(reserved.head().manifest.timestamp - datetime.now(UTC).timestamp()) < 600
 
 
-def test_two_publications_that_take_turns_at_one_path_never_undo_each_other(reserved: ThreadSite) -> None:
+def test_two_publications_that_take_turns_at_one_path_never_undo_each_other(reserved: Deployment) -> None:
     """Each derives from what stands when it prepares; the one that comes second is told so and derives again."""
     one, other = reserved.worker(), reserved.worker()
     for turn in range(3):

@@ -8,23 +8,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.cvmfs.commit.commit import fence
-from include.cvmfs.coordination.generation import STATUS_KEY, Look, look
+from include.cvmfs.coordination.generation import STATUS_KEY
 from include.cvmfs.errors import CHANGESET_EXPIRED, OBJECTS_COLLECTED, CollectionRunning, ObjectsLost
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG
 from include.cvmfs.ingest.changeset import Changeset
-from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
-from include.cvmfs.revision.needed_objects import known_objects
-from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.client.values import Lease
 from include.publishers.native import NativePublisher
-from include.site.preparing import leave_condemned
 from tests.fakes.collector import Collector
 from tests.fakes.refused import refused
-from tests.fakes.site import DESTINATIONS, FQRN, NESTED, SIGNER
 from tests.integration.conftest import AGAIN_ON_S3
-from tests.integration.publishers.conftest import ThreadSite
+from tests.site import DESTINATIONS, FQRN, NESTED, Deployment
 
 pytestmark = AGAIN_ON_S3
 NOW = datetime.now(UTC)
@@ -33,50 +27,26 @@ SHARED = {"lib/shared.so": b"in both " * 400}
 
 
 @pytest.fixture
-def collector(site: ThreadSite) -> Collector:
-    """One whose old revision holds a file that the current one does not need any more, see ``reusing``."""
+def collector(site: Deployment) -> Collector:
+    """One whose old revision holds a file that the current one does not need any more, see ``known_from``."""
     site.reserve()
     site.worker().publish(site.prepared(OLD, SHARED), holder="test", now=NOW)
-    return new_collector(site)
+    return site.collector()
 
 
-def new_collector(site: ThreadSite) -> Collector:
-    return Collector(
-        site.store, FQRN, now=NOW, barrier=lambda: fence(site.store, FQRN, signer=SIGNER, now=int(NOW.timestamp()))
-    )
-
-
-def reusing(site: ThreadSite, files: dict[str, bytes] = SHARED, seen: Look | None = None) -> Changeset:
-    """A changeset that relies on what the old destination holds now, as a night relies on the one before."""
-    seen = seen or look(site.store)
-    head = site.head()
-    known = known_objects(head.revision, (OLD,))
-    leave_condemned(known, seen, head.revision)
-    return prepare(
-        DirectorySource(site.tree(f"t{datetime.now(UTC).timestamp()}", files)),
-        store=site.store,
-        fqrn=FQRN,
-        destination=NEW,
-        now=NOW,
-        options=PrepareOptions(mtime=1, owner=(0, 0)),
-        known=known,
-        base=Base(head.manifest.root, head.manifest.revision, seen.moment),
-    )
-
-
-def forget_the_old(site: ThreadSite) -> None:
+def forget_the_old(site: Deployment) -> None:
     """From here on, the current revision does not need what the old destination held."""
     site.worker().publish(site.prepared(OLD, {"other": b"content"}), holder="test", now=NOW)
 
 
-def published(site: ThreadSite, changeset: Changeset) -> None:
+def published(site: Deployment, changeset: Changeset) -> None:
     site.worker().publish(changeset, holder="test", now=NOW)
     assert site.readers().revision.read(f"{NEW}/lib/shared.so") == SHARED["lib/shared.so"]
     site.assert_sound()
 
 
-def test_what_a_collection_took_since_it_was_prepared_is_prepared_again(site: ThreadSite, collector: Collector) -> None:
-    changeset = reusing(site)
+def test_what_a_collection_took_since_it_was_prepared_is_prepared_again(site: Deployment, collector: Collector) -> None:
+    changeset = site.prepared(NEW, SHARED, known_from=[OLD])
     assert changeset.objects_reused > 0
     forget_the_old(site)
     collector.run()
@@ -85,12 +55,12 @@ def test_what_a_collection_took_since_it_was_prepared_is_prepared_again(site: Th
         site.worker().publish(changeset, holder="test", now=NOW)
     assert site.head().manifest.revision == before
     assert site.client().leases() == []
-    published(site, reusing(site))
+    published(site, site.prepared(NEW, SHARED, known_from=[OLD]))
 
 
-def test_a_collection_that_took_nothing_of_it_does_not_matter(site: ThreadSite, collector: Collector) -> None:
+def test_a_collection_that_took_nothing_of_it_does_not_matter(site: Deployment, collector: Collector) -> None:
     # it began before the collection, and is named by no revision: only what it reuses is still preserved
-    changeset = reusing(site)
+    changeset = site.prepared(NEW, SHARED, known_from=[OLD])
     collector.begin()
     collector.mark()
     collector.condemned = frozenset()
@@ -100,35 +70,10 @@ def test_a_collection_that_took_nothing_of_it_does_not_matter(site: ThreadSite, 
     published(site, changeset)
 
 
-def test_while_a_collection_runs_its_condemned_objects_count_as_absent(site: ThreadSite, collector: Collector) -> None:
-    changeset = reusing(site)
+def test_a_publication_waits_for_its_own_shards_of_the_sweep_only(site: Deployment, collector: Collector) -> None:
+    changeset = site.prepared(NEW, SHARED, known_from=[OLD])
     forget_the_old(site)
-    collector.begin()
-    collector.mark()
-    collector.condemn()
-    with pytest.raises(CollectionRunning):
-        site.worker().publish(changeset, holder="test", now=NOW)
-    collector.sweep()
-    sent_too_early = reusing(site)
-    with pytest.raises(CollectionRunning):
-        site.worker().publish(sent_too_early, holder="test", now=NOW)
-    collector.end()
-    with refused(OBJECTS_COLLECTED):
-        site.worker().publish(sent_too_early, holder="test", now=NOW)
-    published(site, reusing(site))
-
-
-def condemned_by(collector: Collector) -> None:
-    """A collection begins, and its list is out."""
-    collector.begin()
-    collector.mark()
-    collector.condemn()
-
-
-def test_a_publication_waits_for_its_own_shards_of_the_sweep_only(site: ThreadSite, collector: Collector) -> None:
-    changeset = reusing(site)
-    forget_the_old(site)
-    condemned_by(collector)
+    collector.to_the_list()
     with pytest.raises(CollectionRunning) as waiting:
         site.worker().publish(changeset, holder="test", now=NOW)
     assert waiting.value.number == 1
@@ -140,7 +85,7 @@ def test_a_publication_waits_for_its_own_shards_of_the_sweep_only(site: ThreadSi
     collector.sweep_shards(shard + 1)
     with refused(OBJECTS_COLLECTED):
         site.worker().publish(changeset, holder="test", now=NOW)
-    again = reusing(site)
+    again = site.prepared(NEW, SHARED, known_from=[OLD])
     assert (again.generation, again.swept) == (0, shard + 1)
     assert shard < 255, "the collection is not at its end"
     published(site, again)
@@ -151,38 +96,38 @@ def test_a_publication_waits_for_its_own_shards_of_the_sweep_only(site: ThreadSi
 
 
 def test_what_was_sent_after_its_shard_was_swept_may_be_published_when_the_collection_has_ended(
-    site: ThreadSite, collector: Collector
+    site: Deployment, collector: Collector
 ) -> None:
     forget_the_old(site)
-    condemned_by(collector)
+    collector.to_the_list()
     collector.sweep_shards(256)
-    again = reusing(site)
+    again = site.prepared(NEW, SHARED, known_from=[OLD])
     assert again.swept == 256
     collector.end()
     published(site, again)
 
 
-def test_what_was_sent_before_its_shard_was_swept_is_prepared_again(site: ThreadSite, collector: Collector) -> None:
+def test_what_was_sent_before_its_shard_was_swept_is_prepared_again(site: Deployment, collector: Collector) -> None:
     forget_the_old(site)
-    condemned_by(collector)
+    collector.to_the_list()
     collector.sweep_shards(0)
-    sent_too_early = reusing(site)
+    sent_too_early = site.prepared(NEW, SHARED, known_from=[OLD])
     collector.sweep_shards(256)
     with refused(OBJECTS_COLLECTED):
         site.worker().publish(sent_too_early, holder="test", now=NOW)
-    published(site, reusing(site))
+    published(site, site.prepared(NEW, SHARED, known_from=[OLD]))
     collector.end()
     site.assert_sound()
 
 
 def test_a_change_that_was_rehearsed_before_its_shard_was_swept_is_stored_again(
-    site: ThreadSite, monkeypatch: pytest.MonkeyPatch
+    site: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The marker of a catalog is an empty file; in a repository without any that object is nobody's."""
     site.reserve()
     site.worker().remove(NESTED[0], holder="test", now=NOW)
-    collector = new_collector(site)
-    condemned_by(collector)
+    collector = site.collector()
+    collector.to_the_list()
     worker = site.worker()
     rehearsed, rehearsals = worker._rehearsed, []
 
@@ -201,8 +146,8 @@ def test_a_change_that_was_rehearsed_before_its_shard_was_swept_is_stored_again(
     site.assert_sound()
 
 
-def test_what_is_committed_before_the_list_is_out_is_taken_off_it(site: ThreadSite, collector: Collector) -> None:
-    changeset = reusing(site)
+def test_what_is_committed_before_the_list_is_out_is_taken_off_it(site: Deployment, collector: Collector) -> None:
+    changeset = site.prepared(NEW, SHARED, known_from=[OLD])
     forget_the_old(site)
     collector.begin()
     collector.mark()
@@ -216,10 +161,10 @@ def test_what_is_committed_before_the_list_is_out_is_taken_off_it(site: ThreadSi
 
 @pytest.mark.parametrize("then", [Collector.condemn, Collector.sweep], ids=["list out", "sweeping"])
 def test_a_commit_cannot_slip_past_the_barrier(
-    site: ThreadSite, collector: Collector, then: Callable[[Collector], None]
+    site: Deployment, collector: Collector, then: Callable[[Collector], None]
 ) -> None:
     """The publisher looked, found all well, and stood still: by now the collector is further."""
-    changeset = reusing(site)
+    changeset = site.prepared(NEW, SHARED, known_from=[OLD])
     forget_the_old(site)
     collector.begin()
     collector.mark()
@@ -244,7 +189,7 @@ def test_a_commit_cannot_slip_past_the_barrier(
     if then is Collector.condemn:
         collector.sweep()
     collector.end()
-    published(site, reusing(site))
+    published(site, site.prepared(NEW, SHARED, known_from=[OLD]))
 
 
 def crossing(worker: NativePublisher, collector: Collector, *, times: int = 1) -> list[str]:
@@ -270,10 +215,10 @@ def crossing(worker: NativePublisher, collector: Collector, *, times: int = 1) -
 
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("change", ["reserve", "publish", "remove", "change", "release"])
-def test_every_change_that_a_collection_crosses_is_looked_at_again(site: ThreadSite, change: str, times: int) -> None:
+def test_every_change_that_a_collection_crosses_is_looked_at_again(site: Deployment, change: str, times: int) -> None:
     site.reserve()
     changeset = site.prepared(NEW, {"f": b"content"})
-    worker, collector = site.worker(), new_collector(site)
+    worker, collector = site.worker(), site.collector()
     commits = crossing(worker, collector, times=times)
     who = {"holder": "test", "now": NOW}
     entry = Dirent("", 0o40755, size=4096, linkcount=2)
@@ -295,9 +240,9 @@ def test_every_change_that_a_collection_crosses_is_looked_at_again(site: ThreadS
 
 
 def test_a_changeset_that_missed_more_collections_than_are_remembered_is_prepared_again(
-    site: ThreadSite, collector: Collector
+    site: Deployment, collector: Collector
 ) -> None:
-    changeset = reusing(site)
+    changeset = site.prepared(NEW, SHARED, known_from=[OLD])
     collector.run()
     collector.now = NOW + timedelta(days=3)
     collector.run()
@@ -305,14 +250,12 @@ def test_a_changeset_that_missed_more_collections_than_are_remembered_is_prepare
         site.worker().publish(changeset, holder="test", now=NOW)
 
 
-def test_a_reservation_waits_for_the_collection_that_condemned_what_it_needs(site: ThreadSite) -> None:
+def test_a_reservation_waits_for_the_collection_that_condemned_what_it_needs(site: Deployment) -> None:
     """The marker of a catalog is an empty file; in a repository without any that object is nobody's."""
     site.reserve()
     site.worker().remove(NESTED[0], holder="test", now=NOW)
-    collector = new_collector(site)
-    collector.begin()
-    collector.mark()
-    collector.condemn()
+    collector = site.collector()
+    collector.to_the_list()
     with pytest.raises(CollectionRunning):
         site.reserve()
     collector.sweep_shards(256)  # what is stored now comes after its shard was swept
@@ -321,18 +264,18 @@ def test_a_reservation_waits_for_the_collection_that_condemned_what_it_needs(sit
     site.assert_sound()
 
 
-def test_on_a_stock_repository_the_last_collections_time_plays_the_generations_part(site: ThreadSite) -> None:
+def test_on_a_stock_repository_the_last_collections_time_plays_the_generations_part(site: Deployment) -> None:
     site.reserve()
     site.worker().publish(site.prepared(OLD, SHARED), holder="test", now=NOW)
-    changeset = reusing(site)
+    changeset = site.prepared(NEW, SHARED, known_from=[OLD])
     site.store.put(STATUS_KEY, b'{"last_gc": "Sat Nov 21 04:00:00 UTC 2026"}')
     with refused(OBJECTS_COLLECTED):
         site.worker().publish(changeset, holder="test", now=NOW)
-    published(site, reusing(site))
+    published(site, site.prepared(NEW, SHARED, known_from=[OLD]))
 
 
-def test_a_changeset_lives_for_a_day(site: ThreadSite, collector: Collector) -> None:
-    changeset = reusing(site)
+def test_a_changeset_lives_for_a_day(site: Deployment, collector: Collector) -> None:
+    changeset = site.prepared(NEW, SHARED, known_from=[OLD])
     with refused(CHANGESET_EXPIRED):
         site.worker().publish(replace(changeset, created=NOW - timedelta(hours=25)), holder="test", now=NOW)
     published(site, replace(changeset, created=NOW - timedelta(hours=23)))
@@ -341,7 +284,7 @@ def test_a_changeset_lives_for_a_day(site: ThreadSite, collector: Collector) -> 
     assert site.worker().publish(late, holder="test", now=NOW).unchanged
 
 
-def test_a_lost_nested_catalog_is_found_before_anything_is_published(site: ThreadSite) -> None:
+def test_a_lost_nested_catalog_is_found_before_anything_is_published(site: Deployment) -> None:
     site.reserve()
     files = {f"{part}/.cvmfscatalog": b"" for part in ("a", "a/b", "a/b/c", "d")} | SHARED
     changeset = site.prepared(NEW, files)
@@ -354,7 +297,7 @@ def test_a_lost_nested_catalog_is_found_before_anything_is_published(site: Threa
     published(site, site.prepared(NEW, files))
 
 
-def _catalogs(site: ThreadSite, changeset: Changeset) -> list:  # type: ignore[type-arg]
+def _catalogs(site: Deployment, changeset: Changeset) -> list:  # type: ignore[type-arg]
     from include.cvmfs.format.catalogs import CatalogCache
 
     found, pending, cache = [], [changeset.reference], CatalogCache(site.store)

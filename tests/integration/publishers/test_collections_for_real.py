@@ -13,23 +13,17 @@ from include.cvmfs.collect.sweep import SwitchingSide
 from include.cvmfs.commit.commit import MANIFEST_KEY
 from include.cvmfs.commit.rollback import plan_rollback, rollback
 from include.cvmfs.commit.tags import add_tag
-from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import OBJECTS_COLLECTED, CollectionRunning, CvmfsError
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.format.objects import compress
 from include.cvmfs.ingest.changeset import Changeset
-from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
-from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.revision.repository import ManifestVerifier
 from include.cvmfs.revision.revision import Revision
-from include.cvmfs.sources.directory import DirectorySource
-from include.site.preparing import leave_condemned
 from include.storage.errors import Conflict
 from include.storage.store import Version
 from tests.fakes.refused import refused
-from tests.fakes.site import DESTINATIONS, FQRN, PUBLIC_KEY, SIGNER
 from tests.integration.conftest import AGAIN_ON_S3
-from tests.integration.publishers.conftest import ThreadSite
+from tests.site import DESTINATIONS, FQRN, PUBLIC_KEY, SIGNER, Deployment
 
 pytestmark = AGAIN_ON_S3
 OLD, NEW, OTHER = DESTINATIONS
@@ -37,7 +31,7 @@ SHARED = {"lib/shared.so": b"in both " * 400}
 OBJECT = hash_bytes(compress(SHARED["lib/shared.so"]))
 
 
-def collection(site: ThreadSite, pause: Callable[[], None] = lambda: None) -> GarbageCollection:
+def collection(site: Deployment, pause: Callable[[], None] = lambda: None) -> GarbageCollection:
     side = SwitchingSide(site.store, FQRN, SIGNER, ManifestVerifier(SIGNER, lambda: [PUBLIC_KEY]))
     rules = CollectionRules(timedelta(), careful=False, pause=pause)
     return GarbageCollection(site.store, side, folder=site.folder / "collections", rules=rules)
@@ -56,7 +50,7 @@ def finish(running: GarbageCollection) -> None:
 
 
 @pytest.fixture
-def before(site: ThreadSite) -> ObjectHash:
+def before(site: Deployment) -> ObjectHash:
     """The root of a revision that holds the file; the next ones are to come."""
     site.reserve()
     publish(site, site.prepared(OLD, SHARED))
@@ -64,30 +58,18 @@ def before(site: ThreadSite) -> ObjectHash:
     return site.head().manifest.root
 
 
-def publish(site: ThreadSite, changeset: Changeset) -> None:
+def publish(site: Deployment, changeset: Changeset) -> None:
     site.worker().publish(changeset, holder="test", now=datetime.now(UTC))
 
 
-def reusing(site: ThreadSite, name: str) -> Changeset:
-    """Relies on what the old destination holds now, as a night relies on the one before."""
-    seen, head = look(site.store), site.head()
-    known = known_objects(head.revision, (OLD,))
-    leave_condemned(known, seen, head.revision)
-    return prepare(
-        DirectorySource(site.tree(name, SHARED)), store=site.store, fqrn=FQRN, destination=NEW,
-        now=datetime.now(UTC), options=PrepareOptions(mtime=1, owner=(0, 0)), known=known,
-        base=Base(head.manifest.root, head.manifest.revision, seen.moment),
-    )  # fmt: skip
-
-
-def forget_the_old(site: ThreadSite) -> None:
+def forget_the_old(site: Deployment) -> None:
     """Twice: the automatic tag ``trunk-previous`` keeps one revision."""
     for number in range(2):
         publish(site, site.prepared(OLD, {"other": b"%d" % number}))
 
 
-def test_what_was_skipped_as_known_and_swept_is_not_published(site: ThreadSite, before: ObjectHash) -> None:
-    changeset = reusing(site, "skipped")
+def test_what_was_skipped_as_known_and_swept_is_not_published(site: Deployment, before: ObjectHash) -> None:
+    changeset = site.prepared(NEW, SHARED, known_from=[OLD])
     assert changeset.objects_reused > 0
     forget_the_old(site)
     with collection(site) as running:
@@ -98,19 +80,19 @@ def test_what_was_skipped_as_known_and_swept_is_not_published(site: ThreadSite, 
     assert not site.store.exists(OBJECT.key)
     with refused(OBJECTS_COLLECTED):
         publish(site, changeset)
-    publish(site, reusing(site, "again"))
+    publish(site, site.prepared(NEW, SHARED, known_from=[OLD]))
     assert site.readers().revision.read(f"{NEW}/lib/shared.so") == SHARED["lib/shared.so"]
     site.assert_sound()
 
 
 def test_a_commit_that_stood_still_before_its_switch_does_not_slip_past_the_barrier(
-    site: ThreadSite, before: ObjectHash, monkeypatch: pytest.MonkeyPatch
+    site: Deployment, before: ObjectHash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gateway has read the generation: then a collection condemns and sweeps.
 
     The switch is lost to the barrier; what the commit needs was found in the reflog, and came off the list.
     """
-    changeset = reusing(site, "standing")
+    changeset = site.prepared(NEW, SHARED, known_from=[OLD])
     forget_the_old(site)
     with collection(site) as running:
         assert running.begin()
@@ -141,7 +123,7 @@ def test_a_commit_that_stood_still_before_its_switch_does_not_slip_past_the_barr
 
 
 def test_what_is_sent_while_its_shard_is_being_swept_is_not_published(
-    site: ThreadSite, before: ObjectHash, monkeypatch: pytest.MonkeyPatch
+    site: Deployment, before: ObjectHash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget_the_old(site)
     refusals = []
@@ -149,7 +131,7 @@ def test_what_is_sent_while_its_shard_is_being_swept_is_not_published(
 
     def under_way(keys: list[str]) -> object:
         try:
-            publish(site, reusing(site, f"sent-{len(refusals)}"))
+            publish(site, site.prepared(NEW, SHARED, known_from=[OLD]))
         except CvmfsError as error:
             refusals.append(error)
         return delete_each(keys)
@@ -162,12 +144,12 @@ def test_what_is_sent_while_its_shard_is_being_swept_is_not_published(
         monkeypatch.undo()
         assert running.end().ok
     assert [type(error) for error in refusals] == [CollectionRunning]
-    publish(site, reusing(site, "again"))
+    publish(site, site.prepared(NEW, SHARED, known_from=[OLD]))
     site.assert_sound()
 
 
 @pytest.mark.parametrize("when", ["list out", "sweeping", "swept"])
-def test_tags_and_rollbacks_to_what_is_being_swept_are_refused(site: ThreadSite, before: ObjectHash, when: str) -> None:
+def test_tags_and_rollbacks_to_what_is_being_swept_are_refused(site: Deployment, before: ObjectHash, when: str) -> None:
     forget_the_old(site)
     now = int(datetime.now(UTC).timestamp())
     number = Revision(site.head().catalogs, before).root.revision
@@ -194,7 +176,7 @@ def test_tags_and_rollbacks_to_what_is_being_swept_are_refused(site: ThreadSite,
     site.assert_sound()
 
 
-def test_a_tag_before_the_list_is_out_protects(site: ThreadSite, before: ObjectHash) -> None:
+def test_a_tag_before_the_list_is_out_protects(site: Deployment, before: ObjectHash) -> None:
     forget_the_old(site)
     with collection(site) as running:
         assert running.begin()

@@ -88,9 +88,7 @@ def test_the_gateway_founds_and_switches_and_a_publisher_cannot(on_site: Site, s
     assert traits.bulk_delete is (s3_server.kind is not PolicyServer.RADOSGW)
 
 
-def test_the_collector_deletes_in_bulk_by_its_own_key_whatever_the_publishers_was_refused(
-    on_site: Site,
-) -> None:
+def test_the_collector_deletes_in_bulk_by_its_own_key_whatever_the_publishers_was_refused(on_site: Site) -> None:
     traits = try_store(on_site.settings, on_site.secrets, "main")
     assert traits is not None
     record_traits(on_site.ledger, on_site.settings.store("main"), traits, now=datetime.now(UTC))

@@ -24,9 +24,8 @@ from include.storage.store import Store
 from lab.servers.radosgw import RadosgwServer
 from lab.servers.s3 import S3Server
 from tests.fakes.faultproxy import Fault, FaultProxy
-from tests.fakes.site import DESTINATIONS, FQRN
 from tests.integration.conftest import USERS
-from tests.integration.publishers.conftest import ThreadSite
+from tests.site import DESTINATIONS, FQRN, Deployment
 
 NOW = datetime.now(UTC)
 DESTINATION = DESTINATIONS[0]
@@ -45,9 +44,9 @@ def through(
 @pytest.fixture
 def s3_site(
     s3_server: S3Server, s3_store: Store, public_url: str, knowing: Callable[[S3Server, Store], Store], tmp_path: Path
-) -> Iterator[ThreadSite]:
+) -> Iterator[Deployment]:
     """A repository, reserved, with its gateway straight at the store; publishers change ``store`` to go round."""
-    site = ThreadSite(tmp_path, knowing(s3_server, s3_store), public_url)
+    site = Deployment(tmp_path, knowing(s3_server, s3_store), public_url)
     site.create()
     site.start()
     site.reserve()
@@ -55,7 +54,7 @@ def s3_site(
     site.stop()
 
 
-def published(site: ThreadSite, store: Store) -> Changeset:
+def published(site: Deployment, store: Store) -> Changeset:
     """FILES prepared and published through a store."""
     direct, site.store = site.store, store
     try:
@@ -70,7 +69,7 @@ def published(site: ThreadSite, store: Store) -> Changeset:
 
 
 def test_a_storm_cuts_and_slowness_are_survived_and_each_is_counted(
-    s3_site: ThreadSite, s3_server: S3Server, s3_proxy: FaultProxy
+    s3_site: Deployment, s3_server: S3Server, s3_proxy: FaultProxy
 ) -> None:
     refused = s3_proxy.answer(503, code="SlowDown", times=25, method="PUT", path=OBJECTS)
     lost = s3_proxy.cut(times=5, method="PUT", path=OBJECTS, after_forwarding=True)
@@ -87,7 +86,7 @@ def test_a_storm_cuts_and_slowness_are_survived_and_each_is_counted(
     slow.release()
 
 
-def test_a_cut_download_is_gone_on_with(s3_site: ThreadSite, s3_server: S3Server, s3_proxy: FaultProxy) -> None:
+def test_a_cut_download_is_gone_on_with(s3_site: Deployment, s3_server: S3Server, s3_proxy: FaultProxy) -> None:
     cut = s3_proxy.cut(times=4, method="GET", path=OBJECTS, body_bytes=20)
     store = through(s3_server, s3_proxy, s3_site.store.url, retries=8)
     published(s3_site, store)
@@ -100,7 +99,7 @@ def test_a_cut_download_is_gone_on_with(s3_site: ThreadSite, s3_server: S3Server
 
 
 def test_lost_objects_are_named_by_check_and_a_new_preparation_brings_them_back(
-    s3_site: ThreadSite, s3_server: S3Server, s3_proxy: FaultProxy
+    s3_site: Deployment, s3_server: S3Server, s3_proxy: FaultProxy
 ) -> None:
     lost = s3_proxy.pretend(times=3, path=OBJECTS.replace("$", "[0-9a-f]$"))
     store = through(s3_server, s3_proxy, s3_site.store.url)
@@ -121,7 +120,7 @@ def test_lost_objects_are_named_by_check_and_a_new_preparation_brings_them_back(
 class Midway:
     """A preparation that stands still at one of its objects until something was done to the store."""
 
-    def __init__(self, site: ThreadSite, store: Store, fault: Fault) -> None:
+    def __init__(self, site: Deployment, store: Store, fault: Fault) -> None:
         self._fault = fault
         self._pool = ThreadPoolExecutor(1)
         site.store, head = store, site.head()
@@ -154,11 +153,11 @@ def grant(server: S3Server, url: str, *roles: Role) -> None:
 
 
 @pytest.fixture
-def ruined_site(s3_server: S3Server, own_bucket: str, tmp_path: Path) -> Iterator[ThreadSite]:
+def ruined_site(s3_server: S3Server, own_bucket: str, tmp_path: Path) -> Iterator[Deployment]:
     """A repository in that bucket; the gateway has a gateway's credentials."""
     keys = USERS[Role.GATEWAY.value]
     store = open_store(f"{own_bucket}/{FQRN}", credentials=keys, options=s3_server.options())
-    site = ThreadSite(tmp_path, store, s3_server.public_url(own_bucket.removeprefix("s3://"), FQRN))
+    site = Deployment(tmp_path, store, s3_server.public_url(own_bucket.removeprefix("s3://"), FQRN))
     site.create()
     site.start()
     site.reserve()
@@ -172,14 +171,14 @@ def as_publisher(server: S3Server, url: str, proxy: FaultProxy | None = None) ->
 
 
 def test_publisher_and_gateway_with_their_own_credentials_publish_together(
-    s3_server: S3Server, own_bucket: str, ruined_site: ThreadSite
+    s3_server: S3Server, own_bucket: str, ruined_site: Deployment
 ) -> None:
     published(ruined_site, as_publisher(s3_server, own_bucket))
     ruined_site.assert_sound()
 
 
 def test_a_permission_that_is_withdrawn_in_mid_run_ends_it_and_given_back_it_works_again(
-    s3_server: S3Server, own_bucket: str, ruined_site: ThreadSite, s3_proxy: FaultProxy
+    s3_server: S3Server, own_bucket: str, ruined_site: Deployment, s3_proxy: FaultProxy
 ) -> None:
     gateway, store = ruined_site.store, as_publisher(s3_server, own_bucket, s3_proxy)
     midway = Midway(ruined_site, store, s3_proxy.hold(method="PUT", path=OBJECTS))
@@ -194,7 +193,7 @@ def test_a_permission_that_is_withdrawn_in_mid_run_ends_it_and_given_back_it_wor
 
 
 def test_a_bucket_that_is_removed_in_mid_run_is_told_from_a_missing_object(
-    s3_server: S3Server, own_bucket: str, ruined_site: ThreadSite, s3_proxy: FaultProxy
+    s3_server: S3Server, own_bucket: str, ruined_site: Deployment, s3_proxy: FaultProxy
 ) -> None:
     bucket = own_bucket.removeprefix("s3://")
 
@@ -214,7 +213,7 @@ def test_a_quota_that_is_used_up_in_mid_run_says_so(radosgw: RadosgwServer, s3_p
     url = f"s3://quota-{s3_prefix}"
     ensure_bucket(url, radosgw.credentials, radosgw.options())
     store = radosgw.store(url.removeprefix("s3://"))
-    site = ThreadSite(tmp_path, store, store.url)
+    site = Deployment(tmp_path, store, store.url)
     site.create()
     radosgw.set_quota(url.removeprefix("s3://"), max_bytes=100_000)
     base = site.head()
@@ -227,8 +226,8 @@ def test_a_quota_that_is_used_up_in_mid_run_says_so(radosgw: RadosgwServer, s3_p
     site.prepared(DESTINATION, many, base)
 
 
-def test_a_store_that_is_full_in_mid_run_says_so(
-    s3_site: ThreadSite, s3_server: S3Server, s3_proxy: FaultProxy
+def test_a_store_that_is_full_in_mid_run_is_named(
+    s3_site: Deployment, s3_server: S3Server, s3_proxy: FaultProxy
 ) -> None:
     direct, store = s3_site.store, through(s3_server, s3_proxy, s3_site.store.url)
     midway = Midway(s3_site, store, s3_proxy.hold(method="PUT", path=OBJECTS))
@@ -251,7 +250,7 @@ def test_a_folder_that_vanishes_in_mid_run_is_not_made_again(tmp_path: Path) -> 
             super().put(key, data)
 
     store = FileStore(tmp_path / "store")
-    site = ThreadSite(tmp_path, store, store.url)
+    site = Deployment(tmp_path, store, store.url)
     site.create()
     base = site.head()
     site.store = Watched(tmp_path / "store")

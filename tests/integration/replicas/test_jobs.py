@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from operators.lease_task import Killed, WaitedTooLong
 from tests.fakes.node import PublisherNode
 from tests.fakes.refused import refused
 from tests.fakes.replica import Replica, replica
-from tests.fakes.site import FQRN
 from tests.fakes.taskcontext import task_context
+from tests.site import FQRN
 from triggers import poll
 from triggers.replicas import ReplicaJobTrigger
 
@@ -36,14 +36,10 @@ OURS, THEIRS = "a" * 16, "b" * 16
 
 
 @pytest.fixture
-def node(tmp_path: Path, need: Callable[[str], str]) -> Iterator[PublisherNode]:
+def node(node: PublisherNode) -> PublisherNode:
     """A stratum 1's machine; stratum 0 is the repository of the fake itself."""
-    need("sshd")
-    made = PublisherNode(tmp_path)
-    made.start()
-    (made.root / "stratum0").write_text(str(tmp_path / "cvmfs" / FQRN))
-    yield made
-    made.stop()
+    (node.root / "stratum0").write_text(str(node.folder / "cvmfs" / FQRN))
+    return node
 
 
 @pytest.fixture
@@ -174,7 +170,7 @@ def test_a_job_that_was_killed_is_lost_and_can_be_started_again(
     assert ended(snapshot).code == 0
 
 
-def test_a_replica_without_a_machine_or_a_spool_folder_is_refused(
+def test_a_replica_without_a_machine_or_a_spool_is_refused(
     node: PublisherNode, site: Site, snapshot: DetachedJob
 ) -> None:
     with pytest.raises(SettingsError):
@@ -248,9 +244,7 @@ def test_a_task_that_is_stopped_ends_what_it_started(
     assert ended(job).code == 143
 
 
-def test_a_task_that_only_joined_ends_nothing(
-    node: PublisherNode, site: Site, snapshot: DetachedJob, copy: Replica
-) -> None:
+def test_a_task_that_joined_ends_nothing(node: PublisherNode, site: Site, snapshot: DetachedJob, copy: Replica) -> None:
     node.fault("snapshot", "wait")
     snapshot.start(THEIRS)
     begun(copy)

@@ -24,8 +24,8 @@ from include.replicas.states import CollectionDecision, CollectionTurn, ReplicaL
 from include.storage.file import FileStore
 from tests.fakes.attempts import attempt
 from tests.fakes.replica import Answer
-from tests.fakes.site import FQRN, MASTER, SIGNER
 from tests.integration.replicas.conftest import Copies
+from tests.site import FQRN, MASTER, SIGNER
 
 
 def looks(copies: Copies) -> dict[str, ReplicaLook]:

@@ -65,9 +65,7 @@ def test_dropped_connections_are_repeated_and_counted(store: Store, s3_proxy: Fa
     assert store.counters.retries == {"connection": 3}
 
 
-def test_an_answer_that_does_not_come_in_time_is_repeated(
-    s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str
-) -> None:
+def test_an_answer_that_is_not_in_time_is_repeated(s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str) -> None:
     store = opened(s3_server, s3_proxy, s3_prefix, timeout_s=2)
     held = s3_proxy.hold(method="GET")
     store.put("a", b"1")
@@ -126,7 +124,7 @@ def test_put_if_absent_whose_answer_was_lost_is_ours_if_our_bytes_are_there(stor
     assert s3_proxy.count("PUT") == 2
 
 
-def test_put_if_absent_whose_answer_was_lost_is_not_ours_if_other_bytes_are_there(
+def test_put_if_absent_whose_answer_was_lost_is_not_ours_if_others_are_there(
     store: Store, s3_proxy: FaultProxy
 ) -> None:
     store.put("a", b"theirs")
@@ -171,9 +169,7 @@ def test_a_replacement_that_did_not_happen_is_repeated(store: Store, s3_proxy: F
 
 
 @pytest.mark.parametrize("status", [412, 500])
-def test_a_replacement_that_lost_to_another_writer_is_a_conflict(
-    store: Store, s3_proxy: FaultProxy, status: int
-) -> None:
+def test_a_replacement_that_lost_to_another_is_a_conflict(store: Store, s3_proxy: FaultProxy, status: int) -> None:
     store.put("a", b"base")
     _, base = store.get_versioned("a")
     store.put("a", b"theirs")
@@ -225,9 +221,7 @@ def test_a_server_that_takes_etags_only_without_quotes_is_understood_and_remembe
     assert store.counters.retries == {}
 
 
-def test_a_probed_spelling_of_etags_is_used_from_the_start(
-    s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str
-) -> None:
+def test_a_probed_spelling_of_etags_is_used_at_once(s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str) -> None:
     traits = Traits(put_if_absent=True, replace=True, bulk_delete=True, etag_quotes=False)
     store = opened(s3_server, s3_proxy, s3_prefix, traits=traits)
     store.put("a", b"0")
@@ -258,9 +252,7 @@ def filled(store: Store, number: int) -> list[str]:
     return keys
 
 
-def test_requests_for_many_are_given_up_where_the_store_takes_each_key_alone(
-    store: Store, s3_proxy: FaultProxy
-) -> None:
+def test_requests_for_many_end_where_the_store_takes_each_key_alone(store: Store, s3_proxy: FaultProxy) -> None:
     keys = filled(store, 20)
     refusing = s3_proxy.answer(403, code="AccessDenied", times=None, method="POST")
     assert store.delete_each(keys[:10]) == {}
@@ -269,9 +261,7 @@ def test_requests_for_many_are_given_up_where_the_store_takes_each_key_alone(
     assert refusing.struck == 1, "it was learned"
 
 
-def test_a_key_that_is_refused_again_and_again_is_named_and_the_others_are_deleted(
-    store: Store, s3_proxy: FaultProxy
-) -> None:
+def test_a_key_that_is_always_refused_is_named_and_the_others_are_deleted(store: Store, s3_proxy: FaultProxy) -> None:
     keys = filled(store, 5)
     s3_proxy.answer(403, code="AccessDenied", times=None, method="POST")
     s3_proxy.answer(500, times=None, method="DELETE", path="ab/3")
@@ -299,9 +289,7 @@ def test_after_an_outage_the_rest_is_not_tried(store: Store, s3_proxy: FaultProx
     assert not any(seen.method == "DELETE" for seen in s3_proxy.seen)
 
 
-def test_conditions_that_a_store_ignores_are_not_relied_on(
-    s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str
-) -> None:
+def test_conditions_that_a_store_ignores_are_refused(s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str) -> None:
     traits = Traits(put_if_absent=False, replace=False, bulk_delete=True)
     store = opened(s3_server, s3_proxy, s3_prefix, traits=traits)
     store.put("a", b"0")

@@ -139,9 +139,7 @@ os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize(("before", "said"), [("unused", "b'1'"), ("used", "start workers as programs of their own")])
-def test_a_forked_process_can_use_a_store_or_is_told_why_not(
-    s3_store: Store, public_url: str, before: str, said: str
-) -> None:
+def test_a_forked_process_can_use_a_store_or_is_told(s3_store: Store, public_url: str, before: str, said: str) -> None:
     s3_store.put("a", b"1")
     command = [sys.executable, "-c", FORKING, public_url, before]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
@@ -163,7 +161,7 @@ def test_buckets_are_created_once_and_made_public_by_prefix(s3_server: S3Server)
         public.get("private/a")
 
 
-def test_the_bucket_may_be_part_of_the_host_name(
+def test_the_bucket_may_be_in_the_host_name(
     s3_server: S3Server, s3_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # This machine's resolver knows no bucket.localhost: the server itself stands in as the proxy to that name.

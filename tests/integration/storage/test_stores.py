@@ -1,9 +1,9 @@
 """What every store keeps, tried on all three: a folder, SeaweedFS and Ceph. Conditions hold under racing writers."""
 
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -13,22 +13,19 @@ from include.storage.probe import probe
 from include.storage.s3 import MULTIPART_FROM_BYTES
 from include.storage.store import Store, Version
 from tests.fakes.refused import refused
+from tests.fakes.together import together
 
 ODD_KEYS = ["d+e #%20ü~x/y?&=", "a'b\"<>|*", "x@y:z,;()[]{}", "a b/ c", "data/ab/cd-efC", ".cvmfspublished", "%2e%2e/x"]
 
 
 def race(actions: list[Callable[[], object]]) -> list[object]:
-    start = threading.Barrier(len(actions))
-
     def run(action: Callable[[], object]) -> object:
-        start.wait()
         try:
             return action()
         except Conflict as conflict:
             return conflict
 
-    with ThreadPoolExecutor(len(actions)) as pool:
-        return list(pool.map(run, actions))
+    return together(partial(run, action) for action in actions)
 
 
 @pytest.mark.parametrize("key", ODD_KEYS)

@@ -23,9 +23,9 @@ from include.storage.store import Store
 from tests.fakes.disk import Disk
 from tests.fakes.edits import change, commit
 from tests.fakes.minirepo import FQRN, NOW, master_key, signer
+from tests.fakes.packs import Pack
 from tests.fakes.refused import refused
 from tests.fakes.trees import ListedSource, a_file
-from tests.integration.publishers.server.conftest import Pack
 
 OBJECT = "data/ab/" + 38 * "0"
 

@@ -80,6 +80,19 @@ def test_nothing_of_the_caller_is_seen():
     raise AssertionError("a connection of the caller was found")
 """
 
+OPENS = f"""
+import sqlite3
+
+def test_own(tmp_path):
+    sqlite3.connect(tmp_path / "ledger.db").close()
+
+def test_checkout():
+    try:
+        sqlite3.connect({str(ROOT / "var" / "ledger.db")!r})
+    except BaseException:
+        pass
+"""
+
 HANGS = """
 import threading
 import pytest
@@ -155,3 +168,9 @@ def test_a_test_that_failed_and_hangs_in_its_teardown_ends_and_is_named(tmp_path
     found = outcomes(shown.stdout)
     assert (found["failed"], found["passed"], found["error"]) == (1, 1, 1)
     assert "ERROR test_inner.py::test_fails - Failed: Timeout" in shown.stdout
+
+
+def test_a_test_that_opens_the_ledger_of_the_checkout_fails_whatever_catches_the_error(tmp_path: Path) -> None:
+    shown = run(tmp_path, OPENS)
+    assert outcomes(shown.stdout) == {"passed": 2, "error": 1}, shown.stdout
+    assert "set `ledger` in the settings of this test" in shown.stdout

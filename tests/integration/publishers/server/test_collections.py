@@ -11,7 +11,7 @@ from include.cvmfs.collect.report import CollectionReport
 from include.publishers.server.errors import TransactionOpen
 from include.site.collecting import collect, options_of
 from tests.fakes.node import PublisherNode
-from tests.fakes.site import FQRN
+from tests.site import FQRN
 
 pytestmark = [pytest.mark.server("sshd"), pytest.mark.parametrize("node", ["none"], indirect=True)]
 GARBAGE = """\

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,24 @@ from include.publishers.server import errors
 from include.publishers.server.connection import KEPT_LINES, NodeAddress, SshConnection
 from tests.fakes.node import PublisherNode
 from tests.fakes.refused import refused
-from tests.fakes.site import FQRN
+from tests.site import FQRN
 
 pytestmark = pytest.mark.server("sshd")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str], str]) -> Iterator[PublisherNode]:
+    need("sshd")
+    made = PublisherNode(tmp_path_factory.mktemp("node"))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def node(shared: PublisherNode) -> PublisherNode:
+    """One for all tests, which publish nothing there."""
+    return shared
 
 
 def address(node: PublisherNode, **change: object) -> NodeAddress:
@@ -123,10 +139,7 @@ def test_without_a_known_hosts_file_nobody_is_connected_to(node: PublisherNode, 
 def test_a_node_that_does_not_answer_is_unreachable(node: PublisherNode) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        with (
-            pytest.raises(errors.NodeUnreachable) as gone,
-            opened(node, port=taken.getsockname()[1]),
-        ):
+        with pytest.raises(errors.NodeUnreachable) as gone, opened(node, port=taken.getsockname()[1]):
             pass
     assert gone.value.retryable
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,15 @@ from include.errors import ErrorRow
 from include.gateway.errors import PathBusy
 from include.publishers.server import errors
 from include.publishers.server.publisher import ServerPublisher
-from tests.fakes.node import TOKEN_ON_THE_NODE, PublisherNode
+from tests.fakes.node import TOKEN_ON_THE_NODE, PublisherNode, packed
 from tests.fakes.refused import refused
-from tests.fakes.site import DESTINATIONS, FQRN
-from tests.integration.publishers.server.conftest import now, packed
+from tests.fakes.together import together
+from tests.site import DESTINATIONS, FQRN, now
 
 pytestmark = pytest.mark.server("sshd")
 FILES = {"bin/tool": b"#!/bin/sh\n", "lib/common.so": os.urandom(300_000)}
 ALPHA, BETA, _ = DESTINATIONS
-EACH_INSTALL = pytest.mark.parametrize("install", ["transaction", "ingest"])
+EACH_INSTALL = pytest.mark.parametrize("install", ["transaction", pytest.param("ingest", marks=pytest.mark.thorough)])
 
 
 def reserved(node: PublisherNode, **server: object) -> ServerPublisher:
@@ -186,9 +187,7 @@ def test_a_command_that_hangs_is_ended_on_the_node(node: PublisherNode) -> None:
     assert_done_once(node)
 
 
-def test_output_of_any_kind_is_logged_in_lines_without_tokens(
-    node: PublisherNode, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_output_of_any_kind_is_logged_without_tokens(node: PublisherNode, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     publisher = reserved(node)
     node.fault("transaction", "noise")
@@ -222,11 +221,11 @@ def test_a_place_that_leads_out_of_the_repository_is_refused_and_nothing_is_remo
 @pytest.mark.parametrize(
     ("install", "verb", "what"),
     [
-        ("transaction", "transaction", "cut"),
+        pytest.param("transaction", "transaction", "cut", marks=pytest.mark.thorough),
         ("transaction", "tar", "cut"),
-        ("transaction", "publish", "cut-before"),
+        pytest.param("transaction", "publish", "cut-before", marks=pytest.mark.thorough),
         ("transaction", "publish", "cut-committed"),
-        ("transaction", "publish", "cut"),
+        pytest.param("transaction", "publish", "cut", marks=pytest.mark.thorough),
         ("ingest", "ingest", "cut"),
     ],
 )
@@ -250,9 +249,7 @@ def test_a_publication_that_still_runs_after_the_connection_was_lost_is_waited_f
     assert_done_once(node)
 
 
-def test_an_ingest_that_ends_with_the_connection_leaves_a_transaction_that_is_not_known_to_be_ours(
-    node: PublisherNode,
-) -> None:
+def test_an_ingest_that_ends_with_the_connection_leaves_a_transaction_of_unknown_owner(node: PublisherNode) -> None:
     publisher = reserved(node, install="ingest")
     node.fault("ingest", "cut-before")
     with pytest.raises(errors.TransactionOpen):
@@ -313,20 +310,7 @@ def test_two_of_our_tasks_on_one_node_take_turns(node: PublisherNode) -> None:
     publisher = reserved(node, busy_wait_s=60)
     site = node.site()
     jobs = {path: packed(site, path, {"file": path.encode()}) for path in (ALPHA, BETA)}
-    failed: list[BaseException] = []
-
-    def run(path: str) -> None:
-        try:
-            publisher.publish(jobs[path], holder=path, now=now())
-        except BaseException as error:  # noqa: BLE001 - looked at below
-            failed.append(error)
-
-    threads = [threading.Thread(target=run, args=(path,)) for path in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failed == []
+    together(partial(publisher.publish, job, holder=path, now=now()) for path, job in jobs.items())
     assert {path: node.contents(path) for path in jobs} == {path: {"file": path.encode()} for path in jobs}
     assert node.revisions == 3
     assert node.calls("abort") == []
@@ -407,16 +391,14 @@ site.publisher(changeset.repository).publish(changeset, holder="killed", now=dat
     ("verb", "what"),
     [("tar", "wait"), pytest.param("publish", "cut-slow", marks=pytest.mark.thorough), ("publish", "hang")],
 )
-def test_after_kill_9_of_a_publisher_the_next_one_goes_on_without_hands(
-    node: PublisherNode, verb: str, what: str
-) -> None:
+def test_after_kill_9_of_a_publisher_the_next_one_goes_on(node: PublisherNode, verb: str, what: str) -> None:
     publisher = reserved(node, busy_wait_s=60)
     site = node.site({"time_limit_s": 6})
     changeset = packed(site, ALPHA, FILES)
     file = node.folder / "changeset.json"
     file.write_bytes(changeset.format())
     node.fault(verb, what)
-    command = [sys.executable, "-c", _KILLED, str(max(node.folder.glob("site-*.yaml"))), str(file)]
+    command = [sys.executable, "-c", _KILLED, str(node.folder / "site.yaml"), str(file)]
     process = subprocess.Popen(command, cwd=Path.cwd())
     _until(lambda: _unpacking(node) if verb == "tar" else not (node.root / "faults" / verb).exists())
     process.kill()

@@ -9,18 +9,28 @@ import pytest
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
 from include.cvmfs.sources.directory import DirectorySource
-from include.publishers.errors import NotSupported
 from include.publishers.server.errors import PACKED_MISSING
+from include.publishers.server.publisher import ServerPublisher
 from include.site.preparing import TreeToPrepare
 from include.site.single_changes import publish_tree
-from tests.fakes.node import PublisherNode
+from include.site.site import Site
+from tests.fakes.node import PublisherNode, packed
 from tests.fakes.refused import refused
-from tests.fakes.site import BUILD, DESTINATIONS, FQRN, NESTED
-from tests.integration.publishers.server.conftest import now, packed
+from tests.site import BUILD, DESTINATIONS, FQRN, NESTED, now
 
 pytestmark = pytest.mark.server("sshd")
 FILES = {"bin/tool": b"#!/bin/sh\n", "lib/common.so": b"\x7fELF" * 4000, "share/é x": b"doc"}
 ALPHA = DESTINATIONS[0]
+
+
+def reserved(node: PublisherNode) -> tuple[Site, ServerPublisher]:
+    """The site, and its publisher, with a destination."""
+    site = node.site()
+    publisher = site.server(FQRN)
+    publisher.reserve([ALPHA], nested=[], holder="night", now=now())
+    return site, publisher
+
+
 EACH_WAY = pytest.mark.parametrize(
     "node", ["stock", pytest.param("nightshift", marks=pytest.mark.thorough), "none"], indirect=True
 )
@@ -50,9 +60,7 @@ def test_a_build_is_reserved_published_and_read_back(node: PublisherNode, instal
 
 
 def test_the_same_tree_again_makes_no_revision(node: PublisherNode) -> None:
-    site = node.site()
-    publisher = site.server(FQRN)
-    publisher.reserve([ALPHA], nested=[], holder="night", now=now())
+    site, publisher = reserved(node)
     publisher.publish(packed(site, ALPHA, FILES), holder="night", now=now())
     before = node.revisions
     done = publisher.publish(packed(site, ALPHA, FILES), holder="night", now=now())
@@ -62,9 +70,7 @@ def test_the_same_tree_again_makes_no_revision(node: PublisherNode) -> None:
 
 
 def test_a_file_of_the_same_size_and_time_and_another_content_is_no_such_tree(node: PublisherNode) -> None:
-    site = node.site()
-    publisher = site.server(FQRN)
-    publisher.reserve([ALPHA], nested=[], holder="night", now=now())
+    site, publisher = reserved(node)
     publisher.publish(packed(site, ALPHA, {"a": b"one"}), holder="night", now=now())
     done = publisher.publish(packed(site, ALPHA, {"a": b"two"}), holder="night", now=now())
     assert not done.unchanged
@@ -87,9 +93,7 @@ def test_a_tree_takes_the_place_of_another_and_nothing_of_it_stays(node: Publish
 
 
 def test_what_somebody_published_meanwhile_is_not_replaced(node: PublisherNode) -> None:
-    site = node.site()
-    publisher = site.server(FQRN)
-    publisher.reserve([ALPHA], nested=[], holder="night", now=now())
+    site, publisher = reserved(node)
     stale = packed(site, ALPHA, {"mine": b"1"})
     publisher.publish(packed(site, ALPHA, {"theirs": b"2"}), holder="other", now=now())
     with refused(BaseChanged, path=ALPHA):
@@ -99,9 +103,7 @@ def test_what_somebody_published_meanwhile_is_not_replaced(node: PublisherNode) 
 
 
 def test_a_publication_with_a_tag_names_its_revision_and_is_found_again(node: PublisherNode) -> None:
-    site = node.site()
-    publisher = site.server(FQRN)
-    publisher.reserve([ALPHA], nested=[], holder="night", now=now())
+    site, publisher = reserved(node)
     tag = NewTag("release-1", "the 'first' $(one)")
     done = publisher.publish(packed(site, ALPHA, FILES), holder="night", now=now(), tag=tag)
     (found,) = [one for one in node.head().tags() if one.name == "release-1"]
@@ -170,12 +172,6 @@ def test_names_that_a_shell_would_take_for_something_else_are_only_names(node: P
         assert node.contents(name) == files
     assert not list(node.folder.rglob("pwned"))
     node.assert_sound()
-
-
-def test_single_entries_are_not_changed_by_way_of_a_node(node: PublisherNode) -> None:
-    with refused(NotSupported, path="/a"):
-        node.publisher().change("/a", lambda edit: None, holder="night", now=now())
-    assert node.calls() == []
 
 
 def test_a_tree_is_published_by_hand_in_the_same_way(node: PublisherNode) -> None:

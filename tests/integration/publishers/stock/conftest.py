@@ -1,37 +1,51 @@
-"""A repository behind the fake stock gateway, with revisions that its collections take."""
+"""A repository behind the fake stock gateway: an empty one, and one with revisions that its collections take."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from include.site.site import Site
-from include.storage.file import FileStore
-from tests.fakes.site import DESTINATIONS, FQRN
 from tests.fakes.stocksite import StockSite
-
-HERE = DESTINATIONS[0]
+from tests.site import DESTINATIONS, now
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[StockSite]:
-    """Of a repository with three old revisions of one destination, and a current one."""
-    store = FileStore(tmp_path / "store" / FQRN)
-    site = StockSite(tmp_path, store, store.url)
-    site.start()
+def stock_site(tmp_path: Path) -> Iterator[StockSite]:
+    site = StockSite(tmp_path).with_gateway()
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def reserved(stock_site: StockSite) -> StockSite:
+    """The same with destinations."""
+    stock_site.reserve()
+    return stock_site
+
+
+@pytest.fixture(scope="module")
+def superseded(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
+    """The objects of a repository with three old revisions of one destination, and a current one."""
+    site = StockSite(tmp_path_factory.mktemp("superseded")).with_gateway()
     site.reserve()
     for number in range(3):
-        site.worker().publish(site.prepared(HERE, {"f": b"version %d" % number}), holder="test", now=datetime.now(UTC))
+        files = {"f": b"version %d" % number}
+        site.worker().publish(site.prepared(DESTINATIONS[0], files), holder="test", now=now())
     site.age(days=9)
-    yield site
-    site.stop()
+    site.close()
+    return {meta.key: site.store.get(meta.key) for meta in site.store.list()}
 
 
 @pytest.fixture
-def on_site(site: StockSite) -> Iterator[Site]:
-    made = site.configured()
-    yield made
-    made.ledger.dispose()
+def site(tmp_path: Path, superseded: Mapping[str, bytes]) -> Iterator[StockSite]:
+    site = StockSite(tmp_path).with_gateway(superseded)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def on_site(site: StockSite) -> Site:
+    return site.configured()

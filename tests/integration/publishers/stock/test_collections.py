@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from include.cvmfs.collect.report import CollectionOptions, CollectionRules
+from include.cvmfs.collect.report import CollectionOptions, CollectionReport, CollectionRules
 from include.cvmfs.coordination import generation
 from include.cvmfs.coordination.generation import CollectionPhase, look
 from include.cvmfs.errors import CollectionBusy, CollectionRefused
@@ -32,8 +32,8 @@ from include.site.stock_collecting import Remembered, StockWaits, collect_behind
 from include.storage.errors import Unavailable
 from include.storage.store import Store
 from tests.fakes.refused import refused
-from tests.fakes.site import DESTINATIONS, FQRN
-from tests.fakes.stocksite import StockSite, ours
+from tests.fakes.stocksite import StockSite
+from tests.site import DESTINATIONS, FQRN
 
 NOW = datetime.now(UTC)
 HERE = DESTINATIONS[0]
@@ -54,12 +54,11 @@ def remembered(site: StockSite) -> Remembered:
 # -- under a lease on everything
 
 
-def test_the_gateway_collects_under_our_lease_on_everything_and_says_what_it_did(
-    site: StockSite, on_site: Site
-) -> None:
+def test_the_gateway_collects_under_our_lease_on_everything_and_reports(site: StockSite, on_site: Site) -> None:
     before, log = site.objects(), io.StringIO()
     how = options_of(on_site, FQRN, "collector", log=log)
-    report = ours(collect(on_site, FQRN, how))
+    report = collect(on_site, FQRN, how)
+    assert isinstance(report, CollectionReport)
     gone = before - site.objects()
     assert (report.deleted, report.condemned, report.ok) == (len(gone), len(gone), True)
     assert len(gone) >= 6, "two versions of the file, with their catalogs and roots"
@@ -147,7 +146,6 @@ def test_what_is_not_a_key_of_an_administrator_collects_nothing(site: StockSite)
     with pytest.raises(AdminKeyNeeded):
         collect_behind(made, FQRN, USUAL, QUICK)
     assert site.gateway.collections == []
-    made.ledger.dispose()
     site.assert_open()
 
 
@@ -219,9 +217,7 @@ def test_the_repository_is_enabled_again_after_a_collection_that_failed(site: St
     site.assert_open()
 
 
-def test_a_repository_that_stays_disabled_is_said_and_the_next_collection_enables_it(
-    site: StockSite, on_site: Site
-) -> None:
+def test_a_repository_that_stays_disabled_is_enabled_by_the_next_collection(site: StockSite, on_site: Site) -> None:
     site.gateway.scripts = site.gateway.keeps_disabled = True
     with refused(NOT_SWITCHED):
         collect_behind(on_site, FQRN, USUAL, QUICK)
@@ -278,9 +274,7 @@ def test_before_the_lease_ends_the_repository_is_disabled_for_a_collection_that_
     site.assert_open()
 
 
-def test_a_collection_whose_end_is_never_seen_is_unclear_and_publishers_get_in_again(
-    site: StockSite, on_site: Site
-) -> None:
+def test_a_collection_whose_end_is_never_seen_is_unclear_and_keeps_nobody_out(site: StockSite, on_site: Site) -> None:
     site.gateway.cut_collections = 1
     over = threading.Event()
     site.gateway.during_collection = lambda: over.wait(LONG_S)

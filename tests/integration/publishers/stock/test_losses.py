@@ -13,8 +13,8 @@ from include.cvmfs.format.layout import Layout
 from include.publishers.capabilities import Loss
 from include.publishers.errors import Lossy, NotSupported
 from tests.fakes.refused import refused
-from tests.fakes.site import BUILD, DESTINATIONS, FQRN
 from tests.fakes.stocksite import StockSite
+from tests.site import BUILD, DESTINATIONS, FQRN
 
 NOW = datetime.now(UTC)
 DIRECTORY = Dirent("", 0o40755, size=4096, linkcount=2)
