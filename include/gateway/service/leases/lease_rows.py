@@ -354,10 +354,11 @@ class Writer:
             batch = [self._waiting.get()]
             while len(batch) < _BATCH and not self._waiting.empty():
                 batch.append(self._waiting.get())
-            work = [item for item in batch if item is not None]
+            # A caller that gave up before its turn wants no lease; from here on it can cancel nothing any more.
+            work = [item for item in batch if item is not None and item[1].set_running_or_notify_cancel()]
             if work:
                 self._transaction(work)
-            if len(work) < len(batch):
+            if None in batch:
                 self._connection.close()
                 return
 

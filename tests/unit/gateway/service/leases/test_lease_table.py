@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -333,6 +334,18 @@ def test_one_failing_operation_spoils_no_other_of_its_transaction(table: LeaseTa
         with pytest.raises(Refused):
             drop.result()
     assert len(table.listed()) == 5
+
+
+def test_a_caller_that_gives_up_takes_no_lease_and_stops_no_other(table: LeaseTable) -> None:
+    begun, gate = threading.Event(), threading.Event()
+    running = table._writer.submit(lambda _: (begun.set(), gate.wait(20)))
+    assert begun.wait(20)
+    given_up = table.acquire(LeasePath(REPOSITORY, "/a"), key_id="key1", hostname="h", version=2)
+    assert given_up.cancel()
+    assert not running.cancel(), "what has begun is finished"
+    gate.set()
+    assert take(table, "/a").row.path == "/a"
+    assert running.result(20)
 
 
 def test_ending_all_below_a_path_goes_by_component(table: LeaseTable) -> None:
