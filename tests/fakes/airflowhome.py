@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -29,6 +30,7 @@ def use() -> Path:
             _MARK: f"{os.getpid()}:{home}",
             "AIRFLOW_HOME": str(home),
             "AIRFLOW_CONFIG": str(home / "airflow.cfg"),
+            "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(64),  # Airflow draws a shorter one
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
