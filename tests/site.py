@@ -153,12 +153,16 @@ class Deployment:
     # -- its parts
 
     def create(self, objects: Mapping[str, bytes] | None = None) -> None:
-        """A repository of this process's keys: an empty one, or that of the ``objects`` of another site."""
+        """A repository of this process's keys: an empty one, or that of the ``objects`` of another site.
+
+        Its signing key is in the folder `keys`.
+        """
         if objects is None:
             create_repository(self.store, FQRN, master=MASTER, signer=SIGNER, now=now(), algorithm=self.algorithm)
         for key, content in (objects or {}).items():
             self.store.put(key, content)
-        save_signer(self.folder / "keys", FQRN, SIGNER)
+        if not (self.folder / "keys" / f"{FQRN}.key").exists():
+            save_signer(self.folder / "keys", FQRN, SIGNER)
 
     def with_repository(self) -> Self:
         self.create()

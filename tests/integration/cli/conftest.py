@@ -64,7 +64,6 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     site = LiveSite(tmp_path, store, (tmp_path / "store" / FQRN).as_uri(), algorithm=algorithm)
     site.create()
     keys = tmp_path / "keys"
-    save_signer(keys, FQRN, SIGNER)
     save_master(keys, FQRN, MASTER)
     (tmp_path / "site.yaml").write_text(
         f"""

@@ -14,12 +14,12 @@ import pytest
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.format.keys import GatewayKey, save_gateway_key, save_signer
+from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.gateway import errors
 from lab.servers.process import free_port
 from tests.fakes.apart import change
 from tests.fakes.refused import refused
-from tests.site import FQRN, KEY_ID, SECRET, SIGNER, Deployment
+from tests.site import FQRN, KEY_ID, SECRET, Deployment
 
 LONGEST_S = 200  # for a command that takes 5 s on a machine of its own
 ROOT = Path(__file__).parents[3]
@@ -31,7 +31,6 @@ class GatewayProcess(Deployment):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.keys, self.port = folder / "keys", free_port()
-        save_signer(self.keys, FQRN, SIGNER)
         save_gateway_key(self.keys, FQRN, GatewayKey(KEY_ID, SECRET))
         gateway = {"port": self.port, "max_lease_time_s": 60, "state": f"{folder}/state.db", "keys": str(self.keys)}
         self.with_repository().configure(gateway=gateway)

@@ -14,7 +14,6 @@ from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.create import resign
 from include.cvmfs.errors import KeyFileError, WhitelistExpired
 from include.cvmfs.format import whitelist as whitelists
-from include.cvmfs.format.keys import save_signer
 from include.nightlies.records import damage
 from include.nightlies.steps.care import check_quickly, look_at_whitelist, prune_tags, remove_unfinished
 from include.nightlies.steps.errors import NotWell
@@ -36,7 +35,6 @@ class Cared(Deployment):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.with_repository().with_options(gateway_kind="embedded").configure(gateway={"keys": f"{folder}/keys"})
-        save_signer(folder / "keys", FQRN, SIGNER)
         for number in (1, 2, 3):
             old, new = change(self.store, FQRN, f"/{number}")
             commit_change(
