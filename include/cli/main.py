@@ -42,8 +42,8 @@ def console() -> Console:
 def program() -> str:
     """The command `nightshift` as it can be typed here: with its path where the shell does not find it."""
     ours = Path(sys.executable).parent / "nightshift"
-    program = shutil.which("nightshift")
-    if program and Path(program).resolve() == ours.resolve():
+    path = shutil.which("nightshift")
+    if path and Path(path).resolve() == ours.resolve():
         return "nightshift"
     here = Path.cwd()
     return str(ours.relative_to(here) if ours.is_relative_to(here) else ours)

@@ -20,9 +20,9 @@ from include.gateway.protocol import API
 from lab.cluster import MOST_WORKERS, Cluster
 from lab.environment import ADMIN, MARK, Lab, LabFolders, of_a_lab
 from lab.errors import LabError
-from lab.servers.ceph_lab import OSDS, CephLab
 
 if TYPE_CHECKING:
+    from lab.servers.ceph_lab import CephLab
     from lab.stageout import StageoutAccount
 
 app = typer.Typer(no_args_is_help=True)
@@ -30,7 +30,7 @@ ceph = typer.Typer(no_args_is_help=True, help="A Ceph cluster of one machine: mo
 app.add_typer(ceph, name="ceph")
 NOT_RUNNING = 3
 """The exit code of a status that is not good."""
-OsdNumber = Annotated[int, typer.Argument(help=f"The number of the OSD, 0 to {OSDS - 1}.")]
+OsdNumber = Annotated[int, typer.Argument(help="The number of the OSD, from 0.")]
 console = Console(highlight=False, soft_wrap=True)
 if not console.is_terminal:
     console.width = 160  # a table in a log is not folded
@@ -324,4 +324,6 @@ def start_osd(number: OsdNumber) -> None:
 
 
 def _ceph_lab() -> CephLab:
+    from lab.servers.ceph_lab import CephLab
+
     return CephLab(LabFolders.from_environment(os.environ).var / "ceph")

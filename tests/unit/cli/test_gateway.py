@@ -47,10 +47,10 @@ def test_the_administrator_s_key_comes_from_the_connection_that_a_repository_nam
 
 def test_without_that_connection_the_gateway_serves_with_the_limits_of_the_configuration(site: SiteSettings) -> None:
     secrets = EnvSecrets({"AIRFLOW_CONN_GATEWAY": connection("worker", "of-all", host="127.0.0.1", port=4929)})
-    smaller = site.gateway.model_copy(update={"max_payload_mib": 300, "payloads_at_once": 2})
-    for settings, limits in ((site, (4 << 30, 8)), (site.model_copy(update={"gateway": smaller}), (300 << 20, 2))):
+    smaller = site.gateway.model_copy(update={"max_payload_mib": 300})
+    for settings, limit in ((site, 4 << 30), (site.model_copy(update={"gateway": smaller}), 300 << 20)):
         config = service_config(settings, secrets)
-        assert (config.max_payload_bytes, config.payloads_at_once, config.keys) == (*limits, ())
+        assert (config.max_payload_bytes, config.keys) == (limit, ())
 
 
 def test_repositories_that_are_not_served_are_named_with_the_reason(tmp_path: Path) -> None:

@@ -17,10 +17,7 @@ OTHERS = {
     "suite": "how the suite itself behaves",
 }
 # How often test modules below a folder, or a tool, import a test module. They may only shrink.
-IMPORTED = {
-    "tests/dags": 3, "tests/e2e": 1, "tests/faults": 1, "tests/integration": 34, "tests/soak": 3,
-    "tests/structure.py": 1, "tests/unit/cvmfs": 11, "tests/unit/gateway": 1, "tests/unit/storage": 1,
-}  # fmt: skip
+IMPORTED = {"tests/soak": 3, "tests/structure.py": 1}
 
 
 def is_named_for_a_module(test: Path) -> bool:

@@ -219,8 +219,8 @@ def test_a_way_that_is_added_later_sends_what_nobody_was_notified_of(site: Site,
     (tick,) = ticks(site.settings.slot("main"), NOW)
     failed_artifact(site, f"nightly_install_main/{tick.first_runs[0]}", NOW)
     for hours in range(3):
-        told = watch(site, now=NOW + timedelta(hours=hours)).told
-        assert {outcome for _, outcome in told} <= {DeliveryOutcome.NOBODY}
+        outcomes = watch(site, now=NOW + timedelta(hours=hours)).told
+        assert {outcome for _, outcome in outcomes} <= {DeliveryOutcome.NOBODY}
     (alert,) = undelivered(site.ledger, NOW - timedelta(hours=1), NotifyEvent.RUN_FAILED)
     assert alert.last_seen_at == NOW
     told.configured = True

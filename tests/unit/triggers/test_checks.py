@@ -32,7 +32,8 @@ STORED: dict[str, dict[str, Any]] = {
     "replicas-quiet": {"repository": FQRN},
     "replica-job": {"repository": FQRN, "replica": "s1", "verb": "snapshot"},
     "ceph-clean": {"target": "hlt2"},
-    "fts-jobs": {"fts_conn_id": "fts_default", "job_ids": [JOB], "at_rest": True},
+    "fts-jobs": {"fts_conn_id": "fts_default", "job_ids": [JOB]},
+    "transfers": {"request": 7, "since": "2026-11-21T02:03:04+00:00"},
 }
 """Rows of tasks that wait while Nightshift is replaced have these keys and arguments: none is renamed or removed."""
 
