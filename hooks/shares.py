@@ -1,6 +1,6 @@
 """Shares of tasks: the queue of each, and the room that backfills leave to others. Imports no Airflow.
 
-Tasks of backfills have a pool of their own, and step back: docs/decisions/0019-backfills-have-a-share-of-their-own.md.
+Tasks of backfills have a pool of their own, and step back: docs/decisions/0019-pool-slots-for-backfills.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Approvals: what one binds, how long its answer is waited for, and what people are shown; pure.
 
-The reasons: docs/decisions/0021-what-an-approval-binds.md.
+The reasons: docs/decisions/0021-bind-approvals-by-digest.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The passes of a night over an index that still grows: how one begins, goes on over outages, and ends. Pure.
 
-Each pass is a run of the slot's DAG; the reasons are in docs/decisions/0016-a-run-for-each-pass.md.
+Each pass is a run of the slot's DAG; the reasons are in docs/decisions/0016-dag-run-per-pass-of-a-night.md.
 """
 
 from __future__ import annotations
