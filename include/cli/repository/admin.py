@@ -230,7 +230,7 @@ def repair(
         bool, typer.Option("--contents", "--full", help="With --objects: read every object to find the damaged ones.")
     ] = False,
     unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Remove what killed writers left in a store in a folder, a day ago.")
+        bool, typer.Option("--unfinished", help="Remove temporary files older than one day (folder stores only).")
     ] = False,
     catalog_layout: Annotated[
         bool, typer.Option("--catalog-layout", help="Bring all catalogs to one layout, 15 columns, in one revision.")

@@ -105,7 +105,7 @@ def get(
     ] = False,
     trust_times: Annotated[
         bool,
-        typer.Option("--trust-times", help="Take a file of the right size and time for whole, without reading it."),
+        typer.Option("--trust-times", help="Skip files with matching size and modification time."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

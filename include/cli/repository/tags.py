@@ -57,7 +57,7 @@ def add(
         str | None, typer.Argument(help="Tag or root hash of the revision to name; default: the newest.")
     ] = None,
     description: Annotated[str, typer.Option("--message", "-m", help="What the tag is for.")] = "",
-    move: Annotated[bool, typer.Option("--move", help="Let a tag that exists name this revision.")] = False,
+    move: Annotated[bool, typer.Option("--move", help="Move an existing tag to this revision.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Give a revision a name, which keeps it from being collected. No revision is made."""
@@ -142,7 +142,7 @@ def rollback(
         str | None, typer.Option("--tag", "-t", help="Where to go back to; default: the revision before the newest.")
     ] = None,
     revision: Annotated[
-        int | None, typer.Option("--revision", "-r", min=1, help="The same, by the number of a revision.")
+        int | None, typer.Option("--revision", "-r", min=1, help="Revision number to return to.")
     ] = None,
     reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the ledger.")] = "by hand",
     dry_run: DryRun = False,

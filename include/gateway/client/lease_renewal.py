@@ -240,7 +240,7 @@ class Keeper:
             if self._stop.wait(max(SHORTEST_PAUSE_S, lifetime_s * RENEW_AT / (4 if tries else 1))):
                 return
             if renewals == MOST_RENEWALS:
-                log.warning("lease on %s was renewed %d times, and is not any more", self._lease.full_path, renewals)
+                log.warning("lease on %s: limit of %d renewals reached", self._lease.full_path, renewals)
                 return
             if not self._may():
                 continue

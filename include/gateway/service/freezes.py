@@ -113,4 +113,4 @@ class Freezes:
 
 def _unknown(name: str, detail: str) -> None:
     fields = {"repository": name, "detail": detail}
-    log.warning("whether it is frozen is not known, what was last known holds", extra={"fields": fields})
+    log.warning("cannot read the freeze; using the last known state", extra={"fields": fields})

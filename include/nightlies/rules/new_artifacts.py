@@ -49,11 +49,11 @@ def compared(index: BuildIndex, before: BuildRecord | None) -> Compared:
         return Compared(kept, (note,))
     index, notes = _still_told(index, before), []
     if before.complete and not index.complete:
-        notes.append("the index was complete before and is not any more; it counts as complete")
+        notes.append("the index is no longer marked complete; treating it as complete")
         index = replace(index, complete=True)
     listed = {artifact.name for artifact in index.artifacts} | {artifact.name for artifact in index.rejected}
     notes += [
-        f"{name} was listed before and is not any more; what is published of it stays" for name in sorted(own)
+        f"{name} is no longer listed; what is published of it stays" for name in sorted(own)
         if name not in listed
     ]  # fmt: skip
     if before.base is not None and index.base != before.base:

@@ -189,7 +189,7 @@ def withdrawn_from_build(
     rejected = {(artifact.project, artifact.platform) for artifact in build.rejected}
     cure = "Let the index list it again, or make it optional."
     return [
-        f"{record.artifact.name}: was listed before and is not any more, and no run has published it. {cure}"
+        f"{record.artifact.name}: is no longer listed, and no run has published it. {cure}"
         for record in build.artifacts
         if record.id not in planned
         and (record.id, record.artifact.sha256) not in good

@@ -121,7 +121,7 @@ def tidy_run(site: Site, attempt: Attempt, batches: Sequence[Batch]) -> tuple[st
     ]
     above = created.of_run(site.ledger, batch.run, batch.repository)
     for path, other in records.open_elsewhere(site.ledger, batch.run, batch.repository, lost).items():
-        log.info("%s: left reserved for run %s, which has it to publish", path, other)
+        log.info("%s: reservation kept for run %s", path, other)
         lost.remove(path)
         inherited = [directory for directory in above if is_below(path, directory)]
         created.note(site.ledger, other, batch.repository, inherited, now=attempt.clock())

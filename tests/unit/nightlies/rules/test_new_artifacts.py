@@ -156,7 +156,7 @@ def test_an_index_that_is_new_or_only_grows_is_taken_as_it_is() -> None:
 
 def test_what_is_listed_no_more_is_named_and_what_is_rejected_is_listed() -> None:
     found = compared(replace(INDEX, artifacts=(A,)), recorded(A, B))
-    assert found.notes == ("B/x was listed before and is not any more; what is published of it stays",)
+    assert found.notes == ("B/x is no longer listed; what is published of it stays",)
     spoilt = replace(INDEX, artifacts=(A,), rejected=(RejectedArtifact("B/x", "why", 1, "B", "x"),))
     assert compared(spoilt, recorded(A, B)).notes == ()
     # what came from another build was never listed
