@@ -81,7 +81,8 @@ def who(
     where: Annotated[
         str,
         typer.Argument(
-            metavar="[FQRN:]PATH", help="As r.example.org:/sw/app, /cvmfs/r.example.org/sw/app, or /sw/app."
+            metavar="[FQRN:]PATH",
+            help="Path, for example r.example.org:/sw/app, /cvmfs/r.example.org/sw/app or /sw/app.",
         ),
     ],
     history: Annotated[
@@ -145,7 +146,7 @@ _FROZEN_BUT_UNKNOWN = 1
 
 def freeze(
     fqrn: Repository = None,
-    reason: Annotated[str | None, typer.Option("--reason", "-m", help="Why; shown to everyone who waits.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", "-m", help="Reason, shown to everyone who waits.")] = None,
     until: Annotated[
         str | None,
         typer.Option("--until", metavar="WHEN", help="When it ends by itself: 4h, 2d, or 2026-11-22T06:00+01:00."),

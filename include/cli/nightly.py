@@ -30,7 +30,7 @@ Platforms = Annotated[list[str] | None, typer.Option("--platform", help="Only th
 def undo(
     slot: SlotName,
     build: BuildId,
-    reason: Annotated[str, typer.Option(help="Why; it is kept in the ledger.")],
+    reason: Annotated[str, typer.Option(help="Reason, kept in the ledger.")],
     project: Projects = None,
     platform: Platforms = None,
     predecessor: Annotated[

@@ -224,7 +224,7 @@ def repair(
         typer.Option("--objects", metavar="SOURCE", help="Send lost objects again from this folder, tarball or zip."),
     ] = None,
     at: Annotated[
-        str, typer.Option("--at", metavar="PATH", help="Where SOURCE is published: brings its catalogs back, too.")
+        str, typer.Option("--at", metavar="PATH", help="Path where SOURCE is published; brings its catalogs back, too.")
     ] = "/restored",
     contents: Annotated[
         bool, typer.Option("--contents", "--full", help="With --objects: read every object to find the damaged ones.")
@@ -293,7 +293,7 @@ def _remove_unfinished(fqrn: str, *, dry_run: bool) -> None:
 
 def resign(
     fqrn: Configured,
-    days: Annotated[int, typer.Option("--days", "-d", min=1, max=365, help="How long it is to last.")] = 30,
+    days: Annotated[int, typer.Option("--days", "-d", min=1, max=365, help="Days until it expires.")] = 30,
     keys: Annotated[
         Path | None, typer.Option("--keys", help="Folder of the master key; default: the configuration's.")
     ] = None,
@@ -343,7 +343,7 @@ def resign(
 def import_keys(
     fqrn: Configured,
     source: Annotated[
-        Path, typer.Option("--from", metavar="FOLDER", help="Where the stock tools keep the keys.")
+        Path, typer.Option("--from", metavar="FOLDER", help="Folder in which the stock tools keep the keys.")
     ] = Path("/etc/cvmfs/keys"),
     dry_run: DryRun = False,
     as_json: AsJson = False,

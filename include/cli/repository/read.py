@@ -95,7 +95,7 @@ def stat(
 def get(
     target: Target,
     path: InRepository,
-    folder: Annotated[Path, typer.Argument(help="Where to: a folder for a tree, a file for a file.")],
+    folder: Annotated[Path, typer.Argument(help="Destination: a folder for a tree, a file for a file.")],
     key: Keys = None,
     fqrn: Fqrn = None,
     tag: TagName = None,

@@ -155,7 +155,7 @@ def gc(
     fqrn: Configured,
     dry_run: DryRun = False,
     grace_days: Annotated[
-        float | None, typer.Option("--grace-days", min=0, help="How long a revision stays after it was superseded.")
+        float | None, typer.Option("--grace-days", min=0, help="Days that a revision stays after it was superseded.")
     ] = None,
     all_orphans: Annotated[
         bool, typer.Option("--all-orphans", help="Look for orphans in the whole store, not in a seventh of it.")

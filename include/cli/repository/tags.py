@@ -56,7 +56,7 @@ def add(
     revision: Annotated[
         str | None, typer.Argument(help="Tag or root hash of the revision to name; default: the newest.")
     ] = None,
-    description: Annotated[str, typer.Option("--message", "-m", help="What the tag is for.")] = "",
+    description: Annotated[str, typer.Option("--message", "-m", help="Purpose of the tag.")] = "",
     move: Annotated[bool, typer.Option("--move", help="Move an existing tag to this revision.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -98,7 +98,7 @@ def remove(
 @app.command()
 def prune(
     fqrn: Configured,
-    keep: Annotated[int, typer.Option("--keep", min=0, help="How many of the matching tags stay, newest first.")] = 0,
+    keep: Annotated[int, typer.Option("--keep", min=0, help="Number of matching tags that stay, the newest ones.")] = 0,
     older_than: Annotated[
         str | None, typer.Option("--older-than", metavar="SPAN", help="Only what is older: 36h, 14d, 2w.")
     ] = None,
@@ -139,12 +139,12 @@ def prune(
 def rollback(
     fqrn: Configured,
     tag: Annotated[
-        str | None, typer.Option("--tag", "-t", help="Where to go back to; default: the revision before the newest.")
+        str | None, typer.Option("--tag", "-t", help="Tag to return to; default: the revision before the newest.")
     ] = None,
     revision: Annotated[
         int | None, typer.Option("--revision", "-r", min=1, help="Revision number to return to.")
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the ledger.")] = "by hand",
+    reason: Annotated[str, typer.Option("--reason", help="Reason, kept in the ledger.")] = "by hand",
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:

@@ -36,7 +36,7 @@ class Noted(Protocol):
 
 
 Tag = Annotated[str | None, typer.Option("--tag", metavar="NAME", help="Name the new revision.")]
-Message = Annotated[str, typer.Option("--message", "-m", help="What the tag is for.")]
+Message = Annotated[str, typer.Option("--message", "-m", help="Purpose of the tag.")]
 Place = Annotated[str, typer.Argument(metavar="PATH", help="Absolute path inside the repository.")]
 
 
@@ -47,7 +47,7 @@ def publish(
         Path, typer.Argument(help="A folder, a tar archive (.gz, .xz, .zst too) or a zip; - for standard input.")
     ],
     replace: Annotated[
-        bool, typer.Option("--replace/--refuse", help="What to do when the place holds something already.")
+        bool, typer.Option("--replace/--refuse", help="Replace what the path has already, or refuse to.")
     ] = False,
     special_bits: Annotated[
         Literal["strip", "keep"] | None,
@@ -133,7 +133,7 @@ def remove(
 
 def rename(
     fqrn: Configured,
-    source: Annotated[str, typer.Argument(metavar="FROM", help="What is to be moved, by absolute path.")],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="Absolute path to move.")],
     target: Annotated[str, typer.Argument(metavar="TO", help="Its new absolute path; nothing may be there.")],
     tag: Tag = None,
     message: Message = "",
@@ -158,7 +158,7 @@ def rename(
 def symlink(
     fqrn: Configured,
     path: Place,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where the link leads; not checked.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Target of the link; not checked.")],
     tag: Tag = None,
     message: Message = "",
     dry_run: DryRun = False,

@@ -30,13 +30,13 @@ Owner = Annotated[
 ]
 Workflow = Annotated[str | None, typer.Option("--workflow", "-w", help="All transfers of this workflow.")]
 Ids = Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Transfers, as `status --list` shows them.")]
-Day = Annotated[str | None, typer.Option(metavar="DATE", help="As 2026-11-23, in UTC.")]
+Day = Annotated[str | None, typer.Option(metavar="DATE", help="Date, for example 2026-11-23, in UTC.")]
 
 
 @app.command()
 def submit(
     listed: Annotated[str, typer.Argument(metavar="FILE", help="CSV with a head or JSON lines; - is standard input.")],
-    workflow: Annotated[str, typer.Option("--workflow", "-w", help="What the files belong to.")],
+    workflow: Annotated[str, typer.Option("--workflow", "-w", help="Workflow of the files.")],
     owner: Owner = None,
     key: Annotated[
         str | None, typer.Option("--key", help="The idempotency key; without one the same files are the same request.")
@@ -78,14 +78,14 @@ def status(
     owner: Owner = None,
     everyone: Annotated[bool, typer.Option("--all", help="Transfers of all users.")] = False,
     workflow: Workflow = None,
-    job: Annotated[str | None, typer.Option("--job", help="Those of this job of the workflow.")] = None,
+    job: Annotated[str | None, typer.Option("--job", help="Only transfers of this job of the workflow.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="The file of this logical name.")] = None,
     source: Annotated[str | None, typer.Option("--source", help="From this site.")] = None,
     destination: Annotated[str | None, typer.Option("--destination", help="To this site.")] = None,
     states: Annotated[list[str] | None, typer.Option("--state", help="In this state; may be repeated.")] = None,
     listed: Annotated[bool, typer.Option("--list", "-l", help="List the transfers, the newest first.")] = False,
     links: Annotated[bool, typer.Option("--links", help="Count by link, with the limits that FTS decided.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many are listed.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Number of transfers to list.")] = 50,
     after: Annotated[int | None, typer.Option("--after", help="Go on after the list that ended with this.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -198,7 +198,9 @@ def dead(
 
 @app.command()
 def restored(
-    since: Annotated[str, typer.Option("--since", metavar="TIME", help="Of the backup, as 2026-11-23T12:00:00Z.")],
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help="Time of the backup, for example 2026-11-23T12:00:00Z.")
+    ],
 ) -> None:
     """Record that the ledger was restored from a backup: files that requests after it may have named stay."""
     from include.stageout.components.retry_manager import note_restore
