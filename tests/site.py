@@ -30,6 +30,7 @@ from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.client.client import GatewayClient
 from include.gateway.service.clock import Clock
+from include.gateway.service.commits.committer import StoreCommitter
 from include.gateway.service.commits.queue import OnPoint, pass_by
 from include.gateway.service.config import AcceptedKey, ReadConfig
 from include.gateway.service.http.server import serve
@@ -69,7 +70,7 @@ class RunningGateway:
     """A service that runs from ``start`` to ``stop``."""
 
     read_config: ReadConfig
-    committer: FakeCommitter | SharedCommitter | None = None
+    committer: FakeCommitter | SharedCommitter | StoreCommitter | None = None
     clock: Clock | None = None
     on_point: OnPoint = pass_by
     url: str = ""
@@ -195,11 +196,11 @@ class Deployment:
     def file(self) -> Path:
         return self.folder / "site.yaml"
 
-    def start(self) -> None:
-        """The gateway service, on a new port."""
+    def start(self, committer: StoreCommitter | None = None) -> None:
+        """The gateway service, on a new port; it commits in a process apart, unless a committer is given."""
         key, lease_s = AcceptedKey(KEY_ID, SECRET), self.max_lease_time_s
         read_config = partial(one_repository, self.folder, FQRN, self.store, key, max_lease_time_s=lease_s)
-        self._gateway = RunningGateway(read_config, shared_committer().serve(read_config)).start()
+        self._gateway = RunningGateway(read_config, committer or shared_committer().serve(read_config)).start()
         self.reached_at(self._gateway.url)
 
     def reached_at(self, url: str) -> None:

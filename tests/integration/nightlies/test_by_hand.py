@@ -21,11 +21,8 @@ from include.nightlies.steps.errors import SourceNotAllowed
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.values import Batch, PublicationRequest
-from include.settings.load import load
-from include.settings.secrets import EnvSecrets
 from include.site.preparing import SENT, TreeToPrepare
 from include.site.single_changes import publish_tree
-from include.site.site import Site
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree
 from tests.fakes.refused import refused
@@ -80,11 +77,10 @@ def test_a_path_that_cannot_be_a_destination_is_refused_before_anything_is_done(
 
 
 def test_a_source_is_taken_only_from_a_configured_store(nights: Nights, tmp_path: Path) -> None:
-    trees, config = tmp_path / "trees", tmp_path / "site.yaml"
+    trees = tmp_path / "trees"
     (trees / "data").mkdir(parents=True)
     (trees / "way-out").symlink_to("/etc")
-    config.write_text(config.read_text().replace("stores:\n", f"stores:\n  trees: {{url: 'file://{trees}'}}\n"))
-    on_site = Site(load(), EnvSecrets())
+    on_site = nights.configure(stores={**nights.settings["stores"], "trees": {"url": f"file://{trees}"}}).site
 
     def planned(source: str) -> Batch:
         plan = plan_publication(on_site, attempt("publication/1"), PublicationRequest(FQRN, "/data/1", source))
@@ -95,7 +91,6 @@ def test_a_source_is_taken_only_from_a_configured_store(nights: Nights, tmp_path
             planned(source)
     around = prepare_batch(on_site, attempt(), planned(f"file://{trees}/way-out/ssl"))
     assert [type(error) for error in around.failures.values()] == [SourceNotAllowed]
-    on_site.ledger.dispose()
 
 
 # -- a command that was interrupted

@@ -8,7 +8,6 @@ from datetime import date, timedelta
 import pytest
 
 from include.monitoring.render import read_summary
-from include.nightlies.records import publications as records
 from include.nightlies.rules.passes import Pass, PassDecision, Turn
 from include.nightlies.rules.states import State
 from include.nightlies.steps.build_status import Watch
@@ -106,7 +105,7 @@ def test_a_dependency_that_the_index_spoilt_blocks_what_needs_it_before_anything
     build.artifacts["A/x86_64"]["sha256"] = "no sum"
     batches = planned(nights, build)
     assert list(batches) == ["C/x86_64"]
-    found = {one.project: one for one in records.nights.publications("night/2")}
+    found = {one.project: one for one in nights.publications("night/2")}
     assert found["B"].state is State.FAILED
     assert "blocked: it depends on A/x86_64, which is rejected" in found["B"].reason
 
@@ -137,7 +136,7 @@ def test_a_late_artifact_whose_dependency_failed_earlier_waits_for_the_last_pass
         for batch in plan.batches:
             nights.prepare(batch)
             nights.publish(batch)
-        rows = records.nights.publications(night.run)
+        rows = nights.publications(night.run)
         return {f"{one.project}": one.state.value for one in rows}, {f"{one.project}": one.reason for one in rows}
 
     def build(*projects: str, complete: bool = False) -> Build:

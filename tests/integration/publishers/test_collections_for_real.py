@@ -19,8 +19,10 @@ from include.cvmfs.format.objects import compress
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.revision.repository import ManifestVerifier
 from include.cvmfs.revision.revision import Revision
+from include.gateway.service.commits.committer import StoreCommitter
 from include.storage.errors import Conflict
 from include.storage.store import Version
+from tests.fakes.apart import KEY, one_repository
 from tests.fakes.refused import refused
 from tests.integration.conftest import AGAIN_ON_S3
 from tests.site import DESTINATIONS, FQRN, PUBLIC_KEY, SIGNER, Deployment
@@ -92,6 +94,10 @@ def test_a_commit_that_stood_still_before_its_switch_does_not_slip_past_the_barr
 
     The switch is lost to the barrier; what the commit needs was found in the reflog, and came off the list.
     """
+    site.stop()
+    committer = StoreCommitter(one_repository(site.folder, FQRN, site.store, KEY), lambda _: SIGNER)
+    committer.start()
+    site.start(committer)  # here, where it can stand before its switch
     changeset = site.prepared(NEW, SHARED, known_from=[OLD])
     forget_the_old(site)
     with collection(site) as running:
