@@ -94,7 +94,7 @@ class QualityLink(BaseOperatorLink):
         """The first page of the run; "" leaves the link out."""
         from airflow.sdk import conf
 
-        from include.quality.validate import folder_of_run
+        from include.quality.results import folder_of_run
 
         if not isinstance(operator.night, dict) or "slot" not in operator.night:
             return ""

@@ -22,7 +22,7 @@ from include.monitoring.render import size
 from include.pages.asked import Answers, AskDag, Asked, BadPageQuery
 from include.pages.benchmarks import docs_of_campaign, report_file
 from include.pages.registry import PAGES, Page
-from include.quality.validate import docs_file
+from include.quality.results import docs_file
 from include.site.site import Site
 from include.stageout.rest.questions import StageoutUser
 from include.stageout.rest.remembered import RememberedCounts

@@ -22,7 +22,7 @@ from include.pages.nights_view import cell_of, matrices, progress_of
 from include.pages.provenance import open_leases
 from include.pages.registry import night, run_of, start
 from include.provenance.interventions import standing
-from include.quality.validate import docs_file, folder_of_run
+from include.quality.results import docs_file, folder_of_run
 from include.settings.model import Slot
 from include.settings.secrets import browser_url
 from include.site.site import Site

@@ -17,6 +17,7 @@ from include.nightlies.steps.errors import QualityBlocked
 from include.nightlies.steps.links import build_of_night
 from include.nightlies.steps.sources import read_again
 from include.nightlies.steps.values import Night
+from include.quality.results import SuiteInput, SuiteResult, folder_of_run, write_docs
 from include.quality.suites import (
     NIGHTS,
     PublishedArtifact,
@@ -26,7 +27,6 @@ from include.quality.suites import (
     published_suite,
     tree_facts,
 )
-from include.quality.validate import SuiteInput, SuiteResult, folder_of_run, write_docs
 from include.settings.model import Slot
 from include.settings.prepare import QualityMode, Suite
 from include.site.site import Site

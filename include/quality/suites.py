@@ -14,7 +14,7 @@ from include.nightlies.records.quality import ArtifactFigures, NightFigures
 from include.nightlies.rules.dependencies import is_required
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import standing
-from include.quality.validate import Cell, Expect, QualityRule, Row, SuiteInput
+from include.quality.results import Cell, Expect, QualityRule, Row, SuiteInput
 from include.settings.model import Slot
 from include.settings.prepare import QualitySettings, Suite
 

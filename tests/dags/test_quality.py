@@ -16,7 +16,7 @@ from include.nightlies.records.quality import QualityVerdict
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
-from include.quality.validate import folder_of_run
+from include.quality.results import folder_of_run
 from include.settings.prepare import Suite
 from include.site.site import Site
 from operators.links import QualityLink

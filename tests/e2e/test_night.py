@@ -124,6 +124,7 @@ def test_nights_go_on_after_their_first_pass_when_they_are_told_of_more_and_link
 def test_a_command_installs_a_build_and_ends_with_the_exit_code_of_its_night(deployment: Deployment) -> None:
     date = "2026-11-16"
     deployment.drop(Build(date).add("Gaudi", "x86_64", tree({"lib/own.so": b"of that night"})))
+    deployment.unpause_quietly("nightly_install_main")
     before = deployment.revision()
     done = deployment.run("nightly", "install", "--slot", "main", "--date", date, "--wait")
     assert done.returncode == 0, done.stdout + done.stderr

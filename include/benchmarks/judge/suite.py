@@ -13,7 +13,7 @@ from include.benchmarks.errors import FIGURES_UNCHECKED
 from include.benchmarks.judge.compare import BenchmarkVerdict
 from include.benchmarks.judge.judge import JudgedCampaign, JudgedFigure, judged_campaign
 from include.ledger.engine import Bind
-from include.quality.validate import Expect, QualityRule, Row
+from include.quality.results import Expect, QualityRule, Row
 from include.settings.benchmarks import BenchmarkSettings
 
 DATA_DOCS = "data-docs.html"

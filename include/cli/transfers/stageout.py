@@ -198,9 +198,7 @@ def dead(
 
 @app.command()
 def restored(
-    since: Annotated[
-        str, typer.Option("--since", metavar="TIME", help="Time of the backup, as 2026-11-23T12:00:00Z.")
-    ],
+    since: Annotated[str, typer.Option("--since", metavar="TIME", help="Time of the backup, as 2026-11-23T12:00:00Z.")],
 ) -> None:
     """Record that the ledger was restored from a backup: files that requests after it may have named stay."""
     from include.stageout.components.retry_manager import note_restore

@@ -22,8 +22,8 @@ from include.nightlies.steps.gate import gate
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.values import Night
 from include.quality.check import check_build, check_index
+from include.quality.results import folder_of_run
 from include.quality.suites import TreeFacts, tree_facts
-from include.quality.validate import folder_of_run
 from include.settings.prepare import Suite
 from tests.fakes.airflowhome import ROOT
 from tests.fakes.archives import Member, file, folder
@@ -210,7 +210,7 @@ def test_great_expectations_is_imported_by_what_judges_alone() -> None:
         "import sys, pathlib, importlib\n"
         "for file in [*pathlib.Path('include/nightlies').rglob('*.py'), *pathlib.Path('operators').glob('*.py')]:\n"
         "    importlib.import_module('.'.join(file.with_suffix('').parts))\n"
-        "import include.quality.check\n"
+        "import include.pages.app, include.quality.check\n"
         "print({'great_expectations', 'pandas', 'numpy', 'scipy'} & set(sys.modules))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)

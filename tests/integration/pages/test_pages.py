@@ -18,7 +18,7 @@ from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase, State
 from include.pages.registry import PAGES
 from include.provenance.interventions import freeze
-from include.quality.validate import folder_of_run
+from include.quality.results import folder_of_run
 from include.site.site import Site
 from tests.fakes.site import FQRN
 from tests.integration.pages.conftest import DAY, HOSTILE, NOW, PAUSED, RUN, Night

@@ -20,7 +20,7 @@ from include.nightlies.records.quality import QualityRecord, QualityVerdict
 from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase, State
 from include.pages.nights_rows import kept_back, newest_builds, verdicts
-from include.quality.validate import folder_of_run, write_docs
+from include.quality.results import folder_of_run, write_docs
 from include.settings.prepare import Suite
 from include.site.site import Site
 from tests.integration.pages.conftest import DAY, NOW, RUN, Night

@@ -12,6 +12,7 @@ import pytest
 from include.nightlies.records.quality import ArtifactFigures, NightFigures
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild, RejectedArtifact
+from include.quality.results import SuiteInput
 from include.quality.suites import (
     NIGHTS,
     PublishedArtifact,
@@ -21,7 +22,7 @@ from include.quality.suites import (
     night_suite,
     published_suite,
 )
-from include.quality.validate import SuiteInput, validate
+from include.quality.validate import validate
 from include.settings.model import Slot
 from include.settings.prepare import QualitySettings
 
