@@ -55,7 +55,7 @@ if load().repositories:
                 title="Dry run",
                 type="boolean",
                 description="Report which leases would be ended; change nothing.",
-            ),
+            )
         },
         tags=["cvmfs", "gateway"],
     ) as leases:

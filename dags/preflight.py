@@ -60,7 +60,7 @@ if _site.slots:
                 type=["null", "string"],
                 enum=[None, *slots],
                 description="Only what this slot needs. Empty: all.",
-            ),
+            )
         },
         tags=["nightlies", "care"],
     ) as preflight:

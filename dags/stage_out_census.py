@@ -33,12 +33,9 @@ if _site.sites:
         **dag_settings(
             params={
                 "dry_run": Param(
-                    False,
-                    title="Dry run",
-                    type="boolean",
-                    description="Report unknown files; delete none.",
-                ),
-            },
+                    False, title="Dry run", type="boolean", description="Report unknown files; delete none."
+                )
+            }
         ),
     ) as stage_out_census:
         TakeCensusOperator(

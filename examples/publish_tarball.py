@@ -24,10 +24,7 @@ with DAG(
     },
 ) as dag:
     publish = CvmfsPublishTreeOperator(
-        task_id="publish",
-        fqrn="{{ params.fqrn }}",
-        path="{{ params.path }}",
-        source="{{ params.source }}",
+        task_id="publish", fqrn="{{ params.fqrn }}", path="{{ params.path }}", source="{{ params.source }}"
     )
     visible = CvmfsPathSensor(
         task_id="visible", fqrn="{{ params.fqrn }}", path="{{ params.path }}", timeout=600, poke_interval=5

@@ -29,8 +29,5 @@ with DAG(
     },
 ) as dag:
     FtsTransferOperator(
-        task_id="copy",
-        fts_conn_id="{{ params.fts_conn_id }}",
-        files="{{ params.files }}",
-        timeout=6 * 3600,
+        task_id="copy", fts_conn_id="{{ params.fts_conn_id }}", files="{{ params.files }}", timeout=6 * 3600
     )

@@ -62,11 +62,7 @@ def _redo(site: Site, params: Mapping[str, Any], who: str) -> str:
     return f"{count} artifacts of build {build_id} may be installed again, by {who}; run nightly_install for its date"
 
 
-_ACTIONS = {
-    "freeze": _freeze,
-    "thaw": _thaw,
-    "redo": _redo,
-}
+_ACTIONS = {"freeze": _freeze, "thaw": _thaw, "redo": _redo}
 
 
 def _required(params: Mapping[str, Any], name: str) -> str:
@@ -146,10 +142,7 @@ def _state_of(context: Context) -> StateOf:
 
     def state(task: TaskName) -> str | None:
         states = ti.get_task_states(
-            dag_id=task.dag_id,
-            task_ids=[task.task_id],
-            run_ids=[task.run_id],
-            map_index=task.map_index,
+            dag_id=task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id], map_index=task.map_index
         ).get(task.run_id, {})
         name = task.task_id if task.map_index < 0 else f"{task.task_id}_{task.map_index}"
         if name not in states:

@@ -283,11 +283,7 @@ def dag_settings(
         "max_active_runs": 1,
         "dagrun_timeout": timedelta(hours=1) + 2 * longest,
         "on_failure_callback": alert_failed_run,
-        "default_args": {
-            **default_args(retries=1, priority=PRIORITY),
-            "pool": STAGEOUT,
-            "execution_timeout": longest,
-        },
+        "default_args": {**default_args(retries=1, priority=PRIORITY), "pool": STAGEOUT, "execution_timeout": longest},
         "params": pass_params() if params is None else dict(params),
         "tags": ["stage-out"],
     }
@@ -296,8 +292,5 @@ def dag_settings(
 def passes(settings: SiteSettings, components: Sequence[str], **kwargs: Any) -> Any:
     """The tasks of one pass, one for each shard."""
     return StageoutPassOperator.partial(
-        components=list(components),
-        retry_policy=RetryByKind(),
-        map_index_template="shard {{ task.shard }}",
-        **kwargs,
+        components=list(components), retry_policy=RetryByKind(), map_index_template="shard {{ task.shard }}", **kwargs
     ).expand(shard=list(range(settings.stageout.shards)))

@@ -27,13 +27,7 @@ class LeaseFreeSensor(WaitSensor):
     check = "lease-free"
 
     def __init__(
-        self,
-        *,
-        fqrn: str,
-        path: str = "",
-        gateway_conn_id: str | None = None,
-        timeout: float = 7200.0,
-        **kwargs: Any,
+        self, *, fqrn: str, path: str = "", gateway_conn_id: str | None = None, timeout: float = 7200.0, **kwargs: Any
     ) -> None:
         super().__init__(timeout=timeout, **kwargs)
         self.fqrn = fqrn

@@ -65,21 +65,11 @@ def note_by_hand(
 
 
 def note_removed(
-    site: Site,
-    fqrn: str,
-    paths: Sequence[str],
-    done: Published,
-    *,
-    holder: str,
-    now: datetime,
-    run: str | None = None,
+    site: Site, fqrn: str, paths: Sequence[str], done: Published, *, holder: str, now: datetime, run: str | None = None
 ) -> None:
     """Have it known who took places away; ``run`` as for a publication. Raises nothing."""
     for path in paths if not done.unchanged else ():
-        note(
-            site,
-            replace(_begun(site, fqrn, done, holder, now, run), path=_clean(path), kind=ChangeKind.REMOVED),
-        )
+        note(site, replace(_begun(site, fqrn, done, holder, now, run), path=_clean(path), kind=ChangeKind.REMOVED))
 
 
 def note_renamed(

@@ -241,13 +241,7 @@ class Publisher(Protocol):
         """
 
     def release(
-        self,
-        paths: Collection[str],
-        *,
-        floor: str | None,
-        holder: str,
-        now: datetime,
-        created: Collection[str] = (),
+        self, paths: Collection[str], *, floor: str | None, holder: str, now: datetime, created: Collection[str] = ()
     ) -> Released:
         """Take away reservations that are still empty, and the directories that are empty without them.
 
@@ -266,13 +260,7 @@ class Publisher(Protocol):
         """
 
     def change(
-        self,
-        lease_path: str,
-        apply: Callable[[Edit], None],
-        *,
-        holder: str,
-        now: datetime,
-        tag: NewTag | None = None,
+        self, lease_path: str, apply: Callable[[Edit], None], *, holder: str, now: datetime, tag: NewTag | None = None
     ) -> Published:
         """Commit any change of the catalogs as one revision.
 

@@ -249,13 +249,7 @@ class NativePublisher:
 
     @_under_new_leases
     def change(
-        self,
-        lease_path: str,
-        apply: Callable[[Edit], None],
-        *,
-        holder: str,
-        now: datetime,
-        tag: NewTag | None = None,
+        self, lease_path: str, apply: Callable[[Edit], None], *, holder: str, now: datetime, tag: NewTag | None = None
     ) -> Published:
         """Commit whatever ``apply`` does to an edit, all of it below ``lease_path``, as one revision.
 
@@ -291,13 +285,7 @@ class NativePublisher:
         return _published(lease_path, manifest, self._read_manifest(), held_s, clock)
 
     def release(
-        self,
-        paths: Collection[str],
-        *,
-        floor: str | None,
-        holder: str,
-        now: datetime,
-        created: Collection[str] = (),
+        self, paths: Collection[str], *, floor: str | None, holder: str, now: datetime, created: Collection[str] = ()
     ) -> Released:
         """Take away those of ``paths`` that are reserved and still empty, and what is empty without them.
 

@@ -102,10 +102,7 @@ def unused(view: Revision, paths: Collection[str], floor: str | None, created: C
 
 
 def topmost(
-    paths: Collection[str],
-    floor: str | None,
-    children: Callable[[str], Sequence[str]],
-    created: Collection[str] = (),
+    paths: Collection[str], floor: str | None, children: Callable[[str], Sequence[str]], created: Collection[str] = ()
 ) -> tuple[str, ...]:
     """The fewest directories whose removal takes away exactly `paths` and what would be empty without them.
 

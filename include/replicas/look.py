@@ -22,14 +22,7 @@ from include.ledger.engine import Bind, reading, writing
 from include.publishers.server.commands import Verb
 from include.publishers.server.maintenance import DetachedJob
 from include.publishers.server.publisher import address_of
-from include.replicas.states import (
-    ReplicaLook,
-    ReplicaRule,
-    ReplicaState,
-    SeenReplica,
-    judge,
-    replicas,
-)
+from include.replicas.states import ReplicaLook, ReplicaRule, ReplicaState, SeenReplica, judge, replicas
 from include.settings.errors import SettingsError
 from include.settings.ssh import chosen
 from include.site.site import Site

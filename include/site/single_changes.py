@@ -100,13 +100,7 @@ class TreePublication:
 
 
 def publish_tree(
-    site: Site,
-    fqrn: str,
-    tree: TreeToPrepare,
-    *,
-    holder: str,
-    replaces: bool = False,
-    tag: NewTag | None = None,
+    site: Site, fqrn: str, tree: TreeToPrepare, *, holder: str, replaces: bool = False, tag: NewTag | None = None
 ) -> TreePublication:
     """Prepare a tree, reserve its destination and publish it there, parents made as needed.
 

@@ -43,8 +43,7 @@ def serve(
     webdav: Annotated[bool, typer.Option(help="Copy between http, https, dav and davs storages.")] = False,
     storage_authorities: Annotated[Path | None, typer.Option(help="PEM bundle for their certificates.")] = None,
     s3_endpoint: Annotated[
-        str | None,
-        typer.Option(help="Endpoint of s3://…; keys: see below.", envvar="NIGHTSHIFT_FTS_S3_ENDPOINT"),
+        str | None, typer.Option(help="Endpoint of s3://…; keys: see below.", envvar="NIGHTSHIFT_FTS_S3_ENDPOINT")
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Real copies at a time.")] = 16,
     faults: Annotated[bool, typer.Option(help="Accept POST /simulated/faults.")] = False,

@@ -125,12 +125,7 @@ class ProcessSite(Deployment):
             job.close()
 
     def start_gateway(
-        self,
-        state: str = "state.db",
-        *,
-        port: int | None = None,
-        die_at: str = "",
-        patience_s: float = 60,
+        self, state: str = "state.db", *, port: int | None = None, die_at: str = "", patience_s: float = 60
     ) -> Job:
         """A gateway process, ready; on the port of the one before unless told otherwise.
 

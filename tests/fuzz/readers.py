@@ -60,11 +60,7 @@ ROWS, JSON = (in_rows, in_bytes), (in_json, in_bytes)
 
 
 def _catalog(place: str) -> Reader:
-    return Reader(
-        lambda: [databases.whole().databases[place]],
-        functools.partial(databases.read_catalog, place),
-        ROWS,
-    )
+    return Reader(lambda: [databases.whole().databases[place]], functools.partial(databases.read_catalog, place), ROWS)
 
 
 READERS: dict[str, Reader] = {

@@ -213,8 +213,7 @@ def repair(
         bool, typer.Option("--metadata", help="Store the certificate again, and empty meta info if it is lost.")
     ] = False,
     history: Annotated[
-        bool,
-        typer.Option("--empty-history", help="If the tags cannot be read: keep the current revision alone."),
+        bool, typer.Option("--empty-history", help="If the tags cannot be read: keep the current revision alone.")
     ] = False,
     manifest: Annotated[
         bool, typer.Option("--manifest", help="If the manifest cannot be read: sign one for the newest revision.")
@@ -298,8 +297,7 @@ def resign(
         Path | None, typer.Option("--keys", help="Folder of the master key; default: the configuration's.")
     ] = None,
     certificate: Annotated[
-        list[Path] | None,
-        typer.Option("--certificate", metavar="FILE", help="A certificate to add to the others."),
+        list[Path] | None, typer.Option("--certificate", metavar="FILE", help="A certificate to add to the others.")
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,

@@ -104,8 +104,7 @@ def get(
         bool, typer.Option("--owners", help="Keep owners, set-uid bits and devices; needs privileges.")
     ] = False,
     trust_times: Annotated[
-        bool,
-        typer.Option("--trust-times", help="Skip files with matching size and modification time."),
+        bool, typer.Option("--trust-times", help="Skip files with matching size and modification time.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

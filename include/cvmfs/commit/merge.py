@@ -18,14 +18,7 @@ from typing import Any
 
 from include.cvmfs.commit.catalog_changes import CatalogComparison, Names, RowCopy, size_fault
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.errors import (
-    BaseChanged,
-    CatalogError,
-    CvmfsError,
-    FormatError,
-    MergeError,
-    ObjectError,
-)
+from include.cvmfs.errors import BaseChanged, CatalogError, CvmfsError, FormatError, MergeError, ObjectError
 from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent, Flag

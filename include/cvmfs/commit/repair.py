@@ -156,13 +156,7 @@ def empty_history(
 
 
 def rebuild_manifest(
-    store: Store,
-    fqrn: str,
-    *,
-    signer: ManifestSigner,
-    now: int,
-    garbage_collectable: bool,
-    dry_run: bool = False,
+    store: Store, fqrn: str, *, signer: ManifestSigner, now: int, garbage_collectable: bool, dry_run: bool = False
 ) -> Manifest:
     """Sign a manifest for the newest revision that the reflog and its tag databases know, where none can be read.
 

@@ -18,9 +18,7 @@ from include.cvmfs.errors import CatalogError, GenerationMoved, ManifestConflict
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS, History, Tag, check_tag_description, check_tag_name
-from include.cvmfs.format.keys import (
-    Signer,
-)
+from include.cvmfs.format.keys import Signer
 from include.storage.store import Store
 
 _KEPT_BY_COMMITS = (TRUNK, TRUNK_PREVIOUS)
@@ -93,13 +91,7 @@ def tag_of(catalogs: CatalogCache, name: str, root: ObjectHash, description: str
 
 
 def change_tags(
-    store: Store,
-    fqrn: str,
-    change: Callable[[History], None],
-    *,
-    signer: Signer,
-    now: int,
-    kept: Tag | None = None,
+    store: Store, fqrn: str, change: Callable[[History], None], *, signer: Signer, now: int, kept: Tag | None = None
 ) -> Head:
     """Store the tags as ``change`` leaves them, and sign a manifest of the same revision that names them.
 

@@ -41,13 +41,7 @@ Flag = Annotated[bool, Field(strict=True)]
 
 
 def read_document(
-    reader: TypeAdapter[T],
-    data: bytes | str,
-    *,
-    what: str,
-    version: int,
-    key: str = "",
-    required: Collection[str] = (),
+    reader: TypeAdapter[T], data: bytes | str, *, what: str, version: int, key: str = "", required: Collection[str] = ()
 ) -> T:
     """The value in a document of format ``version``. Raises FormatError, of ``what``, which names the field.
 

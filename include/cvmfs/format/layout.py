@@ -113,11 +113,7 @@ class Layout(Enum):
         return next((layout for layout in cls if layout.columns == columns), None)
 
 
-_COLUMNS = {
-    Layout.PLAIN: _PLAIN,
-    Layout.MTIME_NS: (*KEY, *COLUMNS),
-    Layout.MTIME_NS_LAST: (*_PLAIN, MTIME_NS),
-}
+_COLUMNS = {Layout.PLAIN: _PLAIN, Layout.MTIME_NS: (*KEY, *COLUMNS), Layout.MTIME_NS_LAST: (*_PLAIN, MTIME_NS)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,10 +154,7 @@ class _Getting:
         self, pool: ThreadPoolExecutor, path: str, entry: Dirent, first_of: dict[tuple[str, int], bytes]
     ) -> None:
         if path != self.path and (fault := name_fault(entry.name)) is not None:
-            raise CatalogError(
-                path,
-                f"{fault} and is not written to disk; remove it from the repository",
-            )
+            raise CatalogError(path, f"{fault} and is not written to disk; remove it from the repository")
         place = self._top + os.fsencode(path[len(self.path) :])
         if entry.is_directory:
             self._directory(place, entry)

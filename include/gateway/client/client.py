@@ -33,15 +33,7 @@ from include.gateway.client.transport import (
     queue_of,
 )
 from include.gateway.client.values import Lease, LeaseInfo, RepositoryInfo
-from include.gateway.errors import (
-    LEASE_ENDING,
-    CommitUnclear,
-    GatewayError,
-    LeaseLost,
-    NotOffered,
-    PathBusy,
-    ReplyLost,
-)
+from include.gateway.errors import LEASE_ENDING, CommitUnclear, GatewayError, LeaseLost, NotOffered, PathBusy, ReplyLost
 from include.gateway.protocol import LeasePath, Offer, checked_path, lease_path
 from include.settings.secrets import ConnectionSecrets, base_url
 

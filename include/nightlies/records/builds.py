@@ -224,10 +224,7 @@ def latest_changeset(bind: Bind, fqrn: str, destination: str, source_sha256: str
     """The changeset of this artifact for this destination that was begun last, or None."""
     query = (
         select(changesets)
-        .where(
-            changesets.c.place == place(fqrn, destination),
-            changesets.c.source_sha256 == source_sha256,
-        )
+        .where(changesets.c.place == place(fqrn, destination), changesets.c.source_sha256 == source_sha256)
         .order_by(changesets.c.created_at.desc(), changesets.c.digest)
         .limit(1)
     )

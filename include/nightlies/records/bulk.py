@@ -48,11 +48,7 @@ def note_verified(bind: Bind, keys: Collection[PublicationKey], *, now: datetime
         for run in {key.run_id for key in keys}:
             places = (records.place(key.repository, key.destination) for key in keys if key.run_id == run)
             for piece in _pieces(places):
-                where = (
-                    publications.c.run_id == run,
-                    publications.c.place.in_(piece),
-                    publications.c.state.in_(_GOOD),
-                )
+                where = (publications.c.run_id == run, publications.c.place.in_(piece), publications.c.state.in_(_GOOD))
                 connection.execute(update(publications).where(*where).values(verified_at=now, updated_at=now))
 
     if keys:

@@ -47,14 +47,7 @@ def place(fqrn: str, destination: str) -> str:
     return hashlib.sha256(f"{fqrn}\0{destination}".encode()).hexdigest()
 
 
-def plan(
-    bind: Bind,
-    key: PublicationKey,
-    planned: Planned,
-    *,
-    try_number: int,
-    now: datetime,
-) -> Publication:
+def plan(bind: Bind, key: PublicationKey, planned: Planned, *, try_number: int, now: datetime) -> Publication:
     """Have the publication in the ledger, `planned` if it is new or if a later try of the plan begins it again.
 
     The same try again changes nothing. A replaced try raises StaleAttempt. What earlier runs recorded stays.
@@ -86,13 +79,7 @@ def plan(
 
 
 def move(
-    bind: Bind,
-    key: PublicationKey,
-    move: Move,
-    *,
-    try_number: int,
-    now: datetime,
-    holder: str | None = None,
+    bind: Bind, key: PublicationKey, move: Move, *, try_number: int, now: datetime, holder: str | None = None
 ) -> Publication:
     """Record that try `try_number` of the move's phase made this move; `holder` names that try as leases do.
 
@@ -108,12 +95,7 @@ def move(
             raise PublicationUnknown(str(key))
         current, recorded = State(row["state"]), int(row[_TRY[phase].name])
         decision = decide(
-            current,
-            to,
-            phase=phase,
-            try_number=try_number,
-            recorded_try=recorded,
-            last_phase=Phase(row["phase"]),
+            current, to, phase=phase, try_number=try_number, recorded_try=recorded, last_phase=Phase(row["phase"])
         )
         if decision.verdict is MoveVerdict.STALE:
             raise StaleAttempt(str(key), phase.value, try_number, recorded)

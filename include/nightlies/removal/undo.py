@@ -161,11 +161,7 @@ def plan_undo(site: Site, wish: Wish) -> UndoPlan:
 
 
 def undo(
-    site: Site,
-    attempt: Attempt,
-    wish: Wish,
-    *,
-    require: Callable[[UndoPlan], None] | None = None,
+    site: Site, attempt: Attempt, wish: Wish, *, require: Callable[[UndoPlan], None] | None = None
 ) -> tuple[UndoPlan, int | None]:
     """Do it in one revision, and keep it in the ledger; the plan, and the revision, None where nothing was to be done.
 
@@ -395,12 +391,7 @@ def _record(site: Site, attempt: Attempt, plan: UndoPlan, revision: int | None) 
 
 
 def _links_of_slot(
-    ledger: Bind,
-    slot: Slot,
-    build: BuildRecord,
-    tree: Revision,
-    earlier: Sequence[BuildRecord],
-    wish: Wish,
+    ledger: Bind, slot: Slot, build: BuildRecord, tree: Revision, earlier: Sequence[BuildRecord], wish: Wish
 ) -> tuple[list[MovedLink], list[str]]:
     """Return what becomes of the slot's links to the build: they would lead to something that is not whole any more."""
     top, links, refused = build_directory(slot, build.build_id, build_date=build.date), [], []

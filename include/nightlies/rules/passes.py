@@ -182,12 +182,7 @@ class PassDecision:
 
 
 def decide(
-    seen: SeenBuild,
-    *,
-    now: datetime,
-    until: datetime | None,
-    fresh_since: datetime | None,
-    gather: timedelta | None,
+    seen: SeenBuild, *, now: datetime, until: datetime | None, fresh_since: datetime | None, gather: timedelta | None
 ) -> PassDecision:
     """Return what to do after a look. `fresh_since`: when an artifact was first seen that no pass has taken yet.
 

@@ -94,13 +94,7 @@ def open_question(site: Site, attempt: Attempt, question_id: int) -> Question:
 
 
 def settle_question(
-    ledger: Bind,
-    attempt: Attempt,
-    question_id: int,
-    answer: Answer,
-    *,
-    by: str | None = None,
-    comment: str = "",
+    ledger: Bind, attempt: Attempt, question_id: int, answer: Answer, *, by: str | None = None, comment: str = ""
 ) -> Question:
     """Record the answer; what was asked about is skipped with that reason unless it is a yes."""
     now = attempt.clock()

@@ -51,12 +51,7 @@ class Passed:
 
 
 def gate(
-    site: Site,
-    attempt: Attempt,
-    *,
-    night: Night | None = None,
-    dry_run: bool = False,
-    cause: str | None = None,
+    site: Site, attempt: Attempt, *, night: Night | None = None, dry_run: bool = False, cause: str | None = None
 ) -> Passed:
     """Let the run pass if everything that it had to publish is published, or held already, and verified.
 
@@ -176,11 +171,7 @@ def quality_of_run(ledger: Bind, run: str, slot: Slot) -> list[str]:
 
 
 def withdrawn_from_build(
-    slot: Slot,
-    night: Night,
-    build: BuildRecord,
-    publications: Sequence[Publication],
-    every: Sequence[Publication],
+    slot: Slot, night: Night, build: BuildRecord, publications: Sequence[Publication], every: Sequence[Publication]
 ) -> list[str]:
     """Return what is required, was listed once and is not any more, and no run has published; `every` publication of
     it."""

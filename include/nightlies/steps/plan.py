@@ -317,12 +317,7 @@ def _choose(
 
 
 def _settled(
-    ledger: Bind,
-    seen: _LookedAt,
-    refused: Mapping[str, NightlyError],
-    attempt: Attempt,
-    batch: Batch,
-    night: Night,
+    ledger: Bind, seen: _LookedAt, refused: Mapping[str, NightlyError], attempt: Attempt, batch: Batch, night: Night
 ) -> dict[str, Publication]:
     """Record a publication of every item, and return those that need no doing: refused, undone, or held already."""
     artifacts = {listed.artifact.name: listed for listed in seen.record.artifacts}

@@ -132,11 +132,7 @@ def _overtaken(ledger: Bind, publication: Publication) -> Move | None:
 
 
 def _blocked(
-    item: Item,
-    publication: Publication,
-    attempt: Attempt,
-    planned: Mapping[str, Publication],
-    ended: Mapping[str, str],
+    item: Item, publication: Publication, attempt: Attempt, planned: Mapping[str, Publication], ended: Mapping[str, str]
 ) -> Move | None:
     """None if the item may go in, why it is skipped if it never will. Raises what is to be tried later."""
     verdict = readiness(item.needs, planned, last_try=attempt.last, ended=ended)

@@ -198,13 +198,7 @@ class Session:
         self._record = record
 
     def run(
-        self,
-        verb: Verb,
-        command: list[str],
-        *,
-        feed: Iterable[bytes] = (),
-        quiet: bool = False,
-        keep: int = KEPT_LINES,
+        self, verb: Verb, command: list[str], *, feed: Iterable[bytes] = (), quiet: bool = False, keep: int = KEPT_LINES
     ) -> CommandResult:
         """Run it to its end; only code 0 comes back, with the last ``keep`` lines. Raises NodeError, PathBusy."""
         limit_s = self.commands.limit_s

@@ -9,9 +9,7 @@ from tests.structure import sources
 
 FOLDERS = ("dags", "hooks", "include", "operators", "plugins", "sensors", "triggers")
 SCHEME = re.compile(r"(file|s3|https?):/{0,3}")
-ALLOWED = {
-    "include/settings/text_types.py": "a folder is written file:path in the settings, relative to their file",
-}
+ALLOWED = {"include/settings/text_types.py": "a folder is written file:path in the settings, relative to their file"}
 
 
 def judged_by_scheme(tree: ast.Module) -> list[int]:

@@ -23,16 +23,7 @@ from include.storage.open import open_store
 from include.storage.store import Store
 from lab.build import PackedBuild, pack_build
 from lab.errors import FOREIGN_INDEX, LabError
-from lab.software import (
-    CHANGE_PERIOD_DAYS,
-    Job,
-    Platform,
-    catalog_folders,
-    last_change,
-    pack,
-    project_files,
-    stamped,
-)
+from lab.software import CHANGE_PERIOD_DAYS, Job, Platform, catalog_folders, last_change, pack, project_files, stamped
 from tests.fakes.airflowhome import ROOT
 from tests.fakes.refused import refused
 

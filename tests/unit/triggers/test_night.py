@@ -311,9 +311,7 @@ def rewrite(file: Path, connection: str, slot: str = "main") -> None:
     plain_file(file.parent, [slot], store=store)
 
 
-def test_clients_stay_as_long_as_the_configuration_and_know_the_connection_of_a_new_one(
-    site_file: Path,
-) -> None:
+def test_clients_stay_as_long_as_the_configuration_and_know_the_connection_of_a_new_one(site_file: Path) -> None:
     async def look() -> None:
         connect = configured("main")
         first = await asyncio.to_thread(connect)

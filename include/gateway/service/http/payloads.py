@@ -22,12 +22,7 @@ from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.paths import is_below
 from include.errors import code_of
-from include.gateway.protocol import (
-    LeasePath,
-    checked_path,
-    signature_fits,
-    split_authorization,
-)
+from include.gateway.protocol import LeasePath, checked_path, signature_fits, split_authorization
 from include.gateway.service import requests
 from include.gateway.service.commits.intake import (
     HEADER_TOO_BIG,

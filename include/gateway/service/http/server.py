@@ -22,16 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 
-from include.gateway.protocol import (
-    API,
-    COLLECTION,
-    LEASES,
-    LEASES_BY_PATH,
-    PAYLOADS,
-    RELOAD,
-    REPOSITORIES,
-    WAITING,
-)
+from include.gateway.protocol import API, COLLECTION, LEASES, LEASES_BY_PATH, PAYLOADS, RELOAD, REPOSITORIES, WAITING
 from include.gateway.service import requests
 from include.gateway.service.clock import Clock, SystemClock
 from include.gateway.service.commits.process import CommitterApart

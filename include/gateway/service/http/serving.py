@@ -13,13 +13,7 @@ from itertools import groupby
 from starlette.requests import Request
 
 from include.cvmfs.format.paths import path_and_above
-from include.gateway.protocol import (
-    BODY_SIGNATURE_HEADER,
-    LeasePath,
-    Offer,
-    body_signature_fits,
-    format_offers,
-)
+from include.gateway.protocol import BODY_SIGNATURE_HEADER, LeasePath, Offer, body_signature_fits, format_offers
 from include.gateway.service.commits.queue import CommitQueue, Committer, OnPoint, pass_by
 from include.gateway.service.config import ConfigError, Limiter, ReadConfig, ServiceConfig
 from include.gateway.service.http.payloads import Access, Payloads, signature_of

@@ -11,13 +11,7 @@ from include.benchmarks.campaign.campaigns import open_target
 from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.errors import BASELINE_REFUSED, CAMPAIGN_UNKNOWN, RUNNER_FAILED
 from include.benchmarks.judge.compare import BenchmarkVerdict, FigureName
-from include.benchmarks.judge.judge import (
-    accept_baseline,
-    fails,
-    judge_campaign,
-    judged_campaign,
-    judged_campaigns,
-)
+from include.benchmarks.judge.judge import accept_baseline, fails, judge_campaign, judged_campaign, judged_campaigns
 from include.benchmarks.measure.loads import LoadAccess
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, benchmark_site, ticking
 from tests.fakes.refused import refused

@@ -94,13 +94,7 @@ LATE = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)
 def allowed(param, *, run_type="manual", allow_future=False, offset=0, key=None):
     found = resolve(param, key, LATE, offset=offset)
     require_allowed(
-        found,
-        LATE,
-        param=param,
-        run_type=run_type,
-        allow_future=allow_future,
-        timezone=ZURICH,
-        date_offset=offset,
+        found, LATE, param=param, run_type=run_type, allow_future=allow_future, timezone=ZURICH, date_offset=offset
     )
 
 

@@ -212,12 +212,7 @@ def test_anything_else_is_refused(tmp_path: Path, signature: bytes) -> None:
 def test_a_key_that_is_none_is_refused_by_its_path(tmp_path: Path) -> None:
     weak, curve = rsa.generate_private_key(65537, 1024), ec.generate_private_key(ec.SECP256R1())
     (tmp_path / "text").write_text("no key")
-    for path in (
-        tmp_path / "absent",
-        tmp_path / "text",
-        pem(tmp_path / "weak", weak),
-        pem(tmp_path / "curve", curve),
-    ):
+    for path in (tmp_path / "absent", tmp_path / "text", pem(tmp_path / "weak", weak), pem(tmp_path / "curve", curve)):
         with refused(BadIndexKey, path=str(path)):
             public_key(path)
 
