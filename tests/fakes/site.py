@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import struct
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY
 from include.cvmfs.format.hashes import hash_bytes
@@ -66,16 +67,20 @@ class Job:
         self.process.join()
 
     def pause(self) -> None:
-        """SIGSTOP; returns when all its threads stand still."""
-        assert self.process.pid is not None
-        os.kill(self.process.pid, signal.SIGSTOP)
-        states = Path(f"/proc/{self.process.pid}/task")
-        while any(_state(task) != "T" for task in states.iterdir()):
-            threading.Event().wait(0.002)
+        """SIGSTOP to it and to the processes that it started; returns when all their threads stand still."""
+        for process in self._processes():
+            process.suspend()
+            states = Path(f"/proc/{process.pid}/task")
+            while any(_state(task) != "T" for task in states.iterdir()):
+                threading.Event().wait(0.002)
 
     def go_on(self) -> None:
-        assert self.process.pid is not None
-        os.kill(self.process.pid, signal.SIGCONT)
+        for process in self._processes():
+            process.resume()
+
+    def _processes(self) -> list[psutil.Process]:
+        ours = psutil.Process(self.process.pid)
+        return [ours, *ours.children(recursive=True)]
 
     def close(self) -> None:
         if self.process.is_alive():

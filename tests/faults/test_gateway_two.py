@@ -10,6 +10,7 @@ import pytest
 
 from include.gateway.errors import GatewayError
 from lab.servers.weed import WeedServer
+from tests.fakes.apart import committers
 from tests.fakes.site import BUILD, ProcessSite
 from tests.fakes.together import together
 from tests.faults.conftest import BUCKET
@@ -74,7 +75,8 @@ def test_where_they_are_not_kept_the_second_does_not_start_and_names_the_first(u
     first = site.start_gateway()
     one = work(site, f"{BUILD}/one")
     before = site.files()
-    with pytest.raises(AssertionError, match=f"process {first.process.pid} on .*Stop that gateway"):
+    [committer] = committers(first.process.pid)
+    with pytest.raises(AssertionError, match=f"process {committer.pid} on .*Stop that gateway"):
         site.start_gateway("other.db", port=0)
     assert site.files() == before
     assert isinstance(one.commit(), int)

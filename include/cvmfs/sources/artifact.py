@@ -47,6 +47,11 @@ def open_path(path: Path, *, sha256: str | None = None, limits: SourceLimits | N
             raise SourceError(printable(str(path)), "is a folder and has no SHA-256; give an archive, or no sum")
         return DirectorySource(path)
     try:
-        return open_artifact(path.open("rb"), path.name, sha256=sha256, size=path.stat().st_size, limits=limits)
+        return open_artifact(_content(path), path.name, sha256=sha256, size=path.stat().st_size, limits=limits)
     except OSError as fault:
         raise SourceError(printable(str(path)), f"{fault.strerror}; give a folder or an archive") from None
+
+
+def _content(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from blocks_of(file)
