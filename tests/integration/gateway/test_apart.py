@@ -149,6 +149,6 @@ def test_the_process_ends_with_the_service_while_it_waits_for_a_store(tmp_path: 
         held, _ = silent.accept()
         with held, socket.socket(fileno=os.dup(process._connection.fileno())) as connection:
             connection.shutdown(socket.SHUT_RDWR)
-        assert process._process.wait(30) == 1
+            assert process._process.wait(30) == 1
     finally:
         process._process.kill()
