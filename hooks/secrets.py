@@ -84,7 +84,7 @@ def from_airflow(connection_id: str, connection: Connection) -> ConnectionSecret
 
     Args:
         connection_id: The id by which it was asked for.
-        found: Airflow's connection.
+        connection: Airflow's connection.
 
     Returns:
         The connection in the library's form.
