@@ -10,6 +10,7 @@ import pytest
 
 from include.cvmfs.format.paths import link_target
 from include.notify.records import Alert, alerts_since
+from include.storage.store import ObjectMeta
 from tests.e2e.deployment import FQRN, RUN_S, TICK, Deployment
 from tests.fakes.builds import Build, tree
 
@@ -133,6 +134,18 @@ def test_a_command_installs_a_build_and_ends_with_the_exit_code_of_its_night(dep
     absent = deployment.run("nightly", "install", "--slot", "main", "--date", "2026-02-01", "--wait")
     assert absent.returncode == 1, absent.stdout
     assert "failed" in absent.stdout
+
+
+def test_the_demonstration_leaves_the_slot_of_a_build_system_alone(deployment: Deployment) -> None:
+    def kept() -> list[ObjectMeta]:
+        return sorted(deployment.site.store("builds").list("main"), key=lambda meta: meta.key)
+
+    deployment.drop(Build("2026-11-15").add("Gaudi", "x86_64", tree({"lib/own.so": b"of the site"})))
+    before = kept()
+    done = deployment.run("nightly", "run", "--slot", "main", "--date", "2026-11-15")
+    assert done.returncode == 1
+    assert "nightshift nightly install --slot main" in done.stderr
+    assert kept() == before
 
 
 def test_a_run_by_hand_that_fails_sends_an_alert_that_links_to_it(deployment: Deployment) -> None:
