@@ -151,7 +151,7 @@ def test_an_index_that_is_new_or_only_grows_is_taken_as_it_is() -> None:
         assert (found.index, found.notes) == (index, ())
     assert "based on build b9" in compared(based, recorded(A, base=ParentBuild("b9", DAY))).notes[0]
     completed = compared(INDEX, recorded(A, B, complete=True))
-    assert (completed.index.complete, "was complete before" in completed.notes[0]) == (True, True)
+    assert (completed.index.complete, "no longer marked complete" in completed.notes[0]) == (True, True)
 
 
 def test_what_is_listed_no_more_is_named_and_what_is_rejected_is_listed() -> None:
