@@ -11,7 +11,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -208,6 +208,15 @@ def site(weed: WeedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         record(bag)
         yield MiniSite(folder, opened, url, bag, environment)
         opened.ledger.dispose()
+
+
+@pytest.fixture(autouse=True)
+def _priority() -> Iterator[None]:
+    """A task of a backfill steps back for good: its process ends with it. Here it is that of the tests after it."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    with suppress(PermissionError):  # only root may go back
+        os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 @pytest.fixture(autouse=True)
