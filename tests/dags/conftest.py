@@ -212,7 +212,7 @@ def site(weed: WeedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(autouse=True)
 def _priority() -> Iterator[None]:
-    """A task of a backfill steps back for good: its process ends with it. Here it is that of the tests after it."""
+    """Gives the priority back: a task of a backfill lowers it for good, and here the next test shares its process."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     yield
     with suppress(PermissionError):  # only root may go back
