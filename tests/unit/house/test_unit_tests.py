@@ -9,7 +9,9 @@ from pathlib import Path
 from tests.structure import ROOT, sources
 
 UNIT = ROOT / "tests" / "unit"
-OF_THE_LIBRARY = {path.stem for path in (ROOT / "include").iterdir()}
+OF_THE_LIBRARY = {path.stem for path in (ROOT / "include").glob("*.py")} | {
+    path.parent.name for path in (ROOT / "include").glob("*/__init__.py")
+}
 # Folders whose files bear other names, and why.
 OTHERS = {
     "docker": "files of docker/ are no modules",
