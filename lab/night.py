@@ -28,7 +28,7 @@ from lab.errors import NOT_THE_DEMONSTRATIONS
 
 @dataclass(frozen=True, slots=True)
 class ArtifactLine:
-    """One artifact of a night; sizes in bytes, times in seconds."""
+    """Artifact of a night; sizes in bytes, times in seconds."""
 
     project: str
     platform: str

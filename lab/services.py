@@ -36,7 +36,7 @@ POLL_S = 0.15
 
 
 class NotReadyReason(str):
-    """Why a service is not ready. `services`: those of a group that it is about; empty: not known which."""
+    """Reason why a service is not ready. `services`: those of a group that it is about; empty: not known which."""
 
     services: tuple[str, ...]
 

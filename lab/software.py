@@ -163,7 +163,7 @@ PLAIN_MARSHAL = 2  # without back references, whose use depends on what else the
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to pack, and where to put the archive."""
+    """Software to pack, and the path of the archive."""
 
     project: str
     platform: str

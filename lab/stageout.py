@@ -45,7 +45,7 @@ LARGEST = 64 << 10
 
 
 class LabFault(Enum):
-    """What is wrong with a file; the value is the class of failure that it leads to."""
+    """Fault of a file; the value is the class of failure that it leads to."""
 
     NO_SOURCE = TransferFailureClass.SOURCE_MISSING
     WRONG_CHECKSUM = TransferFailureClass.SOURCE_CHECKSUM

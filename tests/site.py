@@ -258,7 +258,7 @@ class Deployment:
         return Repository.open(self.store, fqrn=FQRN, public_keys=[PUBLIC_KEY])
 
     def readers(self) -> Repository:
-        """As a client reads: through the public URL, with the public key only."""
+        """Read as a client does: through the public URL, with the public key only."""
         return Repository.open(self.public_url, fqrn=FQRN, public_keys=[PUBLIC_KEY])
 
     def tree(self, name: str, files: Mapping[str, bytes]) -> Path:

@@ -186,7 +186,7 @@ _STATIC = ("source", "destination", "link", "user_size", "checksum", "activity",
 
 
 class StateFile:
-    """What has changed is collected, and written by `flush`, in one transaction. It belongs to one process.
+    """Collection of changes that `flush` writes in one transaction. It belongs to one process.
 
     Raises:
         FtsServiceError: It cannot be opened, or another service has it.
@@ -232,7 +232,7 @@ class StateFile:
         self._rows.append(("UPDATE job SET archived = 1 WHERE job_id = ?", (job.job_id,)))
 
     def forgotten(self, job: JobRecord) -> None:
-        """As if the job had never been submitted."""
+        """Forget the job, as if it had never been submitted."""
         self._rows.append(("DELETE FROM job WHERE job_id = ?", (job.job_id,)))
 
     def ban(self, kind: str, name: str, vo: str, document: Mapping[str, Any] | None) -> None:

@@ -72,7 +72,7 @@ class Scheduler:
                 yield file
 
     def links(self) -> dict[Link, tuple[int, int]]:
-        """Of each link with files: how many are active, how many wait."""
+        """Count the active and the waiting files of each link."""
         waiting = Counter(
             {
                 link: sum(file.state is FileState.SUBMITTED for _, _, file in queue)

@@ -236,7 +236,7 @@ def reconfigured(site: MiniSite, text: str, *files: str) -> Iterator[MiniSite]:
 
 @contextmanager
 def meanwhile(sensor: type[BaseSensorOperator], work: Callable[[], object]) -> Iterator[None]:
-    """Somebody does this as soon as a task of that kind waits in the triggerer."""
+    """Do this as soon as a task of that kind waits in the triggerer."""
     waits, defer = threading.Event(), sensor.defer
 
     def seen(self: BaseSensorOperator, **kwargs: Any) -> NoReturn:
@@ -254,7 +254,7 @@ def meanwhile(sensor: type[BaseSensorOperator], work: Callable[[], object]) -> I
 
 @dataclass
 class Shown:
-    """What somebody saw when asked, and what was held and published at that moment."""
+    """Question as a person saw it, and what was held and published at that moment."""
 
     subject: str
     body: str

@@ -276,7 +276,7 @@ class Scheduler:
                 session.execute(update(TaskInstance).where(TaskInstance.dag_id == DAG_ID, *where).values(state=state))
 
     def take(self, most: int) -> list[tuple[str, str]]:
-        """What the scheduler queues now, in its order; then those tasks run."""
+        """Queue what the scheduler queues now, in its order, and run those tasks."""
         with create_session() as session:
             found = self._runner._executable_task_instances_to_queued(max_tis=most, session=session)
             taken = [(one.run_id, one.task_id) for one in found]

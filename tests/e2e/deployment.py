@@ -204,7 +204,7 @@ class Deployment:
         )
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> str:
-        """What the first try of a task logged, as the UI shows it."""
+        """Return the log of the first try of a task, as the UI shows it."""
         place = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/1"
         asked = {"params": {"map_index": map_index}, "headers": {"Accept": "application/json"}}
         return json.dumps(self.rest("GET", place, **asked))

@@ -76,7 +76,7 @@ class TaskProcess:
 
 
 def requester(fault: Fault, proxy: FaultProxy) -> TaskProcess:
-    """Who made the request that a fault holds; it must be a task's process."""
+    """Return the process whose request a fault holds; it must be that of a task."""
     there = int(proxy.url.rpartition(":")[2])
     for connection in psutil.net_connections(kind="tcp4"):
         if connection.laddr.port == fault.peer and connection.raddr and connection.raddr.port == there:

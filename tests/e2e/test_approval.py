@@ -1,4 +1,4 @@
-"""Somebody is asked through the whole of Airflow: what is held meanwhile, a no, and a yes in the browser."""
+"""A person is asked through the whole of Airflow: what is held meanwhile, a no, and a yes in the browser."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Night:
 
 
 def tell(deployment: Deployment, night: Night) -> None:
-    """What a builder does after it has written an index."""
+    """Do what a builder does after it has written an index."""
     (asset,) = deployment.rest("GET", "/assets", params={"name_pattern": f"index_{night.slot}"})["assets"]
     event = {"asset_id": asset["id"], "extra": {"date": night.day.isoformat()}}
     deployment.rest("POST", "/assets/events", json=event)
@@ -69,7 +69,7 @@ def waits(deployment: Deployment, night: Night) -> bool:
 
 
 def links(deployment: Deployment) -> dict[str, str]:
-    """Where the links of the scheduled slot lead."""
+    """Return the targets of the links of the scheduled slot."""
     seen, found = deployment.site.head(FQRN).revision, {}
     for name in ("latest", f"{TICK:%a}"):
         entry = seen.lookup(f"{FOLDER}/{name}")

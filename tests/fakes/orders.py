@@ -19,7 +19,7 @@ Order = dict[str, Any]
 
 
 def gateway_config(order: Order) -> ServiceConfig:
-    """What an order says."""
+    """Content of an order."""
     fqrn, keys = order["fqrn"], Path(order["keys"])
     repository = RepositoryConfig(
         lambda: store_of(order), lambda: load_signer(keys, fqrn), (AcceptedKey(KEY_ID, SECRET),)

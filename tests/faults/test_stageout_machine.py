@@ -71,7 +71,7 @@ def new_id_after_an_unclear_submission(patch: Patch) -> None:
 
 
 def unclear_is_refused(patch: Patch) -> None:
-    """What a lost reply leaves unclear is taken for refused, and submitted in a new job."""
+    """Take an unclear submission for refused, and submit it in a new job."""
     outcome_of = submitter.outcome_of
 
     def decided(error: Any) -> submitter.SubmitOutcome:
@@ -82,7 +82,7 @@ def unclear_is_refused(patch: Patch) -> None:
 
 
 def nothing_is_compared(patch: Patch) -> None:
-    """What FTS calls finished counts as verified."""
+    """Count as verified what FTS calls finished."""
     verified = CopyDecision(CopyVerdict.VERIFIED, FailureReason(None, None, "finished"))
     patch.setattr(reporter, "_decisions", lambda _, __, rows, ___: {row.id: verified for row in rows})
 

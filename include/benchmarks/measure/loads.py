@@ -157,7 +157,7 @@ NS_PER_MS = 1_000_000
 _BITS = 6
 _PER_POWER = 1 << _BITS
 LAST_BUCKET = 29 * _PER_POWER - 1
-"""Of fio; it holds everything above 17 s."""
+"""Last bucket of fio; it holds everything above 17 s."""
 
 
 def bucket_of(nanoseconds: int) -> int:
@@ -178,7 +178,7 @@ def middle_of(bucket: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LatencyHistogram:
-    """How many operations took how long: counts by bucket."""
+    """Counts of operations by the bucket of their latency."""
 
     counts: Mapping[int, int]
 
@@ -222,7 +222,7 @@ WHOLE = 100.0
 
 @dataclass(frozen=True, slots=True)
 class SeriesPoint:
-    """One second of a load; `p95_ms`: None where the runner reports no latencies over time."""
+    """A second of a load; `p95_ms`: None where the runner reports no latencies over time."""
 
     second: int
     bytes_per_s: float
@@ -241,7 +241,7 @@ class ClusterSample:
     """Copies and shards of objects that are missing."""
     misplaced_percent: float
     production_ms: float | None = None
-    """How long a small read of production took."""
+    """Latency of a small read of production."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ class MeasuredLoad:
 
 @dataclass(frozen=True, slots=True)
 class RunnerResult:
-    """What a runner reports of a step: its exact command lines, and what limits the figures' meaning."""
+    """Report of a runner on a step: its exact command lines, and what limits the meaning of the figures."""
 
     version: str
     commands: tuple[tuple[str, ...], ...]

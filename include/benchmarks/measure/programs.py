@@ -166,7 +166,7 @@ class HostClock:
 
     @classmethod
     def nearest(cls, looks: Iterable[tuple[float, float, float]]) -> HostClock:
-        """Of several looks (our time before, the host's time, our time after) that with the shortest round trip."""
+        """Return the look with the shortest round trip; each has our time before, the host's, and ours after."""
         before, theirs, after = min(looks, key=lambda look: look[2] - look[0])
         return cls(theirs - (before + after) / 2, (after - before) / 2)
 
@@ -236,6 +236,6 @@ class LocalHost(BenchmarkHost):
         self.name = name
 
     def script(self, text: str, *arguments: str, limit_s: float = SCRIPT_LIMIT_S) -> CommandResult:
-        """As on any host. Raises BenchmarkError (RUNNER_FAILED)."""
+        """Do as on any host. Raises BenchmarkError (RUNNER_FAILED)."""
         done = run_program(SHELL, ("-c", text, "nightshift", *arguments), subject=self.name, limit_s=limit_s)
         return CommandResult(done.code, tuple((done.stdout + done.stderr).splitlines()))

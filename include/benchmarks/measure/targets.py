@@ -333,12 +333,12 @@ class BucketBenchmarkTarget(BenchmarkTarget):
 
 AreaT = TypeVar("AreaT", bound=RunArea)
 GRACE_S = 120
-"""How much longer than its step a runner may take: for opening files, and for flushing what was written."""
+"""Time that a runner may take beyond its step: to open files, and to flush what was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerAbilities:
-    """What a runner can do; a plan is refused that asks for more."""
+    """Abilities of a runner; a plan is refused that asks for more."""
 
     accesses: frozenset[LoadAccess]
     limits_rates: bool

@@ -57,7 +57,7 @@ class CollectionRules:
 
 @dataclass(frozen=True, slots=True)
 class CollectionOptions:
-    """One run of a collection. ``audited``: preserved objects that are read back. ``log``: the deletion log. ``force``:
+    """A run of a collection. ``audited``: preserved objects that are read back. ``log``: the deletion log. ``force``:
     also when nothing can be deleted yet.
     """
 
@@ -72,7 +72,7 @@ class CollectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class NotDue:
-    """Why nothing can be deleted now, and when something can at the earliest."""
+    """Reason why nothing can be deleted now, and the earliest time at which something can."""
 
     reason: str
     due: datetime

@@ -292,7 +292,7 @@ _STOCK_TIME = "%a %b %d %H:%M:%S %Z %Y"
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What is known of a repository's revisions at one moment."""
+    """Revisions of a repository that are known at one moment."""
 
     manifest: Manifest
     refs: tuple[Ref, ...]
@@ -324,7 +324,7 @@ class SwitchingSide:
         return Named(head.manifest, refs, tuple(load_history(self.store, head.manifest).tags()))
 
     def manifest(self) -> Manifest:
-        """As it is now. Raises what reading and verifying it raise."""
+        """Read it as it is now. Raises what reading and verifying it raise."""
         return read_head(self.store, self.fqrn, self._voucher).manifest
 
     def rebuild_reflog(self, now: datetime) -> int:

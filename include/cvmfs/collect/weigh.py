@@ -40,7 +40,7 @@ from include.storage.store import ObjectMeta, Store
 
 @dataclass(frozen=True, slots=True)
 class RootDecision:
-    """What becomes of a root catalog. ``superseded``: Unix s; None for the current revision and for tags.
+    """Decision on a root catalog. ``superseded``: Unix s; None for the current revision and for tags.
 
     ``tagged``: a tag names it. ``held``: only that protects it. ``published``: it is or was a revision, and not the
     root of a commit that is under way, was stopped or died.

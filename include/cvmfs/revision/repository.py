@@ -56,7 +56,7 @@ _ROOT_PATH_LINE = re.compile(rb"\nR([0-9a-f]{32})\n")
 
 
 class OpenFailure(Enum):
-    """Why a repository is not to be opened: number and words of the stock client's manifest fetch."""
+    """Reason why a repository cannot be opened: number and words of the stock client's manifest fetch."""
 
     DOWNLOAD = (1, "failed to download")
     INCOMPLETE = (2, "incomplete manifest")

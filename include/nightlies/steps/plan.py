@@ -48,7 +48,7 @@ class Inherited:
 def inherited(
     ledger: Bind, slot: Slot, index: BuildIndex, before: BuildRecord | None, tree: Revision
 ) -> tuple[tuple[Inherited, ...], tuple[str, ...]]:
-    """Return what the build takes from its base, and notes on what is optional and not to be had.
+    """Return what the build takes from its base, and notes on what is optional and missing.
 
     What the build listed itself once is not taken from elsewhere. Raises BaseUnusable, before anything is changed, if
     the base is not in the ledger, of another date, not complete, or lacks something that this build requires.

@@ -440,7 +440,7 @@ def failure(
 
 
 def busy(kind: type[NodeBusy], fqrn: str, path: str, detail: str, at_most_s: float) -> NodeBusy:
-    """The node is not to be had; it is not known for how long, but no longer than a command may take."""
+    """The node is busy for an unknown time, at most as long as a command may take."""
     return kind(f"repository {fqrn}: {detail}; {kind.hint}", time_remaining_s=at_most_s, repository=fqrn, path=path)
 
 

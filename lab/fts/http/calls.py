@@ -207,7 +207,7 @@ _COUNTS = ("html", "busy", "partial")
 
 @dataclass(slots=True)
 class Faults:
-    """What happens to replies below `/jobs`, after their request was done.
+    """Faults of replies below `/jobs`, after their request was done.
 
     Attributes:
         delay_s: Each reply comes that much later.
@@ -237,7 +237,7 @@ class Faults:
         return reply({"delay_s": self.delay_s, **counts, "forgotten": forgotten})
 
     def before(self, http: Request, body: bytes) -> None:
-        """What happens before a request is done. Raises FtsRequestRefused."""
+        """Apply the fault that comes before a request is done. Raises FtsRequestRefused."""
         submits = http.method in ("POST", "PUT") and http.url.path == "/jobs"
         if submits and any(text in body for text in self.fails):
             raise broken()

@@ -148,7 +148,7 @@ class StageoutBesideTrouble(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(2, 5), drawn=outcomes, span=spans)
     def go_on(self, rounds: int, drawn: list[Outcome], span: str) -> None:
-        """As in production: every component in turn, while FTS does its work."""
+        """Run every component in turn, as in production, while FTS does its work."""
         for _ in range(rounds):
             self.work()
             for server in SERVERS:
@@ -260,7 +260,7 @@ class StageoutBesideTrouble(RuleBasedStateMachine):
 
     @rule(number=numbers, same=st.booleans())
     def write_first(self, number: int, same: bool) -> None:
-        """Somebody has written to the destination before any attempt."""
+        """Write to the destination before any attempt, as another user does."""
         tried = self.world.storages.tried | set(self.world.storages.files)
         file = self.nth(number, [file for file in self.world.files.values() if file.destination not in tried])
         if file is not None:

@@ -56,7 +56,7 @@ PUBLICATION = Publication(
 
 
 def measured(name: str, options: str, folder: Path, *, store: bool = True, results: bool = True) -> dict[str, Any]:
-    """What a benchmark's last line says; its store is empty again, its results are the same, and its plots are SVG."""
+    """Return the last line of a benchmark; its store is empty, its results are the same, its plots are SVG."""
     words = [sys.executable, BENCH / f"{name}.py", *options.split()]
     words += ["--store", (folder / "store").as_uri()] if store else []
     words += ["--results", folder / "results"] if results else []

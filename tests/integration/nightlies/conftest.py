@@ -19,7 +19,7 @@ from tests.site import connection
 
 @dataclass
 class Place:
-    """Where a deployment has its objects: its store, the settings of it, and the URL at which everybody reads."""
+    """Place of a deployment's objects: its store, the settings of it, and the URL at which everybody reads."""
 
     store: Store
     public_url: str

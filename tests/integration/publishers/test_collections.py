@@ -28,7 +28,7 @@ SHARED = {"lib/shared.so": b"in both " * 400}
 
 @pytest.fixture
 def collector(site: Deployment) -> Collector:
-    """One whose old revision holds a file that the current one does not need any more, see ``known_from``."""
+    """Repository whose old revision holds a file that the current one does not need, see ``known_from``."""
     site.reserve()
     site.worker().publish(site.prepared(OLD, SHARED), holder="test", now=NOW)
     return site.collector()

@@ -1,4 +1,4 @@
-"""What the REST API says of transfers and changes in them: to owners and operators, and to no other user."""
+"""Transfers in the REST API, and changes of them: to owners and operators, and to no other user."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 
 def origins(module: str, tree: ast.Module) -> dict[str, Name]:
-    """Where the classes come from that a module imports or defines, by their names in it."""
+    """Return the origin of each class that a module imports or defines, by its name there."""
     origin = {
         name.asname or name.name: (str(node.module), name.name)
         for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names

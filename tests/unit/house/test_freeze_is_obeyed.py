@@ -14,7 +14,7 @@ from operators.lease_task import WritingOperator
 from tests.structure import ROOT, parsed, sources
 
 GATES = frozenset({"publisher", "switching", "require_thawed"})
-"""What everything goes through that changes a repository; docs/decisions/0017-freeze-as-an-object-of-the-store.md."""
+"""Functions that each change of a repository goes through; docs/decisions/0017-freeze-as-an-object-of-the-store.md."""
 
 
 @cache

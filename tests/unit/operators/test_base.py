@@ -1,4 +1,4 @@
-"""How a task is called in the ledger and on its leases, and which of its errors are tried again."""
+"""Names of tasks in the ledger and on leases, and errors that are tried again."""
 
 from __future__ import annotations
 

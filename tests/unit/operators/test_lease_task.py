@@ -71,7 +71,7 @@ def test_a_path_is_waited_for_in_the_task_and_published_when_it_is_free() -> Non
 
 
 def waits_for(error: Exception) -> tuple[dict[str, Any], float, timedelta | None]:
-    """What is left to the triggerer for this error: the row, its seconds, and Airflow's own time out."""
+    """Return what is left to the triggerer for this error: the row, its seconds, and Airflow's own time out."""
     waiter = Waiter(times=99, patience_s=0.0)
     waiter.attempt = lambda context, site: Waiting({"A/x": error})  # type: ignore[method-assign, dict-item]
     with pytest.raises(TaskDeferred) as deferred:
@@ -163,7 +163,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
 
 
 def frozen(store: Store, done: Any) -> Any:
-    """What a step does that asks whether it may."""
+    """Act as a step that asks whether it may go on."""
 
     def step(*_: Any, **__: Any) -> Any:
         if store.exists(KEY):

@@ -37,7 +37,7 @@ class Sensor(PlaceSensor):
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is seen by and by; the last stays."""
+    """Answers in their order; the last one stays."""
     answers: list[Any] = [READY]
 
     def look_at(*_: object, **__: object) -> SeenPlace:
@@ -108,7 +108,7 @@ HOLDER = LeaseInfo(FQRN, "/a/b", "key-1", datetime.now(UTC), "night/run-0/publis
 
 
 class LeaseSensor(LeaseFreeSensor):
-    """Of a site with one gateway."""
+    """Return the answers of a site with one gateway."""
 
     def __init__(self, *, path: str = "/a/b", **kwargs: Any) -> None:
         super().__init__(task_id="wait", fqrn=FQRN, path=path, **kwargs)
@@ -123,7 +123,7 @@ class LeaseSensor(LeaseFreeSensor):
 
 
 class Holders:
-    """What the gateway is asked, and whom it names."""
+    """Question to the gateway, and the holder that it names."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []

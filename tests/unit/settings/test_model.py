@@ -1,4 +1,4 @@
-"""What slots and repositories may say of approval, links, retention and quality, and how a mistake is named."""
+"""Settings of approval, links, retention and quality in slots and repositories, and the name of each mistake."""
 
 from __future__ import annotations
 

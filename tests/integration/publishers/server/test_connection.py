@@ -30,7 +30,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str], str])
 
 @pytest.fixture
 def node(shared: PublisherNode) -> PublisherNode:
-    """One for all tests, which publish nothing there."""
+    """Repository of all tests, which publish nothing there."""
     return shared
 
 

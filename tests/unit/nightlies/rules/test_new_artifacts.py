@@ -1,4 +1,4 @@
-"""What of an index is new to a night, by what the ledger says."""
+"""Artifacts of an index that are new to a night, by the ledger."""
 
 from __future__ import annotations
 

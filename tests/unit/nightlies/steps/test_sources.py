@@ -1,4 +1,4 @@
-"""Where artifacts are read from: a file where one is announced, and no store but the slot's."""
+"""Sources of artifacts: a file where one is announced, and no store but the slot's."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ WHOLE = json.dumps(
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Where the index of the day is."""
+    """Return the path of the index of the day."""
     found = tmp_path / "builds" / "main" / "2026-11-21" / "index.json"
     found.parent.mkdir(parents=True)
     return found
