@@ -1,0 +1,171 @@
+"""A site of each earlier release goes on with this version: its ledger, gateway, tasks that wait, and its other half.
+
+Each folder `vX.Y.Z` is what `record.py` wrote with that release, and stays as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.command import upgrade
+from sqlalchemy import Connection, Engine, text
+
+from include.gateway.client.client import GatewayClient
+from include.gateway.protocol import authorization
+from include.ledger.engine import open_ledger, reading, writing
+from include.ledger.migrate import VERSION_TABLE, _config, migrate
+from include.nightlies.records.publications import publications_of_run
+from include.nightlies.rules.states import State
+from include.provenance.interventions import interventions_of
+from include.stageout.states import TransferState
+from lab.servers.mariadb import MariaDbServer
+from tests.fakes.transfers import recorded, states
+from tests.integration.gateway.conftest import REPOSITORY
+from tests.upgrade.record import KEY, converse, service
+from tests.upgrade.wire import Recorder, send
+from triggers.checks import CHECKS
+
+pytestmark = pytest.mark.parametrize(
+    "release", sorted(Path(__file__).parent.glob("v*")), ids=lambda folder: folder.name
+)
+
+
+def document(release: Path, name: str) -> Any:
+    return json.loads((release / f"{name}.json").read_text())
+
+
+def restored(release: Path, name: str, file: Path) -> Path:
+    """The database of a dump."""
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript((release / f"{name}.sql").read_text())
+    return file
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.server("mariadbd"))])
+def ledger(request: pytest.FixtureRequest, release: Path, tmp_path: Path) -> Iterator[Engine]:
+    """The release's ledger, not yet migrated."""
+    was = restored(release, "ledger", tmp_path / "was.db")
+    if request.param == "sqlite":
+        engine = open_ledger(f"sqlite:///{was}")
+        yield engine
+        engine.dispose()
+        return
+    server: MariaDbServer = request.getfixturevalue("mariadb")
+    name = f"nightshift_{uuid.uuid4().hex[:12]}"
+    engine = open_ledger(server.create_database(name), password=server.password)
+    moved(was, engine)
+    yield engine
+    engine.dispose()
+    server.drop_database(name)
+
+
+def moved(was: Path, engine: Engine) -> None:
+    """Make the tables of the revision that a ledger in a file has, and take its rows over."""
+
+    def work(connection: Connection) -> None:
+        with closing(sqlite3.connect(was)) as old:
+            (revision,) = old.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()
+            config = _config()
+            config.attributes["connection"] = connection
+            upgrade(config, revision)
+            connection.execute(text("SET FOREIGN_KEY_CHECKS = 0"))
+            for table in tables_of(old):
+                rows = old.execute(f"SELECT * FROM {table}")
+                names = [column[0] for column in rows.description]
+                columns, values = (", ".join(form.format(name) for name in names) for form in ("`{}`", ":{}"))
+                statement = text(f"INSERT INTO {table} ({columns}) VALUES ({values})")
+                connection.execute(statement, [dict(zip(names, row, strict=True)) for row in rows])
+
+    writing(engine, work)
+
+
+def tables_of(connection: sqlite3.Connection) -> list[str]:
+    names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    return [name for (name,) in names if name != VERSION_TABLE]
+
+
+def rows_of(ledger: Engine, columns: dict[str, list[str]]) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of these columns."""
+    quoted = {table: ", ".join(f"`{name}`" for name in names) for table, names in columns.items()}
+    queries = {table: text(f"SELECT {names} FROM {table}") for table, names in quoted.items()}
+    with reading(ledger) as connection:
+        return {table: sorted(map(tuple, connection.execute(query)), key=repr) for table, query in queries.items()}
+
+
+def test_its_ledger_is_migrated_and_every_row_is_read_and_work_goes_on(release: Path, ledger: Engine) -> None:
+    with closing(sqlite3.connect(":memory:")) as old:
+        old.executescript((release / "ledger.sql").read_text())
+        columns = {name: [row[1] for row in old.execute(f"PRAGMA table_info({name})")] for name in tables_of(old)}
+    before = rows_of(ledger, columns)
+    assert all(before.values()), "each table has a row"
+    migrate(ledger)
+    assert rows_of(ledger, columns) == before
+    done = publications_of_run(ledger, "night/1")
+    assert {one.state for one in done} == {State.PUBLISHED}
+    assert {one.kind for one in interventions_of(ledger)} >= {"freeze", "thaw"}
+    assert TransferState.NEW in states(ledger).values()
+    (new,) = recorded(ledger, destination_name="/store/user/ann/later.root")
+    assert states(ledger)[new] is TransferState.NEW
+
+
+def test_what_its_tasks_hand_on_is_read_and_has_all_that_it_had(release: Path) -> None:
+    for name, forms in document(release, "values").items():
+        module, _, kind = name.partition(":")
+        for form in forms:
+            now = getattr(importlib.import_module(module), kind).from_json(form).to_json()
+            assert now | form == now
+
+
+def test_tasks_that_wait_since_then_are_woken(release: Path) -> None:
+    waits = document(release, "waits")
+    for name, arguments in waits["checks"].items():
+        signature(CHECKS[name].look).bind("connect", **dict.fromkeys(arguments))
+    for name, arguments in waits["triggers"].items():
+        module, _, kind = name.rpartition(".")
+        signature(getattr(importlib.import_module(module), kind)).bind(**dict.fromkeys(arguments))
+
+
+def test_its_gateway_goes_on_with_the_leases_that_are_held(release: Path, tmp_path: Path) -> None:
+    tokens = document(release, "tokens")
+    restored(release, "gateway", tmp_path / "state.db")
+    with service(tmp_path) as url, GatewayClient(url, *KEY, retries=0) as client:
+        assert {(lease.repository, lease.path) for lease in client.leases()} == {
+            (REPOSITORY, "/held"), (REPOSITORY, "/paid")
+        }  # fmt: skip
+        assert not {one.name: one.enabled for one in client.repositories()}["plain.example.org"]
+        assert send(url, signed("DELETE", tokens["/held"]))["status"] == 200
+        assert send(url, signed("DELETE", tokens["/spent"]))["body"].count("invalid lease")
+        assert [lease.path for lease in client.leases()] == ["/paid"]
+
+
+def signed(method: str, token: str) -> dict[str, Any]:
+    headers = {"authorization": authorization(*KEY, token.encode())}
+    return {"method": method, "path": f"/api/v1/leases/{token}", "headers": headers, "body": ""}
+
+
+def test_its_workers_are_answered_as_its_gateway_did(release: Path, tmp_path: Path) -> None:
+    with service(tmp_path / "gateway") as url:
+        for exchange in document(release, "exchanges"):
+            reply = send(url, exchange["request"])
+            assert reply["status"] == exchange["reply"]["status"]
+            assert reply["headers"] | exchange["reply"]["headers"] == reply["headers"]
+            now, was = json.loads(reply["body"]), json.loads(exchange["reply"]["body"])
+            assert isinstance(now, list) or now | was == now
+
+
+def test_its_gateway_is_asked_as_its_workers_did(release: Path) -> None:
+    with Recorder(replies=document(release, "exchanges")) as recorder:
+        converse(recorder.url)
+    was = [exchange["request"] for exchange in document(release, "exchanges")]
+    assert [(one["request"]["method"], one["request"]["path"]) for one in recorder.exchanges] == [
+        (one["method"], one["path"]) for one in was
+    ]
