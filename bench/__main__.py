@@ -16,7 +16,7 @@ def main() -> int:
     name, *options = sys.argv[1:] or ["--help"]
     if name in NAMES:
         os.chdir(BENCH.parent)
-        os.execv(sys.executable, [sys.executable, str(BENCH / f"{name}.py"), *options])
+        os.execv(sys.executable, [sys.executable, "-m", f"bench.{name}", *options])
     print(__doc__, end="\n\n")
     for found in NAMES:
         about = ast.get_docstring(ast.parse((BENCH / f"{found}.py").read_bytes())) or ""

@@ -23,10 +23,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from nights.lab import BenchLab, bench_lab, say
-from nights.times import ran, seconds
-from publishing.machine import description
-
+from bench.nights.lab import BenchLab, bench_lab, say
+from bench.nights.times import ran, seconds
+from bench.publishing.machine import description
 from include.settings.pools import BACKFILL
 from lab.errors import LabError
 

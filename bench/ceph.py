@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from publishing.machine import BENCH, Idle, description
-
+from bench.publishing.machine import BENCH, Idle, description
 from include.benchmarks.campaign.campaigns import begin_campaign, clean_up, conclude, measure, open_target
 from include.benchmarks.campaign.execute import utc_now
 from include.benchmarks.campaign.folder import StepRecord

@@ -16,15 +16,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gatewaying.floors import switches_per_s, transactions_per_s
-from gatewaying.processes import percentile
-from gatewaying.scenes import PROBE_PAUSE_S, Bench, Load
-from gatewaying.stock import Merged
-from plot import Series, line_plot
-from publishing import lab
-from publishing.machine import description
-from publishing.repositories import Past, Templates
-
+from bench.gatewaying.floors import switches_per_s, transactions_per_s
+from bench.gatewaying.processes import percentile
+from bench.gatewaying.scenes import PROBE_PAUSE_S, Bench, Load
+from bench.gatewaying.stock import Merged
+from bench.plot import Series, line_plot
+from bench.publishing import lab
+from bench.publishing.machine import description
+from bench.publishing.repositories import Past, Templates
 from include.cvmfs.commit.commit import REFLOG_KEY
 
 CURVE = (1, 2, 4, 8, 16, 32)

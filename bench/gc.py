@@ -22,14 +22,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from collecting import objects
-from collecting.fixture import FIRST_GRACE_H, SECOND_GRACE_H, Built, Plan, build
-from collecting.stores import FLOOR, RolePlaces, opened
-from plot import Series, line_plot
-from publishing import lab
-from publishing.machine import BENCH, Ran, description, run
-from publishing.repositories import FQRN
-
+from bench.collecting import objects
+from bench.collecting.fixture import FIRST_GRACE_H, SECOND_GRACE_H, Built, Plan, build
+from bench.collecting.stores import FLOOR, RolePlaces, opened
+from bench.plot import Series, line_plot
+from bench.publishing import lab
+from bench.publishing.machine import BENCH, ROOT, Ran, description, run
+from bench.publishing.repositories import FQRN
 from include.cvmfs.check.check import check
 from include.cvmfs.revision.repository import Repository
 from include.storage.roles import Role
@@ -166,7 +165,7 @@ class Bench:
             "orphans": bool(self._plan.orphans),
             "dry_run": dry_run,
         }
-        return run("collecting.collector", job=job)
+        return run("bench.collecting.collector", job=job)
 
     def _floor_keys(self) -> list[Path]:
         """As many objects as the first collection deletes, in two lists."""
@@ -182,7 +181,7 @@ class Bench:
 
     def _floor(self, keys: Path) -> dict[str, Any]:
         place = self._places.of(Role.COLLECTOR, FLOOR).as_json()
-        outcome: dict[str, Any] = run("collecting.floors", job={"place": place, "keys": str(keys)}).outcome
+        outcome: dict[str, Any] = run("bench.collecting.floors", job={"place": place, "keys": str(keys)}).outcome
         return {**outcome, "keys": len(keys.read_text().split())}
 
 
@@ -191,7 +190,7 @@ def _publishing(job: dict[str, Any]) -> Iterator[list[str]]:
     """Publishers while the block lasts; afterwards the list holds what they said."""
     said: list[str] = []
     process = subprocess.Popen(
-        [sys.executable, "-m", "collecting.publishers"], cwd=BENCH, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "bench.collecting.publishers"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         text=True,
     )  # fmt: skip
     assert process.stdin is not None

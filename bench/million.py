@@ -19,11 +19,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from publishing import lab
-from publishing.machine import Ran, description, start
-from publishing.places import Place
-from publishing.repositories import FQRN
-
+from bench.publishing import lab
+from bench.publishing.machine import Ran, description, start
+from bench.publishing.places import Place
+from bench.publishing.repositories import FQRN
 from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key, save_signer
@@ -79,7 +78,7 @@ def _publish(place: Place, folder: Path, public_key: Path, entries: int) -> Ran:
             "earlier": [],
             "var": str(folder / "var"),
         }
-        running = start("publishing.publisher", job=job)
+        running = start("bench.publishing.publisher", job=job)
         threading.Thread(target=_write, args=(pipe, entries), daemon=True).start()
         return running.wait()
 

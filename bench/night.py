@@ -22,11 +22,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from nights.lab import BenchLab, bench_lab, say
-from nights.times import WORK, Interval, Ran, at_once, attributed, covered, preparing, publishing, ran, seconds
-from plot import Series, line_plot
-from publishing.machine import description
-
+from bench.nights.lab import BenchLab, bench_lab, say
+from bench.nights.times import WORK, Interval, Ran, at_once, attributed, covered, preparing, publishing, ran, seconds
+from bench.plot import Series, line_plot
+from bench.publishing.machine import description
 from include.nightlies.rules.publication import Publication
 
 TARGET = 0.10

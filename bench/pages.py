@@ -22,14 +22,14 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import transfer_rows
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from publishing.machine import description
 from sqlalchemy import Engine, Table, insert, text
-from stageouting.load import site_documents
-from stageouting.scene import large_database
 
+from bench import transfer_rows
+from bench.publishing.machine import description
+from bench.stageouting.load import site_documents
+from bench.stageouting.scene import large_database
 from include.dag_runs import DagState
 from include.ledger.engine import open_ledger, writing
 from include.ledger.migrate import migrate
@@ -312,9 +312,9 @@ def _ask(client: TestClient, filled: Filled, requests: int, transfers: int) -> d
         }
     order = [name for name in pages for _ in range(requests)]
     chance.shuffle(order)
-    for url in pages.values():
+    for page in pages.values():
         for _ in range(WARM_UP):
-            answer = client.get(url())
+            answer = client.get(page())
             assert answer.status_code == 200, re.sub(r"<[^>]+>", " ", answer.text)[-400:]
     times: dict[str, list[float]] = {name: [] for name in pages}
     for name in order:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from publishing.machine import description
+from bench.publishing.machine import description
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = {

@@ -16,12 +16,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from publishing import lab
-from publishing.machine import Ran, description, run
-from publishing.repositories import EMPTY, PAST, Past, Templates, summary
-from publishing.rounds import Bench, Round
-from publishing.trees import Shape, write_tarball
-
+from bench.publishing import lab
+from bench.publishing.machine import Ran, description, run
+from bench.publishing.repositories import EMPTY, PAST, Past, Templates, summary
+from bench.publishing.rounds import Bench, Round
+from bench.publishing.trees import Shape, write_tarball
 from include.storage.kinds import Fsync
 
 VOID = 3
@@ -53,7 +52,7 @@ def main() -> int:
             bench = Bench(place, shape, templates, scratch, empty=options.past, fsyncs=fsyncs)
             tarball = scratch / "stages.tar"
             write_tarball(tarball, shape, options.rounds)
-            stages = run("publishing.stages", job={"tarball": str(tarball)}).outcome
+            stages = run("bench.publishing.stages", job={"tarball": str(tarball)}).outcome
             tarball.unlink()
             rounds = []
             for number in range(options.rounds):

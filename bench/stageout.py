@@ -21,13 +21,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from plot import Series, line_plot
-from publishing.machine import BENCH, description
-from stageouting.account import mean, percentile
-from stageouting.history import plan_faults
-from stageouting.load import LoadPlan
-from stageouting.scene import Scene, SceneRun, Trouble, opened, say
-from stageouting.scheduled import scheduled
+from bench.plot import Series, line_plot
+from bench.publishing.machine import BENCH, description
+from bench.stageouting.account import mean, percentile
+from bench.stageouting.history import plan_faults
+from bench.stageouting.load import LoadPlan
+from bench.stageouting.scene import Scene, SceneRun, Trouble, opened, say
+from bench.stageouting.scheduled import scheduled
 
 WANTED = {
     "files_per_s": 300, "airflow_files_per_s": 140, "backlog_slope": 0, "files_per_block_mean": 50,

@@ -25,21 +25,21 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import psutil
-from nights.lab import BenchLab, say
-from nights.times import seconds
-from publishing.machine import description
-from stageouting.account import Mark, Measures, open_files, percentile
-from stageouting.load import LoadPlan
-from stageouting.scene import Scene, opened
-from stageouting.scheduled import DAGS, scheduled
 
+from bench.nights.lab import BenchLab, say
+from bench.nights.times import seconds
+from bench.publishing.machine import description
+from bench.stageouting.account import Mark, Measures, open_files, percentile
+from bench.stageouting.load import LoadPlan
+from bench.stageouting.scene import Scene, opened
+from bench.stageouting.scheduled import DAGS, scheduled
 from include.cli.settings import check_site
 from include.nightlies.steps.collect import file_name, reports_of
 from include.settings.pools import pools
@@ -136,7 +136,7 @@ def _rounds(scene: Scene, lab: BenchLab, plan: LoadPlan, options: argparse.Names
         day = first + timedelta(days=number + 1)
         run = LoadPlan(plan.rate, plan.minutes, run=f"together{number}")
         for pool in usual if kind == "W" else chosen:
-            lab.api.put_pool(pool.to_json())
+            lab.api.put_pool(asdict(pool))
         nights.append(_beside(scene, lab, run, day, options) if kind == "B" else _alone(kind, lab, day, options))
         say(f"{nights[-1]}")
     alone = [night.night_s for night in nights if night.kind == "A"]

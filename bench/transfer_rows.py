@@ -44,7 +44,9 @@ def fill(engine: Engine, wanted: int) -> None:
             for number in range(start, end)
         ]  # fmt: skip
         _insert(engine, stageout_requests, requests)
-        writing(engine, lambda connection, first=start + 1, last=end: connection.execute(_transfers(first, last)))
+        transfers = _transfers(start + 1, end)
+        with engine.begin() as connection:
+            connection.execute(transfers)
     if engine.dialect.name == "mysql":
         with engine.begin() as connection:
             connection.execute(text("ANALYZE TABLE stageout_transfers, stageout_requests, stageout_queues")).all()

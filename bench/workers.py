@@ -22,19 +22,19 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import yaml
-from nights import late
-from nights.cores import limited
-from nights.lab import BenchLab, bench_lab, say
-from nights.times import seconds
-from publishing.machine import description
 
+from bench.nights import late
+from bench.nights.cores import limited
+from bench.nights.lab import BenchLab, bench_lab, say
+from bench.nights.times import seconds
+from bench.publishing.machine import description
 from include.settings.pools import pools
 from lab import services
 from lab.environment import Lab
@@ -51,7 +51,10 @@ def main() -> int:
     _make_late(options.latency / 1000)
     with _limited_lab(1, options.cores) as lab:
         nights = _nights(lab, options)
-        tried = {choice: _best(nights, *choice, options.rounds) for choice in options.choice or CHOICES}
+        tried = {
+            (slots, connections): _best(nights, slots, connections, options.rounds)
+            for slots, connections in options.choice or CHOICES
+        }
     (slots, connections), one_s = min(tried.items(), key=lambda item: item[1])
     with _limited_lab(3, options.cores) as lab:
         three_s = _best(_nights(lab, options), 3 * slots, connections, options.rounds)
@@ -121,7 +124,7 @@ class Nights:
         file.write_text(yaml.safe_dump(document))
         for pool in pools(lab.site.settings):
             if pool.name in ("prepare", "publish"):
-                lab.api.put_pool(replace(pool, slots=slots).to_json())
+                lab.api.put_pool(asdict(replace(pool, slots=slots)))
         day = lab.today() - timedelta(days=next(self._days))
         wanted = artifacts or options.artifacts
         lab.drop(day, wanted, options.files, options.own)

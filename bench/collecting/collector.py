@@ -13,10 +13,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from publishing.places import Place
-from publishing.production import bench_site
-from publishing.repositories import FQRN
-
+from bench.publishing.places import Place
+from bench.publishing.production import bench_site
+from bench.publishing.repositories import FQRN
 from include.cvmfs.collect.report import CollectionOptions, CollectionReport, CollectionRules
 from include.settings.traits import record_traits, recorded_traits
 from include.site.collecting import collect

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from collecting import objects
-from publishing.places import Place
-from publishing.repositories import FQRN, TOP
-
+from bench.collecting import objects
+from bench.publishing.places import Place
+from bench.publishing.repositories import FQRN, TOP
 from include.cvmfs.commit.commit import Head, switch
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
@@ -24,13 +23,7 @@ from include.cvmfs.commit.metadata_objects import Records
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import Algorithm, path_hash
-from include.cvmfs.format.keys import (
-    ManifestSigner,
-    format_public_key,
-    generate_master,
-    generate_repository_key,
-    save_signer,
-)
+from include.cvmfs.format.keys import Signer, format_public_key, generate_master, generate_repository_key, save_signer
 from include.cvmfs.format.schema import Counts
 from include.storage.open import open_store
 from include.storage.store import Store
@@ -113,7 +106,7 @@ def build(plan: Plan, place: Place, folder: Path) -> Built:
     return Built(keys, keys / f"{FQRN}.pub", catalogs_s, objects_s)
 
 
-def _write_history(plan: Plan, store: Store, keys: Path) -> ManifestSigner:
+def _write_history(plan: Plan, store: Store, keys: Path) -> Signer:
     now = int(time.time())
     founded = datetime.fromtimestamp(now - FOUNDED_H * HOUR_S, UTC)
     master, signer = generate_master(), generate_repository_key(FQRN, founded)
@@ -143,7 +136,7 @@ def _write_history(plan: Plan, store: Store, keys: Path) -> ManifestSigner:
 class _Writer:
     """The head of a repository that nobody else writes to."""
 
-    def __init__(self, store: Store, head: Head, signer: ManifestSigner) -> None:
+    def __init__(self, store: Store, head: Head, signer: Signer) -> None:
         self._store = store
         self._head = head
         self._signer = signer
@@ -194,5 +187,5 @@ def _copy(template: Store, place: Place) -> None:
     store = place.open()
     keys = sorted((found.key for found in template.list()), key=lambda key: key.startswith(".cvmfs"))
     with ThreadPoolExecutor(place.connections) as pool:
-        for done in [pool.submit(lambda key=key: store.put(key, template.get(key))) for key in keys]:
-            done.result()
+        for _ in pool.map(lambda key: store.put(key, template.get(key)), keys):
+            pass

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from publishing.places import Place
+from bench.publishing.places import Place
 
 MANY = 1000
 MANY_AT_ONCE = 8

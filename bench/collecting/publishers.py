@@ -20,12 +20,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from collecting import objects
-from gatewaying.changes import Work, prepared, reserve
-from publishing.places import Place
-from publishing.production import bench_site
-from publishing.repositories import FQRN, TOP
-
+from bench.collecting import objects
+from bench.gatewaying.changes import Work, prepared, reserve
+from bench.publishing.places import Place
+from bench.publishing.production import bench_site
+from bench.publishing.repositories import FQRN, TOP
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.coordination.generation import CollectionPhase, look

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from publishing.places import Place
-from publishing.repositories import FQRN
-
+from bench.publishing.places import Place
+from bench.publishing.repositories import FQRN
 from include.storage.buckets import allow_roles, ensure_bucket
 from include.storage.kinds import FILE, kind_of
 from include.storage.open import Credentials
@@ -59,7 +58,9 @@ def opened(kind: str, folder: Path, connections: int) -> Iterator[RolePlaces]:
                 server.add_user(name, keys)
         url = f"s3://{BUCKET}"
         ensure_bucket(url, _OWNER, server.options())
-        principals = {role: server.kind.principal(role.value) for role in Role if role is not Role.READER}
+        principals: dict[Role, str] = {
+            role: server.kind.principal(role.value) for role in Role if role is not Role.READER
+        }
         allow_roles(url, _OWNER, server.options(), repositories=[FQRN, FLOOR], principals=principals)
         owner = Place(url, server.endpoint, _OWNER.access_key, _OWNER.secret_key, connections)
         yield RolePlaces(owner, users=True)

@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from publishing.places import Place
-from publishing.production import bench_site
-from publishing.repositories import FQRN, TOP
-
+from bench.publishing.places import Place
+from bench.publishing.production import bench_site
+from bench.publishing.repositories import FQRN, TOP
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import prepare
 from include.cvmfs.sources.tarball import TarSource

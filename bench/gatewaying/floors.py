@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from publishing.places import Place
+from bench.publishing.places import Place
 
 _CATALOG_BYTES, _MANIFEST_BYTES = 6_000, 700
 

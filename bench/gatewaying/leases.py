@@ -14,9 +14,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from gatewaying.processes import serve
-from publishing.repositories import FQRN, SILENT
-
+from bench.gatewaying.processes import serve
+from bench.publishing.repositories import FQRN, SILENT
 from include.gateway.protocol import API, authorization
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from publishing.repositories import EMPTY, FQRN, TOP, Templates
-
+from bench.publishing.repositories import EMPTY, FQRN, TOP, Templates
 from include.cvmfs.commit.commit import REFLOG_KEY, NewTag, read_head, switch
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache

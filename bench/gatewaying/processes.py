@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from publishing.machine import BENCH
+from bench.publishing.machine import ROOT
 
 
 class Crew:
     """Processes that are ready, one for each job; the clock of a measurement starts at :meth:`go`."""
 
     def __init__(self, module: str, jobs: Sequence[dict[str, Any]]) -> None:
-        command = [sys.executable, "-m", f"gatewaying.{module}"]
+        command = [sys.executable, "-m", f"bench.gatewaying.{module}"]
         self._processes = [
-            subprocess.Popen(command, cwd=BENCH, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in jobs
+            subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in jobs
         ]
         for process, job in zip(self._processes, jobs, strict=True):
             _tell(process, json.dumps(job))
@@ -48,7 +48,7 @@ class Crew:
         for process in self._processes:
             output, _ = process.communicate()
             if process.returncode:
-                raise RuntimeError(f"{process.args} ended with code {process.returncode}")
+                raise RuntimeError(f"{process.args!r} ended with code {process.returncode}")
             found.append(json.loads(output.splitlines()[-1]))
         return found
 

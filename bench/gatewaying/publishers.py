@@ -14,11 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gatewaying.changes import Work
-from gatewaying.processes import serve
-from publishing.places import Place
-from publishing.repositories import FQRN
-
+from bench.gatewaying.changes import Work
+from bench.gatewaying.processes import serve
+from bench.publishing.places import Place
+from bench.publishing.repositories import FQRN
 from include.cvmfs.commit.commit import MANIFEST_KEY
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.coordination.generation import look

@@ -13,14 +13,14 @@ from json import loads
 from pathlib import Path
 from typing import Any
 
-from gatewaying import pasts, standing
-from gatewaying.changes import Work, prepared, reserve
-from gatewaying.processes import Crew, percentile
-from gatewaying.stock import Merged, merge_commits
-from publishing import lab
-from publishing.machine import Idle, tree
-from publishing.places import Place
-from publishing.repositories import PAST, Templates
+from bench.gatewaying import pasts, standing
+from bench.gatewaying.changes import Work, prepared, reserve
+from bench.gatewaying.processes import Crew, percentile
+from bench.gatewaying.stock import Merged, merge_commits
+from bench.publishing import lab
+from bench.publishing.machine import Idle, tree
+from bench.publishing.places import Place
+from bench.publishing.repositories import PAST, Templates
 
 PROBE_PAUSE_S = 0.02
 SILENT_CONNECTIONS = 32
@@ -165,7 +165,7 @@ class Bench:
             crew.go()
             probing.go()
             found, probed = crew.outcomes(), probing.outcomes()
-            share, used = idle.share(), _cpu_s(pid) - cpu
+            idle_share, used = idle.share(), _cpu_s(pid) - cpu
         acknowledged = [commit for one in found for commit in one["acknowledged"]]
         self.faults += [failure for one in found for failure in one["failures"]]
         counted = [commit for commit in acknowledged if commit["at"] <= seconds] if not turns else acknowledged
@@ -173,8 +173,9 @@ class Bench:
         load_cpu = sum(one["cpu_s"] for one in found) / length
         return Load(
             len(works), length, len(counted) / length, len({commit["revision"] for commit in counted}) / length,
-            *([commit[name] for commit in counted] for name in ("commit_ms", "publish_ms", "own_ms")),
-            probed[0] if probed else {}, share, used / length, load_cpu, acknowledged,
+            [commit["commit_ms"] for commit in counted], [commit["publish_ms"] for commit in counted],
+            [commit["own_ms"] for commit in counted], probed[0] if probed else {}, idle_share, used / length, load_cpu,
+            acknowledged,
         )  # fmt: skip
 
     def _look(self, place: Place, acknowledged: list[dict[str, Any]], first: int) -> None:

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from publishing.places import Place
-from publishing.repositories import FQRN
-
+from bench.publishing.places import Place
+from bench.publishing.repositories import FQRN
 from include.cvmfs.check.check import check
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.revision.repository import Repository

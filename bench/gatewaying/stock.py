@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gatewaying.changes import reserve
-from publishing.places import Place
-from publishing.repositories import FQRN
-
+from bench.gatewaying.changes import reserve
+from bench.publishing.places import Place
+from bench.publishing.repositories import FQRN
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache

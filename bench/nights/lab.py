@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from nights.builds import drop
 
+from bench.nights.builds import drop
 from include.airflow_api import AirflowApi
 from include.cli.airflow_connections import Snapshot, follow, start
 from include.nightlies.records.builds import changeset

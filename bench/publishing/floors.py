@@ -23,9 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from publishing.places import Place
-from publishing.repositories import FQRN
-
+from bench.publishing.places import Place
+from bench.publishing.repositories import FQRN
 from include.cvmfs.ingest.prepare import prepare
 from include.cvmfs.sources.tarball import TarSource
 from include.storage.errors import Unsupported

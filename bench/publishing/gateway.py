@@ -9,9 +9,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from publishing.places import Place
-from publishing.repositories import FQRN, SILENT
-
+from bench.publishing.places import Place
+from bench.publishing.repositories import FQRN, SILENT
 from include.cvmfs.format.keys import load_signer
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
@@ -23,7 +22,7 @@ KEY_ID, SECRET = "bench", "bench-secret"
 
 def main() -> None:
     stop = threading.Event()
-    from publishing import gateway  # by this name the process that commits finds it, too
+    from bench.publishing import gateway  # by this name the process that commits finds it, too
 
     read_config = partial(gateway.configuration, sys.stdin.readline())
     threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()

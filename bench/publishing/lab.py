@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from publishing.gateway import KEY_ID, SECRET
-from publishing.machine import BENCH
-from publishing.places import Place
-
+from bench.publishing.gateway import KEY_ID, SECRET
+from bench.publishing.machine import ROOT
+from bench.publishing.places import Place
 from include.storage.buckets import ensure_bucket
 from include.storage.open import Credentials
+from lab.servers.s3 import S3Server
 from lab.servers.weed import WeedServer
 
 BUCKET = "bench"
@@ -42,7 +42,7 @@ def store(kind: str, folder: Path, connections: int) -> Iterator[Place]:
         yield place
 
 
-def _server(kind: str, folder: Path) -> WeedServer:
+def _server(kind: str, folder: Path) -> S3Server:
     if kind == "weed":
         return WeedServer(folder / "weed", credentials=_CREDENTIALS)
     if kind == "radosgw":
@@ -61,7 +61,7 @@ def gateway(place: Place, keys: Path, state: Path, silent: str | None = None) ->
     ``silent``: where the store of a second repository never answers.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "publishing.gateway"], cwd=BENCH, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "bench.publishing.gateway"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdin is not None
     assert process.stdout is not None

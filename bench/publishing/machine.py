@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 BENCH = Path(__file__).parent.parent
+ROOT = BENCH.parent
 _SAMPLE_S = 0.05
 
 
@@ -81,7 +82,7 @@ class Running:
     def __init__(self, module: str, arguments: tuple[str, ...], job: dict[str, Any]) -> None:
         self._idle = Idle()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], cwd=BENCH, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", module, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
@@ -97,7 +98,7 @@ class Running:
         idle = self._idle.share()
         self._watch.join()
         if code:
-            raise RuntimeError(f"{self._process.args} ended with code {code}")
+            raise RuntimeError(f"{self._process.args!r} ended with code {code}")
         return Ran(json.loads(output.splitlines()[-1]), idle, max(self._samples, default=0.0), self._samples)
 
     def _sample(self) -> None:

@@ -6,8 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from publishing.repositories import FQRN
-
+from bench.publishing.repositories import FQRN
 from include.storage.kinds import FILE, Fsync, kind_of
 from include.storage.open import Credentials, StoreOptions, open_store
 from include.storage.store import Store

@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from publishing.places import Place
-from publishing.repositories import FQRN
-
+from bench.publishing.places import Place
+from bench.publishing.repositories import FQRN
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets, connection_variable
 from include.site.site import Site

@@ -15,10 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from publishing.places import Place
-from publishing.production import bench_site
-from publishing.repositories import FQRN
-
+from bench.publishing.places import Place
+from bench.publishing.production import bench_site
+from bench.publishing.repositories import FQRN
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.sources.tarball import TarSource
 from include.site.preparing import TreeToPrepare, journal_of, prepare_for

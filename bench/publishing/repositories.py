@@ -91,8 +91,8 @@ class Templates:
         source = open_store((self.folder / name).as_uri())
         keys = sorted((found.key for found in source.list()), key=lambda key: key.startswith(".cvmfs"))
         with ThreadPoolExecutor(16) as pool:
-            for done in [pool.submit(lambda key=key: store.put(key, source.get(key))) for key in keys]:
-                done.result()
+            for _ in pool.map(lambda key: store.put(key, source.get(key)), keys):
+                pass
 
     def _make(self) -> None:
         master, signer = generate_master(), generate_repository_key(FQRN, datetime.now(UTC))

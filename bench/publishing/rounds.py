@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from publishing import lab
-from publishing.machine import BENCH, Idle, Ran, run, start
-from publishing.places import Place
-from publishing.repositories import EMPTY, PAST, TOP, Templates
-from publishing.trees import Shape, write_files, write_tarball
-
+from bench.publishing import lab
+from bench.publishing.machine import ROOT, Idle, Ran, run, start
+from bench.publishing.places import Place
+from bench.publishing.repositories import EMPTY, PAST, TOP, Templates
+from bench.publishing.trees import Shape, write_files, write_tarball
 from include.storage.kinds import Fsync
 
 
@@ -93,7 +92,7 @@ class Bench:
     def publish(self, place: Place, tarball: Path, build: str, folder: Path, earlier: list[str]) -> Ran:
         """One publication by a publisher process through a gateway of its own."""
         with lab.gateway(place, self._templates.keys, folder / f"gateway-{build}-{_folder(place)}.db") as client:
-            return run("publishing.publisher", job=self.job(place, tarball, build, earlier, client))
+            return run("bench.publishing.publisher", job=self.job(place, tarball, build, earlier, client))
 
     def job(
         self, place: Place, tarball: Path, build: str, earlier: list[str], client: dict[str, str]
@@ -113,7 +112,7 @@ class Bench:
         write_tarball(tarball, self.shape, number, second_night=True)
 
         def measure_floor() -> None:
-            done.tar_floor_s = run("publishing.floors", "tar", job={"tarball": str(tarball)}).outcome
+            done.tar_floor_s = run("bench.publishing.floors", "tar", job={"tarball": str(tarball)}).outcome
 
         def measure() -> None:
             earlier = [destination(f"first-{number}")]
@@ -134,11 +133,11 @@ class Bench:
                 return seconds
         else:
             record = {"tarball": str(tarball), "folder": str(folder), "destination": destination(f"first-{number}")}
-            run("publishing.floors", "record", job=record)
+            run("bench.publishing.floors", "record", job=record)
             job = {"place": self.place.below(f"floor{number}").as_json(), "folder": str(folder)}
 
             def measure() -> float:
-                ran = run("publishing.floors", "put", job=job)
+                ran = run("bench.publishing.floors", "put", job=job)
                 idle[0] = ran.idle
                 return float(ran.outcome)
 
@@ -165,7 +164,7 @@ def several(bench: Bench, place: Place, tarballs: list[Path], folder: Path, roun
     """Publishers at the same time, each its own tree; outcomes, and the slowest one's seconds."""
     with lab.gateway(place, bench._templates.keys, folder / f"gateway-{round_name}.db") as client:  # noqa: SLF001
         jobs = [bench.job(place, tarball, f"{round_name}-{at}", [], client) for at, tarball in enumerate(tarballs)]
-        running = [start("publishing.publisher", job=job) for job in jobs]
+        running = [start("bench.publishing.publisher", job=job) for job in jobs]
         ran = [one.wait() for one in running]
     return ran, max(one.outcome["seconds"] for one in ran)
 
@@ -176,8 +175,8 @@ def _files_floor(folder: Path, target: Path) -> tuple[float, float]:
     workers = []
     for number in range(count):
         process = subprocess.Popen(
-            [sys.executable, "-m", "publishing.floors", "files"],
-            cwd=BENCH, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "bench.publishing.floors", "files"],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stdin is not None
         job = {"target": str(target), "list": str(folder / "list"), "worker": number, "workers": count}

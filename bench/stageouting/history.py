@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Engine, event, text
-from stageouting.load import utc
 
+from bench.stageouting.load import utc
 from include.ledger.engine import reading
 from include.stageout.claims import StageoutWorker, claim_jobs, claim_transfers, release_dead, waiting_queues
 from include.stageout.states import TransferJobState, TransferState
@@ -87,7 +87,7 @@ def plan_faults(ledger: Engine) -> list[str]:
             for state in (TransferJobState.SUBMITTED, TransferJobState.ACTIVE, TransferJobState.SUBMITTING)
         ),
     ]
-    statements: dict[str, object] = {}
+    statements: dict[str, Any] = {}
 
     def note(_connection: object, _cursor: object, statement: str, parameters: object, *_: Any) -> None:
         if re.match("SELECT|UPDATE", statement) and "stageout_" in statement:

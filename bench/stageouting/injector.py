@@ -6,8 +6,7 @@ import json
 import sys
 import time
 
-from stageouting.load import LoadPlan, settings, sites, utc
-
+from bench.stageouting.load import LoadPlan, settings, sites, utc
 from include.ledger.engine import open_ledger
 from include.stageout.files import check_request
 from include.stageout.requests import record_request

@@ -16,14 +16,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from publishing.machine import BENCH, Idle, step_back
 from sqlalchemy import Engine, update
-from stageouting.account import FinalAccount, Mark, Measures, final_account, ledger_mb, open_files
-from stageouting.history import fill
-from stageouting.load import LoadPlan, utc, workflow
-from stageouting.service import FtsProcess, cpu_s
-from stageouting.worker import ROLES
 
+from bench.publishing.machine import ROOT, Idle, step_back
+from bench.stageouting.account import FinalAccount, Mark, Measures, final_account, ledger_mb, open_files
+from bench.stageouting.history import fill
+from bench.stageouting.load import LoadPlan, utc, workflow
+from bench.stageouting.service import FtsProcess, cpu_s
+from bench.stageouting.worker import ROLES
 from include.ledger.engine import open_ledger, writing
 from include.ledger.migrate import migrate
 from include.stageout.blocks import close_workflow
@@ -172,19 +172,19 @@ class Scene:
     def _worker(self, plan: LoadPlan, name: str, components: Sequence[str], profile: bool) -> subprocess.Popen[str]:
         job = {"plan": plan.to_json(), "fts": self.fts.url, "name": name, "components": list(components)}
         return self._start(
-            "stageouting.worker", job | ({"profile": str(self.folder / f"{name}.profile")} if profile else {})
+            "bench.stageouting.worker", job | ({"profile": str(self.folder / f"{name}.profile")} if profile else {})
         )
 
     def _users(self, plan: LoadPlan) -> subprocess.Popen[str]:
         """The users who send requests, at the lowest priority: in production they are on other machines."""
-        injector = self._start("stageouting.injector", {"plan": plan.to_json()}, apart=True)
+        injector = self._start("bench.stageouting.injector", {"plan": plan.to_json()}, apart=True)
         step_back(injector.pid)
         return injector
 
     def _start(self, module: str, job: dict[str, Any], *, apart: bool = False) -> subprocess.Popen[str]:
         job |= {"ledger": self._server.url(DATABASE), "password": self._server.password}
         process = subprocess.Popen(
-            [sys.executable, "-m", module], cwd=BENCH, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-m", module], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             start_new_session=apart,
         )  # fmt: skip
         assert process.stdin is not None
@@ -209,7 +209,7 @@ def _ended(process: subprocess.Popen[str]) -> Any:
     assert process.stdout is not None
     output = process.stdout.read()
     if process.wait():
-        raise RuntimeError(f"{process.args} ended with code {process.returncode}")
+        raise RuntimeError(f"{process.args!r} ended with code {process.returncode}")
     return json.loads(output.splitlines()[-1])
 
 

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from nights.lab import BenchLab, bench_lab
-from stageouting.load import SERVER, LoadPlan, site_documents
-
+from bench.nights.lab import BenchLab, bench_lab
+from bench.stageouting.load import SERVER, LoadPlan, site_documents
 from include.settings.secrets import LEDGER_URL_VARIABLE
 
 DAGS = ("stage_out_submit", "stage_out_monitor", "stage_out_finish")

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from publishing.machine import step_back
-from stageouting.load import FAILURES
-
+from bench.publishing.machine import step_back
+from bench.stageouting.load import FAILURES
 from lab.servers.process import free_port
 
 START_S = 120.0

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import OperationalError
-from stageouting.load import LoadPlan, settings, sites, utc
 
+from bench.stageouting.load import LoadPlan, settings, sites, utc
 from include.errors import NightshiftError
 from include.fts.client.client import FtsClient
 from include.fts.states import FailureReason

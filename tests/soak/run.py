@@ -57,9 +57,7 @@ def outage(seconds: float) -> bool:
     """Whether stage-out loses nothing in an outage, and recovers; the figures go into bench/results."""
     minutes = OUTAGE_MINUTES * seconds / OUTAGE_SOAK_S
     length = ("--minutes", f"{minutes:.2f}", "--outage", f"{minutes / 6:.2f}", "--rate", str(OUTAGE_RATE))
-    return python(
-        "bench/stageout.py", *length, "--random-rate", "0", "--name", "stageout-outage", "--kills", "0", script=True
-    )
+    return python("bench.stageout", *length, "--random-rate", "0", "--name", "stageout-outage", "--kills", "0")
 
 
 def machine(kind: type[RuleBasedStateMachine]) -> bool:
@@ -100,14 +98,11 @@ BEGINS: dict[str, Callable[[float], bool]] = {"stageout": outage}
 """What a part does once, before its rounds; it takes the seconds of the soak."""
 
 
-def python(module: str, *arguments: str, script: bool = False, **environment: str) -> bool:
-    """Whether a module or script ends with code 0. It ends when this process is interrupted, and ends what it began."""
+def python(module: str, *arguments: str, **environment: str) -> bool:
+    """Whether a module ends with code 0. It ends when this process is interrupted, and ends what it began."""
     others = {name: text for name, text in os.environ.items() if name != "CI"}  # with it, nothing is drawn afresh
     process = subprocess.Popen(
-        (sys.executable, *(() if script else ("-m",)), module, *arguments),
-        cwd=ROOT,
-        env={**others, **environment},
-        process_group=0,
+        (sys.executable, "-m", module, *arguments), cwd=ROOT, env={**others, **environment}, process_group=0
     )
     try:
         return process.wait() == 0

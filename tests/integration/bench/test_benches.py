@@ -57,11 +57,11 @@ PUBLICATION = Publication(
 
 def measured(name: str, options: str, folder: Path, *, store: bool = True, results: bool = True) -> dict[str, Any]:
     """Return the last line of a benchmark; its store is empty, its results are the same, its plots are SVG."""
-    words = [sys.executable, BENCH / f"{name}.py", *options.split()]
+    words = [sys.executable, "-m", f"bench.{name}", *options.split()]
     words += ["--store", (folder / "store").as_uri()] if store else []
     words += ["--results", folder / "results"] if results else []
     place = {**os.environ, "TMPDIR": str(folder) if store else "/tmp"}  # a database's server may not enter the folder
-    done = subprocess.run(words, capture_output=True, text=True, timeout=900, env=place)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900, env=place, cwd=BENCH.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert not list((folder / "store").glob("*"))
@@ -72,12 +72,6 @@ def measured(name: str, options: str, folder: Path, *, store: bool = True, resul
         assert plots
         assert all(ET.parse(plot).getroot().tag.endswith("svg") for plot in plots)
     return result
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its modules can be imported."""
-    monkeypatch.syspath_prepend(str(BENCH))
 
 
 @pytest.mark.slow
@@ -134,9 +128,8 @@ def test_very_many_entries_are_measured(tmp_path: Path) -> None:
     assert result["rss_mb"] < 400
 
 
-@pytest.mark.usefixtures("bench")
 def test_the_stream_of_very_many_entries_is_an_archive() -> None:
-    from million import stream
+    from bench.million import stream
 
     with tarfile.open(fileobj=io.BytesIO(b"".join(stream(2345)))) as archive:
         names = archive.getnames()
@@ -144,12 +137,11 @@ def test_the_stream_of_very_many_entries_is_an_archive() -> None:
     assert sum(name.endswith("/.cvmfscatalog") for name in names) == 3
 
 
-@pytest.mark.usefixtures("bench")
 def test_an_acknowledgement_that_does_not_stand_is_found(tmp_path: Path) -> None:
-    from gatewaying.changes import prepared
-    from gatewaying.standing import faults
-    from publishing.places import Place
-    from publishing.repositories import FQRN, TOP
+    from bench.gatewaying.changes import prepared
+    from bench.gatewaying.standing import faults
+    from bench.publishing.places import Place
+    from bench.publishing.repositories import FQRN, TOP
 
     master, signer, now = generate_master(), generate_repository_key(FQRN, datetime.now(UTC)), int(time.time())
     public_key = tmp_path / "key.pub"
@@ -181,7 +173,7 @@ def test_an_acknowledgement_that_does_not_stand_is_found(tmp_path: Path) -> None
 
 @pytest.fixture
 def times(bench: None) -> ModuleType:
-    from nights import times
+    from bench.nights import times
 
     return times
 
@@ -203,9 +195,8 @@ def test_an_artifact_is_worked_on_when_the_ledger_says_so(times: ModuleType) -> 
     assert times.at_once([(1, 3), (2, 4)], [0, 2, 3, 9]) == [0, 2, 1, 0]
 
 
-@pytest.mark.usefixtures("bench")
 def test_latest_that_moves_back_is_seen() -> None:
-    from backfill import Latest
+    from bench.backfill import Latest
 
     lab: Any = None
     latest = Latest(lab)
@@ -216,9 +207,8 @@ def test_latest_that_moves_back_is_seen() -> None:
     assert latest.wrong == ["from b20261120 back to b20261119"]
 
 
-@pytest.mark.usefixtures("bench")
 def test_plots_are_sound_svg() -> None:
-    from plot import Series, bar_plot, line_plot
+    from bench.plot import Series, bar_plot, line_plot
 
     line = ET.fromstring(line_plot("a < b", "x", "y", [Series("one", [(1, 10), (2, 900), (128, 1234)])], log_x=True))
     assert len(line.findall(".//{http://www.w3.org/2000/svg}circle")) == 3
