@@ -22,7 +22,6 @@ from include.quality.suites import (
     night_suite,
     published_suite,
 )
-from include.quality.validate import validate
 from include.settings.model import Slot
 from include.settings.prepare import QualitySettings
 
@@ -31,6 +30,12 @@ SETTINGS = QualitySettings()
 SLOT = Slot(name="main", repository="r.example.org", store="s")
 MIB = 1 << 20
 WHOLE = TreeFacts(3, 2, 300, frozenset(), frozenset({"bin/run"}), frozenset())
+
+
+def validate(given: SuiteInput) -> tuple[Any, str]:
+    from include.quality.validate import validate as judge  # takes seconds, and each worker imports this module
+
+    return judge(given)
 
 
 def faults(given: SuiteInput) -> tuple[str, ...]:
