@@ -39,11 +39,9 @@ from include.cvmfs.errors import (
     ObjectMissing,
     ReflogError,
 )
-from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, HISTORY, ObjectHash
 from include.cvmfs.format.manifest import alternative_key
 from include.cvmfs.format.objects import hasher
-from include.cvmfs.revision.needed_objects import never_revisions
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store
 
@@ -344,17 +342,8 @@ class GarbageCollection:
         if named.manifest.timestamp > (self._now() + CLOCK_SKEW).timestamp():
             what = "the manifest was signed later than now"
             raise CollectionRefused(self.fqrn, what, hint="set the clock of this machine, then run it again")
-        known = {ref.hash.digest for ref in named.refs} | {tag.hash.digest for tag in named.tags}
-        vanished = [root for root in self._record.roots if root.digest not in known]
-        if not vanished:
-            return
-        since = self._record.roots[0]
-        stopped = never_revisions(CatalogCache(self._store), named.manifest, vanished, since=since)
-        if stopped:
-            self.report.notes.append(
-                f"{len(stopped)} roots of commits that were stopped are no longer recorded as kept"
-            )
-        vanished = [root for root in vanished if root not in stopped]
+        digests = {ref.hash.digest for ref in named.refs} | {tag.hash.digest for tag in named.tags}
+        vanished = [root for root in self._record.roots if root.digest not in digests]
         if not vanished:
             return
         what = f"{len(vanished)} roots that the last collection kept are in no reflog and no tag, as {vanished[0]}"

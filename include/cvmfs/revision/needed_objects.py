@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -40,37 +39,6 @@ def back_from(catalogs: CatalogCache, root: ObjectHash) -> Iterator[KnownRoot]:
         known, at = KnownRoot(at, catalog.revision), catalog.previous_revision
         catalog.close()
         yield known
-
-
-def never_revisions(
-    catalogs: CatalogCache, head: Manifest, roots: Iterable[ObjectHash], *, since: ObjectHash
-) -> frozenset[ObjectHash]:
-    """Find those of ``roots`` that are proven never to have been revisions.
-
-    Each number is given to one revision, since a manifest is only replaced by the next. So a root whose number another
-    revision has was that of a commit that was stopped, and so was one whose number no revision has reached yet.
-    ``since``: the current revision when the roots were seen. Unless the way back from ``head`` leads to it, an older
-    manifest may have been put back, and nothing is proven; nor is it for a root that cannot be read, or where the way
-    back ends.
-    """
-    numbers = dict[ObjectHash, int]()
-    for root in roots:
-        with suppress(CvmfsError), closing(catalogs.open_nested("", root)) as catalog:
-            numbers[root] = catalog.revision
-    revisions = dict[int, ObjectHash]()
-    reached = False
-    with suppress(CvmfsError):
-        for revision in back_from(catalogs, head.root) if numbers else ():
-            revisions[revision.number] = revision.root
-            reached = reached or revision.root.digest == since.digest
-            if reached and revision.number <= min(numbers.values()):
-                break
-    if not reached:
-        return frozenset()
-    return frozenset(
-        root for root, number in numbers.items()
-        if number > head.revision or (number in revisions and revisions[number].digest != root.digest)
-    )  # fmt: skip
 
 
 class Lineage:

@@ -18,7 +18,6 @@ from include.cvmfs.commit.metadata_objects import REFLOG_KEY
 from include.cvmfs.coordination.condemned import read_list
 from include.cvmfs.coordination.generation import TAKEOVER, CollectionPhase, look, write
 from include.cvmfs.errors import CollectionBusy, CollectionRefused, FormatError
-from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.manifest import Manifest
 from include.storage.errors import Forbidden
 from tests.fakes.collecting import ALL_ORPHANS, FQRN, Place, run
@@ -225,23 +224,6 @@ def test_a_collection_that_would_keep_much_less_than_before_is_refused(place: Pl
     report = place.collect(CollectionRules(careful=False, accept="the release was withdrawn"))
     assert report.deleted > 1000
     assert any("the release was withdrawn" in note for note in report.notes)
-
-
-def test_roots_that_vanish_from_the_reflog_stop_a_collection(place: Place) -> None:
-    kept = place.publish("/a", {"f": b"x"})
-    place.publish("/b", {"f": b"y"})
-    place.collect()
-    place.pass_time(days=1)
-    reflog = Reflog.load(place.store.get(REFLOG_KEY))
-    assert reflog.remove(kept.root)
-    place.store.put(REFLOG_KEY, reflog.to_bytes())
-    place.publish("/c", {"f": b"z"})
-    place.untag("none")
-    with place.collection() as collection:
-        collection.begin()
-        with refused(CollectionRefused, fqrn=FQRN) as caught:
-            collection.mark()
-    assert "--accept" in caught.value.hint
 
 
 @pytest.mark.parametrize("data", [None, b"", b"not a database"])
