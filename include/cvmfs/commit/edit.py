@@ -20,9 +20,9 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
 from include.cvmfs.format.objects import compress
-from include.cvmfs.format.paths import bytes_of_name, is_below, name_of, parent_of
+from include.cvmfs.format.paths import ancestors, bytes_of_name, is_below, name_of, parent_of
 from include.cvmfs.format.schema import Counts
-from include.cvmfs.revision.repository import EditableRevision, OpenCatalog
+from include.cvmfs.revision.revision import Revision, require_size
 
 _PACKED_AT_ONCE = 2  # compressing leaves the interpreter to the next one
 
@@ -38,6 +38,20 @@ class NewRoot:
     base: ObjectHash
     catalogs: tuple[PackedCatalog, ...]
     objects: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(slots=True)
+class OpenCatalog:
+    """An opened catalog in its place: the node above, and its counters (self and below) as the parent knows them."""
+
+    catalog: Catalog
+    parent: OpenCatalog | None
+    known: Counts
+    dirty: bool = False
+
+    @property
+    def path(self) -> str:
+        return self.catalog.path
 
 
 @dataclass(slots=True)
@@ -62,14 +76,32 @@ class Savepoint:
             self.marked[id(node)] = node, replace(node), node.catalog.mark()
 
 
-class Edit(EditableRevision):
-    """Changes to a revision. Paths are absolute and clean; a parent must exist before what is put into it."""
+class Edit(Revision):
+    """Changes to a revision. Paths are absolute and clean; a parent must exist before what is put into it.
+
+    It reads what was changed, with catalogs of its own; references to nested ones are those of before until the change
+    is finished. Not for several threads at once.
+    """
 
     def __init__(self, catalogs: CatalogCache, base: ObjectHash) -> None:
         super().__init__(catalogs, base)
+        catalog = self._opened_at("", base)
+        self._nodes: dict[str, OpenCatalog] = {"": OpenCatalog(catalog, None, catalog.statistics.total)}
+        self._within: dict[str, OpenCatalog] = {}  # by directory; emptied when it changes where catalogs begin
         self._objects: dict[str, bytes] = {}
         self._attempt: Savepoint | None = None
         self._root.catalog.make_writable()
+
+    def close(self) -> None:
+        """Let go of the opened catalogs."""
+        for node in self._nodes.values():
+            node.catalog.close()
+
+    def inside(self, path: str) -> Catalog:
+        return self._node_inside(path).catalog
+
+    def _open(self, reference: NestedRef) -> Catalog:
+        return self._node_inside(reference.path).catalog
 
     @property
     def changed(self) -> bool:
@@ -288,21 +320,54 @@ class Edit(EditableRevision):
 
     # -- private
 
+    @property
+    def _root(self) -> OpenCatalog:
+        return self._nodes[""]
+
+    def _holder(self, path: str) -> OpenCatalog:
+        """The node whose catalog has the row of ``path``."""
+        return self._node_inside(parent_of(path)) if path else self._root
+
+    def _node_inside(self, path: str) -> OpenCatalog:
+        """The node whose catalog has the rows of what is in the directory ``path``."""
+        if (known := self._nodes.get(path) or self._within.get(path)) is not None:
+            return known
+        node = self._root
+        for step in ancestors(path):
+            if (opened := self._nodes.get(step)) is not None:
+                node = opened
+            elif (reference := node.catalog.nested_at(step)) is not None:
+                node = self._open_node(reference, node)
+        self._within[path] = node
+        return node
+
+    def _open_node(self, reference: NestedRef, parent: OpenCatalog) -> OpenCatalog:
+        catalog = self._opened_at(reference.path, reference.hash)
+        require_size(reference, catalog)
+        node = self._nodes[reference.path] = OpenCatalog(catalog, parent, catalog.statistics.total)
+        return node
+
+    def _opened_at(self, path: str, name: ObjectHash) -> Catalog:
+        # Before anything is added to them: what an older revision does not count would be counted twice.
+        return self.catalogs.completed(self.catalogs.open_nested(path, name))
+
     def _close(self, node: OpenCatalog, now: int) -> bytes:
         """The SQLite file of a catalog whose nested ones are all packed."""
         catalog = node.catalog
-        before = node.parent.catalog.nested_at(node.path) if node.parent else NestedRef("", self.root_hash, 0)
-        if before is not None and not before.hash.is_null:
-            catalog.set_property("previous_revision", before.hash)
+        if (before := self._before(node)) is not None:
+            catalog.set_property("previous_revision", before)
         catalog.set_property("revision", catalog.revision + 1)
         catalog.set_property("last_modified", now)
         return catalog.to_bytes()
 
     def _entries_before(self, node: OpenCatalog) -> int:
+        before = self._before(node)
+        return 0 if before is None else self.catalogs.open(before).statistics.own.entries
+
+    def _before(self, node: OpenCatalog) -> ObjectHash | None:
+        """The stored catalog that this one replaces."""
         before = node.parent.catalog.nested_at(node.path) if node.parent else NestedRef("", self.root_hash, 0)
-        if before is None or before.hash.is_null:
-            return 0
-        return self.catalogs.open(before.hash).statistics.own.entries
+        return None if before is None or before.hash.is_null else before.hash
 
     def _dirty(self) -> list[OpenCatalog]:
         for node in list(self._nodes.values()):
