@@ -41,7 +41,7 @@ from include.cvmfs.errors import (
 )
 from include.cvmfs.format.hashes import CATALOG, HISTORY, ObjectHash
 from include.cvmfs.format.manifest import alternative_key
-from include.cvmfs.format.objects import hasher
+from include.cvmfs.format.objects import Hasher
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store
 
@@ -307,7 +307,7 @@ class GarbageCollection:
         self._progress("weigh", number + 1, SHARDS)
 
     def _read_back(self, name: ObjectHash) -> None:
-        digest, size = hasher(name.algorithm), 0
+        digest, size = Hasher(name.algorithm), 0
         try:
             for block in self._store.stream(name.key):
                 digest.update(block)

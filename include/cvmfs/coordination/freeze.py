@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -126,14 +126,7 @@ class Freeze:
 
     def format(self) -> bytes:
         """The document as JSON, one line."""
-        fields = {
-            "id": self.id,
-            "reason": self.reason,
-            "who": self.who,
-            "since": _time_text(self.since),
-            "until": None if self.until is None else _time_text(self.until),
-            "thawed": None if self.thawed is None else _time_text(self.thawed),
-        }
+        fields = {name: _time_text(it) if isinstance(it, datetime) else it for name, it in asdict(self).items()}
         return format_document(fields, version=FORMAT)
 
     @classmethod

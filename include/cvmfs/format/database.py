@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Self, TypeVar
@@ -96,27 +97,22 @@ class Database:
         with self._transaction():
             self._guarded(lambda: self._connection.executemany(sql, rows))
 
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._run)
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing, also when the reason to stop is not the database's."""
+        self._run("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self._run("ROLLBACK")
+            raise
+        self._run("COMMIT")
 
     def _guarded(self, step: Callable[[], _T]) -> _T:
         try:
             return step()
         except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError) as fault:
             raise FormatError(self.WHAT, f"damaged: {fault}") from fault
-
-
-class _Transaction:
-    """All or nothing, also when the reason to stop is not the database's."""
-
-    def __init__(self, run: Callable[[str], int]) -> None:
-        self._run = run
-
-    def __enter__(self) -> None:
-        self._run("BEGIN")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._run("ROLLBACK" if kind else "COMMIT")
 
 
 def _connect() -> sqlite3.Connection:

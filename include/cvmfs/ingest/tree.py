@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import stat
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -120,41 +121,15 @@ class _Catalog:
     catalog: Catalog
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     pieces: list[tuple[Any, ...]] = field(default_factory=list)
-    regular: int = 0
-    symlink: int = 0
-    special: int = 0
-    directories: int = 0
-    xattr: int = 0
-    external: int = 0
-    external_file_size: int = 0
-    chunked: int = 0
-    chunks: int = 0
-    file_size: int = 0
-    chunked_size: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     groups: int = 0
     newest: int = 0
     below: list[_Closed] = field(default_factory=list)
 
     def flush(self) -> None:
-        counts = Counts(
-            regular=self.regular,
-            symlink=self.symlink,
-            special=self.special,
-            dir=self.directories,
-            xattr=self.xattr,
-            external=self.external,
-            external_file_size=self.external_file_size,
-            chunked=self.chunked,
-            chunks=self.chunks,
-            file_size=self.file_size,
-            chunked_size=self.chunked_size,
-        )
-        self.catalog.add_rows(self.rows, self.pieces, counts)
-        self.rows.clear()
-        self.pieces.clear()
-        self.regular = self.symlink = self.directories = self.chunked = self.chunks = 0
-        self.file_size = self.chunked_size = 0
-        self.special = self.xattr = self.external = self.external_file_size = 0
+        self.catalog.add_rows(self.rows, self.pieces, Counts(**self.counts))
+        for waiting in (self.rows, self.pieces, self.counts):
+            waiting.clear()
 
 
 @dataclass(slots=True)
@@ -214,7 +189,7 @@ class _Builder:
         while self._open[-1].key != above:
             self._leave()
         folder = self._open[-1]
-        holder = folder.holder
+        holder, counts = folder.holder, folder.holder.counts
         raw_name = key[parent + 1 :]
         path = folder.path + b"/" + raw_name
         here = _split(hashlib.md5(path, usedforsecurity=False).digest())
@@ -224,30 +199,30 @@ class _Builder:
             nested = key in self._spool.markers
             hardlinks = 2 + sum(count for _, count in self._subdirectories.at(key))
             size, flags = DIRECTORY_BYTES, self._mountpoint_flags if nested else self._directory_flags
-            holder.directories += 1
+            counts["dir"] += 1
         elif stat.S_ISLNK(mode):
             size, flags = len(symlink.encode()), self._symlink_flags
-            holder.symlink += 1
+            counts["symlink"] += 1
         elif not stat.S_ISREG(mode):
             flags = self._special_flags
-            holder.special += 1
+            counts["special"] += 1
         else:
             flags = self._chunked_flags if chunks else self._file_flags
-            holder.regular += 1
-            holder.file_size += size
+            counts["regular"] += 1
+            counts["file_size"] += size
             if external:
                 flags = self._external_chunked_flags if chunks else self._external_flags
-                holder.external += 1
-                holder.external_file_size += size
+                counts["external"] += 1
+                counts["external_file_size"] += size
             if linked:
                 hardlinks = self._hardlinks(folder, file)
             if chunks:
-                holder.chunked += 1
-                holder.chunks += chunks
-                holder.chunked_size += size
+                counts["chunked"] += 1
+                counts["chunks"] += chunks
+                counts["chunked_size"] += size
                 holder.pieces += [(*here, *piece) for piece in self._spool.pieces(file)]
         if xattr is not None:
-            holder.xattr += 1
+            counts["xattr"] += 1
         if mtime > holder.newest:
             holder.newest = mtime
         columns = (hardlinks, digest, size, mode, mtime, mtime_ns, flags, name, symlink, uid, gid, xattr)

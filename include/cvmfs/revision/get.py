@@ -20,7 +20,7 @@ from pathlib import Path
 from include.cvmfs.errors import CatalogError, CvmfsError
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash, path_hash
-from include.cvmfs.format.objects import Compression, hasher
+from include.cvmfs.format.objects import Compression, Hasher
 from include.cvmfs.format.paths import clean_path, name_fault, parent_of
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import printable, unpack_xattrs
@@ -355,7 +355,7 @@ def _only(place: bytes, kind: int) -> os.stat_result | None:
 def _holds(handle: int, size: int, name: ObjectHash, how: Compression) -> bool:
     """Tell whether the next ``size`` bytes of an open file are the content of an object. Where another version of the
     compressor made the object, equal content is not recognised, and is fetched again."""
-    digest = hasher(name.algorithm)
+    digest = Hasher(name.algorithm)
     packer = zlib.compressobj() if how is Compression.ZLIB else None
     while size:
         block = os.read(handle, min(size, _BLOCK))
