@@ -35,7 +35,7 @@ def below(tree: Revision, top: str) -> Facts:
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(nodes=TREES, target=st.sampled_from(["/a/there", "/b/c/there", "/nest/there", "/there", "/a/x2"]))
 def test_a_move_there_and_back_gives_the_same_tree(nodes: dict[str, dict[str, Any]], target: str) -> None:
     with tempfile.TemporaryDirectory() as temporary:
@@ -172,7 +172,7 @@ def test_removing_a_directory_takes_its_nested_catalogs_along(repository: LocalR
 # -- a tree at a second place
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(nodes=TREES, target=st.sampled_from(["/a/there", "/b/there", "/there"]))
 def test_a_second_place_has_the_same_tree(nodes: dict[str, dict[str, Any]], target: str) -> None:
     with tempfile.TemporaryDirectory() as temporary:

@@ -105,11 +105,22 @@ def test_other_keys_are_refused(key: str) -> None:
 
 
 @given(st.sets(hashes, max_size=30), st.data())
-def test_a_set_of_identities_discards(names: set[ObjectHash], data: st.DataObject) -> None:
-    all_of_them = {identity(one) for one in names}
-    digests = DigestSet(all_of_them)
+def test_a_set_of_identities_adds_and_discards(names: set[ObjectHash], data: st.DataObject) -> None:
+    all_of_them, digests = {identity(one) for one in names}, DigestSet()
+    for one in all_of_them:
+        assert one not in digests
+        assert digests.add(one)
+        assert not digests.add(one)
+    assert len(digests) == len(all_of_them)
     gone = data.draw(st.sets(st.sampled_from(sorted(all_of_them)))) if all_of_them else set()
     for one in [*gone, *gone, b"\7" * 20]:
         digests.discard(one)
     assert len(digests) == len(all_of_them - gone - {b"\7" * 20})
     assert all((one in digests) is (one not in gone) for one in all_of_them - {b"\7" * 20})
+    assert b"short" not in digests
+
+
+def test_a_digest_set_is_not_misled_by_digests_that_overlap() -> None:
+    digests = DigestSet([b"ab" + b"x" * 17 + b"y", b"ab" + b"z" * 18])
+    assert b"ab" + b"x" * 16 + b"yz" not in digests
+    assert b"ab" + b"z" * 18 in digests

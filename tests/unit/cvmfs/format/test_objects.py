@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError, ObjectDamaged, ObjectMissing
-from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format import catalogs
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.objects import Compression, compress, decompress, load, stream
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
@@ -94,3 +96,20 @@ def test_a_damaged_stream_is_an_error_or_the_same_content(content: bytes, data: 
 def test_what_is_damaged_is_refused(stored: bytes) -> None:
     with refused(FormatError, what="zlib stream"):
         decompress(stored)
+
+
+def test_a_catalog_that_unpacks_to_more_than_is_allowed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogs, "CATALOG_BYTES", 1 << 16)
+    store, packed = MemoryStore(), compress(bytes((1 << 16) + 1))
+    name = hash_bytes(packed, Algorithm.SHA1, CATALOG)
+    store.put(name.key, packed)
+    with refused(FormatError, what="zlib stream"):
+        CatalogCache(store).database(name)
+
+
+def test_a_catalog_under_another_name_is_damaged() -> None:
+    store = MemoryStore()
+    name = hash_bytes(b"another", Algorithm.SHA1, CATALOG)
+    store.put(name.key, compress(b"content"))
+    with pytest.raises(ObjectDamaged):
+        CatalogCache(store).database(name)
