@@ -96,9 +96,6 @@ class CheckReport:
         }
 
 
-def _ignore(_: CheckProgress) -> None: ...
-
-
 def check(
     repository: Repository,
     *,
@@ -107,7 +104,7 @@ def check(
     quick: bool = False,
     tag: str | None = None,
     now: datetime | None = None,
-    progress: Callable[[CheckProgress], None] = _ignore,
+    progress: Callable[[CheckProgress], None] = lambda _: None,
 ) -> CheckReport:
     """Check the revision that the manifest names, or the one of ``tag``.
 
@@ -140,8 +137,8 @@ def check(
         objects = 0
         if (data_objects or contents) and not quick:
             objects = len(needed)
-            step = partial(_told, progress, "objects", objects)
-            (check_contents if contents else check_presence)(repository.store, needed, findings, step)
+            look = check_contents if contents else check_presence
+            look(repository.store, needed, findings, lambda done: progress(CheckProgress("objects", done, objects)))
     finally:
         needed.close()
     _reflog(repository, findings)
@@ -150,10 +147,6 @@ def check(
         tuple(findings.problems), tuple(findings.warnings), findings.problem_count, findings.warning_count,
         tree.entries, tree.catalogs, objects, tuple(findings.lost),
     )  # fmt: skip
-
-
-def _told(progress: Callable[[CheckProgress], None], step: str, total: int, done: int) -> None:
-    progress(CheckProgress(step, done, total))
 
 
 # -- what the manifest names

@@ -202,9 +202,6 @@ def _report_size(findings: Findings, item: Needed, stored: int) -> None:
 _UNCOUNTABLE = frozenset({Subject.CATALOG, Subject.ROWS, Subject.NESTED})
 
 
-def _ignore(*_: object) -> None: ...
-
-
 @dataclass(eq=False)
 class Recounter(Rewriter):
     """Rewrites catalogs with wrong counters. ``miscounts``: those of each catalog that has any, by its path.
@@ -236,7 +233,7 @@ class Recounter(Rewriter):
         """Count the rows of a catalog. Raises CatalogError where some would be left out."""
         findings = Findings()
         mounted = Mounted(reference.path, reference.hash, 0)
-        audited = audit(mounted, self.catalogs.database(reference.hash), findings, _ignore)
+        audited = audit(mounted, self.catalogs.database(reference.hash), findings, lambda *_: None)
         faults = [problem for problem in findings.problems if problem.subject in _UNCOUNTABLE]
         if not faults and audited.own.entries != audited.entries:
             faults = [problem for problem in findings.problems if problem.subject is Subject.ENTRY]
@@ -284,15 +281,11 @@ def restore_objects(
         some = [missing for missing in lost if missing.compression is form]
         for algorithm in {missing.hash.algorithm for missing in some}:
             wanted = frozenset(identity(missing.hash) for missing in some if missing.hash.algorithm is algorithm)
+            form_options = replace(options, algorithm=algorithm, compression=form, index=None)
             prepare(
-                source(),
-                store=store,
-                fqrn=fqrn,
-                destination=destination,
-                now=now,
-                known=_AllBut(wanted),
-                options=replace(options, algorithm=algorithm, compression=form, index=None),
-            )
+                source(), store=store, fqrn=fqrn, destination=destination, now=now,
+                known=_AllBut(wanted), options=form_options,
+            )  # fmt: skip
     mended = {missing for missing in lost if is_whole(store, missing)}
     return Restored(
         tuple(missing for missing in lost if missing in mended),

@@ -17,7 +17,9 @@ from typing import TextIO
 
 from include.cvmfs.collect.report import KEY as RECORD_KEY
 from include.cvmfs.collect.report import (
+    LISTING_EVERY,
     SEVENTHS,
+    TWICE,
     CollectionReport,
     CollectionRules,
     Ended,
@@ -26,8 +28,8 @@ from include.cvmfs.collect.report import (
     read_record,
 )
 from include.cvmfs.collect.scan import ScanCache, WorkingFolder, joined
-from include.cvmfs.collect.sweep import OVERTAKEN, Claim, Named, SwitchingSide, sweep
-from include.cvmfs.collect.weigh import Marking, RootPlan, Weighing, next_listing, next_second, plan_roots
+from include.cvmfs.collect.sweep import OVERTAKEN, Claim, Named, SwitchingSide, note_collection, sweep
+from include.cvmfs.collect.weigh import Marking, RootPlan, Weighing, plan_roots
 from include.cvmfs.coordination import generation as generations
 from include.cvmfs.coordination.condemned import PREFIX, SHARDS, hashes_in, key_of, read_index, records_of, store_shards
 from include.cvmfs.coordination.generation import CLOCK_SKEW, ORPHAN_GRACE, CollectionPhase, CollectionStep, look
@@ -50,9 +52,6 @@ _AUDITED_SHARDS = 8
 _FENCES = 20  # each makes several attempts
 
 
-def _silent(step: str, done: int, total: int) -> None: ...
-
-
 class GarbageCollection:
     """``store``: the repository's, by the collector's key. ``folder``: keeps what catalogs name, for the next time.
 
@@ -69,7 +68,7 @@ class GarbageCollection:
         folder: Path,
         rules: CollectionRules | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        progress: Callable[[str, int, int], None] = _silent,
+        progress: Callable[[str, int, int], None] = lambda *_: None,
         dry_run: bool = False,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -104,16 +103,15 @@ class GarbageCollection:
         Raises ReflogError, StoreError.
         """
         now, record, seen = self._now(), self._record, look(self._store).generation
-        listing = next_listing(record)
-        if seen is None or seen.phase is not CollectionPhase.IDLE or listing is None or self._rules.all_orphans:
+        if seen is None or seen.phase is not CollectionPhase.IDLE or record.listed is None or self._rules.all_orphans:
             return None
         try:
             plan = plan_roots(self._cache, self._side.read(), self._cut(now))
         except ReflogError:
             return None
-        due = [listing]
-        if (second := next_second(record)) is not None:
-            due.append(second)
+        due = [record.listed + LISTING_EVERY]  # when another part of the names is looked through
+        if record.once is not None and record.once_since is not None:
+            due.append(record.once_since + TWICE)
         if plan.next_superseded is not None:
             due.append(datetime.fromtimestamp(plan.next_superseded, UTC) + self._rules.grace)
         if plan.condemned or plan.histories or min(due) <= now:
@@ -257,7 +255,7 @@ class GarbageCollection:
                 self.report.notes.append("commits were faster: the next collection prunes the reflog")
         swept = self._claim.document.phase is CollectionPhase.SWEEPING
         self._claim.move(CollectionStep.END if swept else CollectionStep.ABANDON)
-        self._side.note_collection(now)
+        note_collection(self._store, now)
         self._tidy(now)
         self.report.ended = self._now()
         return self.report

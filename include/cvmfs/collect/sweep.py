@@ -366,9 +366,6 @@ class SwitchingSide:
         publish(self.store, head, replace(head.manifest, timestamp=later), signer=self._signer, now=later)
         return removed
 
-    def note_collection(self, now: datetime) -> None:
-        note_collection(self.store, now)
-
 
 def note_collection(store: Store, now: datetime) -> None:
     """Write to the status file when the last collection ended, as the stock tools do. Raises StoreError."""

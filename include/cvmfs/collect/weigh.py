@@ -402,13 +402,3 @@ class Weighing:
                 hint="if that is right, accept it by --accept REASON",
             )  # fmt: skip
         self._report.notes.append(f"{what}; accepted: {self._rules.accept}")
-
-
-def next_listing(record: CollectionRecord) -> datetime | None:
-    """When a seventh of the names is to be looked through again; None: at once."""
-    return None if record.listed is None else record.listed + LISTING_EVERY
-
-
-def next_second(record: CollectionRecord) -> datetime | None:
-    """When what was condemned once may go; None if nothing was."""
-    return None if record.once is None or record.once_since is None else record.once_since + TWICE

@@ -79,16 +79,6 @@ Fence = Callable[[Sequence[int]], Mapping[int, Exception]]
 of them must not, and why. If there are any, nothing is switched."""
 
 
-def _nothing() -> None: ...
-
-
-def _all_may(_: Sequence[int]) -> Mapping[int, Exception]:
-    return {}
-
-
-def _ignore(_: SwitchStep) -> None: ...
-
-
 class _TakenOut(NightshiftError):
     """Some of a group may not be switched."""
 
@@ -131,8 +121,8 @@ def switch(
     tags: Sequence[NewTag] = (),
     superseded: Sequence[ObjectHash] = (),
     records: Records | None = None,
-    before_switch: Callable[[], None] = _nothing,
-    on_step: Callable[[SwitchStep], None] = _ignore,
+    before_switch: Callable[[], None] = lambda: None,
+    on_step: Callable[[SwitchStep], None] = lambda _: None,
 ) -> Head:
     """Store a revision and let readers see it. ``now``: Unix seconds.
 
@@ -169,8 +159,8 @@ def publish(
     stored: Sequence[Stored] = (),
     superseded: Sequence[ObjectHash] = (),
     records: Records | None = None,
-    before_switch: Callable[[], None] = _nothing,
-    on_step: Callable[[SwitchStep], None] = _ignore,
+    before_switch: Callable[[], None] = lambda: None,
+    on_step: Callable[[SwitchStep], None] = lambda _: None,
 ) -> Head:
     """Certificate, reflog, signature and manifest for a draft whose other objects are all stored.
 
@@ -220,8 +210,8 @@ def commit_group(
     catalogs: CatalogCache | None = None,
     records: Records | None = None,
     lineage: Lineage | None = None,
-    fence: Fence = _all_may,
-    on_step: Callable[[SwitchStep], None] = _ignore,
+    fence: Fence = lambda _: {},
+    on_step: Callable[[SwitchStep], None] = lambda _: None,
 ) -> list[Head | Exception]:
     """Merge changes one after another into the current revision and switch to the result: one revision for all.
 
@@ -304,7 +294,7 @@ def load_history(store: Store, manifest: Manifest) -> History:
 
 
 def store_history(
-    store: Store, manifest: Manifest, change: Callable[[History], None], records: Records | None = None
+    store: Store, manifest: Manifest, change: Callable[[History], object], records: Records | None = None
 ) -> Stored | None:
     """Change the tags of a revision and store them; None if no tag is left, since such a history is not published."""
     records = records or Records()
@@ -319,7 +309,7 @@ def store_history(
     return stored
 
 
-def _rotated(tagged: Tag, tags: Sequence[NewTag]) -> Callable[[History], None]:
+def _rotated(tagged: Tag, tags: Sequence[NewTag]) -> Callable[[History], object]:
     def change(history: History) -> None:
         history.rotate_trunk(tagged)
         for tag in tags:

@@ -21,7 +21,6 @@ from include.cvmfs.format.keys import (
     Certificate,
     KeyFile,
     Scheme,
-    SignedLetter,
     Signer,
     fingerprint,
     load_gateway_key,
@@ -114,10 +113,9 @@ def _current(store: Store, fqrn: str, master: RSAPrivateKey) -> tuple[Whitelist 
         signed = Whitelist.parse(data)
     except FormatError:
         return None, version
-    letter = SignedLetter(signed.letter, signed.hash, signed.signature)
-    if not letter.is_intact or len(signed.signature) < master.key_size // 8:
+    if not signed.is_intact or len(signed.signature) < master.key_size // 8:
         return None, version
-    if not letter.is_signed_by([master.public_key()], Scheme.NO_DIGEST_INFO):
+    if not signed.is_signed_by([master.public_key()], Scheme.NO_DIGEST_INFO):
         what = "was not signed with this master key, so clients would not believe what it signs"
         raise SignatureError("whitelist", f"{what}; use the key of {fqrn}, or remove {whitelists.KEY} if it is damaged")
     if signed.whitelist.fqrn != fqrn:

@@ -35,7 +35,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META, ObjectHash
 from include.cvmfs.format.history import TRUNK, History, Tag
-from include.cvmfs.format.keys import ManifestSigner, SignedLetter, parse_public_keys
+from include.cvmfs.format.keys import ManifestSigner, parse_public_keys
 from include.cvmfs.format.layout import MetaInfo, skeleton
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.objects import load
@@ -113,7 +113,7 @@ def _require_whitelist(store: Store, fqrn: str, public_keys: Sequence[bytes], no
     signed = Whitelist.parse(store.get(whitelists.KEY))
     if keys := [key for pem in public_keys for key in parse_public_keys(pem)]:
         whitelists.verify(signed, keys, fqrn=fqrn, now=now)
-    elif not SignedLetter(signed.letter, signed.hash, signed.signature).is_intact:
+    elif not signed.is_intact:
         raise FormatError("whitelist", "its lines do not have the hash it states")
 
 
@@ -168,9 +168,7 @@ def rebuild_manifest(
     try:
         data, version = store.get_versioned(MANIFEST_KEY)
         Manifest.parse(data)
-    except NotFound:
-        pass
-    except FormatError:
+    except (NotFound, FormatError):
         pass
     else:
         raise RepositoryError(

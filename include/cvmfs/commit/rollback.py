@@ -29,12 +29,6 @@ from include.storage.store import Store
 UNDO = TRUNK_PREVIOUS  # what is gone back to if no tag is given
 
 
-def _ignore(_: int) -> None: ...
-
-
-def _unheard(_: Mapping[str, str]) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RollbackPlan:
     """What a rollback would do: from the current revision to the tree of ``tag``; ``lost`` are the tags that go.
@@ -83,8 +77,8 @@ def rollback(
     *,
     signer: Signer,
     now: int,
-    verified: Callable[[int], None] = _ignore,
-    rewritten: Callable[[Mapping[str, str]], None] = _unheard,
+    verified: Callable[[int], None] = lambda _: None,
+    rewritten: Callable[[Mapping[str, str]], None] = lambda _: None,
 ) -> Head:
     """Make the revision. ``now``: Unix s; ``verified`` gets the number of catalogs found sound so far.
 
@@ -184,7 +178,7 @@ def _unified(
     return done.reference.hash, unifier.replaced()
 
 
-def _rolled_back(plan: RollbackPlan, again: Tag) -> Callable[[History], None]:
+def _rolled_back(plan: RollbackPlan, again: Tag) -> Callable[[History], object]:
     def change(history: History) -> None:
         if plan.lost:
             history.remove(*(tag.name for tag in plan.lost))

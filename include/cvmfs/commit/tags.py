@@ -64,7 +64,7 @@ def decide(tags: Sequence[Tag], rule: PruneRule, now: datetime) -> list[TagDecis
             decisions.append(TagDecision(tag, False, f"is number {place} of the {rule.keep} that stay"))
         elif rule.older_than is not None and age <= rule.older_than.total_seconds():
             decisions.append(
-                TagDecision(tag, False, f"is {_days(age)} old, not older than {_days_of(rule.older_than)}")
+                TagDecision(tag, False, f"is {_days(age)} old, not older than {_days(rule.older_than.total_seconds())}")
             )
         else:
             older = f", {_days(age)} old" if rule.older_than is not None else ""
@@ -91,7 +91,7 @@ def tag_of(catalogs: CatalogCache, name: str, root: ObjectHash, description: str
 
 
 def change_tags(
-    store: Store, fqrn: str, change: Callable[[History], None], *, signer: Signer, now: int, kept: Tag | None = None
+    store: Store, fqrn: str, change: Callable[[History], object], *, signer: Signer, now: int, kept: Tag | None = None
 ) -> Head:
     """Store the tags as ``change`` leaves them, and sign a manifest of the same revision that names them.
 
@@ -165,7 +165,7 @@ def remove_tags(store: Store, fqrn: str, names: Sequence[str], *, signer: Signer
     """
     present = [name for name in names if _is_there(store, fqrn, check_tag_name(name))]
     if present:
-        change_tags(store, fqrn, lambda history: _drop(history, present), signer=signer, now=now)
+        change_tags(store, fqrn, lambda history: history.remove(*present), signer=signer, now=now)
     return len(present)
 
 
@@ -178,14 +178,10 @@ def prune_by_rule(store: Store, fqrn: str, rule: PruneRule, *, signer: Signer, n
 
     def change(history: History) -> None:
         decisions[:] = decide(history.tags(), rule, now)
-        _drop(history, [decision.tag.name for decision in decisions if decision.remove])
+        history.remove(*(decision.tag.name for decision in decisions if decision.remove))
 
     change_tags(store, fqrn, change, signer=signer, now=int(now.timestamp()))
     return decisions
-
-
-def _drop(history: History, names: Sequence[str]) -> None:
-    history.remove(*names)
 
 
 def _is_there(store: Store, fqrn: str, name: str) -> bool:
@@ -201,7 +197,3 @@ def _root(history: History, revision: str | None, newest: ObjectHash) -> ObjectH
 
 def _days(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
-
-
-def _days_of(delta: timedelta) -> str:
-    return _days(delta.total_seconds())

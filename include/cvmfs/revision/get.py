@@ -67,16 +67,13 @@ class DownloadResult:
     notes: tuple[str, ...]
 
 
-def _ignore(_: GetProgress) -> None: ...
-
-
 def get(
     tree: Revision,
     path: str,
     target: Path,
     *,
     options: GetOptions = GetOptions(),
-    progress: Callable[[GetProgress], None] = _ignore,
+    progress: Callable[[GetProgress], object] = lambda _: None,
 ) -> DownloadResult:
     """Write what is at ``path`` to ``target``: a directory's content into it, a single file as it.
 
@@ -87,21 +84,13 @@ def get(
     return _Getting(tree, path, target, options, progress).run()
 
 
-@dataclass(slots=True)
-class _Done:
-    """What a worker did."""
-
-    bytes: int
-    kept: bool
-
-
 @dataclass
 class _Getting:
     tree: Revision
     path: str
     target: Path
     options: GetOptions
-    progress: Callable[[GetProgress], None]
+    progress: Callable[[GetProgress], object]
     counts: Counter[str] = field(default_factory=Counter)
     notes: dict[str, list[str]] = field(default_factory=dict)
 
@@ -109,7 +98,7 @@ class _Getting:
         self._top = os.path.realpath(os.fsencode(self.target))
         self._directories: list[tuple[bytes, Dirent]] = []
         self._links: list[tuple[bytes, bytes]] = []
-        self._pending: deque[Future[_Done]] = deque()
+        self._pending: deque[Future[tuple[int, bool]]] = deque()
         self._next_report = 0.0
         self._totals = (0, 0)
 
@@ -175,10 +164,8 @@ class _Getting:
     def _settle(self, left: int) -> None:
         """Wait until at most so many files are under way; the first error ends everything."""
         while len(self._pending) > left or (self._pending and self._pending[0].done()):
-            done = self._pending.popleft().result()
-            self.counts["files"] += 1
-            self.counts["bytes"] += done.bytes
-            self.counts["kept"] += done.kept
+            size, kept = self._pending.popleft().result()
+            self.counts.update(files=1, bytes=size, kept=kept)
             if time.monotonic() >= self._next_report:
                 self._report()
 
@@ -255,7 +242,8 @@ class _Getting:
 
     # -- files, in the workers
 
-    def _file(self, path: str, place: bytes, entry: Dirent) -> _Done:
+    def _file(self, path: str, place: bytes, entry: Dirent) -> tuple[int, bool]:
+        """Return its size, and whether it was there already."""
         try:
             kept = self._is_there(path, place, entry)
             if kept:
@@ -264,7 +252,7 @@ class _Getting:
                 self._fetch(path, place, entry)
         except OSError as fault:
             raise _trouble(place, fault) from fault
-        return _Done(entry.size, kept)
+        return entry.size, kept
 
     def _fetch(self, path: str, place: bytes, entry: Dirent) -> None:
         folder, _, name = place.rpartition(b"/")

@@ -184,10 +184,6 @@ def _failing(failure: OpenFailure) -> Iterator[None]:
 _REMEMBERED = timedelta(hours=1)  # a certificate may be taken off the whitelist
 
 
-def _no_keys() -> Sequence[bytes]:
-    return ()
-
-
 class ManifestVerifier:
     """Verifies the manifests of one repository. Certificates are examined once; safe to share between threads.
 
@@ -195,7 +191,7 @@ class ManifestVerifier:
     manifest was signed by another certificate; a whitelist that one of them signed may then list that.
     """
 
-    def __init__(self, signer: ManifestSigner, public_keys: Callable[[], Sequence[bytes]] = _no_keys) -> None:
+    def __init__(self, signer: ManifestSigner, public_keys: Callable[[], Sequence[bytes]] = lambda: ()) -> None:
         self._own = as_certificate(signer.certificate_pem)
         self._own_packed = compress(signer.certificate_pem)
         self._public_keys = public_keys

@@ -152,6 +152,33 @@ class ArchiveBytes:
             raise self.truncated()
 
 
+class ArchiveSource:
+    """An archive as the source of a tree. ``stream``: a binary file, or blocks of bytes as they arrive.
+
+    ``sha256`` and ``size`` (bytes) are what the archive as stored must have; entries end with SourceError if not.
+    """
+
+    packed: ClassVar = True
+
+    def __init__(
+        self,
+        stream: BinaryIO | Iterable[bytes],
+        name: str,
+        *,
+        sha256: str | None = None,
+        size: int | None = None,
+        limits: SourceLimits | None = None,
+    ) -> None:
+        self.name = name
+        self._limits = limits or SourceLimits()
+        self._bytes = ArchiveBytes(stream, name, sha256=sha256, size=size, limits=limits, packed=self.packed)
+        self._sha256: str | None = None
+
+    @property
+    def sha256(self) -> str | None:
+        return self._sha256
+
+
 class Reader:
     """Takes exact counts of bytes from blocks."""
 

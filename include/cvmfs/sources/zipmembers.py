@@ -11,18 +11,17 @@ import struct
 import tempfile
 import zlib
 from calendar import timegm
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import IO, BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
-from include.cvmfs.sources.archive import ArchiveBytes
+from include.cvmfs.sources.archive import ArchiveBytes, ArchiveSource
 from include.cvmfs.sources.source import (
     PATH_BYTES,
     Entry,
     EntryKind,
     Opener,
-    SourceLimits,
     checked_member,
     checked_numbers,
     checked_target,
@@ -42,26 +41,10 @@ _KINDS = {
 }
 
 
-class ZipSource:
-    """The members of an archive, in the order of its directory. Parameters are those of ``TarSource``."""
+class ZipSource(ArchiveSource):
+    """The members of a zip archive, in the order of its directory."""
 
-    def __init__(
-        self,
-        stream: BinaryIO | Iterable[bytes],
-        name: str,
-        *,
-        sha256: str | None = None,
-        size: int | None = None,
-        limits: SourceLimits | None = None,
-    ) -> None:
-        self.name = name
-        self._limits = limits or SourceLimits()
-        self._bytes = ArchiveBytes(stream, name, sha256=sha256, size=size, limits=limits, packed=False)
-        self._sha256: str | None = None
-
-    @property
-    def sha256(self) -> str | None:
-        return self._sha256
+    packed = False
 
     def entries(self) -> Iterator[tuple[Entry, Opener | None]]:
         with tempfile.SpooledTemporaryFile(_KEPT_IN_MEMORY, prefix="nightshift-zip-") as file:
