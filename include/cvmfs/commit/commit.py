@@ -36,7 +36,7 @@ from include.cvmfs.errors import (
 )
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.database import Reflog, RefType
-from include.cvmfs.format.hashes import CERTIFICATE, HISTORY, META, ObjectHash, hash_bytes
+from include.cvmfs.format.hashes import CERTIFICATE, HISTORY, ObjectHash, hash_bytes
 from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.format.manifest import Manifest
@@ -389,8 +389,3 @@ def first_reflog(store: Store, manifest: Manifest, now: int) -> ObjectHash:
             if store.get(REFLOG_KEY) != data:
                 raise ManifestConflict(manifest.fqrn, "another process is creating it; run again") from None
     return hash_bytes(data, manifest.root.algorithm)
-
-
-def store_meta(store: Store, text: bytes, like: ObjectHash) -> ObjectHash:
-    """Store the meta info JSON."""
-    return store_compressed(store, text, like, META).hash

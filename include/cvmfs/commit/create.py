@@ -9,13 +9,13 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from include.cvmfs.commit.commit import MANIFEST_KEY, Head, first_reflog, read_head, store_meta
+from include.cvmfs.commit.commit import MANIFEST_KEY, Head, first_reflog, read_head
 from include.cvmfs.commit.metadata_objects import store_all, store_compressed
 from include.cvmfs.errors import FormatError, KeyFileError, RepositoryError, SignatureError, TrustError, WhitelistError
 from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.catalog import DEFAULT_TTL_S, Catalog
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, Algorithm, ObjectHash
+from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META, Algorithm, ObjectHash
 from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.keys import (
     Certificate,
@@ -243,7 +243,7 @@ def create_repository(
         timestamp=seconds,
         certificate=store_compressed(store, signer.certificate_pem, like, CERTIFICATE).hash,
         history=store_compressed(store, history.to_bytes(), like, HISTORY).hash,
-        meta=store_meta(store, skeleton(), like),
+        meta=store_compressed(store, skeleton(), like, META).hash,
     )
     manifest = replace(manifest, reflog=first_reflog(store, manifest, seconds))
     try:

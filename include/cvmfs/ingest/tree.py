@@ -94,7 +94,7 @@ def build_tree(
 ) -> BuiltTree:
     """Make the catalogs of a complete spool for the absolute path ``destination`` and hand them to ``put``."""
     with ThreadPoolExecutor(_PACKED_AT_ONCE, thread_name_prefix="pack-catalog") as pool:
-        builder = _Builder(spool, destination, algorithm, compression, put, layout, pool)
+        builder = _Builder(spool, destination.encode(), algorithm, compression, put, layout, pool)
         for row in spool.rows():
             builder.add(row)
         return builder.finish()
@@ -144,31 +144,25 @@ class _Folder:
     groups: dict[int, list[int]]
 
 
+@dataclass
 class _Builder:
-    def __init__(
-        self,
-        spool: Spool,
-        destination: str,
-        algorithm: Algorithm,
-        compression: Compression,
-        put: Callable[[ObjectHash, bytes], None],
-        layout: Layout,
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        self._spool = spool
-        self._pool = pool
+    _spool: Spool
+    _destination: bytes
+    _algorithm: Algorithm
+    _compression: Compression
+    _put: Callable[[ObjectHash, bytes], None]
+    _layout: Layout
+    _pool: ThreadPoolExecutor
+
+    def __post_init__(self) -> None:
         self._packing = BoundedSemaphore(2 * _PACKED_AT_ONCE)
-        self._destination = destination.encode()
-        self._algorithm = algorithm
-        self._put = put
-        self._layout = layout
-        self._subdirectories = _Ahead(spool.subdirectories())
-        self._link_groups = _Ahead(spool.link_groups())
+        self._subdirectories = _Ahead(self._spool.subdirectories())
+        self._link_groups = _Ahead(self._spool.link_groups())
         self._open: list[_Folder] = []
         self._catalogs = 0
         self._root_entry: Dirent | None = None
-        hashed = ObjectHash(bytes(20), algorithm)
-        whole = Dirent("", stat.S_IFREG, hash=hashed, algorithm=algorithm, compression=compression)
+        hashed = ObjectHash(bytes(20), self._algorithm)
+        whole = Dirent("", stat.S_IFREG, hash=hashed, algorithm=self._algorithm, compression=self._compression)
         self._file_flags = whole.flags
         self._chunked_flags = whole.changed(hash=None, chunked=True).flags
         # External files are fetched as they are.
