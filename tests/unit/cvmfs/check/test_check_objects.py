@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import CatalogError
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.objects import compress
 from include.cvmfs.format.schema import NAMES
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
@@ -78,22 +77,6 @@ def test_a_cut_object_is_found_unread(mini: MiniRepository, store: MemoryStore, 
     if not listing:
         unlisted(store)
     assert places(checked(mini)) == {(Subject.OBJECT, "/readme"), (Subject.OBJECT, "/sw/plain")}
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda data: data[:-1] + b"?",
-        lambda data: data + b"?",
-        lambda data: b"",
-        lambda data: compress(b"other content"),
-    ],
-)
-def test_wrong_bytes_are_found(mini: MiniRepository, store: MemoryStore, spoil: Callable[[bytes], bytes]) -> None:
-    mini.publish()
-    key = key_of(mini, "/readme")
-    store.objects[key] = spoil(store.objects[key])
-    assert places(checked(mini, contents=True)) == {(Subject.OBJECT, "/readme")}
 
 
 def test_a_size_that_is_not_that_of_the_content_is_found_when_contents_are_read(mini: MiniRepository) -> None:

@@ -21,16 +21,6 @@ EVERYTHING = 256 * 256
 """A sample for which an audit draws all shards, and all objects of so small a repository."""
 
 
-def test_lost_and_empty_objects_are_reported(place: Place) -> None:
-    place.publish("/a", {"f": b"lost", "g": b"empty"})
-    lost, empty = place.keep(b"lost"), place.keep(b"empty")
-    place.store.delete([lost.key])
-    place.store.put(empty.key, b"")
-    report = place.collect(ALL_ORPHANS)
-    assert {(one.key, one.size) for one in report.lost} == {(lost.key, None), (empty.key, 0)}
-    assert not report.ok
-
-
 @pytest.mark.parametrize(("free", "returned"), [([100, 350], 250), ([None, None], None)])
 @pytest.mark.usefixtures("old")
 def test_what_the_store_returned_is_reported_if_it_tells(

@@ -229,6 +229,8 @@ def everything(edit: Edit, top: str) -> None:
     edit.add(f"{top}/empty", DIRECTORY.changed(uid=7, xattr=XATTR))
     edit.add(f"{top}/plain", file(b"plain", uid=1000, gid=1001))
     edit.add(f"{top}/stored", file(b"s").changed(compression=Compression.NONE, mtime_ns=5))
+    shake = hash_bytes(b"s", Algorithm.SHAKE128)
+    edit.add(f"{top}/shake", file(b"s").changed(hash=shake, algorithm=Algorithm.SHAKE128))
     edit.add(f"{top}/named", file(b"n").changed(xattr=XATTR))
     edit.add(f"{top}/hidden", file(b"h").changed(hidden=True))
     edit.add(f"{top}/outside", file(b"e").changed(external=True))
@@ -347,17 +349,6 @@ def test_a_large_directory_that_both_sides_made_holds_what_both_put_into_it(repo
     current = after(repository, base, made("b", range(MANY, MANY + 3)))
     merged = repository.keep(merge(repository.cache, base=base, new=new, current=current, lease_path="/d"))
     assert contents(repository, merged) == contents(repository, new) | contents(repository, current)
-
-
-@pytest.mark.parametrize("algorithm", list(Algorithm))
-def test_every_hash_algorithm_is_kept(repository: EditedStore, algorithm: Algorithm) -> None:
-    def change(edit: Edit) -> None:
-        edit.add("/d", DIRECTORY)
-        edit.add("/d/f", file().changed(hash=hash_bytes(b"x", algorithm), algorithm=algorithm))
-
-    new = after(repository, repository.root, change)
-    merged = merge(repository.cache, base=repository.root, new=new, current=repository.root, lease_path="/d")
-    assert contents(repository, repository.keep(merged)) == {"/d/f": hash_bytes(b"x", algorithm)}
 
 
 HOSTILE = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import itertools
@@ -33,7 +32,7 @@ from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.source import Entry, EntryKind, Opener, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
 from include.storage.errors import STORE_FULL, Forbidden
-from tests.fakes.archives import Member, archive, file, packed
+from tests.fakes.archives import Member, archive, file
 from tests.fakes.farstore import FarStore
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import read_back
@@ -129,18 +128,14 @@ def test_uploads_go_on_beside_each_other() -> None:
     assert waited.is_set()
 
 
-def test_progress_is_reported_and_ends_with_the_whole() -> None:
-    steps: list[PrepareProgress] = []
-    changeset = run(progress=steps.append)
-    assert steps[-1].files == 2000
-    assert steps[-1].objects_new == changeset.objects_new
-    assert steps[-1].bytes_uploaded == changeset.bytes_uploaded
-    assert steps[-1].bytes == changeset.bytes
-
-
-def test_progress_is_reported_a_few_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_a_few_times_a_second_and_ends_with_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[float] = []
+    reports: list[PrepareProgress] = []
     now_s = 0.0
+
+    def note(report: PrepareProgress) -> None:
+        steps.append(now_s)
+        reports.append(report)
 
     class Slow(TarSource):
         def entries(self) -> Iterator[tuple[Entry, Opener | None]]:
@@ -151,9 +146,11 @@ def test_progress_is_reported_a_few_times_a_second_at_most(monkeypatch: pytest.M
 
     monkeypatch.setattr("include.cvmfs.ingest.prepare.time", SimpleNamespace(monotonic=lambda: now_s))
     tree = Slow(iter([MANY]), "x.tar")
-    prepare(tree, store=MemoryStore(), fqrn="r", destination="/a", now=NOW, progress=lambda _: steps.append(now_s))
+    made = prepare(tree, store=MemoryStore(), fqrn="r", destination="/a", now=NOW, progress=note)
     assert 7 <= len(steps) <= 9, "2 s passed"
     assert all(later - sooner > 0.2 for sooner, later in itertools.pairwise(steps[:-1]))
+    whole = PrepareProgress(2000, made.bytes, made.objects_new, made.objects_reused, made.bytes_uploaded)
+    assert reports[-1] == whole
 
 
 @pytest.mark.parametrize("connections", [1, 16])
@@ -328,19 +325,6 @@ def test_device_numbers_that_cannot_be_are_refused() -> None:
     data = archive([Member(b"dev", type=b"3", device=(1 << 13, 0))])
     with refused(SourceError, member="dev"):
         prepared(data, KEPT)
-
-
-def test_special_files_are_the_same_from_a_directory_and_its_archive(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    os.link(tmp_path / "pipe", tmp_path / "second")
-    with contextlib.suppress(PermissionError):  # only root may; the pipe is there
-        os.mknod(tmp_path / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    for path in (*tmp_path.iterdir(), tmp_path):
-        os.utime(path, (5, 5))
-    from_disk, found, _ = prepared(DirectorySource(tmp_path), KEPT)
-    assert prepared(packed(tmp_path), KEPT)[0].root == from_disk.root
-    if "/null" in found:
-        assert found["/null"].entry.size == os.makedev(1, 3)
 
 
 def test_nanoseconds_are_kept_if_this_is_asked_for(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import stat
 from functools import partial
 
 import pytest
@@ -31,24 +30,6 @@ def test_an_empty_tree_is_a_root_with_its_marker() -> None:
     assert changeset.statistics.total == Counts(regular=1, dir=1)
     assert "data/e8/ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78" in store.objects
     assert (changeset.catalogs, changeset.files, changeset.bytes) == (1, 1, 0)
-
-
-def test_files_links_and_directories_come_back_as_they_were() -> None:
-    _, found, _ = publish(
-        [
-            a_folder("", mode=0o750, mtime=5),
-            a_folder("bin"),
-            a_file("bin/run", b"#!/bin/sh\n", mode=0o755, mtime=77),
-            a_link("bin/go", "../../outside"),
-            a_file("README", b"text"),
-        ]
-    )
-    run, go = found["/bin/run"], found["/bin/go"].entry
-    assert (run.content, run.entry.mode, run.entry.mtime) == (b"#!/bin/sh\n", 0o100755, 77)
-    assert (go.symlink, go.mode, go.size) == ("../../outside", stat.S_IFLNK | 0o777, 13)
-    assert (found[""].entry.mode, found[""].entry.mtime) == (0o40750, 5)
-    assert found["/bin"].entry.linkcount == 2
-    assert found[""].entry.linkcount == 3
 
 
 def test_children_may_come_before_parents_and_parents_may_be_missing() -> None:

@@ -18,6 +18,7 @@ from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.schema import Counts
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import PrepareOptions
+from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.source import (
     IdMap,
@@ -349,6 +350,8 @@ def test_a_directory_and_its_archive_give_the_same_catalog(tmp_path: Path) -> No
     (tree / "d").mkdir(parents=True)
     (tree / "d" / "f").write_bytes(b"1")
     os.link(tree / "d" / "f", tree / "d" / "g")
+    os.mkfifo(tree / "d" / "pipe")
+    os.utime(tree / "d" / "pipe", ns=(1, 7))
     for path in (tree, tree / "d", tree / "d" / "f"):
         os.setxattr(path, "user.name", os.fsencode(path.name))
         os.setxattr(path, "user.other", b"\0\1")
@@ -357,7 +360,7 @@ def test_a_directory_and_its_archive_give_the_same_catalog(tmp_path: Path) -> No
         os.utime(path, ns=(1, 5_000_000_001))
     packed = tmp_path / "tree.tar"
     subprocess.run(["tar", "--format=pax", "--xattrs", "-C", tree, "-cf", packed, "."], check=True)
-    options = PrepareOptions(layout=Layout.MTIME_NS, xattrs=("user.",), mtime_ns=True)
+    options = PrepareOptions(layout=Layout.MTIME_NS, xattrs=("user.",), mtime_ns=True, specials=Specials.KEEP)
     from_disk, found = publish(DirectorySource(tree), options)
     with packed.open("rb") as stream:
         from_tar, _ = publish(TarSource(stream, "tree.tar"), options)
