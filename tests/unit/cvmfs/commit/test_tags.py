@@ -12,8 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, NewTag, read_head
-from include.cvmfs.commit.rollback import plan_rollback, rollback
-from include.cvmfs.commit.tags import PruneRule, add_tag, change_tags, decide, prune_by_rule, remove_tags
+from include.cvmfs.commit.tags import (
+    PruneRule,
+    add_tag,
+    change_tags,
+    decide,
+    plan_rollback,
+    prune_by_rule,
+    remove_tags,
+    rollback,
+)
 from include.cvmfs.coordination.condemned import store_list
 from include.cvmfs.coordination.generation import KEY, CollectionPhase, Generation
 from include.cvmfs.coordination.generation import CollectionStep as GenerationStep

@@ -19,8 +19,7 @@ from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.merge import merge
 from include.cvmfs.commit.rewrite import Rewritten, Sender, Unifier, switch_rewritten
-from include.cvmfs.commit.rollback import plan_rollback, rollback
-from include.cvmfs.commit.tags import add_tag
+from include.cvmfs.commit.tags import add_tag, plan_rollback, rollback
 from include.cvmfs.coordination import generation as generations
 from include.cvmfs.coordination.generation import CollectionPhase, Generation, look
 from include.cvmfs.errors import CatalogError, DestinationError, FormatError, GenerationMoved
