@@ -38,7 +38,7 @@ _NAMED_AT_MOST = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckProgress:
-    """How far a check is: ``step`` is what it does now, ``total`` is 0 when that is not known yet."""
+    """State of a check: ``step`` is what it does now, ``total`` is 0 when that is not known yet."""
 
     step: str
     done: int
@@ -47,7 +47,7 @@ class CheckProgress:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check found. Of very many problems the first are kept; ``problem_count`` and ``warning_count`` are exact.
+    """Outcome of a check. Of very many problems the first are kept; ``problem_count`` and ``warning_count`` are exact.
 
     ``objects``: the different data objects named by the catalogs (0 when they were not looked for). ``lost``: what the
     store has not, or not whole, and could be sent again (``restore``); what hangs below a lost catalog is not known.
@@ -171,7 +171,7 @@ def _whitelist(repository: Repository, findings: Findings, now: datetime | None)
 
 
 def _unfinished(store: Store, findings: Findings, now: datetime) -> None:
-    """What killed writers left takes room, and no listing shows it."""
+    """Leftovers of killed writers take room, and no listing shows it."""
     try:
         found = abandoned(store, now)
     except StoreError:
@@ -402,7 +402,7 @@ class _Tree:
 
 
 def _spoil(opened: _Open | None) -> None:
-    """What could not be read cannot be counted: nothing above is blamed for it."""
+    """Unread rows cannot be counted: nothing above is blamed for it."""
     while opened is not None:
         opened.complete = False
         opened = opened.parent

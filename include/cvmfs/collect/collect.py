@@ -1,4 +1,4 @@
-"""One garbage collection of one repository, step by step (docs/decisions, 9).
+"""A garbage collection of one repository, step by step (docs/decisions, 9).
 
 ``begin``, ``mark``, ``condemn``, ``spare``, ``sweep``, ``end``. Until the sweep nothing is deleted, and one that dies
 is begun again by another process after the takeover time. A sweep is only ever finished, by its own list.

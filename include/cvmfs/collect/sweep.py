@@ -61,7 +61,7 @@ class Claim:
         self._written: datetime | None = None
         self.document = Generation(0, CollectionPhase.IDLE, now())
         self.took_over = False
-        """Whether another collector began what is under way: its requests may still be carried out by the store."""
+        """Another collector began what is under way: its requests may still be carried out by the store."""
 
     @property
     def held(self) -> bool:

@@ -175,7 +175,7 @@ def plan_roots(cache: ScanCache, named: Named, cutoff: int, on_step: Callable[[]
 
 
 class Marking:
-    """What roots name: ``gone`` the condemned ones, ``held`` those that only tags protect, ``kept`` all others.
+    """Objects that roots name: ``gone`` the condemned ones, ``held`` those that only tags protect, ``kept`` all others.
 
     ``copies``: of files that lie elsewhere; they may be absent, and are no orphans.
     ``seen``: digests of preserved catalogs.
@@ -230,7 +230,7 @@ class Marking:
         into.add_records(split(records_of(_beside_catalogs(named, plan))))
 
     def _unread(self, name: ObjectHash, fault: Exception) -> None:
-        """What is missing was collected before; what else cannot be read goes, and what it names becomes orphans."""
+        """A missing catalog was collected before; what else cannot be read goes, and what it names becomes orphans."""
         if not isinstance(fault, ObjectMissing):
             self._report.notes.append(f"condemned catalog {name} cannot be read: {fault}")
             self.gone.add_records(split(records_of([name.with_suffix(CATALOG)])))

@@ -50,7 +50,7 @@ __all__ = ["MANIFEST_KEY", "REFLOG_KEY", "Change", "Head", "NewTag", "SwitchStep
 
 MANIFEST_KEY = ".cvmfspublished"
 ATTEMPTS = 8
-"""How often one who switches begins again when other writers are faster."""
+"""Times that one who switches begins again when other writers are faster."""
 
 
 class SwitchStep(Enum):

@@ -56,7 +56,7 @@ class OpenCatalog:
 
 @dataclass(slots=True)
 class Savepoint:
-    """What an edit was before an attempt: all of it comes back if the attempt fails."""
+    """State of an edit before an attempt: all of it comes back if the attempt fails."""
 
     nodes: dict[str, OpenCatalog]
     objects: dict[str, bytes]
@@ -433,7 +433,7 @@ class Edit(Revision):
         old.remove_tree(source)
 
     def _unlink(self, directory: str, group: int) -> None:
-        """One link of a group is gone: the others count one less, and a last one is no group any more."""
+        """Take one link of a group away: the others count one less, and a last one is no group any more."""
         catalog = self.inside(directory)
         for entry in catalog.listing(directory):
             if entry.hardlink_group == group:

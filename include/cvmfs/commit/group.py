@@ -140,7 +140,7 @@ class NewTag:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one publisher wants: the difference of two roots inside ``lease_path`` (``""``: the whole repository)."""
+    """A publisher's request: the difference of two roots inside ``lease_path`` (``""``: the whole repository)."""
 
     lease_path: str
     old_root: ObjectHash
@@ -156,7 +156,7 @@ class _Stands(NightshiftError):
 
 @dataclass(slots=True)
 class Group:
-    """What became of each change, by its number: ``members`` are in the edit, ``standing`` need no new revision."""
+    """Outcome of each change, by its number: ``members`` are in the edit, ``standing`` need no new revision."""
 
     edit: Edit
     members: list[int] = field(default_factory=list)

@@ -230,7 +230,7 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a path has on one side; ``entry``: None if it does not exist there."""
+    """Content of a path on one side; ``entry``: None if it does not exist there."""
 
     path: str
     side: _Listed

@@ -42,8 +42,8 @@ _KEPT_BY_COMMITS = (TRUNK, TRUNK_PREVIOUS)
 
 @dataclass(frozen=True, slots=True)
 class PruneRule:
-    """Which tags go: of those whose names match, the ``keep`` of the highest revisions stay, and whatever is not older
-    than ``older_than``. Commits' own tags and those whose names match one of ``protect`` always stay."""
+    """Rule for the tags that go: of those whose names match, the ``keep`` of the highest revisions stay, and whatever is
+    not older than ``older_than``. Commits' own tags and those whose names match one of ``protect`` always stay."""
 
     keep: int = 0
     older_than: timedelta | None = None
@@ -53,7 +53,7 @@ class PruneRule:
 
 @dataclass(frozen=True, slots=True)
 class TagDecision:
-    """What becomes of a tag, and why."""
+    """Fate of a tag, and the reason."""
 
     tag: Tag
     remove: bool
@@ -222,7 +222,7 @@ UNDO = TRUNK_PREVIOUS  # what is gone back to if no tag is given
 
 @dataclass(frozen=True, slots=True)
 class RollbackPlan:
-    """What a rollback would do: from the current revision to the tree of ``tag``; ``lost`` are the tags that go.
+    """Plan of a rollback: from the current revision to the tree of ``tag``; ``lost`` are the tags that go.
 
     ``tag`` has no name for a revision that was given by its number. ``seen``: what was seen of collections before the
     manifest was read."""

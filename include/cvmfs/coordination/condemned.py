@@ -31,7 +31,7 @@ __all__ = [
 PREFIX = ".nightshift/condemned"
 RECORD_BYTES = DIGEST_BYTES + 2
 MAX_SHARD_RECORDS = 1 << 24
-"""Of a list that is read: 369 MB; a list of four thousand million objects."""
+"""Limit of a shard that is read: 369 MB; a list of four thousand million objects."""
 CACHE_BYTES = 64 << 20
 """Shards that a process keeps, the last used ones."""
 _HEAD = b"nightshift condemned 1\n"

@@ -140,7 +140,7 @@ _READER = TypeAdapter(Freeze)
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a freeze or a thaw found and left behind; ``changed``: whether anything had to be written."""
+    """Document before and after a freeze or a thaw; ``changed``: whether anything had to be written."""
 
     before: Freeze | None
     after: Freeze | None

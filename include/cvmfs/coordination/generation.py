@@ -33,7 +33,7 @@ TAKEOVER = timedelta(minutes=20)
 """A running collection whose document is older than this is taken for dead, and another may take it up."""
 CLOCK_SKEW = timedelta(hours=1)
 SHARDS = 256
-"""Of a list of condemned objects, by the first byte of the digest; they are swept in ascending order."""
+"""Parts of a list of condemned objects, by the first byte of the digest; they are swept in ascending order."""
 FORMAT = 1
 _WHAT = "collection generation"
 CollectionNumber = Annotated[int, Field(strict=True, ge=0, lt=1 << 53)]
@@ -41,7 +41,7 @@ Shards = Annotated[int, Field(strict=True, ge=0, le=SHARDS)]
 
 
 class CollectionPhase(Enum):
-    """What the collection of this number does."""
+    """Phase of the collection of this number."""
 
     IDLE = "idle"
     MARKING = "marking"
@@ -55,7 +55,7 @@ class CollectionPhase(Enum):
 
 
 class CollectionStep(Enum):
-    """What a collector does to the document."""
+    """Step of a collector, written to the document."""
 
     BEGIN = "begin"
     RENEW = "renew"
@@ -95,7 +95,7 @@ class EndedCollection(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class CollectionProgress:
-    """How far collections were: the last that had ended, and the shards that the next one had swept (0 to 256)."""
+    """Progress of collections: the last that had ended, and the shards that the next one had swept (0 to 256)."""
 
     completed: int = 0
     swept: int = 0
@@ -227,7 +227,7 @@ _READER = TypeAdapter(Generation)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen of collections at one moment: the document, or the stock tools' last collection (Unix s, 0: none).
+    """State of collections at one moment: the document, or the stock tools' last collection (Unix s, 0: none).
 
     Take it before the manifest is read: what a newer manifest preserves cannot have been collected by then.
     """

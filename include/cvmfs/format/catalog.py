@@ -64,7 +64,7 @@ class PackedCatalog:
 
 
 class Catalog(CatalogFile):
-    """One catalog. ``path`` is its mount path (``""`` for the repository's root catalog)."""
+    """A catalog. ``path`` is its mount path (``""`` for the repository's root catalog)."""
 
     def __init__(self, connection: sqlite3.Connection, path: str, name: ObjectHash | None = None) -> None:
         super().__init__(connection, path, name)

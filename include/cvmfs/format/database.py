@@ -93,7 +93,7 @@ class Database:
         return self._guarded(lambda: self._connection.execute(sql, values).rowcount)
 
     def _run_all(self, sql: str, rows: Iterable[tuple[object, ...]]) -> None:
-        """One statement for many rows, all or none."""
+        """Run a statement for many rows, all or none."""
         with self._transaction():
             self._guarded(lambda: self._connection.executemany(sql, rows))
 
@@ -134,7 +134,7 @@ INSERT INTO properties VALUES ('schema', '1.0'), ('schema_revision', '0');
 
 
 class RefType(Enum):
-    """What a reference is; the value is that of the column ``type``."""
+    """Kind of a reference; the value is that of the column ``type``."""
 
     CATALOG = 0
     CERTIFICATE = 1
@@ -148,7 +148,7 @@ class RefType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """One row; ``timestamp`` (Unix seconds) is when it was last published."""
+    """A row; ``timestamp`` (Unix seconds) is when it was last published."""
 
     hash: ObjectHash
     type: RefType

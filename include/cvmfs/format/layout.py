@@ -118,7 +118,7 @@ _COLUMNS = {Layout.PLAIN: _PLAIN, Layout.MTIME_NS: (*KEY, *COLUMNS), Layout.MTIM
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What SQL has to know of one catalog. Rows that are written have all of :data:`COLUMNS`; those absent are left."""
+    """Form of one catalog, for SQL. Rows that are written have all of :data:`COLUMNS`; those absent are left."""
 
     layout: Layout | None
     select: str

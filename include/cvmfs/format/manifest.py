@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One revision. ``root_size`` is that of the root catalog's SQLite file in bytes, ``ttl`` in seconds, ``timestamp``
+    """A revision. ``root_size`` is that of the root catalog's SQLite file in bytes, ``ttl`` in seconds, ``timestamp``
     in Unix seconds (0: not stated); ``reflog`` is the hash of the raw reflog file."""
 
     root: ObjectHash

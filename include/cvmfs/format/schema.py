@@ -104,7 +104,7 @@ class Statistics:
         return self.own + self.below
 
     def rows(self) -> list[tuple[str, int]]:
-        """As they are written; no counter leaves the range of SQLite, so that none hinders who counts further."""
+        """Return the counters as written; none leaves the range of SQLite, so that none hinders who counts further."""
         return [
             (f"{half}_{name}", max(-_MOST - 1, min(getattr(counts, name), _MOST)))
             for half, counts in (("self", self.own), ("subtree", self.below)) for name in NAMES

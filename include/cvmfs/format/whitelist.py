@@ -23,7 +23,7 @@ _RESIGN = "resign the whitelist with the master key"
 
 @dataclass(frozen=True, slots=True)
 class Whitelist:
-    """Who may sign the repository's manifests. Times are aware; expiry counts to the hour, in UTC."""
+    """List of those who may sign the repository's manifests. Times are aware; expiry counts to the hour, in UTC."""
 
     fqrn: str
     issued: datetime

@@ -161,7 +161,7 @@ class _Statistics(_Part):
 
 
 class _Document(_Part):
-    """What is stored of a changeset."""
+    """Stored form of a changeset."""
 
     repository: str
     destination: Annotated[str, text_as(checked_destination)]

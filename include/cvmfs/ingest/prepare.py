@@ -86,7 +86,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class PrepareProgress:
-    """How far a preparation is: regular files and their bytes read, objects sent or not, bytes of objects sent."""
+    """State of a preparation: regular files and their bytes read, objects sent or not, bytes of objects sent."""
 
     files: int
     bytes: int

@@ -139,7 +139,7 @@ class Processes:
 
 
 class _Process:
-    """One process, seen from its user."""
+    """A process, seen from its user."""
 
     def __init__(self, job: tuple[object, ...]) -> None:
         root = str(Path(__file__).parents[3])

@@ -83,7 +83,7 @@ _PIECES = "SELECT start, size, digest FROM pieces WHERE file = ? ORDER BY start"
 
 
 class Specials(Enum):
-    """What becomes of fifos, sockets and devices: named and refused, taken, or left out."""
+    """Fate of fifos, sockets and devices: named and refused, taken, or left out."""
 
     REFUSE = "refuse"
     KEEP = "keep"
@@ -91,14 +91,14 @@ class Specials(Enum):
 
 
 class SpecialBits(Enum):
-    """What becomes of set-uid, set-gid and sticky bits: taken off and counted, or kept."""
+    """Fate of set-uid, set-gid and sticky bits: taken off and counted, or kept."""
 
     STRIP = "strip"
     KEEP = "keep"
 
 
 class Row(NamedTuple):
-    """One entry in path order: a tuple, because there are millions.
+    """An entry in path order: a tuple, because there are millions.
 
     ``parent``: length of the parent's part of ``key``; ``file``: names of the same file have the same number.
     """

@@ -1,4 +1,4 @@
-"""One revision as one tree, for reading: paths, directories and files, whatever catalogs it is cut into."""
+"""A revision as one tree, for reading: paths, directories and files, whatever catalogs it is cut into."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Revision:
         return self.inside(parent_of(path)).lookup(path)
 
     def row(self, path: str) -> Dirent | None:
-        """As :meth:`lookup`, for a clean path."""
+        """Look up a clean path."""
         return self.inside(parent_of(path)).lookup(path)
 
     def entry(self, path: str) -> Dirent:
-        """As :meth:`lookup`; raises CatalogError when nothing is there."""
+        """Look up a path; raises CatalogError when nothing is there."""
         found = self.lookup(path)
         if found is None:
             raise CatalogError(clean_path(path), f"no such file or directory in the revision {self.root_hash}")
@@ -90,7 +90,7 @@ class Revision:
         return self.inside(parent_of(path))
 
     def inside(self, path: str) -> Catalog:
-        """As :meth:`catalog_at`, for a clean path."""
+        """Return the catalog of a clean path."""
         if (known := self._inside.get(path)) is not None:
             return known
         unknown = []

@@ -227,7 +227,7 @@ class Reader:
 
 
 class _Codec(Protocol):
-    """One compressed stream. Archives may hold several in a row; ``padded`` ones allow zero bytes between them."""
+    """A compressed stream. Archives may hold several in a row; ``padded`` ones allow zero bytes between them."""
 
     magic: ClassVar[bytes]
     padded: ClassVar[bool]

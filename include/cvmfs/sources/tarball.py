@@ -77,7 +77,7 @@ _OTHER_FORMATS = {
 
 @dataclass(slots=True)
 class _Extension:
-    """What the headers before a member's own hold about it."""
+    """Facts about a member from the headers before its own."""
 
     name: bytes | None = None
     target: bytes | None = None

@@ -155,7 +155,7 @@ _GIVEN_AT_ONCE = 1 << 20
 
 
 class Member(NamedTuple):
-    """What the directory holds about one member; sizes in bytes. ``attributes``: in the way of the system ``host``.
+    """Facts about one member from the directory; sizes in bytes. ``attributes``: in the way of the system ``host``.
 
     ``raw``: the name as both headers have it; ``name``: in UTF-8, where a field of Info-ZIP has that, else the same.
     """
@@ -359,7 +359,7 @@ class MemberContent:
 
 
 class _Fields:
-    """What packers store in fields of their own: times that are not local, owners, and names in UTF-8."""
+    """Fields of packers' own: times that are not local, owners, and names in UTF-8."""
 
     def __init__(self, raw: bytes, dos_date: int, dos_time: int) -> None:
         self.name = raw
@@ -414,7 +414,7 @@ class _Fields:
 
 
 def _unix_time(date: int, time: int) -> int:
-    """As if in UTC, since the zone is not stored; invalid days count as the first of all."""
+    """Return Unix seconds as if in UTC, since the zone is not stored; invalid days count as the first of all."""
     year, month, day = 1980 + (date >> 9), date >> 5 & 15, date & 31
     if not (1 <= month <= 12 and 1 <= day <= 31):
         return _EPOCH_1980
