@@ -42,7 +42,7 @@ _KEPT_BY_COMMITS = (TRUNK, TRUNK_PREVIOUS)
 
 @dataclass(frozen=True, slots=True)
 class PruneRule:
-    """Rule for the tags that go: of those whose names match, the ``keep`` of the highest revisions stay, and whatever is
+    """Rule for tags that go: of those whose names match, the ``keep`` of the highest revisions stay, and whatever is
     not older than ``older_than``. Commits' own tags and those whose names match one of ``protect`` always stay."""
 
     keep: int = 0
