@@ -173,11 +173,11 @@ def _whitelist(repository: Repository, findings: Findings, now: datetime | None)
 def _unfinished(store: Store, findings: Findings, now: datetime) -> None:
     """Leftovers of killed writers take room, and no listing shows it."""
     try:
-        found = abandoned(store, now)
+        leftovers = abandoned(store, now)
     except StoreError:
         return  # a reader may not ask for it
-    if found:
-        findings.warning(Subject.STORE, "", described(found, store))
+    if leftovers:
+        findings.warning(Subject.STORE, "", described(leftovers, store))
 
 
 def _meta_info(repository: Repository, findings: Findings) -> None:
@@ -220,9 +220,9 @@ def _judged_reflog(store: Store, manifest: Manifest) -> tuple[list[str], str | N
         reflog.close()
     except FormatError as fault:
         wrong.append(str(fault))
-    if named is None or (found := hash_bytes(data, named.algorithm)).digest == named.digest:
+    if named is None or (digest := hash_bytes(data, named.algorithm)).digest == named.digest:
         return wrong, None
-    differs = f"{reflogs.KEY} has the hash {found}, the manifest names {named}"
+    differs = f"{reflogs.KEY} has the hash {digest}, the manifest names {named}"
     if wrong:
         return [differs, *wrong], None
     return [], f"{differs}; a stock garbage collection or a commit that died leaves this, the next commit ends it"
@@ -269,8 +269,8 @@ def _tagged_catalogs(store: Store, history: History, findings: Findings) -> None
             return False
 
     with ThreadPoolExecutor(min(HEADS_AT_ONCE, len(roots) or 1)) as pool:
-        for (root, name), there in zip(roots.items(), pool.map(exists, roots), strict=True):
-            if not there:
+        for (root, name), is_stored in zip(roots.items(), pool.map(exists, roots), strict=True):
+            if not is_stored:
                 what = f"the root catalog of tag {name} is not in the store: {root.with_suffix(CATALOG).key}"
                 findings.warning(Subject.TAG, "", what, root)
 
@@ -280,27 +280,27 @@ def _alternative_paths(repository: Repository, findings: Findings) -> None:
     if not manifest.alt_paths:
         return
     for name in manifest.named:
-        there = repository.store.head(key := alternative_key(name))
-        if there is None or not there.size:
+        stored = repository.store.head(key := alternative_key(name))
+        if stored is None or not stored.size:
             say = findings.problem if name.suffix in (CATALOG, CERTIFICATE) else findings.warning
-            say(Subject.ALTERNATIVE_PATH, "", f"{key} is {'empty' if there else 'not in the store'}")
+            say(Subject.ALTERNATIVE_PATH, "", f"{key} is {'empty' if stored else 'not in the store'}")
 
 
 # -- the catalogs
 
 
-def _layouts(found: Mapping[str, list[str]], findings: Findings) -> None:
+def _layouts(layouts: Mapping[str, list[str]], findings: Findings) -> None:
     """Stock publishers merge a nested catalog into its parent without naming columns."""
-    if len(found) < 2:
+    if len(layouts) < 2:
         return
     counted = "; ".join(
         f"{len(paths)} with {layout} ({', '.join(path or '/' for path in sorted(paths)[:_NAMED_AT_MOST])}"
         f"{', …' if len(paths) > _NAMED_AT_MOST else ''})"
-        for layout, paths in sorted(found.items())
+        for layout, paths in sorted(layouts.items())
     )
     cure = "bring them to one layout with: nightshift repo repair --catalog-layout"
     what = "stock publishers abort, or lose files, where they merge catalogs of different layouts"
-    findings.problem(Subject.LAYOUT, "", f"catalogs of {len(found)} layouts: {counted}; {what}; {cure}")
+    findings.problem(Subject.LAYOUT, "", f"catalogs of {len(layouts)} layouts: {counted}; {what}; {cure}")
 
 
 @dataclass(slots=True)
@@ -362,8 +362,8 @@ class _Tree:
             database = self._cache.database(mounted.hash)
         except (ObjectError, Forbidden) as fault:
             name = mounted.hash.with_suffix(CATALOG)
-            there = self._store.head(name.key) if isinstance(fault, ObjectDamaged) else None
-            stored = there.size if there else None
+            object_meta = self._store.head(name.key) if isinstance(fault, ObjectDamaged) else None
+            stored = object_meta.size if object_meta else None
             self._findings.lose(Lost(name, mounted.path, str(fault), stored=stored), mounted.hash)
             return None
         except CvmfsError as fault:

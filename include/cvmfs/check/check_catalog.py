@@ -238,8 +238,8 @@ class _Audit:
         self.db.execute("PRAGMA trusted_schema = OFF")
         self.db.text_factory = name_of_bytes
         strange = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR rootpage = 0"
-        if found := self.db.execute(strange).fetchone():
-            raise ValueError(f"holds {found[0]!r}, which is neither table nor index")
+        if odd := self.db.execute(strange).fetchone():
+            raise ValueError(f"holds {odd[0]!r}, which is neither table nor index")
         properties = dict(self.db.execute("SELECT key, value FROM properties"))
         schema = float(properties.get("schema") or 1.0)
         if abs(schema - SCHEMA) > _SCHEMA_EPSILON:

@@ -102,8 +102,10 @@ class GarbageCollection:
 
         Raises ReflogError, StoreError.
         """
-        now, record, seen = self._now(), self._record, look(self._store).generation
-        if seen is None or seen.phase is not CollectionPhase.IDLE or record.listed is None or self._rules.all_orphans:
+        now, record, generation = self._now(), self._record, look(self._store).generation
+        if generation is None or generation.phase is not CollectionPhase.IDLE:
+            return None
+        if record.listed is None or self._rules.all_orphans:
             return None
         try:
             plan = plan_roots(self._cache, self._side.read(), self._cut(now))
@@ -124,13 +126,13 @@ class GarbageCollection:
         Raises CollectionBusy while another is at work, CollectionRefused for clocks that cannot be right, StoreError.
         """
         self._require_time()
-        seen = self._claim.take()
+        before = self._claim.take()
         self._read_record()  # another collection may have ended since this one was made
         self.report.number = self._claim.document.number
         self._require_clock_of_store()
         if self._claim.document.phase is CollectionPhase.SWEEPING:
             self.report.resumed = True
-            since = seen.generation.since if seen.generation is not None else self._now()
+            since = before.generation.since if before.generation is not None else self._now()
             self.report.notes.append(f"the sweep that made no progress since {since:%Y-%m-%d %H:%M} UTC is finished")
             return False
         return True
@@ -232,7 +234,7 @@ class GarbageCollection:
                 for number in numbers
                 for identity in self._marking.kept.shard(number) | self._marking.held.shard(number)
             ]
-            lost = {known.key for known in self.report.lost}
+            lost = {missing.key for missing in self.report.lost}
             for name in hashes_in(joined(random.sample(sorted(records), min(sample, len(records))))):
                 if name.key not in lost:
                     self._read_back(name)
@@ -319,21 +321,22 @@ class GarbageCollection:
     # -- brakes
 
     def _require_time(self) -> None:
-        now, seen = self._now(), look(self._store).generation
-        times = [collection.ended for collection in self._record.ended] + ([seen.since] if seen is not None else [])
+        now, generation = self._now(), look(self._store).generation
+        times = [collection.ended for collection in self._record.ended]
+        if generation is not None:
+            times.append(generation.since)
         latest = max(times, default=now)
         if latest > now + CLOCK_SKEW:
             what = f"a collection was written down at {latest:%Y-%m-%d %H:%M} UTC, but it is {now:%Y-%m-%d %H:%M} UTC"
             raise CollectionRefused(self.fqrn, what, hint="set the clock of this machine, then run it again")
 
     def _require_clock_of_store(self) -> None:
-        there = None if self._store.is_local else self._store.head(generations.KEY)
+        document = None if self._store.is_local else self._store.head(generations.KEY)
         now = self._now()
-        if there is not None and abs(there.modified - now) > CLOCK_SKEW + timedelta(minutes=1):
+        if document is not None and abs(document.modified - now) > CLOCK_SKEW + timedelta(minutes=1):
             self.abandon()
-            what = (
-                f"the store's clock is at {there.modified:%Y-%m-%d %H:%M} UTC, this machine's {now:%Y-%m-%d %H:%M} UTC"
-            )
+            of_store, of_machine = (f"{time:%Y-%m-%d %H:%M} UTC" for time in (document.modified, now))
+            what = f"the store's clock is at {of_store}, this machine's {of_machine}"
             raise CollectionRefused(self.fqrn, what, hint="set the clock that is wrong, then run it again")
 
     def _require_roots(self, named: Named) -> None:

@@ -73,8 +73,8 @@ class Claim:
 
         Raises CollectionBusy while another is at work, StoreError.
         """
-        seen = look(self._store)
-        self.document, self._version = seen.generation or self.document, seen.version
+        before = look(self._store)
+        self.document, self._version = before.generation or self.document, before.version
         document, now = self.document, self._now()
         dies = document.since + TAKEOVER
         if document.phase is not CollectionPhase.IDLE and now < dies and not is_dead(document.collector):
@@ -88,7 +88,7 @@ class Claim:
                 self.move(CollectionStep.RENEW)
             case _:
                 self.move(CollectionStep.BEGIN_ANEW)
-        return seen
+        return before
 
     def move(self, step: CollectionStep, *, condemned: str | None = None, swept: int | None = None) -> None:
         """Write the document after a step. Raises CollectionBusy if another collector has written it, StoreError."""

@@ -379,10 +379,10 @@ def first_reflog(store: Store, manifest: Manifest, now: int) -> ObjectHash:
         reflog.add(name, kind, now)
     data = reflog.to_bytes()
     try:
-        there, version = store.get_versioned(REFLOG_KEY)
+        kept, version = store.get_versioned(REFLOG_KEY)
     except NotFound:
-        there, version = b"", None
-    if there != data:
+        kept, version = b"", None
+    if kept != data:
         try:
             store.replace(REFLOG_KEY, data, expected=version)
         except Conflict:

@@ -127,7 +127,7 @@ def _listing(whitelist: Whitelist, certificates: tuple[Certificate, ...], manife
     marks = list(whitelist.fingerprints)
     for certificate in certificates:
         mark = fingerprint(certificate, manifest.root.algorithm, whitelist.fqrn)
-        if mark.hash not in [known.hash for known in marks]:
+        if mark.hash not in [listed.hash for listed in marks]:
             marks.append(mark)
     return replace(whitelist, fingerprints=tuple(marks))
 
@@ -150,15 +150,15 @@ def import_keys(
     The public key must verify the repository as clients do, the certificate must be the one that the manifest names,
     the private keys must belong to them. Raises KeyFileError, and what opening a repository raises.
     """
-    found = {kind: kind.path(source, fqrn) for kind in KeyFile if kind.path(source, fqrn).exists()}
-    if KeyFile.PUBLIC not in found:
+    files = {kind: kind.path(source, fqrn) for kind in KeyFile if kind.path(source, fqrn).exists()}
+    if KeyFile.PUBLIC not in files:
         path = KeyFile.PUBLIC.path(source, fqrn)
         raise KeyFileError(str(path), "does not exist; without it nothing can be verified: name the folder that has it")
-    public = found[KeyFile.PUBLIC].read_bytes()
+    public = files[KeyFile.PUBLIC].read_bytes()
     repository = Repository.open(store, fqrn=fqrn, public_keys=[public], now=now)
-    _require_match(found, repository, source)
+    _require_match(files, repository, source)
     copied, present = [], []
-    for kind, path in found.items():
+    for kind, path in files.items():
         data, place = path.read_bytes(), kind.path(target, fqrn)
         if place.exists() and place.read_bytes() == data:
             present.append(kind)
@@ -168,29 +168,29 @@ def import_keys(
         copied.append(kind)
     if not dry_run:
         for kind in copied:
-            save_key_file(target, fqrn, kind, found[kind].read_bytes())
-    absent = tuple(kind for kind in KeyFile if kind not in found)
+            save_key_file(target, fqrn, kind, files[kind].read_bytes())
+    absent = tuple(kind for kind in KeyFile if kind not in files)
     return Imported(tuple(copied), tuple(present), absent, repository.manifest.revision)
 
 
-def _require_match(found: dict[KeyFile, Path], repository: Repository, source: Path) -> None:
+def _require_match(files: dict[KeyFile, Path], repository: Repository, source: Path) -> None:
     fqrn = repository.fqrn
-    if KeyFile.CERTIFICATE in found:
-        path = found[KeyFile.CERTIFICATE]
+    if KeyFile.CERTIFICATE in files:
+        path = files[KeyFile.CERTIFICATE]
         if parse_certificate(path.read_bytes()) != repository.trusted.certificate:
             raise KeyFileError(
                 str(path), f"is not the certificate that the manifest of {fqrn} names; get the right one"
             )
-    if KeyFile.REPOSITORY in found:
+    if KeyFile.REPOSITORY in files:
         load_signer(source, fqrn)
-    if KeyFile.MASTER in found:
-        path = found[KeyFile.MASTER]
+    if KeyFile.MASTER in files:
+        path = files[KeyFile.MASTER]
         public = load_master(source, fqrn).public_key().public_numbers()
-        known = parse_public_keys(found[KeyFile.PUBLIC].read_bytes())
-        if public not in [key.public_numbers() for key in known]:
-            raise KeyFileError(str(path), f"does not belong to {found[KeyFile.PUBLIC].name}; get the right pair")
-    if KeyFile.GATEWAY in found:
-        load_gateway_key(found[KeyFile.GATEWAY])
+        masters = parse_public_keys(files[KeyFile.PUBLIC].read_bytes())
+        if public not in [key.public_numbers() for key in masters]:
+            raise KeyFileError(str(path), f"does not belong to {files[KeyFile.PUBLIC].name}; get the right pair")
+    if KeyFile.GATEWAY in files:
+        load_gateway_key(files[KeyFile.GATEWAY])
 
 
 WHITELIST_KEY = ".cvmfswhitelist"
@@ -263,9 +263,9 @@ def _claimed(store: Store, whitelist: Whitelist, master: RSAPrivateKey, signer: 
     else:
         return whitelist.issued
     try:
-        found = Whitelist.parse(data)
+        stored = Whitelist.parse(data)
         verify_whitelist(
-            found, [master.public_key()], fqrn=fqrn, now=found.whitelist.issued, certificate=signer.certificate_pem
+            stored, [master.public_key()], fqrn=fqrn, now=stored.whitelist.issued, certificate=signer.certificate_pem
         )
     except (FormatError, TrustError):
         raise RepositoryError(
@@ -273,8 +273,8 @@ def _claimed(store: Store, whitelist: Whitelist, master: RSAPrivateKey, signer: 
             f"{store.url} holds a whitelist that was not signed with these keys: it is being created with others; if "
             f"that creation died, repeat it with its keys, or remove {WHITELIST_KEY} and create it again",
         ) from None
-    if abs(whitelist.issued - found.whitelist.issued) < _MAY_BE_ALIVE:
-        return found.whitelist.issued
+    if abs(whitelist.issued - stored.whitelist.issued) < _MAY_BE_ALIVE:
+        return stored.whitelist.issued
     try:
         store.replace(WHITELIST_KEY, signed, expected=version)
     except Conflict:

@@ -193,11 +193,11 @@ class Edit(Revision):
         ``totals``: the catalog's own counters and those below it. Raises DestinationError where something else exists.
         """
         path = reference.path
-        there = self.row(path)
-        if there is not None and not there.mountpoint:
-            kind = "directory" if there.is_directory else "file"
+        occupant = self.row(path)
+        if occupant is not None and not occupant.mountpoint:
+            kind = "directory" if occupant.is_directory else "file"
             raise DestinationError(path, f"a {kind} that is no nested catalog exists there; remove it first")
-        if there is None:
+        if occupant is None:
             self._require_free(path)
             before = Counts()
             parent = self._writable(self._holder(path))
@@ -206,7 +206,7 @@ class Edit(Revision):
             before = self._totals(path)
             parent = self._writable(self._holder(path))
             # What hides a place is no part of the tree that hangs there.
-            parent.catalog.update(path, _mountpoint(path, root_entry.changed(hidden=there.hidden)))
+            parent.catalog.update(path, _mountpoint(path, root_entry.changed(hidden=occupant.hidden)))
         self._forget(path)
         parent.catalog.set_nested(reference, totals - before)
 
@@ -262,12 +262,12 @@ class Edit(Revision):
 
         Returns whether there was anything to do. Raises DestinationError. ``now``: Unix s, ``owner``: uid and gid.
         """
-        there = self.row(path)
-        if there is not None:
-            if not there.is_symlink:
-                kind = "directory" if there.is_directory else "file"
+        occupant = self.row(path)
+        if occupant is not None:
+            if not occupant.is_symlink:
+                kind = "directory" if occupant.is_directory else "file"
                 raise DestinationError(path, f"a {kind} exists there and is not replaced by a link; remove it first")
-            if there.symlink == target:
+            if occupant.symlink == target:
                 return False
             self.remove(path)
         uid, gid = owner
@@ -330,8 +330,8 @@ class Edit(Revision):
 
     def _node_inside(self, path: str) -> OpenCatalog:
         """The node whose catalog has the rows of what is in the directory ``path``."""
-        if (known := self._nodes.get(path) or self._within.get(path)) is not None:
-            return known
+        if (opened_before := self._nodes.get(path) or self._within.get(path)) is not None:
+            return opened_before
         node = self._root
         for step in ancestors(path):
             if (opened := self._nodes.get(step)) is not None:
@@ -401,12 +401,12 @@ class Edit(Revision):
         pending = (
             [nested.path for nested in around.nested() if is_below(nested.path, path)] if entry.is_directory else []
         )
-        found = []
+        nodes = []
         while pending:
             node = self._writable(self._node_inside(pending.pop()))
-            found.append(node)
+            nodes.append(node)
             pending += [nested.path for nested in node.catalog.nested()]
-        return found
+        return nodes
 
     def _carry(self, old: Catalog, new: Catalog, source: str, target: str) -> None:
         """Take an entry and all rows below it from one catalog into another; link groups get numbers of the new one."""
@@ -414,22 +414,22 @@ class Edit(Revision):
         next_group = new.next_hardlink_group()
         pending = [(source, target)]
         while pending:
-            here, there = pending.pop()
+            here, place = pending.pop()
             entry = old.lookup(here)
             if entry is None:
                 raise CatalogError(here, "its row does not match its parent and name")
             if entry.hardlink_group:
                 group = groups.setdefault(entry.hardlink_group, next_group + len(groups))
                 entry = entry.changed(hardlink_group=group)
-            new.add(there, entry.changed(name=name_of(there)), old.chunks(here, entry) if entry.chunked else ())
+            new.add(place, entry.changed(name=name_of(place)), old.chunks(here, entry) if entry.chunked else ())
             if entry.mountpoint and (nested := old.nested_at(here)) is not None:
-                known = self._totals(here)
-                old.remove_nested(here, known)
-                new.set_nested(NestedRef(there, nested.hash, nested.size), known)
+                totals = self._totals(here)
+                old.remove_nested(here, totals)
+                new.set_nested(NestedRef(place, nested.hash, nested.size), totals)
             elif entry.bind and (bind := old.bind_at(here)) is not None:
-                new.set_bind(NestedRef(there, bind.hash, bind.size))
+                new.set_bind(NestedRef(place, bind.hash, bind.size))
             elif entry.is_directory:
-                pending += [(f"{here}/{child.name}", f"{there}/{child.name}") for child in old.listing(here)]
+                pending += [(f"{here}/{child.name}", f"{place}/{child.name}") for child in old.listing(here)]
         old.remove_tree(source)
 
     def _unlink(self, directory: str, group: int) -> None:

@@ -198,7 +198,7 @@ def rebuild_manifest(
 
 def _newest_trunk(store: Store, fqrn: str, reflog: Reflog) -> tuple[ObjectHash, Tag]:
     """The newest history whose current revision can be read, and the tag of that."""
-    found: list[tuple[int, int, ObjectHash, Tag]] = []
+    trunks: list[tuple[int, int, ObjectHash, Tag]] = []
     followed: set[ObjectHash] = set()
     for ref in reflog.refs(RefType.HISTORY):
         with suppress(CvmfsError):
@@ -208,8 +208,8 @@ def _newest_trunk(store: Store, fqrn: str, reflog: Reflog) -> tuple[ObjectHash, 
                 followed.add(before)
             if trunk is not None:
                 CatalogCache(store).open_nested("", trunk.hash.with_suffix(CATALOG)).close()
-                found.append((trunk.revision, ref.timestamp, ref.hash, trunk))
-    newest = [entry for entry in found if entry[2] not in followed] or found
+                trunks.append((trunk.revision, ref.timestamp, ref.hash, trunk))
+    newest = [entry for entry in trunks if entry[2] not in followed] or trunks
     if not newest:
         cure = f"copy {MANIFEST_KEY} from a replica, or restore a backup of it"
         raise RepositoryError(fqrn, f"its reflog leads to no revision with tags that can be read; {cure}")
@@ -331,19 +331,19 @@ def _what_is_left(store: Store, fqrn: str) -> tuple[Reflog, int, Version | None]
 
 def _reachable(store: Store, manifest: Manifest) -> list[tuple[ObjectHash, RefType]]:
     """The manifest's own references, its line of earlier revisions and histories, and every tag."""
-    found = dict(named_by(manifest))
+    references = dict(named_by(manifest))
     catalogs = CatalogCache(store)
     roots = [manifest.root]
     with suppress(HeadDamaged):
         roots += [tag.hash for tag in load_history(store, manifest).tags()]
     while roots:
         root: ObjectHash | None = roots.pop().with_suffix(CATALOG)
-        while root is not None and (root not in found or root == manifest.root):
+        while root is not None and (root not in references or root == manifest.root):
             try:
                 previous = catalogs.open_nested("", root).previous_revision
             except (ObjectError, CatalogError, FormatError):
                 break  # collected before, or lost
-            found[root] = RefType.CATALOG
+            references[root] = RefType.CATALOG
             root = previous if previous != manifest.root else None
     history = manifest.history
     while history is not None:
@@ -351,6 +351,6 @@ def _reachable(store: Store, manifest: Manifest) -> list[tuple[ObjectHash, RefTy
             earlier = History.load(load(store, history)).previous_revision
         except (ObjectError, FormatError):
             break
-        found[history] = RefType.HISTORY
-        history = earlier if earlier not in found else None
-    return list(found.items())
+        references[history] = RefType.HISTORY
+        history = earlier if earlier not in references else None
+    return list(references.items())

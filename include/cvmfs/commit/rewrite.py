@@ -154,8 +154,8 @@ class Sender:
             return
         absent = []
         for packed in self._waiting:
-            there = self._store.head(packed.hash.key)
-            if there is None or there.size != len(packed.data):
+            stored = self._store.head(packed.hash.key)
+            if stored is None or stored.size != len(packed.data):
                 absent.append((packed.hash.key, packed.data))
         store_all(self._store, absent)
         self._store.flush()  # also what a run sent that was killed before it flushed

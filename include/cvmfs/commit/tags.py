@@ -116,17 +116,17 @@ def change_tags(
     what reading and storing raise.
     """
     for attempt in range(ATTEMPTS):
-        seen = look(store) if kept is not None else Look()
+        before = look(store) if kept is not None else Look()
         head = read_head(store, fqrn)
         if kept is not None:
-            require_kept(store, seen, kept.hash, named=f"tag {kept.name}")
+            require_kept(store, before, kept.hash, named=f"tag {kept.name}")
         history = store_history(store, head.manifest, change)
         named = history.hash if history else None
         draft = replace(head.manifest, history=named, timestamp=max(now, head.manifest.timestamp))
 
-        def unmoved(seen: Look = seen) -> None:
+        def unmoved(before: Look = before) -> None:
             if kept is not None:
-                require_unmoved(store, seen.token, fqrn=fqrn)
+                require_unmoved(store, before.token, fqrn=fqrn)
 
         try:
             return publish(
@@ -207,8 +207,8 @@ def _is_there(store: Store, fqrn: str, name: str) -> bool:
 def _root(history: History, revision: str | None, newest: ObjectHash) -> ObjectHash:
     if revision is None:
         return newest
-    found = history.tag(revision)
-    return found.hash if found is not None else ObjectHash.parse(revision, suffix=CATALOG)
+    tag = history.tag(revision)
+    return tag.hash if tag is not None else ObjectHash.parse(revision, suffix=CATALOG)
 
 
 def _days(seconds: float) -> str:
@@ -249,7 +249,7 @@ def plan_rollback(store: Store, fqrn: str, target: str | int = UNDO) -> Rollback
     catalogs are there; the reflog must still name it. Raises TagError for a tag that cannot be gone back to,
     REVISION_UNKNOWN for such a number, ReflogError.
     """
-    seen = look(store)
+    before = look(store)
     head = read_head(store, fqrn)
     history = load_history(store, head.manifest)
     tag = _tag(store, history, target) if isinstance(target, str) else _numbered(store, head, history, target)
@@ -259,7 +259,7 @@ def plan_rollback(store: Store, fqrn: str, target: str | int = UNDO) -> Rollback
         for later in history.tags()
         if later.revision > tag.revision and not later.branch and later.name not in undo
     ]
-    return RollbackPlan(head, tag, tuple(lost_tag for lost_tag in lost if lost_tag.name != tag.name), seen)
+    return RollbackPlan(head, tag, tuple(lost_tag for lost_tag in lost if lost_tag.name != tag.name), before)
 
 
 def rollback(
@@ -337,13 +337,13 @@ def _numbered(store: Store, head: Head, history: History, number: int) -> Tag:
     # where a collection took revisions out of the line, the tags below it lead on
     starts = [tag.hash for tag in reversed(history.tags()) if tag.revision >= number and not tag.branch]
     for start in (head.manifest.root, *starts):
-        found = next((known for known in back_from(cache, start) if known.number <= number), None)
-        if found is None or found.number != number:
+        revision = next((earlier for earlier in back_from(cache, start) if earlier.number <= number), None)
+        if revision is None or revision.number != number:
             continue
-        if not Records().take_reflog(store, head.manifest).reflog.contains(found.root):
+        if not Records().take_reflog(store, head.manifest).reflog.contains(revision.root):
             break
-        catalog = cache.open_nested("", found.root)
-        tag = Tag("", found.root, number, catalog.last_modified, len(cache.database(found.root)))
+        catalog = cache.open_nested("", revision.root)
+        tag = Tag("", revision.root, number, catalog.last_modified, len(cache.database(revision.root)))
         catalog.close()
         return tag
     cure = "what has no tag is collected in time; list the tags with: nightshift repo tag list"

@@ -214,11 +214,11 @@ class _Cache:
 
     def get(self, name: str) -> Index | bytes | None:
         with self._lock:
-            found = self._held.get(name)
-            if found is None:
+            held = self._held.get(name)
+            if held is None:
                 return None
             self._held.move_to_end(name)
-            return found[0]
+            return held[0]
 
     def keep(self, name: str, value: Index | bytes, size: int) -> None:
         with self._lock:

@@ -198,7 +198,7 @@ class Generation:
         if step in {CollectionStep.END, CollectionStep.ABANDON, CollectionStep.BEGIN_ANEW}:
             deleted = self.condemned if step is CollectionStep.END else None
             past = (
-                *(one for one in past if now - one.ended < ORPHAN_GRACE),
+                *(collection for collection in past if now - collection.ended < ORPHAN_GRACE),
                 EndedCollection(self.number, deleted, now),
             )
         number = self.number + (step in {CollectionStep.BEGIN, CollectionStep.BEGIN_ANEW})
@@ -276,7 +276,8 @@ class Look:
             return ()
         if self.generation is None or began > self.completed:
             return None
-        missed = {one.number: one.condemned for one in self.generation.past if began < one.number <= self.completed}
+        past = self.generation.past
+        missed = {ended.number: ended.condemned for ended in past if began < ended.number <= self.completed}
         if len(missed) != self.completed - began:
             return None
         return tuple(
@@ -324,8 +325,8 @@ def require_unmoved(store: Store, token: str, *, fqrn: str, hint: str = "") -> N
             raise GenerationMoved(fqrn, f"the change was judged at {token}, but {KEY} is gone") from None
         return
     if generation.phase.has_list if not token else not generation.upholds(token):
-        seen = f"judged at {token}" if token else "not judged"
-        what = f"the change was {seen}, the collection is at {generation.token} now"
+        judged = f"judged at {token}" if token else "not judged"
+        what = f"the change was {judged}, the collection is at {generation.token} now"
         raise GenerationMoved(fqrn, f"{what}; {hint}" if hint else what)
 
 

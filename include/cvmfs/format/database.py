@@ -80,10 +80,10 @@ class Database:
                 raise FormatError(self.WHAT, f"table {table} lacks {', '.join(missing)}")
         text = self.get_property("schema") or "1.0"
         try:
-            known = abs(float(text) - self.SCHEMA) < _EPSILON
+            readable = abs(float(text) - self.SCHEMA) < _EPSILON
         except ValueError:
-            known = False
-        if not known:
+            readable = False
+        if not readable:
             raise FormatError(self.WHAT, f"schema {text[:20]!r}, this program reads {self.SCHEMA}")
 
     def _all(self, sql: str, *values: object) -> list[tuple[Any, ...]]:

@@ -161,10 +161,10 @@ class _Fields:
 
     def required_hash(self, letter: str, suffix: str) -> ObjectHash:
         text = self.text(letter)
-        found = ObjectHash.parse(text, suffix=suffix)
-        if str(found) != text:
+        name = ObjectHash.parse(text, suffix=suffix)
+        if str(name) != text:
             raise FormatError(_WHAT, f"line {letter} is {text[:60]!r}: a hash without its suffix letter belongs there")
-        return found
+        return name
 
 
 def _yes(value: bool) -> str:

@@ -112,17 +112,17 @@ def objects_of(changeset: Changeset, catalogs: CatalogCache) -> DigestSet:
 
     Raises ObjectMissing and what else reading catalogs raises.
     """
-    found = DigestSet()
+    objects = DigestSet()
     pending = [changeset.reference]
     while pending:
         reference = pending.pop()
-        found.add(identity(reference.hash.with_suffix(CATALOG)))
+        objects.add(identity(reference.hash.with_suffix(CATALOG)))
         catalog = catalogs.open_nested(reference.path, reference.hash)
         for name, _ in catalog.object_hashes():
-            found.add(identity(name))
+            objects.add(identity(name))
         pending.extend(catalog.nested())
         catalog.close()
-    return found
+    return objects
 
 
 def _mode_of_a_directory(mode: int) -> int:

@@ -307,8 +307,8 @@ class _Ahead:
 
     def at(self, key: bytes) -> list[tuple[Any, ...]]:
         """All tuples of ``key``; keys must be asked for in order, and none with tuples left out."""
-        found = []
+        tuples = []
         while self._next is not None and self._next[0] == key:
-            found.append(self._next)
+            tuples.append(self._next)
             self._next = next(self._tuples, None)
-        return found
+        return tuples

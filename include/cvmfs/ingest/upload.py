@@ -47,10 +47,10 @@ class UploadJournal:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _prune(folder, now)
-            found = _read(self.path, generation, now)
-            if found is None:
+            entries = _read(self.path, generation, now)
+            if entries is None:
                 _begin(self.path, generation, now)
-            self.known = found or ()
+            self.known = entries or ()
             self._file = os.open(self.path, os.O_RDWR | os.O_APPEND)
             _drop_torn_record(self._file)
         except OSError as fault:

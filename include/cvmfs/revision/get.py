@@ -175,13 +175,13 @@ class _Getting:
 
     def _directory(self, place: bytes, entry: Dirent) -> None:
         try:
-            there = _lstat(place)
-            if there is None:
+            status = _lstat(place)
+            if status is None:
                 os.mkdir(place, 0o700)  # noqa: PTH102
-            elif not stat.S_ISDIR(there.st_mode):
-                kind = "symlink, which could lead out of the target," if stat.S_ISLNK(there.st_mode) else "file"
+            elif not stat.S_ISDIR(status.st_mode):
+                kind = "symlink, which could lead out of the target," if stat.S_ISLNK(status.st_mode) else "file"
                 raise CvmfsError(f"{os.fsdecode(place)}: a {kind} is where a directory belongs; remove it")
-            elif there.st_mode & 0o700 != 0o700:
+            elif status.st_mode & 0o700 != 0o700:
                 os.chmod(place, 0o700)  # noqa: PTH101 - of an earlier run; its own mode comes last
         except OSError as fault:
             raise _trouble(place, fault) from fault
@@ -189,13 +189,13 @@ class _Getting:
         self.counts["directories"] += 1
 
     def _symlink(self, place: bytes, entry: Dirent) -> None:
-        wanted = os.fsencode(entry.symlink)
+        target = os.fsencode(entry.symlink)
         try:
-            there = _only(place, stat.S_IFLNK)
-            if there and os.readlink(place) != wanted:  # noqa: PTH115
-                there = _only(place, 0)
-            if there is None:
-                os.symlink(wanted, place)  # noqa: PTH211
+            status = _only(place, stat.S_IFLNK)
+            if status and os.readlink(place) != target:  # noqa: PTH115
+                status = _only(place, 0)
+            if status is None:
+                os.symlink(target, place)  # noqa: PTH211
         except OSError as fault:
             raise _trouble(place, fault) from fault
         if entry.xattr is not None:
@@ -221,8 +221,8 @@ class _Getting:
 
     def _hardlink(self, place: bytes, first: bytes) -> None:
         try:
-            there = _only(place, stat.S_IFREG)
-            if there is None or not os.path.samestat(there, os.lstat(first)):
+            status = _only(place, stat.S_IFREG)
+            if status is None or not os.path.samestat(status, os.lstat(first)):
                 _only(place, 0)
                 os.link(first, place, follow_symlinks=False)
         except OSError as fault:
@@ -276,13 +276,13 @@ class _Getting:
 
     def _is_there(self, path: str, place: bytes, entry: Dirent) -> bool:
         """Tell whether the file is in place already; by its content, unless its times are to be trusted."""
-        there = _lstat(place)
-        if there is None or not stat.S_ISREG(there.st_mode) or there.st_size != entry.size:
+        status = _lstat(place)
+        if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
             return False
-        if there.st_nlink != entry.linkcount:  # links from elsewhere, or fewer than belong together
+        if status.st_nlink != entry.linkcount:  # links from elsewhere, or fewer than belong together
             return False
         if self.options.trust_times:
-            return there.st_mtime_ns == _time_ns(entry)
+            return status.st_mtime_ns == _time_ns(entry)
         handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if not entry.chunked:
@@ -331,10 +331,10 @@ def _lstat(place: bytes) -> os.stat_result | None:
 def _only(place: bytes, kind: int) -> os.stat_result | None:
     """Return what is there of this kind; anything else is taken away, but a directory never. Raises CvmfsError,
     OSError."""
-    there = _lstat(place)
-    if there is None or stat.S_IFMT(there.st_mode) == kind:
-        return there
-    if stat.S_ISDIR(there.st_mode):
+    status = _lstat(place)
+    if status is None or stat.S_IFMT(status.st_mode) == kind:
+        return status
+    if stat.S_ISDIR(status.st_mode):
         raise CvmfsError(f"{os.fsdecode(place)}: a directory is where something else belongs; remove it")
     os.unlink(place)  # noqa: PTH108
     return None

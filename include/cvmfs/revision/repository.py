@@ -122,9 +122,9 @@ def fetch_trusted(
             raise RepositoryError(name, f"the manifest found there is that of {manifest.fqrn!r}; check the URL")
     with _failing(OpenFailure.OUTDATED):
         if manifest.revision < min_revision or manifest.timestamp < min_timestamp:
-            seen = f"revision {min_revision} of time {min_timestamp} was seen before"
+            last = f"revision {min_revision} of time {min_timestamp} was seen before"
             raise RepositoryError(
-                manifest.fqrn, f"the manifest is of revision {manifest.revision}, time {manifest.timestamp}, but {seen}"
+                manifest.fqrn, f"the manifest is of revision {manifest.revision}, time {manifest.timestamp}, but {last}"
             )
     if not public_keys:
         return Trusted(signed, verified=False)
@@ -224,8 +224,8 @@ class ManifestVerifier:
                 raise self._foreign(
                     store, signed, f"is signed with certificate {name}, not ours, and no master key is here"
                 )
-            found = Whitelist.parse(store.get(whitelists.KEY))
-            whitelists.verify(found, keys, fqrn=signed.manifest.fqrn, now=now, certificate=certificate)
+            whitelist = Whitelist.parse(store.get(whitelists.KEY))
+            whitelists.verify(whitelist, keys, fqrn=signed.manifest.fqrn, now=now, certificate=certificate)
         except SignatureError:
             raise
         except (CvmfsError, NotFound) as fault:
@@ -312,10 +312,10 @@ class Repository:
     def tag(self, name: str) -> Tag:
         """Raises TagError for an unknown name."""
         history = self.history()
-        found = None if history is None else history.tag(name)
-        if found is None:
+        tag = None if history is None else history.tag(name)
+        if tag is None:
             raise TagError(name, f"no such tag in {self.fqrn}; list them with: nightshift repo tags")
-        return found
+        return tag
 
     def reflog(self, *, named: bool = True) -> Reflog:
         """The reflog, which has to be the one that the manifest names unless that is asked for with ``named=False``.

@@ -90,12 +90,12 @@ class ArchiveBytes:
         """Read what is left, compare length and sum with what was announced, return the sum. Raises SourceError."""
         for _ in self._raw():
             pass
-        found = self._sum.hexdigest()
+        digest = self._sum.hexdigest()
         if self._size is not None and self.received != self._size:
             raise self.damaged(f"has {self.received} bytes where {self._size} are expected")
-        if self._sha256 is not None and found != self._sha256:
-            raise self.damaged(f"has sha256 {found} where {self._sha256} is expected")
-        return found
+        if self._sha256 is not None and digest != self._sha256:
+            raise self.damaged(f"has sha256 {digest} where {self._sha256} is expected")
+        return digest
 
     def damaged(self, problem: str) -> SourceError:
         """The error for an archive whose bytes are not what they should be."""

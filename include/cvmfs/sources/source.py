@@ -41,7 +41,7 @@ def unpack_xattrs(blob: bytes | None) -> dict[bytes, bytes]:
         return {}
     if len(blob) < 2 or blob[0] != VERSION:
         raise _bad("not a blob of version 1")
-    found: dict[bytes, bytes] = {}
+    attributes: dict[bytes, bytes] = {}
     at = 2
     for _ in range(blob[1]):
         sizes = blob[at : at + 2]
@@ -49,10 +49,10 @@ def unpack_xattrs(blob: bytes | None) -> dict[bytes, bytes]:
             raise _bad("an attribute has no name, or is cut short")
         key_end = at + 2 + sizes[0]
         at = key_end + sizes[1]
-        found[blob[key_end - sizes[0] : key_end]] = blob[key_end:at]
+        attributes[blob[key_end - sizes[0] : key_end]] = blob[key_end:at]
     if at != len(blob):
         raise _bad(f"{len(blob) - at} bytes after the last attribute")
-    return found
+    return attributes
 
 
 class AttributedSource:

@@ -156,8 +156,8 @@ class TarSource(ArchiveSource):
             return self._bytes.damaged(f"is damaged: header {count + 1} has a wrong checksum")
         kinds = (kind for magic, kind in _OTHER_FORMATS.items() if header.startswith(magic))
         kind = next((f"is {kind}, " for kind in kinds), "is ")
-        known = "not a tar archive, plain or in .gz, .xz or .zst, and no zip"
-        return SourceError(self._bytes.name, f"{kind}{known}; pack the tree as one of these")
+        packings = "not a tar archive, plain or in .gz, .xz or .zst, and no zip"
+        return SourceError(self._bytes.name, f"{kind}{packings}; pack the tree as one of these")
 
     def _entry(self, kind: EntryKind, header: bytes, extension: _Extension) -> Entry:
         raw = _text(header[:100]) if extension.name is None else extension.name

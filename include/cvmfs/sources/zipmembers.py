@@ -251,9 +251,9 @@ class ZipMembers:
         locator = self.at(before, _LOCATOR64.size) if before >= 0 else b""
         if locator.startswith(_LOCATOR64_MAGIC):
             place = _LOCATOR64.unpack(locator)[2]
-            found = _END64.unpack(self.at(place, _END64.size)) if place + _END64.size <= before else (b"",)
-            if found[0] == _END64_MAGIC:
-                return place, found[4:]
+            fields = _END64.unpack(self.at(place, _END64.size)) if place + _END64.size <= before else (b"",)
+            if fields[0] == _END64_MAGIC:
+                return place, fields[4:]
         raise self._archive.damaged("is damaged: it has no end of a large archive")
 
     def _member(self, at: int, number: int) -> tuple[Member, int]:
