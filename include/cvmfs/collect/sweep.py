@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from include.cvmfs.collect.report import SETTLE, CollectionRules
-from include.cvmfs.commit.commit import ATTEMPTS, REFLOG_KEY, Head, fence, load_history, named_by, publish, read_head
+from include.cvmfs.commit.commit import REFLOG_KEY, Head, fence, load_history, named_by, publish, read_head, until_first
 from include.cvmfs.commit.metadata_objects import Records
 from include.cvmfs.commit.repair import repair_reflog
 from include.cvmfs.coordination.condemned import SHARDS, Index, hashes_in, read_shard
@@ -342,13 +342,7 @@ class SwitchingSide:
 
         What the manifest or a tag names by now stays. Raises ManifestConflict when others keep being faster.
         """
-        for attempt in range(ATTEMPTS):
-            try:
-                return self._forget(gone, now)
-            except ManifestConflict:
-                if attempt == ATTEMPTS - 1:
-                    raise
-        raise AssertionError  # the last attempt returns or raises
+        return until_first(lambda: self._forget(gone, now))
 
     def _forget(self, gone: Collection[ObjectHash], now: datetime) -> int:
         head: Head = read_head(self.store, self.fqrn, self._voucher)

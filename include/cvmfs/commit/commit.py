@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar
 
 from include.cvmfs.commit.edit import NewRoot
 from include.cvmfs.commit.group import Change, Group, NewTag
@@ -47,6 +48,8 @@ from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store, Version
 
 __all__ = ["MANIFEST_KEY", "REFLOG_KEY", "Change", "Head", "NewTag", "SwitchStep", "store_all"]
+
+T = TypeVar("T")
 
 MANIFEST_KEY = ".cvmfspublished"
 ATTEMPTS = 8
@@ -277,16 +280,21 @@ def fence(
     A writer about to switch on the manifest before it meets a conflict and begins again. What a collector waits for
     after it has published what it condemned. ``now``: Unix s. Raises ManifestConflict, SignatureError, StoreError.
     """
-    attempt = 0
-    while True:
-        attempt += 1
+
+    def attempt() -> Head:
         head = read_head(store, fqrn, voucher or ManifestVerifier(signer))
         later = max(now, head.manifest.timestamp + 1)
-        try:
-            return publish(store, head, replace(head.manifest, timestamp=later), signer=signer, now=now)
-        except ManifestConflict:
-            if attempt == ATTEMPTS:
-                raise
+        return publish(store, head, replace(head.manifest, timestamp=later), signer=signer, now=now)
+
+    return until_first(attempt)
+
+
+def until_first(attempt: Callable[[], T], *conflicts: type[CvmfsError]) -> T:
+    """Try until no other writer comes first; the last conflict is raised when others keep being faster."""
+    for _ in range(ATTEMPTS - 1):
+        with suppress(ManifestConflict, *conflicts):
+            return attempt()
+    return attempt()
 
 
 def load_history(store: Store, manifest: Manifest) -> History:

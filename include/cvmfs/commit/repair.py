@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import TypeVar
 
 from include.cvmfs.commit.commit import (
-    ATTEMPTS,
     MANIFEST_KEY,
     REFLOG_KEY,
     Head,
@@ -17,6 +16,7 @@ from include.cvmfs.commit.commit import (
     named_by,
     publish,
     read_head,
+    until_first,
 )
 from include.cvmfs.commit.metadata_objects import Records, keep_checksum, store_compressed
 from include.cvmfs.errors import (
@@ -309,10 +309,7 @@ def _until_first(
     Raises the last ManifestConflict when others keep being faster.
     """
     voucher = voucher or ManifestVerifier(signer)
-    for _ in range(ATTEMPTS - 1):
-        with suppress(ManifestConflict):
-            return attempt(read_head(store, fqrn, voucher))
-    return attempt(read_head(store, fqrn, voucher))
+    return until_first(lambda: attempt(read_head(store, fqrn, voucher)))
 
 
 def _what_is_left(store: Store, fqrn: str) -> tuple[Reflog, int, Version | None]:

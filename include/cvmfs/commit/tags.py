@@ -14,19 +14,12 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import partial
 
-from include.cvmfs.commit.commit import ATTEMPTS, Head, load_history, publish, read_head, store_history
+from include.cvmfs.commit.commit import Head, load_history, publish, read_head, store_history, until_first
 from include.cvmfs.commit.metadata_objects import Records, Stored, store_all
 from include.cvmfs.commit.rewrite import Sender, Unifier
 from include.cvmfs.coordination.condemned import require_kept
 from include.cvmfs.coordination.generation import Look, look, require_unmoved
-from include.cvmfs.errors import (
-    REVISION_UNKNOWN,
-    CatalogError,
-    GenerationMoved,
-    ManifestConflict,
-    ObjectError,
-    TagError,
-)
+from include.cvmfs.errors import REVISION_UNKNOWN, CatalogError, GenerationMoved, ObjectError, TagError
 from include.cvmfs.format.catalog import NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
@@ -115,27 +108,25 @@ def change_tags(
     is met by changing his tags. Raises TagError, ManifestConflict when others keep being faster, CollectionRunning, and
     what reading and storing raise.
     """
-    for attempt in range(ATTEMPTS):
+
+    def attempt() -> Head:
         before = look(store) if kept is not None else Look()
         head = read_head(store, fqrn)
         if kept is not None:
             require_kept(store, before, kept.hash, named=f"tag {kept.name}")
         history = store_history(store, head.manifest, change)
-        named = history.hash if history else None
-        draft = replace(head.manifest, history=named, timestamp=max(now, head.manifest.timestamp))
+        draft = replace(
+            head.manifest, history=history.hash if history else None, timestamp=max(now, head.manifest.timestamp)
+        )
 
-        def unmoved(before: Look = before) -> None:
+        def unmoved() -> None:
             if kept is not None:
                 require_unmoved(store, before.token, fqrn=fqrn)
 
-        try:
-            return publish(
-                store, head, draft, signer=signer, now=now, stored=[history] if history else [], before_switch=unmoved
-            )
-        except (ManifestConflict, GenerationMoved):
-            if attempt == ATTEMPTS - 1:
-                raise
-    raise AssertionError  # the last attempt returns or raises
+        stored = [history] if history else []
+        return publish(store, head, draft, signer=signer, now=now, stored=stored, before_switch=unmoved)
+
+    return until_first(attempt, GenerationMoved)
 
 
 def add_tag(

@@ -13,7 +13,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from typing import BinaryIO, ClassVar, Protocol
+from typing import BinaryIO, ClassVar
 
 import zstandard
 
@@ -226,53 +226,45 @@ class Reader:
         return True
 
 
-class _Codec(Protocol):
+class _Codec:
     """A compressed stream. Archives may hold several in a row; ``padded`` ones allow zero bytes between them."""
 
     magic: ClassVar[bytes]
-    padded: ClassVar[bool]
-    ended: bool
+    padded: ClassVar[bool] = True
+    ended = False
 
     @property
     def more(self) -> bool:
-        """Tell whether output waits although all input was taken."""
+        """Tell whether output waits although all input was taken: most hand back input that they have no room for."""
+        return False
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         """Take input; give some output and the input that is left over."""
+        raise NotImplementedError
 
     def too_large(self) -> str:
         """The memory that this stream needs and the limit, where it is above; else ``""``. Asked after an error."""
+        return ""
 
 
-class _Gzip:
-    magic: ClassVar[bytes] = _GZIP
-    padded: ClassVar[bool] = True
+class _Gzip(_Codec):
+    magic = _GZIP
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(wbits=31)
-        self.ended = False
-
-    @property
-    def more(self) -> bool:
-        return False  # what it could not give yet, it hands back as input
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         out = self._stream.decompress(data, _BLOCK)
         self.ended = self._stream.eof
         return out, self._stream.unused_data if self.ended else self._stream.unconsumed_tail
 
-    def too_large(self) -> str:
-        return ""  # the window of every gzip has 32 KiB
 
-
-class _Xz:
-    magic: ClassVar[bytes] = _XZ
-    padded: ClassVar[bool] = True
+class _Xz(_Codec):
+    magic = _XZ
 
     def __init__(self) -> None:
         self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_DICTIONARY_BYTES + _XZ_OWN_BYTES)
         self._head = b""
-        self.ended = False
 
     @property
     def more(self) -> bool:
@@ -292,18 +284,13 @@ class _Xz:
         return _too_large("dictionary", size, _DICTIONARY_BYTES, "xz --lzma2=preset=9,dict=256MiB")
 
 
-class _Zstd:
-    magic: ClassVar[bytes] = b""  # has several; the library looks
-    padded: ClassVar[bool] = False
+class _Zstd(_Codec):
+    magic = b""  # has several; the library looks
+    padded = False
 
     def __init__(self) -> None:
         self._stream = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj()
         self._head = b""
-        self.ended = False
-
-    @property
-    def more(self) -> bool:
-        return False
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         # Many small inputs, but few outputs: each one costs the reader a slice.
