@@ -174,7 +174,7 @@ def added_objects(catalogs: CatalogCache, current: ObjectHash, new: ObjectHash, 
 def add_identities(tree: Revision, path: str, objects: DigestSet) -> None:
     """Add every object that the entry at ``path`` and all below it need: contents, pieces, catalogs.
 
-    Raises what reading catalogs raises; what was found until then stays in ``found``.
+    Raises what reading catalogs raises; what was found until then stays in ``objects``.
     """
     top = tree.nested_at(path)
     if top is None:

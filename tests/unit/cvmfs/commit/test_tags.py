@@ -342,11 +342,6 @@ def test_a_revision_of_old_stock_tools_can_be_gone_back_to() -> None:
     assert repository.opened().revision.read("/sw/app/lib/deep/data") == b"deep data"
 
 
-def test_unknown_tags_and_other_branches_are_refused(repository: LocalRepository) -> None:
-    with refused(TagError, name="nowhere"):
-        plan_rollback(repository.store, FQRN, "nowhere")
-
-
 def revisions(repository: LocalRepository) -> dict[int, ObjectHash]:
     """The revisions that have a root, by number."""
     return {tag.revision: tag.hash for tag in repository.opened().tags()}
@@ -371,6 +366,8 @@ def test_a_revision_without_a_tag_is_gone_back_to_by_its_number(repository: Loca
 def test_a_number_that_no_revision_has_is_refused(repository: LocalRepository, number: int) -> None:
     with refused(REVISION_UNKNOWN, fqrn=FQRN):
         plan_rollback(repository.store, FQRN, number)
+    with refused(TagError, name="nowhere"):
+        plan_rollback(repository.store, FQRN, "nowhere")
 
 
 def test_where_the_line_of_revisions_is_broken_a_tag_below_leads_on(repository: LocalRepository) -> None:

@@ -39,6 +39,7 @@ def test_text_and_key_carry_the_algorithm_before_the_suffix() -> None:
     assert found.text == "28d94b83b7229b331fc601362b8e272e02665122-shake128P"
     assert found.key == "data/28/d94b83b7229b331fc601362b8e272e02665122-shake128P"
     assert hash_bytes(EMPTY).key == "data/e8/ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78"
+    assert (found.is_null, ObjectHash(bytes(20)).is_null) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +86,6 @@ def test_any_other_text_is_refused_or_is_the_text_of_what_was_read(text: str) ->
 def test_what_is_no_hash_is_refused(text: str) -> None:
     with refused(FormatError, what="hash"):
         ObjectHash.parse(text)
-
-
-def test_the_null_hash_is_known_as_such() -> None:
-    assert ObjectHash(bytes(20)).is_null
-    assert not hash_bytes(EMPTY).is_null
 
 
 def test_algorithms_have_the_names_of_the_configuration() -> None:

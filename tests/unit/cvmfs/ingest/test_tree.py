@@ -177,21 +177,12 @@ def test_another_destination_gives_other_catalogs_but_no_other_objects() -> None
     assert len(store.objects) == before + 1
 
 
-def test_owner_and_time_can_be_set_for_all() -> None:
-    options = PrepareOptions(owner=(7, 8), mtime=123)
-    _, found, _ = publish([a_file("d/x", b"", uid=1, gid=2, mtime=99999)], options=options)
-    assert {(one.entry.uid, one.entry.gid, one.entry.mtime) for one in found.values()} == {(7, 8, 123)}
-
-
-def test_special_bits_are_stripped_with_a_note() -> None:
-    changeset, found, _ = publish([a_file("su", b"", mode=0o4755), a_folder("t", mode=0o1777)])
-    assert found["/su"].entry.mode == 0o100755
-    assert found["/t"].entry.mode == 0o40777
-    assert changeset.notes == ("set-uid, set-gid and sticky bits stripped from 2 entries",)
-
-
-def test_special_bits_are_kept_if_this_is_asked_for() -> None:
+def test_special_bits_are_stripped_with_a_note_or_kept_and_owner_and_time_set_for_all() -> None:
     members = [a_folder("", mode=0o1777), a_file("su", b"", mode=0o4755), a_folder("g", mode=0o2775)]
+    changeset, found, _ = publish(members, options=PrepareOptions(owner=(7, 8), mtime=123))
+    assert [found[path].entry.mode for path in ("", "/su", "/g")] == [0o40777, 0o100755, 0o40775]
+    assert changeset.notes == ("set-uid, set-gid and sticky bits stripped from 3 entries",)
+    assert {(one.entry.uid, one.entry.gid, one.entry.mtime) for one in found.values()} == {(7, 8, 123)}
     changeset, found, _ = publish(members, options=PrepareOptions(special_bits=SpecialBits.KEEP))
     assert [found[path].entry.mode for path in ("", "/su", "/g")] == [0o41777, 0o104755, 0o42775]
     assert changeset.root_entry.mode == 0o41777
