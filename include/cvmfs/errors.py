@@ -1,4 +1,4 @@
-"""What can go wrong with a repository, in one tree, and rows that no program distinguishes by class.
+"""Everything that can go wrong with a repository, in one tree, and rows that no program distinguishes by class.
 
 CvmfsError
 ├── FormatError(what, detail)             bytes that do not follow the format (docs/formats.md)
@@ -310,7 +310,7 @@ class ObjectsLost(PrepareAgain):
 
 
 class CollectionRunning(CommitError):
-    """What the changeset for ``path`` needs is about to be deleted; sent now, it might be deleted too.
+    """An object that the changeset for ``path`` needs is about to be deleted; sent now, it might be deleted too.
 
     ``number``: of the collection; ``shards``: of its list that have to be swept first, none if it has to end.
     """
@@ -319,9 +319,9 @@ class CollectionRunning(CommitError):
     retryable = True
     concern = Concern.REPOSITORY
     listed = False
-    """As of a busy path: the gateway's list of leases does not show when it is over."""
+    """Like that of a busy path: the gateway's list of leases does not show when it is over."""
     time_remaining_s = 6 * 3600.0
-    """How long waiting for a sweep is worthwhile."""
+    """Time for which waiting for a sweep is worthwhile."""
 
     def __init__(
         self, path: str, detail: str, number: int = 0, shards: tuple[int, ...] = (), repository: str | None = None

@@ -26,8 +26,7 @@ from include.cvmfs.collect import sweep
 from include.cvmfs.collect.collect import GarbageCollection
 from include.cvmfs.collect.report import CollectionRules
 from include.cvmfs.commit.commit import NewTag, SwitchStep, load_history, read_head
-from include.cvmfs.commit.rollback import plan_rollback, rollback
-from include.cvmfs.commit.tags import add_tag
+from include.cvmfs.commit.tags import add_tag, plan_rollback, rollback
 from include.cvmfs.coordination.condemned import read_list
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import CollectionBusy, CollectionRefused, CvmfsError

@@ -57,7 +57,7 @@ def read_catalog(place: str, database: bytes) -> None:
     mini = MiniRepository(store)
     mini.databases = {**{path: whole().databases[path] for path in [""] if place}, place: database}
     before, root = manifest.root, mini.store_catalogs().hash
-    signed = manifests.SignedManifest(dataclasses.replace(manifest, root=root, root_size=0), b"", root, b"")
+    signed = manifests.SignedManifest(b"", root, b"", dataclasses.replace(manifest, root=root, root_size=0))
     repository = Repository(store, Trusted(signed, verified=True))
     assert check(repository, contents=True).problem_count >= 0
     cache = CatalogCache(store)

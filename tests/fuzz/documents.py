@@ -13,7 +13,16 @@ from datetime import timedelta
 from pathlib import Path
 
 from include.cvmfs.collect.report import CollectionRecord, Ended
-from include.cvmfs.coordination.condemned import condemned_among, key_of, read_list, records_of, store_list
+from include.cvmfs.coordination.condemned import (
+    SHARDS,
+    Index,
+    condemned_among,
+    hashes_in,
+    key_of,
+    read_list,
+    read_shard,
+    store_list,
+)
 from include.cvmfs.coordination.freeze import Freeze
 from include.cvmfs.coordination.generation import (
     KEY,
@@ -128,25 +137,30 @@ def read_status(data: bytes) -> None:
     assert look(store).completed >= 0
 
 
-def _condemned() -> list[ObjectHash]:
+def _condemned() -> MemoryStore:
+    """A list: an index and two shards."""
     kinds = [(one, letter) for one in Algorithm for letter in ("", "C", "P")] * 3
-    return [ObjectHash(hashlib.sha1(b"%d" % number).digest(), *kind) for number, kind in enumerate(kinds)]
+    store = MemoryStore()
+    store_list(store, (ObjectHash(bytes([n % 2]) * 2 + bytes([n]) * 18, *kind) for n, kind in enumerate(kinds)))
+    return store
 
 
 def condemned_lists() -> list[bytes]:
-    store = MemoryStore()
-    index = store.get(key_of(store_list(store, _condemned())))
-    whole = b"nightshift condemned 1\n"
-    return [whole + records_of(_condemned()), whole, index]
+    return list(_condemned().objects.values())
 
 
 def read_condemned(data: bytes) -> None:
-    store = MemoryStore()
-    store_list(store, _condemned())  # the shards that an index may name
+    """As the index of a list, and as each of its shards."""
+    store = _condemned()
     name = hashlib.sha256(data).hexdigest()
     store.objects[key_of(name)] = data
-    found = list(read_list(store, name))
-    assert len(condemned_among(store, name, DigestSet(one.digest for one in found))) <= len(found)
+    if data.startswith(b"nightshift condemned 1\n"):
+        index = Index((name,) * SHARDS, (max(1, (len(data) - 23) // 22),) * SHARDS)
+        objects = list(hashes_in(read_shard(store, index, data[23] if len(data) > 23 else 0)))
+        assert objects
+    else:
+        objects = list(read_list(store, name))
+        assert len(condemned_among(store, name, DigestSet(hash_.digest for hash_ in objects))) <= len(objects)
 
 
 def journals() -> list[bytes]:

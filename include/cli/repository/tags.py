@@ -152,7 +152,7 @@ def rollback(
 
     What goes counts as undone: no night installs it again before `nightshift nightly redo`.
     """
-    from include.cvmfs.commit.rollback import UNDO
+    from include.cvmfs.commit.tags import UNDO
     from include.nightlies.attempt import Attempt
     from include.nightlies.removal.rollback import record_rollback, require_possible, roll_back, unrecorded
     from include.nightlies.removal.rollback_preview import RollbackWish, preview_rollback, require_whole

@@ -38,7 +38,7 @@ _NAMED_AT_MOST = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckProgress:
-    """How far a check is: ``step`` is what it does now, ``total`` is 0 when that is not known yet."""
+    """State of a check: ``step`` is what it does now, ``total`` is 0 when that is not known yet."""
 
     step: str
     done: int
@@ -47,7 +47,7 @@ class CheckProgress:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check found. Of very many problems the first are kept; ``problem_count`` and ``warning_count`` are exact.
+    """Outcome of a check. Of very many problems the first are kept; ``problem_count`` and ``warning_count`` are exact.
 
     ``objects``: the different data objects named by the catalogs (0 when they were not looked for). ``lost``: what the
     store has not, or not whole, and could be sent again (``restore``); what hangs below a lost catalog is not known.
@@ -96,9 +96,6 @@ class CheckReport:
         }
 
 
-def _ignore(_: CheckProgress) -> None: ...
-
-
 def check(
     repository: Repository,
     *,
@@ -107,7 +104,7 @@ def check(
     quick: bool = False,
     tag: str | None = None,
     now: datetime | None = None,
-    progress: Callable[[CheckProgress], None] = _ignore,
+    progress: Callable[[CheckProgress], None] = lambda _: None,
 ) -> CheckReport:
     """Check the revision that the manifest names, or the one of ``tag``.
 
@@ -140,8 +137,8 @@ def check(
         objects = 0
         if (data_objects or contents) and not quick:
             objects = len(needed)
-            step = partial(_told, progress, "objects", objects)
-            (check_contents if contents else check_presence)(repository.store, needed, findings, step)
+            look = check_contents if contents else check_presence
+            look(repository.store, needed, findings, lambda done: progress(CheckProgress("objects", done, objects)))
     finally:
         needed.close()
     _reflog(repository, findings)
@@ -150,10 +147,6 @@ def check(
         tuple(findings.problems), tuple(findings.warnings), findings.problem_count, findings.warning_count,
         tree.entries, tree.catalogs, objects, tuple(findings.lost),
     )  # fmt: skip
-
-
-def _told(progress: Callable[[CheckProgress], None], step: str, total: int, done: int) -> None:
-    progress(CheckProgress(step, done, total))
 
 
 # -- what the manifest names
@@ -178,13 +171,13 @@ def _whitelist(repository: Repository, findings: Findings, now: datetime | None)
 
 
 def _unfinished(store: Store, findings: Findings, now: datetime) -> None:
-    """What killed writers left takes room, and no listing shows it."""
+    """Leftovers of killed writers take room, and no listing shows it."""
     try:
-        found = abandoned(store, now)
+        leftovers = abandoned(store, now)
     except StoreError:
         return  # a reader may not ask for it
-    if found:
-        findings.warning(Subject.STORE, "", described(found, store))
+    if leftovers:
+        findings.warning(Subject.STORE, "", described(leftovers, store))
 
 
 def _meta_info(repository: Repository, findings: Findings) -> None:
@@ -227,9 +220,9 @@ def _judged_reflog(store: Store, manifest: Manifest) -> tuple[list[str], str | N
         reflog.close()
     except FormatError as fault:
         wrong.append(str(fault))
-    if named is None or (found := hash_bytes(data, named.algorithm)).digest == named.digest:
+    if named is None or (digest := hash_bytes(data, named.algorithm)).digest == named.digest:
         return wrong, None
-    differs = f"{reflogs.KEY} has the hash {found}, the manifest names {named}"
+    differs = f"{reflogs.KEY} has the hash {digest}, the manifest names {named}"
     if wrong:
         return [differs, *wrong], None
     return [], f"{differs}; a stock garbage collection or a commit that died leaves this, the next commit ends it"
@@ -276,8 +269,8 @@ def _tagged_catalogs(store: Store, history: History, findings: Findings) -> None
             return False
 
     with ThreadPoolExecutor(min(HEADS_AT_ONCE, len(roots) or 1)) as pool:
-        for (root, name), there in zip(roots.items(), pool.map(exists, roots), strict=True):
-            if not there:
+        for (root, name), is_stored in zip(roots.items(), pool.map(exists, roots), strict=True):
+            if not is_stored:
                 what = f"the root catalog of tag {name} is not in the store: {root.with_suffix(CATALOG).key}"
                 findings.warning(Subject.TAG, "", what, root)
 
@@ -287,27 +280,27 @@ def _alternative_paths(repository: Repository, findings: Findings) -> None:
     if not manifest.alt_paths:
         return
     for name in manifest.named:
-        there = repository.store.head(key := alternative_key(name))
-        if there is None or not there.size:
+        stored = repository.store.head(key := alternative_key(name))
+        if stored is None or not stored.size:
             say = findings.problem if name.suffix in (CATALOG, CERTIFICATE) else findings.warning
-            say(Subject.ALTERNATIVE_PATH, "", f"{key} is {'empty' if there else 'not in the store'}")
+            say(Subject.ALTERNATIVE_PATH, "", f"{key} is {'empty' if stored else 'not in the store'}")
 
 
 # -- the catalogs
 
 
-def _layouts(found: Mapping[str, list[str]], findings: Findings) -> None:
+def _layouts(layouts: Mapping[str, list[str]], findings: Findings) -> None:
     """Stock publishers merge a nested catalog into its parent without naming columns."""
-    if len(found) < 2:
+    if len(layouts) < 2:
         return
     counted = "; ".join(
         f"{len(paths)} with {layout} ({', '.join(path or '/' for path in sorted(paths)[:_NAMED_AT_MOST])}"
         f"{', …' if len(paths) > _NAMED_AT_MOST else ''})"
-        for layout, paths in sorted(found.items())
+        for layout, paths in sorted(layouts.items())
     )
     cure = "bring them to one layout with: nightshift repo repair --catalog-layout"
     what = "stock publishers abort, or lose files, where they merge catalogs of different layouts"
-    findings.problem(Subject.LAYOUT, "", f"catalogs of {len(found)} layouts: {counted}; {what}; {cure}")
+    findings.problem(Subject.LAYOUT, "", f"catalogs of {len(layouts)} layouts: {counted}; {what}; {cure}")
 
 
 @dataclass(slots=True)
@@ -369,8 +362,8 @@ class _Tree:
             database = self._cache.database(mounted.hash)
         except (ObjectError, Forbidden) as fault:
             name = mounted.hash.with_suffix(CATALOG)
-            there = self._store.head(name.key) if isinstance(fault, ObjectDamaged) else None
-            stored = there.size if there else None
+            object_meta = self._store.head(name.key) if isinstance(fault, ObjectDamaged) else None
+            stored = object_meta.size if object_meta else None
             self._findings.lose(Lost(name, mounted.path, str(fault), stored=stored), mounted.hash)
             return None
         except CvmfsError as fault:
@@ -409,7 +402,7 @@ class _Tree:
 
 
 def _spoil(opened: _Open | None) -> None:
-    """What could not be read cannot be counted: nothing above is blamed for it."""
+    """Unread rows cannot be counted: nothing above is blamed for it."""
     while opened is not None:
         opened.complete = False
         opened = opened.parent

@@ -6,9 +6,7 @@ Rules: docs/formats.md, catalogs.
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +15,9 @@ from include.cvmfs.check.findings import Findings, Subject
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.catalog import MARKER
 from include.cvmfs.format.dirent import COLUMNS, Dirent
-from include.cvmfs.format.hashes import CATALOG, DIGEST_BYTES, ObjectHash
+from include.cvmfs.format.hashes import CATALOG, DIGEST_BYTES, ObjectHash, path_hash
 from include.cvmfs.format.objects import Compression
-from include.cvmfs.format.paths import bytes_of_name, name_fault, name_of, name_of_bytes, parent_of
+from include.cvmfs.format.paths import name_fault, name_of, name_of_bytes, parent_of
 from include.cvmfs.format.schema import NAMES, SCHEMA, Counts
 
 _SAME_ON_BOTH_SIDES = (
@@ -240,8 +238,8 @@ class _Audit:
         self.db.execute("PRAGMA trusted_schema = OFF")
         self.db.text_factory = name_of_bytes
         strange = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR rootpage = 0"
-        if found := self.db.execute(strange).fetchone():
-            raise ValueError(f"holds {found[0]!r}, which is neither table nor index")
+        if odd := self.db.execute(strange).fetchone():
+            raise ValueError(f"holds {odd[0]!r}, which is neither table nor index")
         properties = dict(self.db.execute("SELECT key, value FROM properties"))
         schema = float(properties.get("schema") or 1.0)
         if abs(schema - SCHEMA) > _SCHEMA_EPSILON:
@@ -259,7 +257,7 @@ class _Audit:
             self.problem(Subject.CATALOG, self.path, f"was made for the mountpoint {prefix or '/'} (root_prefix)")
 
     def _root(self) -> Dirent | None:
-        here = path_digest(self.path)
+        here = path_hash(self.path)
         row = self.db.execute(f"{self.select} WHERE md5path_1 = ? AND md5path_2 = ?", here).fetchone()
         if row is None:
             self.problem(Subject.CATALOG, self.path, "has no entry for its own root")
@@ -273,7 +271,7 @@ class _Audit:
         if root.nested_root != bool(self.path):
             has = "has" if root.nested_root else "lacks"
             self.problem(Subject.TRANSITION, self.path, f"the root entry {has} the flag of a nested catalog's root")
-        if row[2:4] != (path_digest(parent_of(self.path)) if self.path else (0, 0)):
+        if row[2:4] != (path_hash(parent_of(self.path)) if self.path else (0, 0)):
             self.problem(Subject.ENTRY, self.path, "the root entry's parent hash is not that of the directory above")
         if root.name != name_of(self.path):
             self.problem(Subject.ENTRY, self.path, f"the root entry is named {root.name!r}")
@@ -322,14 +320,14 @@ class _Audit:
 
     def _children(self, path: str) -> Iterator[tuple[str, Dirent]]:
         """The entries of a directory whose rows can be read and are where parent and name put them."""
-        for row in self.db.execute(f"{self.select} WHERE parent_1 = ? AND parent_2 = ?", path_digest(path)):
+        for row in self.db.execute(f"{self.select} WHERE parent_1 = ? AND parent_2 = ?", path_hash(path)):
             self.seen += 1
             here = f"{path}/{row[_NAME]}"
             entry = self._decoded(here, row)
             if entry is None:
                 continue
             fault = name_fault(entry.name)
-            if fault is None and row[:2] != path_digest(here):
+            if fault is None and row[:2] != path_hash(here):
                 fault = "is stored under the hash of another path"
             if fault is not None:
                 self.problem(Subject.ENTRY, here, fault)
@@ -360,7 +358,7 @@ class _Audit:
     def _chunks(self, path: str, entry: Dirent) -> int:
         sql = "SELECT offset, size, hash FROM chunks WHERE md5path_1 = ? AND md5path_2 = ? ORDER BY offset, size"
         end = number = 0
-        for offset, size, digest in self.db.execute(sql, path_digest(path)):
+        for offset, size, digest in self.db.execute(sql, path_hash(path)):
             number += 1
             if not (isinstance(offset, int) and isinstance(size, int) and isinstance(digest, bytes)):
                 self.problem(Subject.CHUNKS, path, f"chunk {number} is no offset, size and hash")
@@ -387,7 +385,7 @@ class _Audit:
         if entry.bind:
             self.binds.add(path)
         below = "SELECT count(*), min(name) FROM catalog WHERE parent_1 = ? AND parent_2 = ?"
-        number, name = self.db.execute(below, path_digest(path)).fetchone()
+        number, name = self.db.execute(below, path_hash(path)).fetchone()
         if number:
             self.seen += number
             what = f"{number} entries below the mountpoint are in the catalog above it, as {name!r}"
@@ -414,9 +412,7 @@ class _Audit:
                 " (SELECT 1 FROM catalog p WHERE (p.md5path_1, p.md5path_2) = (c.parent_1, c.parent_2)"
                 " AND (p.flags & 3) = 1) ORDER BY name LIMIT ?"
             )
-            names = ", ".join(
-                str(row[0]) for row in self.db.execute(orphans, (*path_digest(self.path), _NAMED_AT_MOST))
-            )
+            names = ", ".join(str(row[0]) for row in self.db.execute(orphans, (*path_hash(self.path), _NAMED_AT_MOST)))
             what = f"{rows} rows, but {self.seen} are reached from the root; dangling: {names or 'not found by parent'}"
             self.problem(Subject.ROWS, self.path, what)
         (chunks,) = self.db.execute("SELECT count(*) FROM chunks").fetchone()
@@ -467,10 +463,3 @@ class _Audit:
             self.problem(Subject.COUNTERS, self.path, f"missing: {', '.join(absent)}")
         compare_counters(self.findings, self.mounted, "self", stated, self.tally.counts(len(self.registered)))
         return stated
-
-
-def path_digest(path: str) -> tuple[int, int]:
-    """As :func:`include.cvmfs.format.hashes.path_hash`, for names of any bytes."""
-    raw = bytes_of_name(path)
-    first, second = struct.unpack("<qq", hashlib.md5(raw, usedforsecurity=False).digest())
-    return first, second

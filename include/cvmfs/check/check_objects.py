@@ -131,10 +131,10 @@ def check_presence(
 
     def look(item: Needed) -> int | Forbidden | None:
         try:
-            found = store.head(item.hash.key)
+            stored = store.head(item.hash.key)
         except Forbidden as refused:
             return refused
-        return None if found is None else found.size
+        return None if stored is None else stored.size
 
     for item, answer in _at_once(HEADS_AT_ONCE, look, needed, progress):
         if answer is None:
@@ -153,8 +153,8 @@ def check_contents(store: Store, needed: NeededObjects, findings: Findings, prog
             for _ in objects.stream(store, item.hash, item.compression, size=item.size):
                 pass
         except ObjectDamaged as fault:
-            there = store.head(item.hash.key)
-            return str(fault), there.size if there else None
+            stored = store.head(item.hash.key)
+            return str(fault), stored.size if stored else None
         except ObjectError as fault:
             return str(fault), None
         except Forbidden:
@@ -168,8 +168,8 @@ def check_contents(store: Store, needed: NeededObjects, findings: Findings, prog
 
 def _listed(store: Store, needed: NeededObjects, progress: Callable[[int], None]) -> bool:
     try:
-        for number, found in enumerate(store.list("data")):
-            needed.see(found.key, found.size)
+        for number, meta in enumerate(store.list("data")):
+            needed.see(meta.key, meta.size)
             if number % _BATCH == 0:
                 progress(number)
     except (Unsupported, Forbidden, RequestRejected):
@@ -200,9 +200,6 @@ def _report_size(findings: Findings, item: Needed, stored: int) -> None:
 
 
 _UNCOUNTABLE = frozenset({Subject.CATALOG, Subject.ROWS, Subject.NESTED})
-
-
-def _ignore(*_: object) -> None: ...
 
 
 @dataclass(eq=False)
@@ -236,7 +233,7 @@ class Recounter(Rewriter):
         """Count the rows of a catalog. Raises CatalogError where some would be left out."""
         findings = Findings()
         mounted = Mounted(reference.path, reference.hash, 0)
-        audited = audit(mounted, self.catalogs.database(reference.hash), findings, _ignore)
+        audited = audit(mounted, self.catalogs.database(reference.hash), findings, lambda *_: None)
         faults = [problem for problem in findings.problems if problem.subject in _UNCOUNTABLE]
         if not faults and audited.own.entries != audited.entries:
             faults = [problem for problem in findings.problems if problem.subject is Subject.ENTRY]
@@ -283,16 +280,12 @@ def restore_objects(
     for form in {missing.compression for missing in lost}:
         some = [missing for missing in lost if missing.compression is form]
         for algorithm in {missing.hash.algorithm for missing in some}:
-            wanted = frozenset(identity(missing.hash) for missing in some if missing.hash.algorithm is algorithm)
+            identities = frozenset(identity(missing.hash) for missing in some if missing.hash.algorithm is algorithm)
+            form_options = replace(options, algorithm=algorithm, compression=form, index=None)
             prepare(
-                source(),
-                store=store,
-                fqrn=fqrn,
-                destination=destination,
-                now=now,
-                known=_AllBut(wanted),
-                options=replace(options, algorithm=algorithm, compression=form, index=None),
-            )
+                source(), store=store, fqrn=fqrn, destination=destination, now=now,
+                known=_AllBut(identities), options=form_options,
+            )  # fmt: skip
     mended = {missing for missing in lost if is_whole(store, missing)}
     return Restored(
         tuple(missing for missing in lost if missing in mended),

@@ -1,4 +1,4 @@
-"""What a check found: problems and warnings, each with its path and catalog, memory bounded."""
+"""Findings of a check: problems and warnings, each with its path and catalog, memory bounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEPT = 10_000
 
 
 class Subject(Enum):
-    """What a problem is about."""
+    """Subject of a problem."""
 
     SIGNATURE = "signature"
     WHITELIST = "whitelist"

@@ -1,4 +1,4 @@
-"""One garbage collection of one repository, step by step (docs/decisions, 9).
+"""A garbage collection of one repository, step by step (docs/decisions, 9).
 
 ``begin``, ``mark``, ``condemn``, ``spare``, ``sweep``, ``end``. Until the sweep nothing is deleted, and one that dies
 is begun again by another process after the takeover time. A sweep is only ever finished, by its own list.
@@ -17,7 +17,9 @@ from typing import TextIO
 
 from include.cvmfs.collect.report import KEY as RECORD_KEY
 from include.cvmfs.collect.report import (
+    LISTING_EVERY,
     SEVENTHS,
+    TWICE,
     CollectionReport,
     CollectionRules,
     Ended,
@@ -26,8 +28,8 @@ from include.cvmfs.collect.report import (
     read_record,
 )
 from include.cvmfs.collect.scan import ScanCache, WorkingFolder, joined
-from include.cvmfs.collect.sweep import OVERTAKEN, Claim, Named, SwitchingSide, sweep
-from include.cvmfs.collect.weigh import Marking, RootPlan, Weighing, next_listing, next_second, plan_roots
+from include.cvmfs.collect.sweep import OVERTAKEN, Claim, Named, SwitchingSide, note_collection, sweep
+from include.cvmfs.collect.weigh import Marking, RootPlan, Weighing, plan_roots
 from include.cvmfs.coordination import generation as generations
 from include.cvmfs.coordination.condemned import PREFIX, SHARDS, hashes_in, key_of, read_index, records_of, store_shards
 from include.cvmfs.coordination.generation import CLOCK_SKEW, ORPHAN_GRACE, CollectionPhase, CollectionStep, look
@@ -39,20 +41,15 @@ from include.cvmfs.errors import (
     ObjectMissing,
     ReflogError,
 )
-from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, HISTORY, ObjectHash
 from include.cvmfs.format.manifest import alternative_key
-from include.cvmfs.format.objects import hasher
-from include.cvmfs.revision.needed_objects import never_revisions
+from include.cvmfs.format.objects import Hasher
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store
 
 _LOG_TIME = "%a %b %d %H:%M:%S %Y"
 _AUDITED_SHARDS = 8
 _FENCES = 20  # each makes several attempts
-
-
-def _silent(step: str, done: int, total: int) -> None: ...
 
 
 class GarbageCollection:
@@ -71,7 +68,7 @@ class GarbageCollection:
         folder: Path,
         rules: CollectionRules | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        progress: Callable[[str, int, int], None] = _silent,
+        progress: Callable[[str, int, int], None] = lambda *_: None,
         dry_run: bool = False,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,17 +102,18 @@ class GarbageCollection:
 
         Raises ReflogError, StoreError.
         """
-        now, record, seen = self._now(), self._record, look(self._store).generation
-        listing = next_listing(record)
-        if seen is None or seen.phase is not CollectionPhase.IDLE or listing is None or self._rules.all_orphans:
+        now, record, generation = self._now(), self._record, look(self._store).generation
+        if generation is None or generation.phase is not CollectionPhase.IDLE:
+            return None
+        if record.listed is None or self._rules.all_orphans:
             return None
         try:
             plan = plan_roots(self._cache, self._side.read(), self._cut(now))
         except ReflogError:
             return None
-        due = [listing]
-        if (second := next_second(record)) is not None:
-            due.append(second)
+        due = [record.listed + LISTING_EVERY]  # when another part of the names is looked through
+        if record.once is not None and record.once_since is not None:
+            due.append(record.once_since + TWICE)
         if plan.next_superseded is not None:
             due.append(datetime.fromtimestamp(plan.next_superseded, UTC) + self._rules.grace)
         if plan.condemned or plan.histories or min(due) <= now:
@@ -128,13 +126,13 @@ class GarbageCollection:
         Raises CollectionBusy while another is at work, CollectionRefused for clocks that cannot be right, StoreError.
         """
         self._require_time()
-        seen = self._claim.take()
+        before = self._claim.take()
         self._read_record()  # another collection may have ended since this one was made
         self.report.number = self._claim.document.number
         self._require_clock_of_store()
         if self._claim.document.phase is CollectionPhase.SWEEPING:
             self.report.resumed = True
-            since = seen.generation.since if seen.generation is not None else self._now()
+            since = before.generation.since if before.generation is not None else self._now()
             self.report.notes.append(f"the sweep that made no progress since {since:%Y-%m-%d %H:%M} UTC is finished")
             return False
         return True
@@ -236,7 +234,7 @@ class GarbageCollection:
                 for number in numbers
                 for identity in self._marking.kept.shard(number) | self._marking.held.shard(number)
             ]
-            lost = {known.key for known in self.report.lost}
+            lost = {missing.key for missing in self.report.lost}
             for name in hashes_in(joined(random.sample(sorted(records), min(sample, len(records))))):
                 if name.key not in lost:
                     self._read_back(name)
@@ -259,7 +257,7 @@ class GarbageCollection:
                 self.report.notes.append("commits were faster: the next collection prunes the reflog")
         swept = self._claim.document.phase is CollectionPhase.SWEEPING
         self._claim.move(CollectionStep.END if swept else CollectionStep.ABANDON)
-        self._side.note_collection(now)
+        note_collection(self._store, now)
         self._tidy(now)
         self.report.ended = self._now()
         return self.report
@@ -309,7 +307,7 @@ class GarbageCollection:
         self._progress("weigh", number + 1, SHARDS)
 
     def _read_back(self, name: ObjectHash) -> None:
-        digest, size = hasher(name.algorithm), 0
+        digest, size = Hasher(name.algorithm), 0
         try:
             for block in self._store.stream(name.key):
                 digest.update(block)
@@ -323,38 +321,30 @@ class GarbageCollection:
     # -- brakes
 
     def _require_time(self) -> None:
-        now, seen = self._now(), look(self._store).generation
-        times = [collection.ended for collection in self._record.ended] + ([seen.since] if seen is not None else [])
+        now, generation = self._now(), look(self._store).generation
+        times = [collection.ended for collection in self._record.ended]
+        if generation is not None:
+            times.append(generation.since)
         latest = max(times, default=now)
         if latest > now + CLOCK_SKEW:
             what = f"a collection was written down at {latest:%Y-%m-%d %H:%M} UTC, but it is {now:%Y-%m-%d %H:%M} UTC"
             raise CollectionRefused(self.fqrn, what, hint="set the clock of this machine, then run it again")
 
     def _require_clock_of_store(self) -> None:
-        there = None if self._store.is_local else self._store.head(generations.KEY)
+        document = None if self._store.is_local else self._store.head(generations.KEY)
         now = self._now()
-        if there is not None and abs(there.modified - now) > CLOCK_SKEW + timedelta(minutes=1):
+        if document is not None and abs(document.modified - now) > CLOCK_SKEW + timedelta(minutes=1):
             self.abandon()
-            what = (
-                f"the store's clock is at {there.modified:%Y-%m-%d %H:%M} UTC, this machine's {now:%Y-%m-%d %H:%M} UTC"
-            )
+            of_store, of_machine = (f"{time:%Y-%m-%d %H:%M} UTC" for time in (document.modified, now))
+            what = f"the store's clock is at {of_store}, this machine's {of_machine}"
             raise CollectionRefused(self.fqrn, what, hint="set the clock that is wrong, then run it again")
 
     def _require_roots(self, named: Named) -> None:
         if named.manifest.timestamp > (self._now() + CLOCK_SKEW).timestamp():
             what = "the manifest was signed later than now"
             raise CollectionRefused(self.fqrn, what, hint="set the clock of this machine, then run it again")
-        known = {ref.hash.digest for ref in named.refs} | {tag.hash.digest for tag in named.tags}
-        vanished = [root for root in self._record.roots if root.digest not in known]
-        if not vanished:
-            return
-        since = self._record.roots[0]
-        stopped = never_revisions(CatalogCache(self._store), named.manifest, vanished, since=since)
-        if stopped:
-            self.report.notes.append(
-                f"{len(stopped)} roots of commits that were stopped are no longer recorded as kept"
-            )
-        vanished = [root for root in vanished if root not in stopped]
+        digests = {ref.hash.digest for ref in named.refs} | {tag.hash.digest for tag in named.tags}
+        vanished = [root for root in self._record.roots if root.digest not in digests]
         if not vanished:
             return
         what = f"{len(vanished)} roots that the last collection kept are in no reflog and no tag, as {vanished[0]}"

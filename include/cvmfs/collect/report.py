@@ -117,11 +117,11 @@ class CollectionRecord:
     def last(self) -> Ended | None:
         return self.ended[-1] if self.ended else None
 
-    def with_ended(self, one: Ended) -> CollectionRecord:
+    def with_ended(self, collection: Ended) -> CollectionRecord:
         """With one more; the same number again is the same collection, finished by another process."""
-        known = any(other.number == one.number for other in self.ended)
-        ended = (*(other for other in self.ended if other.number != one.number), one)
-        return replace(self, total=self.total + (not known), ended=ended[-_REMEMBERED:])
+        counted = any(other.number == collection.number for other in self.ended)
+        ended = (*(other for other in self.ended if other.number != collection.number), collection)
+        return replace(self, total=self.total + (not counted), ended=ended[-_REMEMBERED:])
 
     def format(self) -> bytes:
         return format_document({name: getattr(self, name) for name in _FIELDS}, version=_FORMAT)
@@ -215,16 +215,16 @@ class CollectionReport:
         if log is not None:
             log.write(f"# Garbage Collection started at {self.started or datetime.now(UTC):{_LOG_TIME}}\n")
         for line in lines:
-            if found := _DELETED.match(line):
+            if match := _DELETED.match(line):
                 self.condemned += 1
                 if log is not None:
-                    log.write(f"{found[1]}\n")
+                    log.write(f"{match[1]}\n")
             elif _KEPT.match(line):
                 self.roots_kept += 1
             elif _CONDEMNED.match(line):
                 self.roots_condemned += 1
-            elif found := _SHARE.match(line):
-                shares = max(shares, int(found[1]))
+            elif match := _SHARE.match(line):
+                shares = max(shares, int(match[1]))
             elif line.startswith(_DONE):
                 done = True
             elif line.startswith("Warning:"):
@@ -244,37 +244,37 @@ class CollectionReport:
         which = f"collection {self.number}" if self.number else "collection by stock tools"
         what = "dry run" if self.dry_run else which
         stay = f", {self.objects_kept} stay" if self.objects_kept else ""
-        found = [
+        lines = [
             f"{self.fqrn}, {what}: {done}{stay}",
             f"roots: {self.roots_kept} stay, {self.roots_condemned} go",
             *(f"  {number} {reason}" for reason, number in sorted(self.reasons.items())),
             f"orphans found: {self.orphans}, in {self.names_listed} names that were listed",
         ]
         if self.bytes_known:
-            found.append(
+            lines.append(
                 f"stored bytes: {self.bytes_deleted} in {self.bytes_known} of the condemned objects, which were listed"
             )
         if self.deleted:
-            known = self.bytes_returned is not None
-            free = f"{self.bytes_returned}, with what others wrote meanwhile" if known else "not known"
-            found.append(f"bytes that the store returned in the sweep: {free}")
+            told = self.bytes_returned is not None
+            free = f"{self.bytes_returned}, with what others wrote meanwhile" if told else "not known"
+            lines.append(f"bytes that the store returned in the sweep: {free}")
         if self.held:
-            found.append(
+            lines.append(
                 f"only tags protect {self.held} objects, {self.bytes_held} bytes in the names that were listed"
             )
         if self.once:
-            found.append(
+            lines.append(
                 f"careful mode: {self.once} objects are condemned once and go when they are condemned again a day later"
             )
         if self.spared:
-            found.append(f"taken off the list, since newer revisions need them: {self.spared} objects")
+            lines.append(f"taken off the list, since newer revisions need them: {self.spared} objects")
         if self.unfinished_removed:
-            found.append(f"unfinished uploads removed: {self.unfinished_removed}")
-        found += [f"not deleted: {key}: {why}" for key, why in list(self.failed.items())[:_SHOWN]]
-        found += [f"lost: {lost.key} {lost.reason}" for lost in self.lost[:_SHOWN]]
-        found += [f"note: {note}" for note in self.notes]
+            lines.append(f"unfinished uploads removed: {self.unfinished_removed}")
+        lines += [f"not deleted: {key}: {why}" for key, why in list(self.failed.items())[:_SHOWN]]
+        lines += [f"lost: {lost.key} {lost.reason}" for lost in self.lost[:_SHOWN]]
+        lines += [f"note: {note}" for note in self.notes]
         took = ", ".join(f"{name} {value:.1f} s" for name, value in self.seconds.items())
-        return [*found, f"read back: {self.audited} objects", f"took: {took}"]
+        return [*lines, f"read back: {self.audited} objects", f"took: {took}"]
 
     def as_dict(self) -> Mapping[str, Any]:
         """For JSON. Of very many keys the first hundred."""

@@ -263,17 +263,17 @@ class ScanCache:
         except (ValueError, struct.error):
             with suppress(FileNotFoundError):
                 file.unlink()
-        found = read_names(load(self._store, name.with_suffix(CATALOG), limit=CATALOG_BYTES), name)
+        names = read_names(load(self._store, name.with_suffix(CATALOG), limit=CATALOG_BYTES), name)
         self.fetched += 1
         file.parent.mkdir(mode=0o700, exist_ok=True)
         staged = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
         try:
-            staged.write_bytes(_packed(found))
+            staged.write_bytes(_packed(names))
             with suppress(FileNotFoundError):  # a collection that ended tidied up: what is kept is kept for speed only
                 staged.replace(file)
         finally:
             staged.unlink(missing_ok=True)
-        return found
+        return names
 
     def forget(self, seen: Callable[[bytes], bool]) -> int:
         """Remove what is kept of catalogs of other digests; how many."""
@@ -317,14 +317,14 @@ def walk(
                 continue
             name, job = running.popleft()
             try:
-                found = job.result()
+                names = job.result()
             except CvmfsError as fault:
                 if absent is None:
                     raise
                 absent(name, fault)
                 continue
-            take(name, found)
-            waiting.extend(found.nested)
+            take(name, names)
+            waiting.extend(names.nested)
             on_step()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -361,13 +361,13 @@ def line_of(
     return line
 
 
-def _packed(found: CatalogNames) -> bytes:
-    nested = records_of(found.nested)
-    previous = b"" if found.previous is None else records_of([found.previous])
-    sizes = struct.pack("<IIII", len(nested), len(previous), len(found.records), len(found.elsewhere))
-    data = _MAGIC + sizes + found.offsets.tobytes() + nested + previous
-    data += found.records
-    data += found.elsewhere
+def _packed(names: CatalogNames) -> bytes:
+    nested = records_of(names.nested)
+    previous = b"" if names.previous is None else records_of([names.previous])
+    sizes = struct.pack("<IIII", len(nested), len(previous), len(names.records), len(names.elsewhere))
+    data = _MAGIC + sizes + names.offsets.tobytes() + nested + previous
+    data += names.records
+    data += names.elsewhere
     return data + hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest()
 
 

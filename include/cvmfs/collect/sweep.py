@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from include.cvmfs.collect.report import SETTLE, CollectionRules
-from include.cvmfs.commit.commit import ATTEMPTS, REFLOG_KEY, Head, fence, load_history, named_by, publish, read_head
+from include.cvmfs.commit.commit import REFLOG_KEY, Head, fence, load_history, named_by, publish, read_head, until_first
 from include.cvmfs.commit.metadata_objects import Records
 from include.cvmfs.commit.repair import repair_reflog
 from include.cvmfs.coordination.condemned import SHARDS, Index, hashes_in, read_shard
@@ -61,7 +61,7 @@ class Claim:
         self._written: datetime | None = None
         self.document = Generation(0, CollectionPhase.IDLE, now())
         self.took_over = False
-        """Whether another collector began what is under way: its requests may still be carried out by the store."""
+        """Another collector began what is under way: its requests may still be carried out by the store."""
 
     @property
     def held(self) -> bool:
@@ -73,8 +73,8 @@ class Claim:
 
         Raises CollectionBusy while another is at work, StoreError.
         """
-        seen = look(self._store)
-        self.document, self._version = seen.generation or self.document, seen.version
+        before = look(self._store)
+        self.document, self._version = before.generation or self.document, before.version
         document, now = self.document, self._now()
         dies = document.since + TAKEOVER
         if document.phase is not CollectionPhase.IDLE and now < dies and not is_dead(document.collector):
@@ -88,7 +88,7 @@ class Claim:
                 self.move(CollectionStep.RENEW)
             case _:
                 self.move(CollectionStep.BEGIN_ANEW)
-        return seen
+        return before
 
     def move(self, step: CollectionStep, *, condemned: str | None = None, swept: int | None = None) -> None:
         """Write the document after a step. Raises CollectionBusy if another collector has written it, StoreError."""
@@ -342,13 +342,7 @@ class SwitchingSide:
 
         What the manifest or a tag names by now stays. Raises ManifestConflict when others keep being faster.
         """
-        for attempt in range(ATTEMPTS):
-            try:
-                return self._forget(gone, now)
-            except ManifestConflict:
-                if attempt == ATTEMPTS - 1:
-                    raise
-        raise AssertionError  # the last attempt returns or raises
+        return until_first(lambda: self._forget(gone, now))
 
     def _forget(self, gone: Collection[ObjectHash], now: datetime) -> int:
         head: Head = read_head(self.store, self.fqrn, self._voucher)
@@ -365,9 +359,6 @@ class SwitchingSide:
         later = max(int(now.timestamp()), head.manifest.timestamp)
         publish(self.store, head, replace(head.manifest, timestamp=later), signer=self._signer, now=later)
         return removed
-
-    def note_collection(self, now: datetime) -> None:
-        note_collection(self.store, now)
 
 
 def note_collection(store: Store, now: datetime) -> None:

@@ -122,21 +122,21 @@ def decide_roots(
     written_at = {ref.hash.digest: ref.timestamp for ref in refs if ref.type is RefType.CATALOG}
     times = sorted(written_at[root] for root in published if root in written_at)
     decisions = [RootDecision(current, True, "the current revision")]
-    seen = {current.digest}
+    decided = {current.digest}
 
     def superseded(root: ObjectHash) -> int:
         after = published.get(root.digest)
         return max(written_at.get(root.digest, 0), written_at.get(after, 0) if after is not None else 0)
 
     for root, names in tags.items():
-        if root.digest not in seen:
+        if root.digest not in decided:
             held = superseded(root) <= cutoff
             decisions.append(RootDecision(root, True, f"named by tag {min(names)}", tagged=True, held=held))
-            seen.add(root.digest)
+            decided.add(root.digest)
     for ref in refs:
-        if ref.type is not RefType.CATALOG or ref.hash.digest in seen:
+        if ref.type is not RefType.CATALOG or ref.hash.digest in decided:
             continue
-        seen.add(ref.hash.digest)
+        decided.add(ref.hash.digest)
         since, was_revision = superseded(ref.hash), ref.hash.digest in published
         keep, when = (True, "within") if since > cutoff else (False, "before")
         reason = f"superseded {when} the grace"
@@ -175,7 +175,7 @@ def plan_roots(cache: ScanCache, named: Named, cutoff: int, on_step: Callable[[]
 
 
 class Marking:
-    """What roots name: ``gone`` the condemned ones, ``held`` those that only tags protect, ``kept`` all others.
+    """Objects that roots name: ``gone`` the condemned ones, ``held`` those that only tags protect, ``kept`` all others.
 
     ``copies``: of files that lie elsewhere; they may be absent, and are no orphans.
     ``seen``: digests of preserved catalogs.
@@ -196,7 +196,7 @@ class Marking:
         self._keep(named, plan, [decision for decision in plan.decisions if decision.held], self.held)
         walk(
             self._cache, plan.condemned, set(self.seen),
-            lambda name, found: _take(self.gone, name, found), absent=self._unread, on_step=self._on_step,
+            lambda name, names: _take(self.gone, name, names), absent=self._unread, on_step=self._on_step,
         )  # fmt: skip
         self.gone.add_records(split(records_of(plan.histories)))
         self._report.catalogs, self._report.catalogs_fetched = len(self.seen), self._cache.fetched
@@ -213,9 +213,9 @@ class Marking:
     def _keep(self, named: Named, plan: RootPlan, decisions: Iterable[RootDecision], into: Shards) -> None:
         kept = [decision for decision in decisions if decision.keep]
 
-        def take(name: ObjectHash, found: CatalogNames) -> None:
-            _take(into, name, found)
-            self.copies.add_records(split(bytes(found.elsewhere)))
+        def take(name: ObjectHash, names: CatalogNames) -> None:
+            _take(into, name, names)
+            self.copies.add_records(split(bytes(names.elsewhere)))
 
         revisions = (decision.root for decision in kept if decision.published)
         try:
@@ -230,7 +230,7 @@ class Marking:
         into.add_records(split(records_of(_beside_catalogs(named, plan))))
 
     def _unread(self, name: ObjectHash, fault: Exception) -> None:
-        """What is missing was collected before; what else cannot be read goes, and what it names becomes orphans."""
+        """A missing catalog was collected before; what else cannot be read goes, and what it names becomes orphans."""
         if not isinstance(fault, ObjectMissing):
             self._report.notes.append(f"condemned catalog {name} cannot be read: {fault}")
             self.gone.add_records(split(records_of([name.with_suffix(CATALOG)])))
@@ -245,8 +245,8 @@ def _beside_catalogs(named: Named, plan: RootPlan) -> Iterable[ObjectHash]:
             yield ref.hash
 
 
-def _take(into: Shards, name: ObjectHash, found: CatalogNames) -> None:
-    into.add(found.records, found.offsets)
+def _take(into: Shards, name: ObjectHash, names: CatalogNames) -> None:
+    into.add(names.records, names.offsets)
     into.add_records([records_of([name.with_suffix(CATALOG)])])
 
 
@@ -365,29 +365,29 @@ class Weighing:
         # An orphan that was condemned once is condemned again only if it is still old: it may have been sent again.
         if number not in self.listed and not before - keep - gone:
             return gone
-        found = _listed(self._store, number)
-        self._report.names_listed += len(found.objects)
-        old = found.older_than(now - ORPHAN_GRACE)
+        listed = _listed(self._store, number)
+        self._report.names_listed += len(listed.objects)
+        old = listed.older_than(now - ORPHAN_GRACE)
         orphans = {
             record for record in old - keep - gone - marking.copies.shard(number) if record[_SUFFIX] not in _NEVER
         }
         self._report.orphans += len(orphans)
-        self._report.bytes_held += sum(found.objects[record].size for record in held & found.objects.keys())
-        self._note_lost(found, keep)
-        goes = (gone & found.objects.keys()) | orphans
+        self._report.bytes_held += sum(listed.objects[record].size for record in held & listed.objects.keys())
+        self._note_lost(listed, keep)
+        goes = (gone & listed.objects.keys()) | orphans
         self._report.bytes_known += len(goes)
-        self._report.bytes_deleted += sum(found.objects[record].size for record in goes)
+        self._report.bytes_deleted += sum(listed.objects[record].size for record in goes)
         return goes
 
-    def _note_lost(self, found: Listed, keep: set[bytes]) -> None:
+    def _note_lost(self, listed: Listed, keep: set[bytes]) -> None:
         lost = self._report.lost
-        for name in hashes_in(joined(keep - found.objects.keys())):
-            if (there := self._store.head(name.key)) is None:  # it may have come since the listing
+        for name in hashes_in(joined(keep - listed.objects.keys())):
+            if (stored := self._store.head(name.key)) is None:  # it may have come since the listing
                 lost.append(LostObject(name.key, None))
-            elif there.size == 0:
+            elif stored.size == 0:
                 lost.append(LostObject(name.key, 0))
         for name in hashes_in(
-            joined(record for record in keep & found.objects.keys() if not found.objects[record].size)
+            joined(record for record in keep & listed.objects.keys() if not listed.objects[record].size)
         ):
             lost.append(LostObject(name.key, 0))
 
@@ -402,13 +402,3 @@ class Weighing:
                 hint="if that is right, accept it by --accept REASON",
             )  # fmt: skip
         self._report.notes.append(f"{what}; accepted: {self._rules.accept}")
-
-
-def next_listing(record: CollectionRecord) -> datetime | None:
-    """When a seventh of the names is to be looked through again; None: at once."""
-    return None if record.listed is None else record.listed + LISTING_EVERY
-
-
-def next_second(record: CollectionRecord) -> datetime | None:
-    """When what was condemned once may go; None if nothing was."""
-    return None if record.once is None or record.once_since is None else record.once_since + TWICE

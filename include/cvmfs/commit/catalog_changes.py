@@ -62,12 +62,12 @@ class CatalogComparison:
         shape = tuple(self._tables)
         if shape not in _USABLE:
             present = columns_of(self._both, "catalog")
-            wanted = tuple(name for name in (*KEY, *COLUMNS) if name in present or name != MTIME_NS)
-            needed = (("catalog", wanted), ("nested_catalogs", ("path", "sha1", "size")))
+            columns = tuple(name for name in (*KEY, *COLUMNS) if name in present or name != MTIME_NS)
+            needed = (("catalog", columns), ("nested_catalogs", ("path", "sha1", "size")))
             usable = all(set(names) <= set(columns_of(self._both, table)) for table, names in needed)
             if len(_USABLE) > _SHAPES:
                 _USABLE.clear()
-            _USABLE[shape] = wanted if usable else None
+            _USABLE[shape] = columns if usable else None
         return _USABLE[shape]
 
     def _tables_of(self, side: str) -> list[tuple[str, str]]:
@@ -120,13 +120,13 @@ class _Changes:
 
     def _any(self, table: str) -> bool:
         """Tell whether either side has a row in a table; most catalogs have none in the rarer ones."""
-        there = (f"EXISTS (SELECT 1 FROM {side}.{table})" for side in (_BEFORE, _AFTER))  # noqa: S608
-        return bool(self._both.execute(f"SELECT {' OR '.join(there)}").fetchone()[0])
+        exists = (f"EXISTS (SELECT 1 FROM {side}.{table})" for side in (_BEFORE, _AFTER))  # noqa: S608
+        return bool(self._both.execute(f"SELECT {' OR '.join(exists)}").fetchone()[0])
 
     def _rows(self) -> Iterator[tuple[str, tuple[int, int, int, int, str]]]:
         """Key, parent's key and name of differing rows of either side; of what only one has, the top."""
-        found = self._by_rowid()
-        yield from self._by_key() if found is None else found
+        rows = self._by_rowid()
+        yield from self._by_key() if rows is None else rows
 
     def _by_rowid(self) -> list[tuple[str, tuple[int, int, int, int, str]]] | None:
         """Rows keep their numbers while a catalog is edited, and comparing by number is fast; None if they moved."""
@@ -188,11 +188,11 @@ class _Changes:
                 yield side, row
 
     def _path_of_key(self, side: str, first: int, second: int) -> str | None:
-        found = self._both.execute(
+        row = self._both.execute(
             f"SELECT parent_1, parent_2, name FROM {side}.catalog WHERE md5path_1 = ? AND md5path_2 = ?",  # noqa: S608
             (first, second),
         ).fetchone()
-        return None if found is None else self._path(side, first, second, *found)
+        return None if row is None else self._path(side, first, second, *row)
 
     def _path(self, side: str, first: int, second: int, *parent_and_name: int | str | None) -> str | None:
         """The path of a row, from its name and the rows above it; None for one that no way leads to."""
@@ -255,11 +255,11 @@ class RowCopy:
         left: list[Left] = []
         entered = [self._copied(catalog, path, rows, batch, left)]
         while entered:
-            found = next(entered[-1], None)
-            if found is None:
+            child = next(entered[-1], None)
+            if child is None:
                 entered.pop()
                 continue
-            below, row = found
+            below, row = child
             inner = catalog.rows_in(below)
             batch.add((*row[:4], 2 + self._subdirectories(catalog, below, inner), *row[5:]))
             entered.append(self._copied(catalog, below, inner, batch, left))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar
 
 from include.cvmfs.commit.edit import NewRoot
 from include.cvmfs.commit.group import Change, Group, NewTag
@@ -36,7 +37,7 @@ from include.cvmfs.errors import (
 )
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.database import Reflog, RefType
-from include.cvmfs.format.hashes import CERTIFICATE, HISTORY, META, ObjectHash, hash_bytes
+from include.cvmfs.format.hashes import CERTIFICATE, HISTORY, ObjectHash, hash_bytes
 from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.format.manifest import Manifest
@@ -48,9 +49,11 @@ from include.storage.store import Store, Version
 
 __all__ = ["MANIFEST_KEY", "REFLOG_KEY", "Change", "Head", "NewTag", "SwitchStep", "store_all"]
 
+T = TypeVar("T")
+
 MANIFEST_KEY = ".cvmfspublished"
 ATTEMPTS = 8
-"""How often one who switches begins again when other writers are faster."""
+"""Times that one who switches begins again when other writers are faster."""
 
 
 class SwitchStep(Enum):
@@ -77,16 +80,6 @@ class Head:
 Fence = Callable[[Sequence[int]], Mapping[int, Exception]]
 """Called right before the manifest is replaced with the numbers of the changes that are to become visible; gives which
 of them must not, and why. If there are any, nothing is switched."""
-
-
-def _nothing() -> None: ...
-
-
-def _all_may(_: Sequence[int]) -> Mapping[int, Exception]:
-    return {}
-
-
-def _ignore(_: SwitchStep) -> None: ...
 
 
 class _TakenOut(NightshiftError):
@@ -131,8 +124,8 @@ def switch(
     tags: Sequence[NewTag] = (),
     superseded: Sequence[ObjectHash] = (),
     records: Records | None = None,
-    before_switch: Callable[[], None] = _nothing,
-    on_step: Callable[[SwitchStep], None] = _ignore,
+    before_switch: Callable[[], None] = lambda: None,
+    on_step: Callable[[SwitchStep], None] = lambda _: None,
 ) -> Head:
     """Store a revision and let readers see it. ``now``: Unix seconds.
 
@@ -169,8 +162,8 @@ def publish(
     stored: Sequence[Stored] = (),
     superseded: Sequence[ObjectHash] = (),
     records: Records | None = None,
-    before_switch: Callable[[], None] = _nothing,
-    on_step: Callable[[SwitchStep], None] = _ignore,
+    before_switch: Callable[[], None] = lambda: None,
+    on_step: Callable[[SwitchStep], None] = lambda _: None,
 ) -> Head:
     """Certificate, reflog, signature and manifest for a draft whose other objects are all stored.
 
@@ -220,8 +213,8 @@ def commit_group(
     catalogs: CatalogCache | None = None,
     records: Records | None = None,
     lineage: Lineage | None = None,
-    fence: Fence = _all_may,
-    on_step: Callable[[SwitchStep], None] = _ignore,
+    fence: Fence = lambda _: {},
+    on_step: Callable[[SwitchStep], None] = lambda _: None,
 ) -> list[Head | Exception]:
     """Merge changes one after another into the current revision and switch to the result: one revision for all.
 
@@ -287,16 +280,21 @@ def fence(
     A writer about to switch on the manifest before it meets a conflict and begins again. What a collector waits for
     after it has published what it condemned. ``now``: Unix s. Raises ManifestConflict, SignatureError, StoreError.
     """
-    attempt = 0
-    while True:
-        attempt += 1
+
+    def attempt() -> Head:
         head = read_head(store, fqrn, voucher or ManifestVerifier(signer))
         later = max(now, head.manifest.timestamp + 1)
-        try:
-            return publish(store, head, replace(head.manifest, timestamp=later), signer=signer, now=now)
-        except ManifestConflict:
-            if attempt == ATTEMPTS:
-                raise
+        return publish(store, head, replace(head.manifest, timestamp=later), signer=signer, now=now)
+
+    return until_first(attempt)
+
+
+def until_first(attempt: Callable[[], T], *conflicts: type[CvmfsError]) -> T:
+    """Try until no other writer comes first; the last conflict is raised when others keep being faster."""
+    for _ in range(ATTEMPTS - 1):
+        with suppress(ManifestConflict, *conflicts):
+            return attempt()
+    return attempt()
 
 
 def load_history(store: Store, manifest: Manifest) -> History:
@@ -304,7 +302,7 @@ def load_history(store: Store, manifest: Manifest) -> History:
 
 
 def store_history(
-    store: Store, manifest: Manifest, change: Callable[[History], None], records: Records | None = None
+    store: Store, manifest: Manifest, change: Callable[[History], object], records: Records | None = None
 ) -> Stored | None:
     """Change the tags of a revision and store them; None if no tag is left, since such a history is not published."""
     records = records or Records()
@@ -319,7 +317,7 @@ def store_history(
     return stored
 
 
-def _rotated(tagged: Tag, tags: Sequence[NewTag]) -> Callable[[History], None]:
+def _rotated(tagged: Tag, tags: Sequence[NewTag]) -> Callable[[History], object]:
     def change(history: History) -> None:
         history.rotate_trunk(tagged)
         for tag in tags:
@@ -389,18 +387,13 @@ def first_reflog(store: Store, manifest: Manifest, now: int) -> ObjectHash:
         reflog.add(name, kind, now)
     data = reflog.to_bytes()
     try:
-        there, version = store.get_versioned(REFLOG_KEY)
+        kept, version = store.get_versioned(REFLOG_KEY)
     except NotFound:
-        there, version = b"", None
-    if there != data:
+        kept, version = b"", None
+    if kept != data:
         try:
             store.replace(REFLOG_KEY, data, expected=version)
         except Conflict:
             if store.get(REFLOG_KEY) != data:
                 raise ManifestConflict(manifest.fqrn, "another process is creating it; run again") from None
     return hash_bytes(data, manifest.root.algorithm)
-
-
-def store_meta(store: Store, text: bytes, like: ObjectHash) -> ObjectHash:
-    """Store the meta info JSON."""
-    return store_compressed(store, text, like, META).hash

@@ -9,19 +9,18 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from include.cvmfs.commit.commit import MANIFEST_KEY, Head, first_reflog, read_head, store_meta
+from include.cvmfs.commit.commit import MANIFEST_KEY, Head, first_reflog, read_head
 from include.cvmfs.commit.metadata_objects import store_all, store_compressed
 from include.cvmfs.errors import FormatError, KeyFileError, RepositoryError, SignatureError, TrustError, WhitelistError
 from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.catalog import DEFAULT_TTL_S, Catalog
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, Algorithm, ObjectHash
+from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META, Algorithm, ObjectHash
 from include.cvmfs.format.history import History, Tag
 from include.cvmfs.format.keys import (
     Certificate,
     KeyFile,
     Scheme,
-    SignedLetter,
     Signer,
     fingerprint,
     load_gateway_key,
@@ -114,10 +113,9 @@ def _current(store: Store, fqrn: str, master: RSAPrivateKey) -> tuple[Whitelist 
         signed = Whitelist.parse(data)
     except FormatError:
         return None, version
-    letter = SignedLetter(signed.letter, signed.hash, signed.signature)
-    if not letter.is_intact or len(signed.signature) < master.key_size // 8:
+    if not signed.is_intact or len(signed.signature) < master.key_size // 8:
         return None, version
-    if not letter.is_signed_by([master.public_key()], Scheme.NO_DIGEST_INFO):
+    if not signed.is_signed_by([master.public_key()], Scheme.NO_DIGEST_INFO):
         what = "was not signed with this master key, so clients would not believe what it signs"
         raise SignatureError("whitelist", f"{what}; use the key of {fqrn}, or remove {whitelists.KEY} if it is damaged")
     if signed.whitelist.fqrn != fqrn:
@@ -129,7 +127,7 @@ def _listing(whitelist: Whitelist, certificates: tuple[Certificate, ...], manife
     marks = list(whitelist.fingerprints)
     for certificate in certificates:
         mark = fingerprint(certificate, manifest.root.algorithm, whitelist.fqrn)
-        if mark.hash not in [known.hash for known in marks]:
+        if mark.hash not in [listed.hash for listed in marks]:
             marks.append(mark)
     return replace(whitelist, fingerprints=tuple(marks))
 
@@ -152,15 +150,15 @@ def import_keys(
     The public key must verify the repository as clients do, the certificate must be the one that the manifest names,
     the private keys must belong to them. Raises KeyFileError, and what opening a repository raises.
     """
-    found = {kind: kind.path(source, fqrn) for kind in KeyFile if kind.path(source, fqrn).exists()}
-    if KeyFile.PUBLIC not in found:
+    files = {kind: kind.path(source, fqrn) for kind in KeyFile if kind.path(source, fqrn).exists()}
+    if KeyFile.PUBLIC not in files:
         path = KeyFile.PUBLIC.path(source, fqrn)
         raise KeyFileError(str(path), "does not exist; without it nothing can be verified: name the folder that has it")
-    public = found[KeyFile.PUBLIC].read_bytes()
+    public = files[KeyFile.PUBLIC].read_bytes()
     repository = Repository.open(store, fqrn=fqrn, public_keys=[public], now=now)
-    _require_match(found, repository, source)
+    _require_match(files, repository, source)
     copied, present = [], []
-    for kind, path in found.items():
+    for kind, path in files.items():
         data, place = path.read_bytes(), kind.path(target, fqrn)
         if place.exists() and place.read_bytes() == data:
             present.append(kind)
@@ -170,29 +168,29 @@ def import_keys(
         copied.append(kind)
     if not dry_run:
         for kind in copied:
-            save_key_file(target, fqrn, kind, found[kind].read_bytes())
-    absent = tuple(kind for kind in KeyFile if kind not in found)
+            save_key_file(target, fqrn, kind, files[kind].read_bytes())
+    absent = tuple(kind for kind in KeyFile if kind not in files)
     return Imported(tuple(copied), tuple(present), absent, repository.manifest.revision)
 
 
-def _require_match(found: dict[KeyFile, Path], repository: Repository, source: Path) -> None:
+def _require_match(files: dict[KeyFile, Path], repository: Repository, source: Path) -> None:
     fqrn = repository.fqrn
-    if KeyFile.CERTIFICATE in found:
-        path = found[KeyFile.CERTIFICATE]
+    if KeyFile.CERTIFICATE in files:
+        path = files[KeyFile.CERTIFICATE]
         if parse_certificate(path.read_bytes()) != repository.trusted.certificate:
             raise KeyFileError(
                 str(path), f"is not the certificate that the manifest of {fqrn} names; get the right one"
             )
-    if KeyFile.REPOSITORY in found:
+    if KeyFile.REPOSITORY in files:
         load_signer(source, fqrn)
-    if KeyFile.MASTER in found:
-        path = found[KeyFile.MASTER]
+    if KeyFile.MASTER in files:
+        path = files[KeyFile.MASTER]
         public = load_master(source, fqrn).public_key().public_numbers()
-        known = parse_public_keys(found[KeyFile.PUBLIC].read_bytes())
-        if public not in [key.public_numbers() for key in known]:
-            raise KeyFileError(str(path), f"does not belong to {found[KeyFile.PUBLIC].name}; get the right pair")
-    if KeyFile.GATEWAY in found:
-        load_gateway_key(found[KeyFile.GATEWAY])
+        masters = parse_public_keys(files[KeyFile.PUBLIC].read_bytes())
+        if public not in [key.public_numbers() for key in masters]:
+            raise KeyFileError(str(path), f"does not belong to {files[KeyFile.PUBLIC].name}; get the right pair")
+    if KeyFile.GATEWAY in files:
+        load_gateway_key(files[KeyFile.GATEWAY])
 
 
 WHITELIST_KEY = ".cvmfswhitelist"
@@ -245,7 +243,7 @@ def create_repository(
         timestamp=seconds,
         certificate=store_compressed(store, signer.certificate_pem, like, CERTIFICATE).hash,
         history=store_compressed(store, history.to_bytes(), like, HISTORY).hash,
-        meta=store_meta(store, skeleton(), like),
+        meta=store_compressed(store, skeleton(), like, META).hash,
     )
     manifest = replace(manifest, reflog=first_reflog(store, manifest, seconds))
     try:
@@ -265,9 +263,9 @@ def _claimed(store: Store, whitelist: Whitelist, master: RSAPrivateKey, signer: 
     else:
         return whitelist.issued
     try:
-        found = Whitelist.parse(data)
+        stored = Whitelist.parse(data)
         verify_whitelist(
-            found, [master.public_key()], fqrn=fqrn, now=found.whitelist.issued, certificate=signer.certificate_pem
+            stored, [master.public_key()], fqrn=fqrn, now=stored.whitelist.issued, certificate=signer.certificate_pem
         )
     except (FormatError, TrustError):
         raise RepositoryError(
@@ -275,8 +273,8 @@ def _claimed(store: Store, whitelist: Whitelist, master: RSAPrivateKey, signer: 
             f"{store.url} holds a whitelist that was not signed with these keys: it is being created with others; if "
             f"that creation died, repeat it with its keys, or remove {WHITELIST_KEY} and create it again",
         ) from None
-    if abs(whitelist.issued - found.whitelist.issued) < _MAY_BE_ALIVE:
-        return found.whitelist.issued
+    if abs(whitelist.issued - stored.whitelist.issued) < _MAY_BE_ALIVE:
+        return stored.whitelist.issued
     try:
         store.replace(WHITELIST_KEY, signed, expected=version)
     except Conflict:

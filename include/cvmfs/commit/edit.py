@@ -20,9 +20,9 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
 from include.cvmfs.format.objects import compress
-from include.cvmfs.format.paths import bytes_of_name, is_below, name_of, parent_of
+from include.cvmfs.format.paths import ancestors, bytes_of_name, is_below, name_of, parent_of
 from include.cvmfs.format.schema import Counts
-from include.cvmfs.revision.repository import EditableRevision, OpenCatalog
+from include.cvmfs.revision.revision import Revision, require_size
 
 _PACKED_AT_ONCE = 2  # compressing leaves the interpreter to the next one
 
@@ -41,8 +41,22 @@ class NewRoot:
 
 
 @dataclass(slots=True)
+class OpenCatalog:
+    """An opened catalog in its place: the node above, and its counters (self and below) as the parent knows them."""
+
+    catalog: Catalog
+    parent: OpenCatalog | None
+    known: Counts
+    dirty: bool = False
+
+    @property
+    def path(self) -> str:
+        return self.catalog.path
+
+
+@dataclass(slots=True)
 class Savepoint:
-    """What an edit was before an attempt: all of it comes back if the attempt fails."""
+    """State of an edit before an attempt: all of it comes back if the attempt fails."""
 
     nodes: dict[str, OpenCatalog]
     objects: dict[str, bytes]
@@ -62,14 +76,32 @@ class Savepoint:
             self.marked[id(node)] = node, replace(node), node.catalog.mark()
 
 
-class Edit(EditableRevision):
-    """Changes to a revision. Paths are absolute and clean; a parent must exist before what is put into it."""
+class Edit(Revision):
+    """Changes to a revision. Paths are absolute and clean; a parent must exist before what is put into it.
+
+    It reads what was changed, with catalogs of its own; references to nested ones are those of before until the change
+    is finished. Not for several threads at once.
+    """
 
     def __init__(self, catalogs: CatalogCache, base: ObjectHash) -> None:
         super().__init__(catalogs, base)
+        catalog = self._opened_at("", base)
+        self._nodes: dict[str, OpenCatalog] = {"": OpenCatalog(catalog, None, catalog.statistics.total)}
+        self._within: dict[str, OpenCatalog] = {}  # by directory; emptied when it changes where catalogs begin
         self._objects: dict[str, bytes] = {}
         self._attempt: Savepoint | None = None
         self._root.catalog.make_writable()
+
+    def close(self) -> None:
+        """Let go of the opened catalogs."""
+        for node in self._nodes.values():
+            node.catalog.close()
+
+    def inside(self, path: str) -> Catalog:
+        return self._node_inside(path).catalog
+
+    def _open(self, reference: NestedRef) -> Catalog:
+        return self._node_inside(reference.path).catalog
 
     @property
     def changed(self) -> bool:
@@ -161,11 +193,11 @@ class Edit(EditableRevision):
         ``totals``: the catalog's own counters and those below it. Raises DestinationError where something else exists.
         """
         path = reference.path
-        there = self.row(path)
-        if there is not None and not there.mountpoint:
-            kind = "directory" if there.is_directory else "file"
+        occupant = self.row(path)
+        if occupant is not None and not occupant.mountpoint:
+            kind = "directory" if occupant.is_directory else "file"
             raise DestinationError(path, f"a {kind} that is no nested catalog exists there; remove it first")
-        if there is None:
+        if occupant is None:
             self._require_free(path)
             before = Counts()
             parent = self._writable(self._holder(path))
@@ -174,7 +206,7 @@ class Edit(EditableRevision):
             before = self._totals(path)
             parent = self._writable(self._holder(path))
             # What hides a place is no part of the tree that hangs there.
-            parent.catalog.update(path, _mountpoint(path, root_entry.changed(hidden=there.hidden)))
+            parent.catalog.update(path, _mountpoint(path, root_entry.changed(hidden=occupant.hidden)))
         self._forget(path)
         parent.catalog.set_nested(reference, totals - before)
 
@@ -230,12 +262,12 @@ class Edit(EditableRevision):
 
         Returns whether there was anything to do. Raises DestinationError. ``now``: Unix s, ``owner``: uid and gid.
         """
-        there = self.row(path)
-        if there is not None:
-            if not there.is_symlink:
-                kind = "directory" if there.is_directory else "file"
+        occupant = self.row(path)
+        if occupant is not None:
+            if not occupant.is_symlink:
+                kind = "directory" if occupant.is_directory else "file"
                 raise DestinationError(path, f"a {kind} exists there and is not replaced by a link; remove it first")
-            if there.symlink == target:
+            if occupant.symlink == target:
                 return False
             self.remove(path)
         uid, gid = owner
@@ -288,21 +320,54 @@ class Edit(EditableRevision):
 
     # -- private
 
+    @property
+    def _root(self) -> OpenCatalog:
+        return self._nodes[""]
+
+    def _holder(self, path: str) -> OpenCatalog:
+        """The node whose catalog has the row of ``path``."""
+        return self._node_inside(parent_of(path)) if path else self._root
+
+    def _node_inside(self, path: str) -> OpenCatalog:
+        """The node whose catalog has the rows of what is in the directory ``path``."""
+        if (opened_before := self._nodes.get(path) or self._within.get(path)) is not None:
+            return opened_before
+        node = self._root
+        for step in ancestors(path):
+            if (opened := self._nodes.get(step)) is not None:
+                node = opened
+            elif (reference := node.catalog.nested_at(step)) is not None:
+                node = self._open_node(reference, node)
+        self._within[path] = node
+        return node
+
+    def _open_node(self, reference: NestedRef, parent: OpenCatalog) -> OpenCatalog:
+        catalog = self._opened_at(reference.path, reference.hash)
+        require_size(reference, catalog)
+        node = self._nodes[reference.path] = OpenCatalog(catalog, parent, catalog.statistics.total)
+        return node
+
+    def _opened_at(self, path: str, name: ObjectHash) -> Catalog:
+        # Before anything is added to them: what an older revision does not count would be counted twice.
+        return self.catalogs.completed(self.catalogs.open_nested(path, name))
+
     def _close(self, node: OpenCatalog, now: int) -> bytes:
         """The SQLite file of a catalog whose nested ones are all packed."""
         catalog = node.catalog
-        before = node.parent.catalog.nested_at(node.path) if node.parent else NestedRef("", self.root_hash, 0)
-        if before is not None and not before.hash.is_null:
-            catalog.set_property("previous_revision", before.hash)
+        if (before := self._before(node)) is not None:
+            catalog.set_property("previous_revision", before)
         catalog.set_property("revision", catalog.revision + 1)
         catalog.set_property("last_modified", now)
         return catalog.to_bytes()
 
     def _entries_before(self, node: OpenCatalog) -> int:
+        before = self._before(node)
+        return 0 if before is None else self.catalogs.open(before).statistics.own.entries
+
+    def _before(self, node: OpenCatalog) -> ObjectHash | None:
+        """The stored catalog that this one replaces."""
         before = node.parent.catalog.nested_at(node.path) if node.parent else NestedRef("", self.root_hash, 0)
-        if before is None or before.hash.is_null:
-            return 0
-        return self.catalogs.open(before.hash).statistics.own.entries
+        return None if before is None or before.hash.is_null else before.hash
 
     def _dirty(self) -> list[OpenCatalog]:
         for node in list(self._nodes.values()):
@@ -336,12 +401,12 @@ class Edit(EditableRevision):
         pending = (
             [nested.path for nested in around.nested() if is_below(nested.path, path)] if entry.is_directory else []
         )
-        found = []
+        nodes = []
         while pending:
             node = self._writable(self._node_inside(pending.pop()))
-            found.append(node)
+            nodes.append(node)
             pending += [nested.path for nested in node.catalog.nested()]
-        return found
+        return nodes
 
     def _carry(self, old: Catalog, new: Catalog, source: str, target: str) -> None:
         """Take an entry and all rows below it from one catalog into another; link groups get numbers of the new one."""
@@ -349,26 +414,26 @@ class Edit(EditableRevision):
         next_group = new.next_hardlink_group()
         pending = [(source, target)]
         while pending:
-            here, there = pending.pop()
+            here, place = pending.pop()
             entry = old.lookup(here)
             if entry is None:
                 raise CatalogError(here, "its row does not match its parent and name")
             if entry.hardlink_group:
                 group = groups.setdefault(entry.hardlink_group, next_group + len(groups))
                 entry = entry.changed(hardlink_group=group)
-            new.add(there, entry.changed(name=name_of(there)), old.chunks(here, entry) if entry.chunked else ())
+            new.add(place, entry.changed(name=name_of(place)), old.chunks(here, entry) if entry.chunked else ())
             if entry.mountpoint and (nested := old.nested_at(here)) is not None:
-                known = self._totals(here)
-                old.remove_nested(here, known)
-                new.set_nested(NestedRef(there, nested.hash, nested.size), known)
+                totals = self._totals(here)
+                old.remove_nested(here, totals)
+                new.set_nested(NestedRef(place, nested.hash, nested.size), totals)
             elif entry.bind and (bind := old.bind_at(here)) is not None:
-                new.set_bind(NestedRef(there, bind.hash, bind.size))
+                new.set_bind(NestedRef(place, bind.hash, bind.size))
             elif entry.is_directory:
-                pending += [(f"{here}/{child.name}", f"{there}/{child.name}") for child in old.listing(here)]
+                pending += [(f"{here}/{child.name}", f"{place}/{child.name}") for child in old.listing(here)]
         old.remove_tree(source)
 
     def _unlink(self, directory: str, group: int) -> None:
-        """One link of a group is gone: the others count one less, and a last one is no group any more."""
+        """Take one link of a group away: the others count one less, and a last one is no group any more."""
         catalog = self.inside(directory)
         for entry in catalog.listing(directory):
             if entry.hardlink_group == group:

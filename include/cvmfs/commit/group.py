@@ -140,7 +140,7 @@ class NewTag:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one publisher wants: the difference of two roots inside ``lease_path`` (``""``: the whole repository)."""
+    """A publisher's request: the difference of two roots inside ``lease_path`` (``""``: the whole repository)."""
 
     lease_path: str
     old_root: ObjectHash
@@ -156,7 +156,7 @@ class _Stands(NightshiftError):
 
 @dataclass(slots=True)
 class Group:
-    """What became of each change, by its number: ``members`` are in the edit, ``standing`` need no new revision."""
+    """Outcome of each change, by its number: ``members`` are in the edit, ``standing`` need no new revision."""
 
     edit: Edit
     members: list[int] = field(default_factory=list)
@@ -267,9 +267,9 @@ class _Merging:
 
     def _check_tag(self, change: Change, tag: NewTag, *, stands: bool) -> None:
         """Raises TagError for a tag that cannot be made, _Stands if a revision that holds the change has it."""
-        found = self.records.history(self.store, self.head).tag(tag.name)
-        if found is not None:
-            if stands and self._holds(found.hash, change):
+        tagged = self.records.history(self.store, self.head).tag(tag.name)
+        if tagged is not None:
+            if stands and self._holds(tagged.hash, change):
                 raise _Stands
             raise TagError(tag.name, "exists already; remove or move it, or choose another name")
         check_tag_name(tag.name)

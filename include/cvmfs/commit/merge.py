@@ -70,8 +70,8 @@ def _has(base: Revision, mounted: _Mounted) -> bool:
     """Tell whether the base has it in this place; what cannot be found out there is read."""
     with suppress(CvmfsError):
         holder = base.holder(mounted.path)
-        there = holder.bind_at(mounted.path) if mounted.made_for is None else holder.nested_at(mounted.path)
-        return there is not None and there.hash.digest == mounted.hash.digest
+        reference = holder.bind_at(mounted.path) if mounted.made_for is None else holder.nested_at(mounted.path)
+        return reference is not None and reference.hash.digest == mounted.hash.digest
     return False
 
 
@@ -211,9 +211,9 @@ class _Listed:
     def __post_init__(self) -> None:
         if self.names is not None:
             catalog = self.revision.inside(self.path)
-            found = [catalog.lookup(f"{self.path}/{name}") for name in self.names]
-            if not any(entry.hardlink_group for entry in found if entry is not None):
-                self.entries = {entry.name: entry for entry in found if entry is not None}
+            entries = [catalog.lookup(f"{self.path}/{name}") for name in self.names]
+            if not any(entry.hardlink_group for entry in entries if entry is not None):
+                self.entries = {entry.name: entry for entry in entries if entry is not None}
                 return
         for entry in self.revision.inside(self.path).listing(self.path):
             self.entries[entry.name] = entry
@@ -230,7 +230,7 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a path has on one side; ``entry``: None if it does not exist there."""
+    """Content of a path on one side; ``entry``: None if it does not exist there."""
 
     path: str
     side: _Listed
@@ -252,28 +252,28 @@ class _Found:
 
     def is_as(self, other: _Found) -> bool:
         """Tell whether both are the same thing; of plain directories only the attributes count, not what they hold."""
-        entry, theirs = self.entry, other.entry
-        if entry is None or theirs is None:
-            return entry is theirs
-        if entry.mountpoint and theirs.mountpoint:
+        entry, others = self.entry, other.entry
+        if entry is None or others is None:
+            return entry is others
+        if entry.mountpoint and others.mountpoint:
             return _same_catalog(self.nested, other.nested)
         return (
-            _alike(entry, theirs)
-            and self.side.links_of(entry) == other.side.links_of(theirs)
-            and self._same_chunks(entry, other, theirs)
+            _alike(entry, others)
+            and self.side.links_of(entry) == other.side.links_of(others)
+            and self._same_chunks(entry, other, others)
             and not (entry.bind and self.holder.bind_at(self.path) != other.holder.bind_at(self.path))
         )
 
     def is_identical_to(self, other: _Found) -> bool:
         """The same row, and the same catalog or chunks behind it."""
-        entry, theirs = self.entry, other.entry
-        if entry != theirs or entry is None or theirs is None:
-            return entry == theirs
-        return _same_catalog(self.nested, other.nested) if entry.mountpoint else self._same_chunks(entry, other, theirs)
+        entry, others = self.entry, other.entry
+        if entry != others or entry is None or others is None:
+            return entry == others
+        return _same_catalog(self.nested, other.nested) if entry.mountpoint else self._same_chunks(entry, other, others)
 
-    def _same_chunks(self, entry: Dirent, other: _Found, theirs: Dirent) -> bool:
+    def _same_chunks(self, entry: Dirent, other: _Found, others: Dirent) -> bool:
         # A chunked file has no hash in its row: only its chunks show its content.
-        return not entry.chunked or self.holder.chunks(self.path, entry) == other.holder.chunks(self.path, theirs)
+        return not entry.chunked or self.holder.chunks(self.path, entry) == other.holder.chunks(self.path, others)
 
 
 class _Merge:

@@ -66,10 +66,10 @@ def stale_checksum(fqrn: str, reflog: ObjectHash) -> str | None:
     """The warning if stock tools of this machine know another reflog, with the hint; None if none do."""
     file = STOCK_SPOOL / fqrn / NAME
     try:
-        known = file.read_text().strip()
+        stored = file.read_text().strip()
     except (OSError, UnicodeDecodeError):
         return None
-    if known == str(reflog):
+    if stored == str(reflog):
         return None
     return (
         f"cvmfs_server of this machine knows another reflog and will refuse to work: write {reflog} into {file}, or "
@@ -178,8 +178,8 @@ def store_compressed(store: Store, data: bytes, like: ObjectHash, suffix: str, *
     """
     packed = compress(data)
     name = hash_bytes(packed, like.algorithm, suffix)
-    there = None if again else store.head(name.key)
-    if there is None or there.size != len(packed):
+    stored = None if again else store.head(name.key)
+    if stored is None or stored.size != len(packed):
         store.put(name.key, packed)
     return Stored(name, len(packed))
 
@@ -193,13 +193,13 @@ def require_stored(store: Store, objects: Iterable[Stored]) -> None:
     for needed in objects:
         sizes[needed.hash] = needed.size or sizes.get(needed.hash)
     with ThreadPoolExecutor(min(_AT_ONCE, len(sizes) or 1)) as pool:
-        found = list(pool.map(lambda name: store.head(name.key), sizes))
-    for (name, size), there in zip(sizes.items(), found, strict=True):
-        if there is None:
+        metas = list(pool.map(lambda name: store.head(name.key), sizes))
+    for (name, size), meta in zip(sizes.items(), metas, strict=True):
+        if meta is None:
             raise ObjectMissing(name.key, f"{store.url} does not have it; {_CURE}")
-        if there.size != (size or there.size or 1):
-            wanted = f"{size} bytes" if size else "its content"
-            raise ObjectDamaged(name.key, f"{store.url} has {there.size} bytes of it in the place of {wanted}; {_CURE}")
+        if meta.size != (size or meta.size or 1):
+            right = f"{size} bytes" if size else "its content"
+            raise ObjectDamaged(name.key, f"{store.url} has {meta.size} bytes of it in the place of {right}; {_CURE}")
 
 
 def store_alternatives(store: Store, manifest: Manifest) -> None:
@@ -208,8 +208,8 @@ def store_alternatives(store: Store, manifest: Manifest) -> None:
     Raises ObjectMissing or ObjectDamaged for an object that cannot be copied, StoreError.
     """
     for name in manifest.named if manifest.alt_paths else ():
-        there, source = store.head(alternative_key(name)), store.head(name.key)
-        if there is not None and source is not None and there.size == source.size:
+        copy, source = store.head(alternative_key(name)), store.head(name.key)
+        if copy is not None and source is not None and copy.size == source.size:
             continue
         try:
             data = store.get(name.key)

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import TypeVar
 
 from include.cvmfs.commit.commit import (
-    ATTEMPTS,
     MANIFEST_KEY,
     REFLOG_KEY,
     Head,
@@ -17,6 +16,7 @@ from include.cvmfs.commit.commit import (
     named_by,
     publish,
     read_head,
+    until_first,
 )
 from include.cvmfs.commit.metadata_objects import Records, keep_checksum, store_compressed
 from include.cvmfs.errors import (
@@ -35,7 +35,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META, ObjectHash
 from include.cvmfs.format.history import TRUNK, History, Tag
-from include.cvmfs.format.keys import ManifestSigner, SignedLetter, parse_public_keys
+from include.cvmfs.format.keys import ManifestSigner, parse_public_keys
 from include.cvmfs.format.layout import MetaInfo, skeleton
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.objects import load
@@ -113,7 +113,7 @@ def _require_whitelist(store: Store, fqrn: str, public_keys: Sequence[bytes], no
     signed = Whitelist.parse(store.get(whitelists.KEY))
     if keys := [key for pem in public_keys for key in parse_public_keys(pem)]:
         whitelists.verify(signed, keys, fqrn=fqrn, now=now)
-    elif not SignedLetter(signed.letter, signed.hash, signed.signature).is_intact:
+    elif not signed.is_intact:
         raise FormatError("whitelist", "its lines do not have the hash it states")
 
 
@@ -168,9 +168,7 @@ def rebuild_manifest(
     try:
         data, version = store.get_versioned(MANIFEST_KEY)
         Manifest.parse(data)
-    except NotFound:
-        pass
-    except FormatError:
+    except (NotFound, FormatError):
         pass
     else:
         raise RepositoryError(
@@ -200,7 +198,7 @@ def rebuild_manifest(
 
 def _newest_trunk(store: Store, fqrn: str, reflog: Reflog) -> tuple[ObjectHash, Tag]:
     """The newest history whose current revision can be read, and the tag of that."""
-    found: list[tuple[int, int, ObjectHash, Tag]] = []
+    trunks: list[tuple[int, int, ObjectHash, Tag]] = []
     followed: set[ObjectHash] = set()
     for ref in reflog.refs(RefType.HISTORY):
         with suppress(CvmfsError):
@@ -210,8 +208,8 @@ def _newest_trunk(store: Store, fqrn: str, reflog: Reflog) -> tuple[ObjectHash, 
                 followed.add(before)
             if trunk is not None:
                 CatalogCache(store).open_nested("", trunk.hash.with_suffix(CATALOG)).close()
-                found.append((trunk.revision, ref.timestamp, ref.hash, trunk))
-    newest = [entry for entry in found if entry[2] not in followed] or found
+                trunks.append((trunk.revision, ref.timestamp, ref.hash, trunk))
+    newest = [entry for entry in trunks if entry[2] not in followed] or trunks
     if not newest:
         cure = f"copy {MANIFEST_KEY} from a replica, or restore a backup of it"
         raise RepositoryError(fqrn, f"its reflog leads to no revision with tags that can be read; {cure}")
@@ -311,10 +309,7 @@ def _until_first(
     Raises the last ManifestConflict when others keep being faster.
     """
     voucher = voucher or ManifestVerifier(signer)
-    for _ in range(ATTEMPTS - 1):
-        with suppress(ManifestConflict):
-            return attempt(read_head(store, fqrn, voucher))
-    return attempt(read_head(store, fqrn, voucher))
+    return until_first(lambda: attempt(read_head(store, fqrn, voucher)))
 
 
 def _what_is_left(store: Store, fqrn: str) -> tuple[Reflog, int, Version | None]:
@@ -333,19 +328,19 @@ def _what_is_left(store: Store, fqrn: str) -> tuple[Reflog, int, Version | None]
 
 def _reachable(store: Store, manifest: Manifest) -> list[tuple[ObjectHash, RefType]]:
     """The manifest's own references, its line of earlier revisions and histories, and every tag."""
-    found = dict(named_by(manifest))
+    references = dict(named_by(manifest))
     catalogs = CatalogCache(store)
     roots = [manifest.root]
     with suppress(HeadDamaged):
         roots += [tag.hash for tag in load_history(store, manifest).tags()]
     while roots:
         root: ObjectHash | None = roots.pop().with_suffix(CATALOG)
-        while root is not None and (root not in found or root == manifest.root):
+        while root is not None and (root not in references or root == manifest.root):
             try:
                 previous = catalogs.open_nested("", root).previous_revision
             except (ObjectError, CatalogError, FormatError):
                 break  # collected before, or lost
-            found[root] = RefType.CATALOG
+            references[root] = RefType.CATALOG
             root = previous if previous != manifest.root else None
     history = manifest.history
     while history is not None:
@@ -353,6 +348,6 @@ def _reachable(store: Store, manifest: Manifest) -> list[tuple[ObjectHash, RefTy
             earlier = History.load(load(store, history)).previous_revision
         except (ObjectError, FormatError):
             break
-        found[history] = RefType.HISTORY
-        history = earlier if earlier not in found else None
-    return list(found.items())
+        references[history] = RefType.HISTORY
+        history = earlier if earlier not in references else None
+    return list(references.items())

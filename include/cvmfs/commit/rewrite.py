@@ -28,12 +28,6 @@ from include.storage.store import Store
 _SENT_AT_ONCE = 64
 
 
-def _ignore(_: int) -> None: ...
-
-
-def _nothing() -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """A tree after rewriting. ``catalogs``: how many are new, and their ``bytes`` as SQLite files.
@@ -57,7 +51,7 @@ class Rewriter(ABC):
 
     catalogs: CatalogCache
     keep: Callable[[PackedCatalog], None]
-    progress: Callable[[int], None] = _ignore
+    progress: Callable[[int], None] = lambda _: None
     _done: dict[tuple[str, bytes], Rewritten] = field(init=False, default_factory=dict)
 
     def tree(self, reference: NestedRef, *, now: int | None = None) -> Rewritten:
@@ -126,7 +120,7 @@ class Unifier(Rewriter):
         catalogs: CatalogCache,
         layout: Layout,
         keep: Callable[[PackedCatalog], None],
-        progress: Callable[[int], None] = _ignore,
+        progress: Callable[[int], None] = lambda _: None,
     ) -> None:
         super().__init__(catalogs, keep, progress)
         self.layout = layout
@@ -160,8 +154,8 @@ class Sender:
             return
         absent = []
         for packed in self._waiting:
-            there = self._store.head(packed.hash.key)
-            if there is None or there.size != len(packed.data):
+            stored = self._store.head(packed.hash.key)
+            if stored is None or stored.size != len(packed.data):
                 absent.append((packed.hash.key, packed.data))
         store_all(self._store, absent)
         self._store.flush()  # also what a run sent that was killed before it flushed
@@ -179,7 +173,7 @@ def switch_rewritten(
     signer: Signer,
     now: int,
     voucher: ManifestVerifier | None = None,
-    before_switch: Callable[[], None] = _nothing,
+    before_switch: Callable[[], None] = lambda: None,
 ) -> tuple[Head, Rewritten]:
     """Make a revision of what a rewriter makes of the current one; none if nothing is to be rewritten. ``now``: Unix s.
 

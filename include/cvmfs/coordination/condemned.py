@@ -2,7 +2,7 @@
 
 A list is cut into 256 shards by the first byte of the digest, so that a publication reads and waits for those only that
 its own objects are in. Shards and the index that names them are content-addressed (docs/formats.md, collection
-generation); the index's name is the list's. A list in one object without an index is read as well.
+generation); the index's name is the list's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Container, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
 
 from include.cvmfs.coordination.generation import SHARDS, AffectedShards, Look
 from include.cvmfs.errors import CollectionRunning, FormatError, ObjectDamaged, ObjectMissing
@@ -32,7 +31,7 @@ __all__ = [
 PREFIX = ".nightshift/condemned"
 RECORD_BYTES = DIGEST_BYTES + 2
 MAX_SHARD_RECORDS = 1 << 24
-"""Of a list that is read: 369 MB; a list of four thousand million objects."""
+"""Limit of a shard that is read: 369 MB; a list of four thousand million objects."""
 CACHE_BYTES = 64 << 20
 """Shards that a process keeps, the last used ones."""
 _HEAD = b"nightshift condemned 1\n"
@@ -53,14 +52,10 @@ def key_of(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The shards of a list by number: names (None: empty) and counts of objects.
-
-    ``whole``: the list is one object of that name, which holds all of its shards.
-    """
+    """The shards of a list by number: names (None: empty) and counts of objects."""
 
     names: tuple[str | None, ...]
     counts: tuple[int, ...]
-    whole: bool = False
 
     @property
     def total(self) -> int:
@@ -129,20 +124,11 @@ def store_list(store: Store, hashes: Iterable[ObjectHash]) -> str:
 
 
 def read_index(store: Store, name: str) -> Index:
-    """The index of a list, verified; of a list in one object its whole is read. Raises as :func:`read_shard`."""
-    found = _cache.get(name)
-    if isinstance(found, Index):
-        return found
-    head, pieces = _begun(store, name)
-    if head == _HEAD:
-        index = _index_of_whole(name, _blocks(pieces, name))
-    else:
-        for piece in pieces:
-            head += piece
-            if len(head) > _INDEX_BYTES:
-                break
-        index = _parse_index(head, name)
-    _cache.keep(name, index, _INDEX_BYTES)
+    """The index of a list, verified. Raises as :func:`read_shard`."""
+    index = _cache.get(name)
+    if not isinstance(index, Index):
+        index = _parse_index(_read(store, name, _INDEX_BYTES), name)
+        _cache.keep(name, index, _INDEX_BYTES)
     return index
 
 
@@ -154,10 +140,9 @@ def read_shard(store: Store, index: Index, number: int) -> bytes:
     name, count = index.names[number], index.counts[number]
     if name is None:
         return b""
-    if index.whole:
-        return b"".join(part for at, part in _shards_of_whole(store, name) if at == number)
-    found = _cache.get(name)
-    records = found if isinstance(found, bytes) else _read_shard(store, name, count)
+    records = _cache.get(name)
+    if not isinstance(records, bytes):
+        records = _read_shard(store, name, count)
     if len(records) != count * RECORD_BYTES or {records[0], records[-RECORD_BYTES]} != {number}:
         raise FormatError(_WHAT, f"{key_of(name)} is not shard {number} with {count} objects, as in its index")
     _cache.keep(name, records, len(records))
@@ -165,11 +150,10 @@ def read_shard(store: Store, index: Index, number: int) -> bytes:
 
 
 def read_list(store: Store, name: str) -> Iterator[ObjectHash]:
-    """The objects of a list, in order; each shard is verified before its first. A list in one object is verified at
-    the end: act on nothing before that. Raises as :func:`read_shard`.
-    """
-    for _, records in _shards(store, name, None):
-        yield from hashes_in(records)
+    """The objects of a list, in order; each shard is verified before its first. Raises as :func:`read_shard`."""
+    index = read_index(store, name)
+    for number in range(SHARDS):
+        yield from hashes_in(read_shard(store, index, number))
 
 
 def condemned_among(
@@ -184,14 +168,14 @@ def condemned_among(
     else:
         identities = frozenset(identities)
         possible = {key[0] for key in identities}
-    wanted = {number for number in possible if shards is None or number in shards}
-    found = set()
-    for _, records in _shards(store, name, wanted):
-        for record in _each(records):
-            record_identity = record[:-1].removesuffix(_PLAIN) if record[DIGEST_BYTES] == 0 else record[:-1]
-            if record_identity in identities:
-                found.add(record_identity)
-    return frozenset(found)
+    index, condemned = read_index(store, name), set()
+    for number in sorted(possible):
+        if shards is None or number in shards:
+            for record in _each(read_shard(store, index, number)):
+                record_identity = record[:-1].removesuffix(_PLAIN) if record[DIGEST_BYTES] == 0 else record[:-1]
+                if record_identity in identities:
+                    condemned.add(record_identity)
+    return frozenset(condemned)
 
 
 def condemned_shards(
@@ -230,11 +214,11 @@ class _Cache:
 
     def get(self, name: str) -> Index | bytes | None:
         with self._lock:
-            found = self._held.get(name)
-            if found is None:
+            held = self._held.get(name)
+            if held is None:
                 return None
             self._held.move_to_end(name)
-            return found[0]
+            return held[0]
 
     def keep(self, name: str, value: Index | bytes, size: int) -> None:
         with self._lock:
@@ -249,30 +233,14 @@ class _Cache:
 _cache = _Cache(CACHE_BYTES)
 
 
-def _shards(store: Store, name: str, wanted: Container[int] | None) -> Iterator[tuple[int, bytes]]:
-    """The records of the wanted shards; of a list in one object perhaps in several parts each."""
-    index = read_index(store, name)
-    if index.whole:
-        yield from ((number, records) for number, records in _shards_of_whole(store, name) if _in(number, wanted))
-        return
-    for number, shard in enumerate(index.names):
-        if shard is not None and _in(number, wanted):
-            yield number, read_shard(store, index, number)
-
-
-def _in(number: int, wanted: Container[int] | None) -> bool:
-    return wanted is None or number in wanted
-
-
 def _read_shard(store: Store, name: str, count: int) -> bytes:
-    data, size = bytearray(), len(_HEAD) + count * RECORD_BYTES
-    for piece in _verified(store, name):
-        data += piece
-        if len(data) > size:
-            raise FormatError(_WHAT, f"{key_of(name)} is longer than in its index")
+    size = len(_HEAD) + count * RECORD_BYTES
+    data = _read(store, name, size)
+    if len(data) > size:
+        raise FormatError(_WHAT, f"{key_of(name)} is longer than in its index")
     if not data.startswith(_HEAD):
         raise FormatError(_WHAT, f"{key_of(name)} does not begin as one")
-    records = bytes(memoryview(data)[len(_HEAD) :])
+    records = data[len(_HEAD) :]
     _require_form(records, key_of(name))
     if len(records) != count * RECORD_BYTES:
         raise FormatError(_WHAT, f"{key_of(name)} is shorter than in its index")
@@ -291,61 +259,19 @@ def _parse_index(data: bytes, name: str) -> Index:
     return Index(tuple(names), tuple(counts))
 
 
-def _index_of_whole(name: str, blocks: Iterable[bytes]) -> Index:
-    counts = [0] * SHARDS
-    for records in blocks:
-        for first in records[::RECORD_BYTES]:
-            counts[first] += 1
-    return Index(tuple(name if count else None for count in counts), tuple(counts), whole=True)
-
-
-def _shards_of_whole(store: Store, name: str) -> Iterator[tuple[int, bytes]]:
-    """A list in one object, in parts of one shard each. What came before its hash was verified must not be used."""
-    _, pieces = _begun(store, name)
-    for records in _blocks(pieces, name):
-        firsts, start = records[::RECORD_BYTES], 0
-        while start < len(firsts):
-            end = start + len(firsts[start:]) - len(firsts[start:].lstrip(firsts[start : start + 1]))
-            yield firsts[start], records[start * RECORD_BYTES : end * RECORD_BYTES]
-            start = end
-
-
-def _blocks(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Whole records, of a form that is right and in order, some at a time."""
-    held, last = b"", b""
-    for piece in pieces:
-        held += piece
-        whole = len(held) - len(held) % RECORD_BYTES
-        if whole:
-            _require_form(last + held[:whole], key_of(name))
-            yield held[:whole]
-            last, held = held[whole - RECORD_BYTES : whole], held[whole:]
-    if held:
-        raise ObjectDamaged(key_of(name), "ends within a record; run the collection again")
-
-
-def _begun(store: Store, name: str) -> tuple[bytes, Iterator[bytes]]:
-    """The line that states what a list is, and the pieces after it."""
-    pieces = _verified(store, name)
-    held = b""
-    for piece in pieces:
-        held += piece
-        if len(held) >= len(_HEAD):
-            break
-    return held[: len(_HEAD)], chain([held[len(_HEAD) :]], pieces)
-
-
-def _verified(store: Store, name: str) -> Iterator[bytes]:
-    """An object below the prefix in pieces; raises ObjectDamaged after the last of them unless it has its hash."""
-    key, digest = key_of(name), hashlib.sha256()
+def _read(store: Store, name: str, size: int) -> bytes:
+    """An object below the prefix, which has its hash; of one that is longer than ``size`` little more than that."""
+    key, data = key_of(name), bytearray()
     try:
         for piece in store.stream(key):
-            digest.update(piece)
-            yield piece
+            data += piece
+            if len(data) > size:
+                return bytes(data)
     except NotFound:
         raise ObjectMissing(key, "the list that the collection generation names is not in the store") from None
-    if digest.hexdigest() != name:
+    if hashlib.sha256(data).hexdigest() != name:
         raise ObjectDamaged(key, "does not have the hash that names it; run the collection again")
+    return bytes(data)
 
 
 def _require_form(records: bytes, what: str) -> None:

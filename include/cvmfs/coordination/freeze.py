@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -55,9 +55,9 @@ def read_document(
         fields = json.loads(data)
         if not isinstance(fields, dict):
             raise bad("is not a JSON object")
-        found = fields.get("format")
-        if type(found) is not int or found != version:
-            raise bad(f"has format {reprlib.repr(found)}, this program reads {version}", "format")
+        given = fields.get("format")
+        if type(given) is not int or given != version:
+            raise bad(f"has format {reprlib.repr(given)}, this program reads {version}", "format")
         if missing := [name for name in required if name not in fields]:
             raise bad(f"lacks the field {missing[0]}", missing[0])
         return reader.validate_python(fields)
@@ -126,14 +126,7 @@ class Freeze:
 
     def format(self) -> bytes:
         """The document as JSON, one line."""
-        fields = {
-            "id": self.id,
-            "reason": self.reason,
-            "who": self.who,
-            "since": _time_text(self.since),
-            "until": None if self.until is None else _time_text(self.until),
-            "thawed": None if self.thawed is None else _time_text(self.thawed),
-        }
+        fields = {name: _time_text(it) if isinstance(it, datetime) else it for name, it in asdict(self).items()}
         return format_document(fields, version=FORMAT)
 
     @classmethod
@@ -147,7 +140,7 @@ _READER = TypeAdapter(Freeze)
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a freeze or a thaw found and left behind; ``changed``: whether anything had to be written."""
+    """Document before and after a freeze or a thaw; ``changed``: whether anything had to be written."""
 
     before: Freeze | None
     after: Freeze | None
@@ -156,15 +149,15 @@ class Changed:
 
 def look(store: Store, now: datetime) -> Freeze | None:
     """The freeze that holds at that time, or None: one small read. Raises FormatError, StoreError."""
-    found, _ = _read(store)
-    return found if found is not None and found.holds(now) else None
+    document, _ = _read(store)
+    return document if document is not None and document.holds(now) else None
 
 
 def require_thawed(store: Store, fqrn: str, now: datetime) -> None:
     """Called before every change of the repository. Raises RepositoryFrozen, FormatError, StoreError."""
-    found = look(store, now)
-    if found is not None:
-        raise RepositoryFrozen(fqrn, str(found))
+    frozen = look(store, now)
+    if frozen is not None:
+        raise RepositoryFrozen(fqrn, str(frozen))
 
 
 def freeze(store: Store, wanted: Freeze) -> Changed:
@@ -173,26 +166,26 @@ def freeze(store: Store, wanted: Freeze) -> Changed:
     Another reason or end replaces what there is; since when it has been frozen stays. Raises Conflict if another one
     wrote meanwhile, FormatError, StoreError.
     """
-    found, version = _read(store)
+    before, version = _read(store)
     now = wanted.since
-    if found is None or not found.holds(now):
+    if before is None or not before.holds(now):
         after = wanted
-    elif (found.reason, found.until) == (wanted.reason, wanted.until):
-        return Changed(found, found, changed=False)
+    elif (before.reason, before.until) == (wanted.reason, wanted.until):
+        return Changed(before, before, changed=False)
     else:
-        after = replace(wanted, since=min(found.since, wanted.since))
+        after = replace(wanted, since=min(before.since, wanted.since))
     store.replace(KEY, after.format(), expected=version)
-    return Changed(found, after, changed=True)
+    return Changed(before, after, changed=True)
 
 
 def thaw(store: Store, now: datetime) -> Changed:
     """End a freeze; nothing is written where none holds. Raises Conflict, FormatError, StoreError."""
-    found, version = _read(store)
-    if found is None or not found.holds(now):
-        return Changed(found, found, changed=False)
-    after = replace(found, thawed=now)
+    before, version = _read(store)
+    if before is None or not before.holds(now):
+        return Changed(before, before, changed=False)
+    after = replace(before, thawed=now)
     store.replace(KEY, after.format(), expected=version)
-    return Changed(found, after, changed=True)
+    return Changed(before, after, changed=True)
 
 
 def _read(store: Store) -> tuple[Freeze | None, Version | None]:

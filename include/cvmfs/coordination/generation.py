@@ -33,7 +33,7 @@ TAKEOVER = timedelta(minutes=20)
 """A running collection whose document is older than this is taken for dead, and another may take it up."""
 CLOCK_SKEW = timedelta(hours=1)
 SHARDS = 256
-"""Of a list of condemned objects, by the first byte of the digest; they are swept in ascending order."""
+"""Parts of a list of condemned objects, by the first byte of the digest; they are swept in ascending order."""
 FORMAT = 1
 _WHAT = "collection generation"
 CollectionNumber = Annotated[int, Field(strict=True, ge=0, lt=1 << 53)]
@@ -41,7 +41,7 @@ Shards = Annotated[int, Field(strict=True, ge=0, le=SHARDS)]
 
 
 class CollectionPhase(Enum):
-    """What the collection of this number does."""
+    """Phase of the collection of this number."""
 
     IDLE = "idle"
     MARKING = "marking"
@@ -55,7 +55,7 @@ class CollectionPhase(Enum):
 
 
 class CollectionStep(Enum):
-    """What a collector does to the document."""
+    """Step of a collector, written to the document."""
 
     BEGIN = "begin"
     RENEW = "renew"
@@ -95,7 +95,7 @@ class EndedCollection(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class CollectionProgress:
-    """How far collections were: the last that had ended, and the shards that the next one had swept (0 to 256)."""
+    """Progress of collections: the last that had ended, and the shards that the next one had swept (0 to 256)."""
 
     completed: int = 0
     swept: int = 0
@@ -198,7 +198,7 @@ class Generation:
         if step in {CollectionStep.END, CollectionStep.ABANDON, CollectionStep.BEGIN_ANEW}:
             deleted = self.condemned if step is CollectionStep.END else None
             past = (
-                *(one for one in past if now - one.ended < ORPHAN_GRACE),
+                *(collection for collection in past if now - collection.ended < ORPHAN_GRACE),
                 EndedCollection(self.number, deleted, now),
             )
         number = self.number + (step in {CollectionStep.BEGIN, CollectionStep.BEGIN_ANEW})
@@ -227,7 +227,7 @@ _READER = TypeAdapter(Generation)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen of collections at one moment: the document, or the stock tools' last collection (Unix s, 0: none).
+    """State of collections at one moment: the document, or the stock tools' last collection (Unix s, 0: none).
 
     Take it before the manifest is read: what a newer manifest preserves cannot have been collected by then.
     """
@@ -276,7 +276,8 @@ class Look:
             return ()
         if self.generation is None or began > self.completed:
             return None
-        missed = {one.number: one.condemned for one in self.generation.past if began < one.number <= self.completed}
+        past = self.generation.past
+        missed = {ended.number: ended.condemned for ended in past if began < ended.number <= self.completed}
         if len(missed) != self.completed - began:
             return None
         return tuple(
@@ -324,8 +325,8 @@ def require_unmoved(store: Store, token: str, *, fqrn: str, hint: str = "") -> N
             raise GenerationMoved(fqrn, f"the change was judged at {token}, but {KEY} is gone") from None
         return
     if generation.phase.has_list if not token else not generation.upholds(token):
-        seen = f"judged at {token}" if token else "not judged"
-        what = f"the change was {seen}, the collection is at {generation.token} now"
+        judged = f"judged at {token}" if token else "not judged"
+        what = f"the change was {judged}, the collection is at {generation.token} now"
         raise GenerationMoved(fqrn, f"{what}; {hint}" if hint else what)
 
 

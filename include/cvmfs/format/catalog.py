@@ -64,7 +64,7 @@ class PackedCatalog:
 
 
 class Catalog(CatalogFile):
-    """One catalog. ``path`` is its mount path (``""`` for the repository's root catalog)."""
+    """A catalog. ``path`` is its mount path (``""`` for the repository's root catalog)."""
 
     def __init__(self, connection: sqlite3.Connection, path: str, name: ObjectHash | None = None) -> None:
         super().__init__(connection, path, name)
@@ -176,8 +176,8 @@ class Catalog(CatalogFile):
 
     def complete_counters(self, below: Counts) -> None:
         """Give the counters that the file lacks their values, out of what was counted in the nested catalogs."""
-        known = self._statistics.below.as_dict() | {name: getattr(below, name) for name in self._uncounted}
-        self._statistics = Statistics(self._statistics.own, Counts(**known))
+        counters = self._statistics.below.as_dict() | {name: getattr(below, name) for name in self._uncounted}
+        self._statistics = Statistics(self._statistics.own, Counts(**counters))
         self._uncounted = ()
 
     def lookup(self, path: str) -> Dirent | None:
@@ -214,11 +214,11 @@ class Catalog(CatalogFile):
 
     def nested(self) -> list[NestedRef]:
         """Return what is mounted in it, by path; each strictly below, so that following them ends."""
-        found = self._references(f"SELECT path, sha1, {self._shape.nested_size} FROM nested_catalogs ORDER BY path")
-        for reference in found:
+        nested = self._references(f"SELECT path, sha1, {self._shape.nested_size} FROM nested_catalogs ORDER BY path")
+        for reference in nested:
             if not reference.path.startswith(f"{self.path}/"):
                 raise CatalogError(self.path, f"registers a nested catalog at {reference.path!r}, outside of itself")
-        return found
+        return nested
 
     def nested_at(self, path: str) -> NestedRef | None:
         sql = f"SELECT path, sha1, {self._shape.nested_size} FROM nested_catalogs WHERE path = {_TEXT}"

@@ -19,8 +19,8 @@ def read_properties(connection: sqlite3.Connection) -> dict[str, object]:
     """The properties of a catalog. Raises sqlite3.Error, also for a file that holds programs."""
     # Views, triggers and virtual tables are programs, which may have no end; no stock tool writes any.
     strange = "SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR rootpage = 0"
-    if (found := connection.execute(strange).fetchone()) is not None:
-        raise sqlite3.DatabaseError(f"it holds {str(found[0])[:40]!r}, which is neither table nor index")
+    if (row := connection.execute(strange).fetchone()) is not None:
+        raise sqlite3.DatabaseError(f"it holds {str(row[0])[:40]!r}, which is neither table nor index")
     return dict(connection.execute("SELECT key, value FROM properties"))
 
 
@@ -66,30 +66,30 @@ class CatalogFile:
 
     def symlinks(self) -> dict[str, str]:
         """The target of each symbolic link in it, by the link's path. Raises CatalogError."""
-        found = dict[str, str]()
+        links = dict[str, str]()
         directories: dict[tuple[int, ...], str] = {path_hash(self.path): self.path}
         for *parent, name, target in self._all(
             "SELECT parent_1, parent_2, name, symlink FROM catalog WHERE flags & ? ORDER BY name", Flag.SYMLINK.value
         ):
             if not isinstance(name, str) or not isinstance(target, str):
                 raise self.damaged(self.path, TypeError())
-            found[f"{self._path_of(parent, directories)}/{name}"] = target
-        return found
+            links[f"{self._path_of(parent, directories)}/{name}"] = target
+        return links
 
-    def _path_of(self, key: Sequence[int], known: dict[tuple[int, ...], str]) -> str:
+    def _path_of(self, key: Sequence[int], paths: dict[tuple[int, ...], str]) -> str:
         """The path of the directory whose row has this path hash; `known`: of other directories, to be added to."""
         names: list[tuple[tuple[int, ...], str]] = []
         here = tuple(key)
         sql = "SELECT parent_1, parent_2, name FROM catalog WHERE md5path_1=? AND md5path_2=?"
-        while here not in known:
+        while here not in paths:
             row = self._one(sql, *here)
-            if row is None or not isinstance(row[2], str) or any(here == seen for seen, _ in names):
+            if row is None or not isinstance(row[2], str) or any(here == passed for passed, _ in names):
                 raise self.damaged(self.path, "an entry is in no directory")
             names.append((here, row[2]))
             here = row[:2]
-        path = known[here]
+        path = paths[here]
         for step, name in reversed(names):
-            path = known[step] = f"{path}/{name}"
+            path = paths[step] = f"{path}/{name}"
         return path
 
     # -- statements

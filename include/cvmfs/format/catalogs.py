@@ -39,9 +39,9 @@ class CatalogCache:
     def database(self, hash_: ObjectHash) -> bytes:
         """The SQLite file of a catalog, verified. Raises ObjectMissing, ObjectDamaged, FormatError, StoreError."""
         with self._lock:
-            if (known := self._files.get(hash_.digest)) is not None:
+            if (held := self._files.get(hash_.digest)) is not None:
                 self._files.move_to_end(hash_.digest)
-                return known
+                return held
         key = hash_.with_suffix(CATALOG).key
         try:
             stored = self.store.get(key)
@@ -74,15 +74,15 @@ class CatalogCache:
 
     def totals(self, reference: NestedRef) -> Counts:
         """The counters of a nested catalog and of all below it."""
-        if (known := self._totals.get(reference.hash.digest)) is None:
+        if (totals := self._totals.get(reference.hash.digest)) is None:
             catalog = self.completed(self.open_nested(reference.path, reference.hash))
-            known = catalog.statistics.total
+            totals = catalog.statistics.total
             catalog.close()
             with self._lock:
-                self._totals[reference.hash.digest] = known
+                self._totals[reference.hash.digest] = totals
                 if len(self._totals) > _TOTALS:
                     del self._totals[next(iter(self._totals))]
-        return known
+        return totals
 
     def open_nested(self, path: str, hash_: ObjectHash) -> Catalog:
         """Open the catalog mounted at ``path`` and require that it was made for that path."""

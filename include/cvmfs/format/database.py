@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Self, TypeVar
@@ -79,10 +80,10 @@ class Database:
                 raise FormatError(self.WHAT, f"table {table} lacks {', '.join(missing)}")
         text = self.get_property("schema") or "1.0"
         try:
-            known = abs(float(text) - self.SCHEMA) < _EPSILON
+            readable = abs(float(text) - self.SCHEMA) < _EPSILON
         except ValueError:
-            known = False
-        if not known:
+            readable = False
+        if not readable:
             raise FormatError(self.WHAT, f"schema {text[:20]!r}, this program reads {self.SCHEMA}")
 
     def _all(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -92,31 +93,26 @@ class Database:
         return self._guarded(lambda: self._connection.execute(sql, values).rowcount)
 
     def _run_all(self, sql: str, rows: Iterable[tuple[object, ...]]) -> None:
-        """One statement for many rows, all or none."""
+        """Run a statement for many rows, all or none."""
         with self._transaction():
             self._guarded(lambda: self._connection.executemany(sql, rows))
 
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._run)
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing, also when the reason to stop is not the database's."""
+        self._run("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self._run("ROLLBACK")
+            raise
+        self._run("COMMIT")
 
     def _guarded(self, step: Callable[[], _T]) -> _T:
         try:
             return step()
         except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError) as fault:
             raise FormatError(self.WHAT, f"damaged: {fault}") from fault
-
-
-class _Transaction:
-    """All or nothing, also when the reason to stop is not the database's."""
-
-    def __init__(self, run: Callable[[str], int]) -> None:
-        self._run = run
-
-    def __enter__(self) -> None:
-        self._run("BEGIN")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._run("ROLLBACK" if kind else "COMMIT")
 
 
 def _connect() -> sqlite3.Connection:
@@ -138,7 +134,7 @@ INSERT INTO properties VALUES ('schema', '1.0'), ('schema_revision', '0');
 
 
 class RefType(Enum):
-    """What a reference is; the value is that of the column ``type``."""
+    """Kind of a reference; the value is that of the column ``type``."""
 
     CATALOG = 0
     CERTIFICATE = 1
@@ -152,7 +148,7 @@ class RefType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """One row; ``timestamp`` (Unix seconds) is when it was last published."""
+    """A row; ``timestamp`` (Unix seconds) is when it was last published."""
 
     hash: ObjectHash
     type: RefType

@@ -49,7 +49,7 @@ _HIDDEN, _DIRECT_IO = Flag.HIDDEN.value, Flag.DIRECT_IO.value
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One piece of a chunked file: place and length in the uncompressed file in bytes, and its own object."""
+    """A piece of a chunked file: place and length in the uncompressed file in bytes, and its own object."""
 
     offset: int
     size: int
@@ -58,7 +58,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Dirent:
-    """One entry. ``size``: bytes uncompressed (devices: their number); ``mtime``: Unix s; ``mode``: with type bits."""
+    """An entry. ``size``: bytes uncompressed (devices: their number); ``mtime``: Unix s; ``mode``: with type bits."""
 
     name: str
     mode: int

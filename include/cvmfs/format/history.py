@@ -222,15 +222,15 @@ class History(Database):
         """Return what the stock check would complain about; empty when nothing."""
         branches = {branch.name: branch for branch in self.branches()}
         tags = self.tags()
-        found = [] if tags else ["holds no tag"]
+        problems = [] if tags else ["holds no tag"]
         for tag in tags:
             branch = branches.get(tag.branch)
             if branch is None:
-                found.append(f"tag {tag.name} is on branch {tag.branch!r}, which does not exist")
+                problems.append(f"tag {tag.name} is on branch {tag.branch!r}, which does not exist")
             elif tag.revision < branch.initial_revision:
-                found.append(f"tag {tag.name} is older than its branch {tag.branch!r}")
+                problems.append(f"tag {tag.name} is older than its branch {tag.branch!r}")
         unused = sorted(branches.keys() - {tag.branch for tag in tags})
-        return found + [f"branch {name!r} is not used by any tag" for name in unused]
+        return problems + [f"branch {name!r} is not used by any tag" for name in unused]
 
     def pack(self, algorithm: Algorithm = SHA1) -> tuple[ObjectHash, bytes]:
         """The history as an object: its hash and stored bytes. Raises RepositoryError without a tag."""

@@ -35,7 +35,7 @@ _SHA1_DIGEST_INFO = bytes.fromhex("3021300906052b0e03021a05000414")
 
 
 class Scheme(Enum):
-    """How the ASCII text of a letter's hash is signed."""
+    """Way in which the ASCII text of a letter's hash is signed."""
 
     SHA1_DIGEST_INFO = "manifest"  # PKCS#1 v1.5 with SHA-1
     NO_DIGEST_INFO = "whitelist"  # PKCS#1 v1.5 padding of the text itself
@@ -179,7 +179,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class GatewayKey:
-    """What a publisher proves to a gateway that it may lease paths."""
+    """Key by which a publisher proves to a gateway that it may lease paths."""
 
     key_id: str
     secret: str = field(repr=False)

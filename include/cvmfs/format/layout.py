@@ -118,7 +118,7 @@ _COLUMNS = {Layout.PLAIN: _PLAIN, Layout.MTIME_NS: (*KEY, *COLUMNS), Layout.MTIM
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What SQL has to know of one catalog. Rows that are written have all of :data:`COLUMNS`; those absent are left."""
+    """Form of one catalog, for SQL. Rows that are written have all of :data:`COLUMNS`; those absent are left."""
 
     layout: Layout | None
     select: str
@@ -139,11 +139,11 @@ def columns_of(connection: sqlite3.Connection, table: str) -> tuple[str, ...]:
 def shape_of(connection: sqlite3.Connection) -> Shape:
     """The shape of an open catalog. Raises sqlite3.Error."""
     key = tuple(connection.execute(_SHAPE).fetchall())
-    if (known := _KNOWN.get(key)) is None:
+    if (shape := _KNOWN.get(key)) is None:
         present = columns_of(connection, "catalog")
         names = (*KEY, *COLUMNS)
         written = [(number, name) for number, name in enumerate(names, 1) if name in present]
-        known = Shape(
+        shape = Shape(
             layout=Layout.of(present),
             select=", ".join(name if name in present else f"NULL AS {name}" for name in COLUMNS),
             insert=(
@@ -159,8 +159,8 @@ def shape_of(connection: sqlite3.Connection) -> Shape:
         )
         if len(_KNOWN) > _SHAPES:
             _KNOWN.clear()
-        _KNOWN[key] = known
-    return known
+        _KNOWN[key] = shape
+    return shape
 
 
 def _place(number: int, name: str) -> str:

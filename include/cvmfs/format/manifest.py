@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One revision. ``root_size`` is that of the root catalog's SQLite file in bytes, ``ttl`` in seconds, ``timestamp``
+    """A revision. ``root_size`` is that of the root catalog's SQLite file in bytes, ``ttl`` in seconds, ``timestamp``
     in Unix seconds (0: not stated); ``reflog`` is the hash of the raw reflog file."""
 
     root: ObjectHash
@@ -94,17 +94,14 @@ class Manifest:
     def parse(data: bytes) -> SignedManifest:
         """Read a whole file, checking its shape but not its signature (:func:`verify`). Raises FormatError."""
         signed = SignedLetter.parse(data, _WHAT)
-        return SignedManifest(Manifest.from_letter(signed.letter), signed.letter, signed.hash, signed.signature)
+        return SignedManifest(signed.letter, signed.hash, signed.signature, Manifest.from_letter(signed.letter))
 
 
 @dataclass(frozen=True, slots=True)
-class SignedManifest:
-    """A manifest as it was read: the signed bytes, the hash that the file states for them, and the signature."""
+class SignedManifest(SignedLetter):
+    """A manifest as it was read."""
 
     manifest: Manifest
-    letter: bytes
-    hash: ObjectHash
-    signature: bytes
 
 
 def sign(manifest: Manifest, private_key: RSAPrivateKey) -> bytes:
@@ -117,10 +114,9 @@ def verify(signed: SignedManifest, certificate: Certificate | bytes, *, fqrn: st
 
     Whether that certificate is to be trusted is decided by the whitelist. Raises SignatureError, RepositoryError.
     """
-    letter = SignedLetter(signed.letter, signed.hash, signed.signature)
-    if not letter.is_intact:
+    if not signed.is_intact:
         raise SignatureError(_WHAT, "its lines do not have the hash it states; it was damaged or changed")
-    if not letter.is_signed_by([public_key_of(as_certificate(certificate))], Scheme.SHA1_DIGEST_INFO):
+    if not signed.is_signed_by([public_key_of(as_certificate(certificate))], Scheme.SHA1_DIGEST_INFO):
         raise SignatureError(_WHAT, "bad signature: not made with the key of this certificate")
     if fqrn is not None and signed.manifest.fqrn != fqrn:
         raise RepositoryError(fqrn, f"the manifest found there is that of {signed.manifest.fqrn!r}; check the URL")
@@ -165,10 +161,10 @@ class _Fields:
 
     def required_hash(self, letter: str, suffix: str) -> ObjectHash:
         text = self.text(letter)
-        found = ObjectHash.parse(text, suffix=suffix)
-        if str(found) != text:
+        name = ObjectHash.parse(text, suffix=suffix)
+        if str(name) != text:
             raise FormatError(_WHAT, f"line {letter} is {text[:60]!r}: a hash without its suffix letter belongs there")
-        return found
+        return name
 
 
 def _yes(value: bool) -> str:

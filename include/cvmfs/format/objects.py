@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Protocol
+from typing import Any
 
 from include.cvmfs.errors import FormatError, ObjectDamaged, ObjectMissing
 from include.cvmfs.format.hashes import DIGEST_BYTES, Algorithm, ObjectHash, hash_bytes
@@ -69,7 +69,7 @@ def stream(store: Store, name: ObjectHash, how: Compression, *, size: int, block
 
     The last piece is handed out after the hash was found right. Raises ObjectMissing, ObjectDamaged, StoreError.
     """
-    digest, unpack = hasher(name.algorithm), _unpacker(how)
+    digest, unpack = Hasher(name.algorithm), _Unpacker(how)
     held, total = b"", 0
     try:
         for stored in store.stream(name.key, block=block):
@@ -95,64 +95,35 @@ def stream(store: Store, name: ObjectHash, how: Compression, *, size: int, block
         yield held
 
 
-class _Hasher(Protocol):
-    def update(self, data: bytes) -> None: ...
+class Hasher:
+    """The digest of what is fed to it, by the algorithm of an object's name."""
 
-    def finish(self) -> bytes: ...
-
-
-class _FixedHasher:
-    def __init__(self, name: str) -> None:
-        self._state = hashlib.new(name, usedforsecurity=False)
-        self.update = self._state.update
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._state: Any = hashlib.new(_NAMES[algorithm], usedforsecurity=False)
+        self._size = (DIGEST_BYTES,) if algorithm is Algorithm.SHAKE128 else ()
+        self.update: Callable[[bytes], None] = self._state.update
 
     def finish(self) -> bytes:
-        return self._state.digest()
+        digest: bytes = self._state.digest(*self._size)
+        return digest
 
 
-class _ShakeHasher:
-    def __init__(self) -> None:
-        self._state = hashlib.shake_128(usedforsecurity=False)
-        self.update = self._state.update
-
-    def finish(self) -> bytes:
-        return self._state.digest(DIGEST_BYTES)
+_NAMES = {Algorithm.SHA1: "sha1", Algorithm.RMD160: "ripemd160", Algorithm.SHAKE128: "shake_128"}
 
 
-def hasher(algorithm: Algorithm) -> _Hasher:
-    if algorithm is Algorithm.SHAKE128:
-        return _ShakeHasher()
-    return _FixedHasher("sha1" if algorithm is Algorithm.SHA1 else "ripemd160")
-
-
-class _Unpacker(Protocol):
-    @property
-    def complete(self) -> bool: ...
-
-    def feed(self, stored: bytes, block: int) -> Iterator[bytes]: ...
-
-
-class _Plain:
-    complete = True
-
-    def feed(self, stored: bytes, block: int) -> Iterator[bytes]:  # noqa: ARG002 - is as big as it came
-        yield stored
-
-
-class _Inflater:
-    def __init__(self) -> None:
-        self._state = zlib.decompressobj()
+class _Unpacker:
+    def __init__(self, how: Compression) -> None:
+        self._state = None if how is Compression.NONE else zlib.decompressobj()
 
     @property
     def complete(self) -> bool:
-        return self._state.eof and not self._state.unused_data
+        return self._state is None or (self._state.eof and not self._state.unused_data)
 
     def feed(self, stored: bytes, block: int) -> Iterator[bytes]:
+        if self._state is None:
+            yield stored  # is as big as it came
+            return
         # Pieces of bounded size: a few stored bytes may unpack to very many.
         while stored and not self._state.eof:
             yield self._state.decompress(stored, block)
             stored = self._state.unconsumed_tail
-
-
-def _unpacker(how: Compression) -> _Unpacker:
-    return _Plain() if how is Compression.NONE else _Inflater()

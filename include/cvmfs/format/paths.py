@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from include.cvmfs.errors import CatalogError
 
 MOST_LINKS = 8
-"""How many symbolic links are followed from one path; more are a circle."""
+"""Number of symbolic links that are followed from one path; more are a circle."""
 NAME_BYTES = 255
 COMPONENT = rb"(?!\.\.?(?:/|\Z))[^/\0]{1,%d}" % NAME_BYTES
 """The rule as a pattern for one component of a path."""

@@ -104,7 +104,7 @@ class Statistics:
         return self.own + self.below
 
     def rows(self) -> list[tuple[str, int]]:
-        """As they are written; no counter leaves the range of SQLite, so that none hinders who counts further."""
+        """Return the counters as written; none leaves the range of SQLite, so that none hinders who counts further."""
         return [
             (f"{half}_{name}", max(-_MOST - 1, min(getattr(counts, name), _MOST)))
             for half, counts in (("self", self.own), ("subtree", self.below)) for name in NAMES
@@ -249,8 +249,8 @@ def upgrade(connection: sqlite3.Connection) -> None:
         connection.execute("ALTER TABLE nested_catalogs ADD COLUMN size INTEGER DEFAULT 0")
     connection.execute(_BIND_TABLE)
     connection.execute(_STATISTICS_TABLE)
-    found = connection.execute("SELECT value FROM properties WHERE key = 'schema_revision'").fetchone()
-    if int(float(found[0] if found and found[0] is not None else 0)) < _UPGRADED_TO:
+    row = connection.execute("SELECT value FROM properties WHERE key = 'schema_revision'").fetchone()
+    if int(float(row[0] if row and row[0] is not None else 0)) < _UPGRADED_TO:
         connection.execute("INSERT OR REPLACE INTO properties VALUES ('schema_revision', ?)", (str(_UPGRADED_TO),))
 
 
@@ -262,8 +262,8 @@ def relaid(connection: sqlite3.Connection, layout: Layout) -> sqlite3.Connection
     copy.execute("BEGIN")
     copy.execute("DELETE FROM statistics")
     for table in ("catalog", "chunks", "nested_catalogs", "bind_mountpoints", "statistics"):
-        there = columns_of(connection, table)
-        names = ", ".join(("rowid", *(name for name in columns_of(copy, table) if name in there)))
+        columns = columns_of(connection, table)
+        names = ", ".join(("rowid", *(name for name in columns_of(copy, table) if name in columns)))
         copy.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM old.{table} ORDER BY rowid")  # noqa: S608
     copy.execute(
         "INSERT OR REPLACE INTO properties SELECT key, value FROM old.properties"
@@ -277,7 +277,7 @@ def relaid(connection: sqlite3.Connection, layout: Layout) -> sqlite3.Connection
 def count(connection: sqlite3.Connection, names: list[str]) -> dict[str, int]:
     """Count these of a catalog's own counters from its rows."""
     present = columns_of(connection, "catalog")
-    found = dict.fromkeys(names, 0)
+    counts = dict.fromkeys(names, 0)
     for name in names:
         if name in _ROWS:
             sql = f"SELECT count(*) FROM {_ROWS[name]}"  # noqa: S608 - names of ours
@@ -285,5 +285,5 @@ def count(connection: sqlite3.Connection, names: list[str]) -> dict[str, int]:
             continue
         else:
             sql = f"SELECT {_COUNTED[name]} FROM catalog"  # noqa: S608
-        found[name] = int(connection.execute(sql).fetchone()[0] or 0)
-    return found
+        counts[name] = int(connection.execute(sql).fetchone()[0] or 0)
+    return counts

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 
 from include.cvmfs.errors import FormatError, SignatureError, WhitelistError, WhitelistExpired
-from include.cvmfs.format.hashes import SHA1, Algorithm, ObjectHash
+from include.cvmfs.format.hashes import SHA1, Algorithm
 from include.cvmfs.format.keys import Certificate, Fingerprint, Scheme, SignedLetter, fingerprint, sign_letter
 
 KEY = ".cvmfswhitelist"
@@ -23,7 +23,7 @@ _RESIGN = "resign the whitelist with the master key"
 
 @dataclass(frozen=True, slots=True)
 class Whitelist:
-    """Who may sign the repository's manifests. Times are aware; expiry counts to the hour, in UTC."""
+    """List of those who may sign the repository's manifests. Times are aware; expiry counts to the hour, in UTC."""
 
     fqrn: str
     issued: datetime
@@ -67,7 +67,7 @@ class Whitelist:
     def parse(data: bytes) -> SignedWhitelist:
         """Read a whole file, checking its shape but not its signature (:func:`verify`). Raises FormatError."""
         signed = SignedLetter.parse(data, _WHAT)
-        return SignedWhitelist(Whitelist.from_letter(signed.letter), signed.letter, signed.hash, signed.signature)
+        return SignedWhitelist(signed.letter, signed.hash, signed.signature, Whitelist.from_letter(signed.letter))
 
     def renewed(self, now: datetime, validity: timedelta = DEFAULT_VALIDITY) -> Whitelist:
         """The same certificates for another while."""
@@ -75,13 +75,10 @@ class Whitelist:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedWhitelist:
-    """A whitelist as it was read: the signed bytes, the hash that the file states for them, and the signature."""
+class SignedWhitelist(SignedLetter):
+    """A whitelist as it was read."""
 
     whitelist: Whitelist
-    letter: bytes
-    hash: ObjectHash
-    signature: bytes
 
 
 def sign(whitelist: Whitelist, master: RSAPrivateKey, algorithm: Algorithm = SHA1) -> bytes:
@@ -102,10 +99,9 @@ def verify(
 
     Raises SignatureError, WhitelistError, WhitelistExpired.
     """
-    letter = SignedLetter(signed.letter, signed.hash, signed.signature)
-    if not letter.is_intact:
+    if not signed.is_intact:
         raise SignatureError(_WHAT, f"its lines do not have the hash it states; it was damaged or changed; {_RESIGN}")
-    if not letter.is_signed_by(public_keys, Scheme.NO_DIGEST_INFO):
+    if not signed.is_signed_by(public_keys, Scheme.NO_DIGEST_INFO):
         raise SignatureError(_WHAT, "bad signature: not made with one of the given master keys; check the public key")
     whitelist = signed.whitelist
     if whitelist.fqrn != fqrn:

@@ -160,19 +160,19 @@ def balance(outline: Outline, markers: AbstractSet[bytes], automatic: AbstractSe
 
 def too_heavy(outline: Outline, markers: AbstractSet[bytes], limit: int) -> list[Heavy]:
     """The catalogs of more than ``limit`` entries, in path order."""
-    found: list[Heavy] = []
+    beyond: list[Heavy] = []
 
     def leave(folder: _Folder, above: _Folder | None) -> None:
         if folder.is_catalog and folder.catalog.entries > limit:
             heaviest, weight = max(folder.children, key=lambda child: child[1], default=(None, 0))
-            found.append(Heavy(folder.key, folder.catalog.entries, heaviest, weight))
+            beyond.append(Heavy(folder.key, folder.catalog.entries, heaviest, weight))
         if above is not None:
             above.add(folder, worth=0)
             if len(above.children) > 1:
                 above.children = [max(above.children, key=lambda child: child[1])]
 
     _walk(outline, markers, leave)
-    return sorted(found, key=lambda heavy: heavy.key)
+    return sorted(beyond, key=lambda heavy: heavy.key)
 
 
 @dataclass(slots=True)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import builtins
 import hashlib
-import json
 import stat
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
-from include.cvmfs.coordination.freeze import CatalogHash, Instant, Sha256, WholeNumber, read_document
+from include.cvmfs.coordination.freeze import CatalogHash, Instant, Sha256, WholeNumber, format_document, read_document
 from include.cvmfs.coordination.generation import CollectionProgress, Shards
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
@@ -81,53 +80,31 @@ class Changeset:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the document without its time: equal for equal changesets, whenever they were made."""
-        return hashlib.sha256(_canonical(self._document(with_times=False))).hexdigest()
+        fields = self._fields()
+        del fields["created"]
+        return hashlib.sha256(format_document(fields, version=FORMAT).removesuffix(b"\n")).hexdigest()
 
     def format(self) -> builtins.bytes:
         """The document as JSON, one line, keys in order."""
-        return _canonical(self._document(with_times=True)) + b"\n"
+        return format_document(self._fields(), version=FORMAT)
 
     @classmethod
     def parse(cls, data: builtins.bytes | str) -> Changeset:
         """Read :meth:`format`. Raises FormatError for anything else."""
         return read_document(_READER, data, what="changeset", version=FORMAT).changeset()
 
-    def _document(self, *, with_times: bool) -> dict[str, Any]:
-        entry = self.root_entry
-        document: dict[str, Any] = {
-            "format": FORMAT,
-            "repository": self.repository,
-            "destination": self.destination,
-            "root": str(self.root),
-            "root_size": self.root_size,
-            "root_entry": {
-                "mode": entry.mode,
-                "size": entry.size,
-                "mtime": entry.mtime,
-                "uid": entry.uid,
-                "gid": entry.gid,
-                "linkcount": entry.linkcount,
-                # Only where they are: documents of trees without them stay as they were.
-                **({} if entry.xattr is None else {"xattr": entry.xattr.hex()}),
-                **({} if entry.mtime_ns is None else {"mtime_ns": entry.mtime_ns}),
-            },
+    def _fields(self) -> dict[str, Any]:
+        """The fields of the document; those that came later only where they say something."""
+        document = {name: getattr(self, name) for name in _Document.model_fields if name != "counters"}
+        if not self.swept:
+            del document["swept"]
+        entry = {name: getattr(self.root_entry, name) for name in _RootEntry.model_fields}
+        if self.root_entry.xattr is not None:
+            entry["xattr"] = self.root_entry.xattr.hex()
+        return document | {
+            "root_entry": {name: value for name, value in entry.items() if value is not None},
             "counters": {"own": self.statistics.own.as_dict(), "below": self.statistics.below.as_dict()},
-            "catalogs": self.catalogs,
-            "objects_new": self.objects_new,
-            "objects_reused": self.objects_reused,
-            "bytes_uploaded": self.bytes_uploaded,
-            "source": self.source,
-            "source_sha256": self.source_sha256,
-            "base_root": None if self.base_root is None else str(self.base_root),
-            "base_revision": self.base_revision,
-            "generation": self.generation,
-            **({"swept": self.swept} if self.swept else {}),
-            "notes": list(self.notes),
-            "stored": self.stored,
         }
-        if with_times:
-            document["created"] = self.created.astimezone(UTC).isoformat()
-        return document
 
 
 def objects_of(changeset: Changeset, catalogs: CatalogCache) -> DigestSet:
@@ -135,17 +112,17 @@ def objects_of(changeset: Changeset, catalogs: CatalogCache) -> DigestSet:
 
     Raises ObjectMissing and what else reading catalogs raises.
     """
-    found = DigestSet()
+    objects = DigestSet()
     pending = [changeset.reference]
     while pending:
         reference = pending.pop()
-        found.add(identity(reference.hash.with_suffix(CATALOG)))
+        objects.add(identity(reference.hash.with_suffix(CATALOG)))
         catalog = catalogs.open_nested(reference.path, reference.hash)
         for name, _ in catalog.object_hashes():
-            found.add(identity(name))
+            objects.add(identity(name))
         pending.extend(catalog.nested())
         catalog.close()
-    return found
+    return objects
 
 
 def _mode_of_a_directory(mode: int) -> int:
@@ -184,7 +161,7 @@ class _Statistics(_Part):
 
 
 class _Document(_Part):
-    """What is stored of a changeset."""
+    """Stored form of a changeset."""
 
     repository: str
     destination: Annotated[str, text_as(checked_destination)]
@@ -215,7 +192,3 @@ class _Document(_Part):
 
 
 _READER = TypeAdapter(_Document)
-
-
-def _canonical(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()

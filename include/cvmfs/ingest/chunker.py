@@ -91,9 +91,9 @@ class _Detector:
         """The first cut position in ``start <= i < end``; the 31 bytes before ``start`` must be there."""
         for block in range(start, end, _BLOCK):
             stop = min(block + _BLOCK, end)
-            found = self._first_in(data[block - _WINDOW + 1 : stop])
-            if found is not None:
-                return block + found
+            place = self._first_in(data[block - _WINDOW + 1 : stop])
+            if place is not None:
+                return block + place
         return None
 
     def _first_in(self, window: memoryview) -> int | None:
@@ -112,13 +112,13 @@ class _Detector:
         # A run of ones is seen as a hit where it begins, unless it began before this block.
         if not near_middle and stream & _LEADING_ONES != _LEADING_ONES:
             return None
-        found = _first_lane(_all_ones(value, stream) & mask, lanes)
+        place = _first_lane(_all_ones(value, stream) & mask, lanes)
         for lane in _lanes(near_middle, lanes):
-            if found is not None and lane > found:
+            if place is not None and lane > place:
                 break
             if self._lowest <= _rolling(window[lane : lane + _WINDOW]) <= self._highest:
                 return lane
-        return found
+        return place
 
 
 def _all_ones(value: int, stream: int) -> int:

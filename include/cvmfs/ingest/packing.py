@@ -78,12 +78,12 @@ class ContentIndex:
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The digests of the objects that contents became, as far as that is remembered and the entries are sound."""
         with self._lock:
-            found = {key: entry for key in keys if (entry := self._new.get(key)) is not None}
-            asked = [key for key in keys if key not in found] if found else keys
+            entries = {key: entry for key in keys if (entry := self._new.get(key)) is not None}
+            asked = [key for key in keys if key not in entries] if entries else keys
             for start in range(0, len(asked), _ASKED_AT_ONCE):
-                found.update(self._look_up(asked[start : start + _ASKED_AT_ONCE]))
+                entries.update(self._look_up(asked[start : start + _ASKED_AT_ONCE]))
         sound = {}
-        for key, entry in found.items():
+        for key, entry in entries.items():
             digest = entry[:DIGEST_BYTES]
             if entry[DIGEST_BYTES:] == _check(key, digest):
                 sound[key] = digest
@@ -115,15 +115,15 @@ class ContentIndex:
         if self._db is None or not keys:
             return {}
         try:
-            found = dict(self._select("young", keys))
-            if len(found) < len(keys):
-                older = dict(self._select("old", [key for key in keys if key not in found]))
+            entries = dict(self._select("young", keys))
+            if len(entries) < len(keys):
+                older = dict(self._select("old", [key for key in keys if key not in entries]))
                 self._new.update(older)  # what is used goes on into the next generation
-                found.update(older)
+                entries.update(older)
         except _FAULTS as fault:
             self._give_up(fault)
             return {}
-        return found
+        return entries
 
     def _select(self, table: str, keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
         assert self._db is not None  # noqa: S101
@@ -333,16 +333,16 @@ class Packer(Generic[T]):
         The index names the object; whether the store has it is known only from the known set and from what we sent
         ourselves.
         """
-        found = self._index.find(keys) if self._index is not None else {}
+        entries = self._index.find(keys) if self._index is not None else {}
         letter = suffix.encode()
         with self._lock:
-            there = {
+            reused = {
                 key: digest
-                for key, digest in found.items()
+                for key, digest in entries.items()
                 if digest + letter in self._known or digest + letter in self._sent
             }
-            self.objects_reused += len(there) if len(there) == len(keys) else sum(key in there for key in keys)
-        return there
+            self.objects_reused += len(reused) if len(reused) == len(keys) else sum(key in reused for key in keys)
+        return reused
 
     def _start_processes(self) -> None:
         count = processes.useful()

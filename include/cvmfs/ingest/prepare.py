@@ -25,7 +25,7 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import Chunker, ChunkLimits
 from include.cvmfs.ingest.packing import PACKED_AT_ONCE_BYTES, ContentIndex, Packer
 from include.cvmfs.ingest.spool import SpecialBits, Specials, Spool, is_marker
-from include.cvmfs.ingest.tree import BuiltTree, beyond, build_tree, check_member, survey
+from include.cvmfs.ingest.tree import beyond, build_tree, check_member, survey
 from include.cvmfs.ingest.upload import JournaledStore
 from include.cvmfs.sources.source import (
     AttributedSource,
@@ -86,7 +86,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class PrepareProgress:
-    """How far a preparation is: regular files and their bytes read, objects sent or not, bytes of objects sent."""
+    """State of a preparation: regular files and their bytes read, objects sent or not, bytes of objects sent."""
 
     files: int
     bytes: int
@@ -126,61 +126,22 @@ def prepare(
     budget = max(options.memory_mb << 20, 1 << 20)
     with ExitStack() as stack:
         spool = stack.enter_context(_spool(source, options))
-        index = stack.enter_context(_index(options)) if options.index else None
+        algorithm, compression = options.algorithm, options.compression
+        index = None
+        if options.index is not None:
+            index = stack.enter_context(ContentIndex(options.index, algorithm=algorithm, compression=compression))
         with Packer(
-            None if dry_run else store,
-            known=known,
-            algorithm=options.algorithm,
-            compression=options.compression,
-            connections=options.connections,
-            budget_bytes=budget,
-            deliver=spool.add,
-            index=index,
-        ) as packer:
+            None if dry_run else store, known=known, algorithm=algorithm, compression=compression,
+            connections=options.connections, budget_bytes=budget, deliver=spool.add, index=index,
+        ) as packer:  # fmt: skip
             reading = _Reading(attributed or source, spool, packer, options, progress)
             reading.run()
             cut_where = cut(spool, destination, options.cuts, lambda: packer.pack(b""))
             tree = build_tree(
-                spool,
-                destination,
-                algorithm=options.algorithm,
-                compression=options.compression,
-                put=packer.put,
-                layout=options.layout,
+                spool, destination, algorithm=algorithm, compression=compression, put=packer.put, layout=options.layout
             )
         reading.report()
         notes = (*_notes(spool), *(attributed.notes() if attributed else ()), *cut_where)
-    return _changeset(tree, packer, fqrn=fqrn, base=base, source=source, now=now, notes=notes, dry_run=dry_run)
-
-
-def _spool(source: TreeSource, options: PrepareOptions) -> Spool:
-    return Spool(
-        source.name,
-        owner=options.owner,
-        mtime=options.mtime,
-        mtime_ns=options.mtime_ns,
-        specials=options.specials,
-        special_bits=options.special_bits,
-        external=options.external,
-    )
-
-
-def _index(options: PrepareOptions) -> ContentIndex:
-    assert options.index is not None  # noqa: S101
-    return ContentIndex(options.index, algorithm=options.algorithm, compression=options.compression)
-
-
-def _changeset(
-    tree: BuiltTree,
-    packer: Packer[Entry],
-    *,
-    fqrn: str,
-    base: Base,
-    source: TreeSource,
-    now: datetime,
-    notes: tuple[str, ...],
-    dry_run: bool,
-) -> Changeset:
     return Changeset(
         repository=fqrn,
         destination=tree.reference.path,
@@ -202,6 +163,13 @@ def _changeset(
         stored=not dry_run,
         swept=base.moment.swept,
     )
+
+
+def _spool(source: TreeSource, options: PrepareOptions) -> Spool:
+    return Spool(
+        source.name, owner=options.owner, mtime=options.mtime, mtime_ns=options.mtime_ns, specials=options.specials,
+        special_bits=options.special_bits, external=options.external,
+    )  # fmt: skip
 
 
 def _notes(spool: Spool) -> tuple[str, ...]:
@@ -227,25 +195,20 @@ class _Waiting:
         return all(future.done() for _, _, future in self.pieces)
 
 
+@dataclass
 class _Reading:
     """The preparing side: takes the entries one by one, their contents to the packer and their rows to the spool."""
 
-    def __init__(
-        self,
-        source: TreeSource,
-        spool: Spool,
-        packer: Packer[Entry],
-        options: PrepareOptions,
-        progress: Callable[[PrepareProgress], None] | None,
-    ) -> None:
-        self._source = source
-        self._spool = spool
-        self._packer = packer
-        self._options = options
-        self._progress = progress
+    _source: TreeSource
+    _spool: Spool
+    _packer: Packer[Entry]
+    _options: PrepareOptions
+    _progress: Callable[[PrepareProgress], None] | None
+
+    def __post_init__(self) -> None:
         self._next_report = time.monotonic() + _PROGRESS_EVERY_S
         self._waiting: deque[_Waiting] = deque()
-        self._chunker = Chunker(options.chunking)
+        self._chunker = Chunker(self._options.chunking)
         self._members = 0
         self._files = 0
         self._bytes = 0

@@ -139,7 +139,7 @@ class Processes:
 
 
 class _Process:
-    """One process, seen from its user."""
+    """A process, seen from its user."""
 
     def __init__(self, job: tuple[object, ...]) -> None:
         root = str(Path(__file__).parents[3])
@@ -252,8 +252,8 @@ def _work(source: IO[bytes], target: IO[bytes]) -> None:
             held.append(batch)
             _write(target, (b"".join(hash_.digest for hash_, _ in batch), [len(data) for data in packed]))
         for verdict in verdicts:
-            for (hash_, data), wanted in zip(held.popleft(), verdict, strict=True):
-                if wanted:
+            for (hash_, data), is_wanted in zip(held.popleft(), verdict, strict=True):
+                if is_wanted:
                     store.put(hash_.key, data)
 
 

@@ -83,7 +83,7 @@ _PIECES = "SELECT start, size, digest FROM pieces WHERE file = ? ORDER BY start"
 
 
 class Specials(Enum):
-    """What becomes of fifos, sockets and devices: named and refused, taken, or left out."""
+    """Fate of fifos, sockets and devices: named and refused, taken, or left out."""
 
     REFUSE = "refuse"
     KEEP = "keep"
@@ -91,14 +91,14 @@ class Specials(Enum):
 
 
 class SpecialBits(Enum):
-    """What becomes of set-uid, set-gid and sticky bits: taken off and counted, or kept."""
+    """Fate of set-uid, set-gid and sticky bits: taken off and counted, or kept."""
 
     STRIP = "strip"
     KEEP = "keep"
 
 
 class Row(NamedTuple):
-    """One entry in path order: a tuple, because there are millions.
+    """An entry in path order: a tuple, because there are millions.
 
     ``parent``: length of the parent's part of ``key``; ``file``: names of the same file have the same number.
     """
@@ -242,13 +242,13 @@ class Spool:
         """
         self._flush()
         key = folder + b"\0" + name.encode()
-        there, above = self._find(key), self._find(folder)
+        member, above = self._find(key), self._find(folder)
         assert above is not None  # noqa: S101 - the caller has the directory from here
-        if there is None:
+        if member is None:
             self._files += 1
             row = (key, len(folder), stat.S_IFREG | mode, 0, self.newest, above.uid, above.gid, digest, "", self._files)
             self._append((*row, 0, 0 if self._mtime_ns else None, None, 0, 0))
-        elif not stat.S_ISREG(there.mode):
+        elif not stat.S_ISREG(member.mode):
             problem = f"must be a regular file, since its directory is made a nested catalog; remove {name}"
             raise refused(self._source, path_of(key), problem)
         (self.markers if name == MARKER else self.automatic).add(folder)
@@ -297,9 +297,9 @@ class Spool:
     @property
     def root(self) -> Row:
         """The row of the tree's root; it is there once the spool is complete."""
-        found = self._find(_ROOT_KEY)
-        assert found is not None  # noqa: S101
-        return found
+        row = self._find(_ROOT_KEY)
+        assert row is not None  # noqa: S101
+        return row
 
     # -- private
 
@@ -324,20 +324,20 @@ class Spool:
             return
         self._flush()
         target = key_of(entry.hardlink_to)
-        found = self._find(target)
-        if found is None or stat.S_ISDIR(found.mode):
-            what = "is not there before it" if found is None else "is no file"
+        row = self._find(target)
+        if row is None or stat.S_ISDIR(row.mode):
+            what = "is not there before it" if row is None else "is no file"
             problem = f"is a hard link to {printable(entry.hardlink_to)!r}, which {what}"
             raise refused(self._source, entry.path, f"{problem}; pack the tree again")
         if target == key:
             return
-        if key[parent + 1 :] == MARKER.encode() and (not stat.S_ISREG(found.mode) or found.external):
-            problem = "a separate regular file" if found.external else "a regular file"
+        if key[parent + 1 :] == MARKER.encode() and (not stat.S_ISREG(row.mode) or row.external):
+            problem = "a separate regular file" if row.external else "a regular file"
             raise refused(self._source, entry.path, f"{MARKER} must be {problem}; replace or remove it")
-        linked = int(stat.S_ISREG(found.mode))
-        if linked and not found.linked:
+        linked = int(stat.S_ISREG(row.mode))
+        if linked and not row.linked:
             self._db.execute("UPDATE members SET linked = 1 WHERE key = ?", [target])
-        self._append((key, parent, *found[2:-1], linked))
+        self._append((key, parent, *row[2:-1], linked))
 
     def _find(self, key: bytes) -> Row | None:
         row = self._db.execute("SELECT * FROM members WHERE key = ?", [key]).fetchone()
@@ -346,11 +346,11 @@ class Spool:
     def _imply(self, key: bytes, below: bytes) -> None:
         """Add a directory that no entry named, and those above it."""
         while True:
-            found = self._find(key)
-            if found is not None:
-                if stat.S_ISDIR(found.mode):
+            member = self._find(key)
+            if member is not None:
+                if stat.S_ISDIR(member.mode):
                     return
-                kind = "a symbolic link" if stat.S_ISLNK(found.mode) else "not a directory"
+                kind = "a symbolic link" if stat.S_ISLNK(member.mode) else "not a directory"
                 problem = f"lies below {printable(path_of(key))!r}, which is {kind}"
                 raise refused(self._source, path_of(below), f"{problem}; pack the tree again")
             parent = max(key.rfind(b"\0"), 0)

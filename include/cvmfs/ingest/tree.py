@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import stat
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ def build_tree(
 ) -> BuiltTree:
     """Make the catalogs of a complete spool for the absolute path ``destination`` and hand them to ``put``."""
     with ThreadPoolExecutor(_PACKED_AT_ONCE, thread_name_prefix="pack-catalog") as pool:
-        builder = _Builder(spool, destination, algorithm, compression, put, layout, pool)
+        builder = _Builder(spool, destination.encode(), algorithm, compression, put, layout, pool)
         for row in spool.rows():
             builder.add(row)
         return builder.finish()
@@ -120,41 +121,15 @@ class _Catalog:
     catalog: Catalog
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     pieces: list[tuple[Any, ...]] = field(default_factory=list)
-    regular: int = 0
-    symlink: int = 0
-    special: int = 0
-    directories: int = 0
-    xattr: int = 0
-    external: int = 0
-    external_file_size: int = 0
-    chunked: int = 0
-    chunks: int = 0
-    file_size: int = 0
-    chunked_size: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     groups: int = 0
     newest: int = 0
     below: list[_Closed] = field(default_factory=list)
 
     def flush(self) -> None:
-        counts = Counts(
-            regular=self.regular,
-            symlink=self.symlink,
-            special=self.special,
-            dir=self.directories,
-            xattr=self.xattr,
-            external=self.external,
-            external_file_size=self.external_file_size,
-            chunked=self.chunked,
-            chunks=self.chunks,
-            file_size=self.file_size,
-            chunked_size=self.chunked_size,
-        )
-        self.catalog.add_rows(self.rows, self.pieces, counts)
-        self.rows.clear()
-        self.pieces.clear()
-        self.regular = self.symlink = self.directories = self.chunked = self.chunks = 0
-        self.file_size = self.chunked_size = 0
-        self.special = self.xattr = self.external = self.external_file_size = 0
+        self.catalog.add_rows(self.rows, self.pieces, Counts(**self.counts))
+        for waiting in (self.rows, self.pieces, self.counts):
+            waiting.clear()
 
 
 @dataclass(slots=True)
@@ -169,31 +144,25 @@ class _Folder:
     groups: dict[int, list[int]]
 
 
+@dataclass
 class _Builder:
-    def __init__(
-        self,
-        spool: Spool,
-        destination: str,
-        algorithm: Algorithm,
-        compression: Compression,
-        put: Callable[[ObjectHash, bytes], None],
-        layout: Layout,
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        self._spool = spool
-        self._pool = pool
+    _spool: Spool
+    _destination: bytes
+    _algorithm: Algorithm
+    _compression: Compression
+    _put: Callable[[ObjectHash, bytes], None]
+    _layout: Layout
+    _pool: ThreadPoolExecutor
+
+    def __post_init__(self) -> None:
         self._packing = BoundedSemaphore(2 * _PACKED_AT_ONCE)
-        self._destination = destination.encode()
-        self._algorithm = algorithm
-        self._put = put
-        self._layout = layout
-        self._subdirectories = _Ahead(spool.subdirectories())
-        self._link_groups = _Ahead(spool.link_groups())
+        self._subdirectories = _Ahead(self._spool.subdirectories())
+        self._link_groups = _Ahead(self._spool.link_groups())
         self._open: list[_Folder] = []
         self._catalogs = 0
         self._root_entry: Dirent | None = None
-        hashed = ObjectHash(bytes(20), algorithm)
-        whole = Dirent("", stat.S_IFREG, hash=hashed, algorithm=algorithm, compression=compression)
+        hashed = ObjectHash(bytes(20), self._algorithm)
+        whole = Dirent("", stat.S_IFREG, hash=hashed, algorithm=self._algorithm, compression=self._compression)
         self._file_flags = whole.flags
         self._chunked_flags = whole.changed(hash=None, chunked=True).flags
         # External files are fetched as they are.
@@ -214,7 +183,7 @@ class _Builder:
         while self._open[-1].key != above:
             self._leave()
         folder = self._open[-1]
-        holder = folder.holder
+        holder, counts = folder.holder, folder.holder.counts
         raw_name = key[parent + 1 :]
         path = folder.path + b"/" + raw_name
         here = _split(hashlib.md5(path, usedforsecurity=False).digest())
@@ -224,30 +193,30 @@ class _Builder:
             nested = key in self._spool.markers
             hardlinks = 2 + sum(count for _, count in self._subdirectories.at(key))
             size, flags = DIRECTORY_BYTES, self._mountpoint_flags if nested else self._directory_flags
-            holder.directories += 1
+            counts["dir"] += 1
         elif stat.S_ISLNK(mode):
             size, flags = len(symlink.encode()), self._symlink_flags
-            holder.symlink += 1
+            counts["symlink"] += 1
         elif not stat.S_ISREG(mode):
             flags = self._special_flags
-            holder.special += 1
+            counts["special"] += 1
         else:
             flags = self._chunked_flags if chunks else self._file_flags
-            holder.regular += 1
-            holder.file_size += size
+            counts["regular"] += 1
+            counts["file_size"] += size
             if external:
                 flags = self._external_chunked_flags if chunks else self._external_flags
-                holder.external += 1
-                holder.external_file_size += size
+                counts["external"] += 1
+                counts["external_file_size"] += size
             if linked:
                 hardlinks = self._hardlinks(folder, file)
             if chunks:
-                holder.chunked += 1
-                holder.chunks += chunks
-                holder.chunked_size += size
+                counts["chunked"] += 1
+                counts["chunks"] += chunks
+                counts["chunked_size"] += size
                 holder.pieces += [(*here, *piece) for piece in self._spool.pieces(file)]
         if xattr is not None:
-            holder.xattr += 1
+            counts["xattr"] += 1
         if mtime > holder.newest:
             holder.newest = mtime
         columns = (hardlinks, digest, size, mode, mtime, mtime_ns, flags, name, symlink, uid, gid, xattr)
@@ -338,8 +307,8 @@ class _Ahead:
 
     def at(self, key: bytes) -> list[tuple[Any, ...]]:
         """All tuples of ``key``; keys must be asked for in order, and none with tuples left out."""
-        found = []
+        tuples = []
         while self._next is not None and self._next[0] == key:
-            found.append(self._next)
+            tuples.append(self._next)
             self._next = next(self._tuples, None)
-        return found
+        return tuples

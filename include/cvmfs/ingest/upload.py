@@ -47,10 +47,10 @@ class UploadJournal:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _prune(folder, now)
-            found = _read(self.path, generation, now)
-            if found is None:
+            entries = _read(self.path, generation, now)
+            if entries is None:
                 _begin(self.path, generation, now)
-            self.known = found or ()
+            self.known = entries or ()
             self._file = os.open(self.path, os.O_RDWR | os.O_APPEND)
             _drop_torn_record(self._file)
         except OSError as fault:
@@ -142,7 +142,7 @@ def _read(path: Path, generation: int, now: datetime) -> tuple[bytes, ...] | Non
 
 
 def _drop_torn_record(file: int) -> None:
-    """What a crash left of a record goes, or all that is written behind it would be read out of step."""
+    """Drop what a crash left of a record, or all that is written behind it would be read out of step."""
     head = os.pread(file, _HEAD_BYTES, 0).find(b"\n") + 1
     size = os.fstat(file).st_size
     if head and (size - head) % RECORD_BYTES:
@@ -214,7 +214,7 @@ class Budget:
 
 
 class Destination(Protocol):
-    """Where objects are put: a store, or a layer before one."""
+    """Place for objects: a store, or a layer before one."""
 
     @property
     def is_local(self) -> bool: ...

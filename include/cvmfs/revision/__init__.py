@@ -1,1 +1,1 @@
-"""One published revision of a repository, read and verified."""
+"""A published revision of a repository, read and verified."""

@@ -1,4 +1,4 @@
-"""What differs between two revisions, entry by entry. A nested catalog that both have is skipped whole, so that the
+"""Differences between two revisions, entry by entry. A nested catalog that both have is skipped whole, so that the
 cost follows the change and not the tree."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Links = frozenset[str]
 
 
 class Difference(Enum):
-    """How an entry differs; the value is the mark that listings use."""
+    """Kind of a difference; the value is the mark that listings use."""
 
     ADDED = "+"
     REMOVED = "-"
@@ -29,7 +29,7 @@ class Difference(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DifferingEntry:
-    """One entry. ``what`` names the differing properties of a changed one; ``before`` and ``after`` are its rows.
+    """A difference. ``what`` names the differing properties of a changed one; ``before`` and ``after`` are its rows.
 
     ``links``: the names in its directory, in the later revision, that are hard links to the same file, its own too.
     """

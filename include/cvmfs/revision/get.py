@@ -20,7 +20,7 @@ from pathlib import Path
 from include.cvmfs.errors import CatalogError, CvmfsError
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash, path_hash
-from include.cvmfs.format.objects import Compression, hasher
+from include.cvmfs.format.objects import Compression, Hasher
 from include.cvmfs.format.paths import clean_path, name_fault, parent_of
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import printable, unpack_xattrs
@@ -67,16 +67,13 @@ class DownloadResult:
     notes: tuple[str, ...]
 
 
-def _ignore(_: GetProgress) -> None: ...
-
-
 def get(
     tree: Revision,
     path: str,
     target: Path,
     *,
     options: GetOptions = GetOptions(),
-    progress: Callable[[GetProgress], None] = _ignore,
+    progress: Callable[[GetProgress], object] = lambda _: None,
 ) -> DownloadResult:
     """Write what is at ``path`` to ``target``: a directory's content into it, a single file as it.
 
@@ -87,21 +84,13 @@ def get(
     return _Getting(tree, path, target, options, progress).run()
 
 
-@dataclass(slots=True)
-class _Done:
-    """What a worker did."""
-
-    bytes: int
-    kept: bool
-
-
 @dataclass
 class _Getting:
     tree: Revision
     path: str
     target: Path
     options: GetOptions
-    progress: Callable[[GetProgress], None]
+    progress: Callable[[GetProgress], object]
     counts: Counter[str] = field(default_factory=Counter)
     notes: dict[str, list[str]] = field(default_factory=dict)
 
@@ -109,7 +98,7 @@ class _Getting:
         self._top = os.path.realpath(os.fsencode(self.target))
         self._directories: list[tuple[bytes, Dirent]] = []
         self._links: list[tuple[bytes, bytes]] = []
-        self._pending: deque[Future[_Done]] = deque()
+        self._pending: deque[Future[tuple[int, bool]]] = deque()
         self._next_report = 0.0
         self._totals = (0, 0)
 
@@ -175,10 +164,8 @@ class _Getting:
     def _settle(self, left: int) -> None:
         """Wait until at most so many files are under way; the first error ends everything."""
         while len(self._pending) > left or (self._pending and self._pending[0].done()):
-            done = self._pending.popleft().result()
-            self.counts["files"] += 1
-            self.counts["bytes"] += done.bytes
-            self.counts["kept"] += done.kept
+            size, kept = self._pending.popleft().result()
+            self.counts.update(files=1, bytes=size, kept=kept)
             if time.monotonic() >= self._next_report:
                 self._report()
 
@@ -188,13 +175,13 @@ class _Getting:
 
     def _directory(self, place: bytes, entry: Dirent) -> None:
         try:
-            there = _lstat(place)
-            if there is None:
+            status = _lstat(place)
+            if status is None:
                 os.mkdir(place, 0o700)  # noqa: PTH102
-            elif not stat.S_ISDIR(there.st_mode):
-                kind = "symlink, which could lead out of the target," if stat.S_ISLNK(there.st_mode) else "file"
+            elif not stat.S_ISDIR(status.st_mode):
+                kind = "symlink, which could lead out of the target," if stat.S_ISLNK(status.st_mode) else "file"
                 raise CvmfsError(f"{os.fsdecode(place)}: a {kind} is where a directory belongs; remove it")
-            elif there.st_mode & 0o700 != 0o700:
+            elif status.st_mode & 0o700 != 0o700:
                 os.chmod(place, 0o700)  # noqa: PTH101 - of an earlier run; its own mode comes last
         except OSError as fault:
             raise _trouble(place, fault) from fault
@@ -202,13 +189,13 @@ class _Getting:
         self.counts["directories"] += 1
 
     def _symlink(self, place: bytes, entry: Dirent) -> None:
-        wanted = os.fsencode(entry.symlink)
+        target = os.fsencode(entry.symlink)
         try:
-            there = _only(place, stat.S_IFLNK)
-            if there and os.readlink(place) != wanted:  # noqa: PTH115
-                there = _only(place, 0)
-            if there is None:
-                os.symlink(wanted, place)  # noqa: PTH211
+            status = _only(place, stat.S_IFLNK)
+            if status and os.readlink(place) != target:  # noqa: PTH115
+                status = _only(place, 0)
+            if status is None:
+                os.symlink(target, place)  # noqa: PTH211
         except OSError as fault:
             raise _trouble(place, fault) from fault
         if entry.xattr is not None:
@@ -234,8 +221,8 @@ class _Getting:
 
     def _hardlink(self, place: bytes, first: bytes) -> None:
         try:
-            there = _only(place, stat.S_IFREG)
-            if there is None or not os.path.samestat(there, os.lstat(first)):
+            status = _only(place, stat.S_IFREG)
+            if status is None or not os.path.samestat(status, os.lstat(first)):
                 _only(place, 0)
                 os.link(first, place, follow_symlinks=False)
         except OSError as fault:
@@ -255,7 +242,8 @@ class _Getting:
 
     # -- files, in the workers
 
-    def _file(self, path: str, place: bytes, entry: Dirent) -> _Done:
+    def _file(self, path: str, place: bytes, entry: Dirent) -> tuple[int, bool]:
+        """Return its size, and whether it was there already."""
         try:
             kept = self._is_there(path, place, entry)
             if kept:
@@ -264,7 +252,7 @@ class _Getting:
                 self._fetch(path, place, entry)
         except OSError as fault:
             raise _trouble(place, fault) from fault
-        return _Done(entry.size, kept)
+        return entry.size, kept
 
     def _fetch(self, path: str, place: bytes, entry: Dirent) -> None:
         folder, _, name = place.rpartition(b"/")
@@ -288,13 +276,13 @@ class _Getting:
 
     def _is_there(self, path: str, place: bytes, entry: Dirent) -> bool:
         """Tell whether the file is in place already; by its content, unless its times are to be trusted."""
-        there = _lstat(place)
-        if there is None or not stat.S_ISREG(there.st_mode) or there.st_size != entry.size:
+        status = _lstat(place)
+        if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
             return False
-        if there.st_nlink != entry.linkcount:  # links from elsewhere, or fewer than belong together
+        if status.st_nlink != entry.linkcount:  # links from elsewhere, or fewer than belong together
             return False
         if self.options.trust_times:
-            return there.st_mtime_ns == _time_ns(entry)
+            return status.st_mtime_ns == _time_ns(entry)
         handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if not entry.chunked:
@@ -343,10 +331,10 @@ def _lstat(place: bytes) -> os.stat_result | None:
 def _only(place: bytes, kind: int) -> os.stat_result | None:
     """Return what is there of this kind; anything else is taken away, but a directory never. Raises CvmfsError,
     OSError."""
-    there = _lstat(place)
-    if there is None or stat.S_IFMT(there.st_mode) == kind:
-        return there
-    if stat.S_ISDIR(there.st_mode):
+    status = _lstat(place)
+    if status is None or stat.S_IFMT(status.st_mode) == kind:
+        return status
+    if stat.S_ISDIR(status.st_mode):
         raise CvmfsError(f"{os.fsdecode(place)}: a directory is where something else belongs; remove it")
     os.unlink(place)  # noqa: PTH108
     return None
@@ -355,7 +343,7 @@ def _only(place: bytes, kind: int) -> os.stat_result | None:
 def _holds(handle: int, size: int, name: ObjectHash, how: Compression) -> bool:
     """Tell whether the next ``size`` bytes of an open file are the content of an object. Where another version of the
     compressor made the object, equal content is not recognised, and is fetched again."""
-    digest = hasher(name.algorithm)
+    digest = Hasher(name.algorithm)
     packer = zlib.compressobj() if how is Compression.ZLIB else None
     while size:
         block = os.read(handle, min(size, _BLOCK))

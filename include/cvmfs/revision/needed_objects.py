@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -37,40 +36,9 @@ def back_from(catalogs: CatalogCache, root: ObjectHash) -> Iterator[KnownRoot]:
             catalog = catalogs.open_nested("", at)
         except ObjectError:
             return  # collected, or lost
-        known, at = KnownRoot(at, catalog.revision), catalog.previous_revision
+        revision, at = KnownRoot(at, catalog.revision), catalog.previous_revision
         catalog.close()
-        yield known
-
-
-def never_revisions(
-    catalogs: CatalogCache, head: Manifest, roots: Iterable[ObjectHash], *, since: ObjectHash
-) -> frozenset[ObjectHash]:
-    """Find those of ``roots`` that are proven never to have been revisions.
-
-    Each number is given to one revision, since a manifest is only replaced by the next. So a root whose number another
-    revision has was that of a commit that was stopped, and so was one whose number no revision has reached yet.
-    ``since``: the current revision when the roots were seen. Unless the way back from ``head`` leads to it, an older
-    manifest may have been put back, and nothing is proven; nor is it for a root that cannot be read, or where the way
-    back ends.
-    """
-    numbers = dict[ObjectHash, int]()
-    for root in roots:
-        with suppress(CvmfsError), closing(catalogs.open_nested("", root)) as catalog:
-            numbers[root] = catalog.revision
-    revisions = dict[int, ObjectHash]()
-    reached = False
-    with suppress(CvmfsError):
-        for revision in back_from(catalogs, head.root) if numbers else ():
-            revisions[revision.number] = revision.root
-            reached = reached or revision.root.digest == since.digest
-            if reached and revision.number <= min(numbers.values()):
-                break
-    if not reached:
-        return frozenset()
-    return frozenset(
-        root for root, number in numbers.items()
-        if number > head.revision or (number in revisions and revisions[number].digest != root.digest)
-    )  # fmt: skip
+        yield revision
 
 
 class Lineage:
@@ -166,14 +134,14 @@ def known_objects(revision: Revision, paths: Iterable[str]) -> DigestSet:
 
     Only what a revision names is safe to rely on: a collection never takes it. What cannot be read is left out.
     """
-    found = DigestSet()
+    objects = DigestSet()
     for path in paths:
         try:
             if revision.lookup(path) is not None:
-                add_identities(revision, path, found)
+                add_identities(revision, path, objects)
         except CvmfsError:
             continue  # damage elsewhere is for the check to report; here it only costs a request to the store
-    return found
+    return objects
 
 
 def added_objects(catalogs: CatalogCache, current: ObjectHash, new: ObjectHash, path: str) -> DigestSet:
@@ -182,36 +150,36 @@ def added_objects(catalogs: CatalogCache, current: ObjectHash, new: ObjectHash, 
     Catalogs are compared place by place, and those that both have are not read. What lies beside ``path`` in a catalog
     above it counts as well. Raises what reading catalogs raises.
     """
-    found, before = DigestSet(), Revision(catalogs, current)
+    objects, before = DigestSet(), Revision(catalogs, current)
     pending = [NestedRef("", new, 0)]
     while pending:
         reference = pending.pop()
-        there = before.nested_at(reference.path) if reference.path else NestedRef("", current, 0)
-        if there is not None and there.hash.digest == reference.hash.digest:
+        earlier = before.nested_at(reference.path) if reference.path else NestedRef("", current, 0)
+        if earlier is not None and earlier.hash.digest == reference.hash.digest:
             continue
         catalog = catalogs.open_nested(reference.path, reference.hash)
         named = set(catalog.identities())
-        if there is not None:
+        if earlier is not None:
             named.difference_update(before.catalog_at(reference.path).identities())
         if is_below(reference.path, path):
             named.add(identity(reference.hash.with_suffix(CATALOG)))
         for object_id in named:
-            found.add(object_id)
+            objects.add(object_id)
         pending += [nested for nested in catalog.nested() if is_below(nested.path, path) or is_below(path, nested.path)]
         catalog.close()
     before.close()
-    return found
+    return objects
 
 
-def add_identities(tree: Revision, path: str, found: DigestSet) -> None:
+def add_identities(tree: Revision, path: str, objects: DigestSet) -> None:
     """Add every object that the entry at ``path`` and all below it need: contents, pieces, catalogs.
 
-    Raises what reading catalogs raises; what was found until then stays in ``found``.
+    Raises what reading catalogs raises; what was found until then stays in ``objects``.
     """
     top = tree.nested_at(path)
     if top is None:
         for name, _ in tree.objects_below(path):
-            found.add(identity(name))
+            objects.add(identity(name))
         return
     catalogs = CatalogCache(tree.catalogs.store, budget=0)  # each is read once
     pool = ThreadPoolExecutor(_AHEAD, thread_name_prefix="known")
@@ -223,20 +191,20 @@ def add_identities(tree: Revision, path: str, found: DigestSet) -> None:
                 reference = waiting.pop()
                 fetched.append((reference, pool.submit(catalogs.database, reference.hash)))
             reference, database = fetched.popleft()
-            waiting += _add_catalog(reference, database.result(), found)
+            waiting += _add_catalog(reference, database.result(), objects)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _add_catalog(reference: NestedRef, database: bytes, found: DigestSet) -> list[NestedRef]:
+def _add_catalog(reference: NestedRef, database: bytes, objects: DigestSet) -> list[NestedRef]:
     catalog = Catalog.load(database)
     if catalog.path != reference.path:
         raise CatalogError(
             reference.path, f"the catalog {reference.hash} mounted here was made for {catalog.path or '/'}"
         )
-    found.add(identity(reference.hash.with_suffix(CATALOG)))
+    objects.add(identity(reference.hash.with_suffix(CATALOG)))
     for object_id in catalog.identities():
-        found.add(object_id)
+        objects.add(object_id)
     below = catalog.nested()
     catalog.close()
     return below

@@ -1,4 +1,4 @@
-"""A repository: opened with full verification, read at its revisions, edited; and trust in manifests (docs/formats.md).
+"""A repository: opened with full verification, read at its revisions; and trust in manifests (docs/formats.md).
 
 A manifest is fetched and verified in the order of the stock client. With what we sign, readers believe what went
 before: so a writer verifies that first.
@@ -26,7 +26,6 @@ from include.cvmfs.errors import (
 from include.cvmfs.format import database as reflogs
 from include.cvmfs.format import manifest as manifests
 from include.cvmfs.format import whitelist as whitelists
-from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.hashes import CERTIFICATE, Algorithm, ObjectHash, hash_bytes
@@ -42,10 +41,8 @@ from include.cvmfs.format.keys import (
 from include.cvmfs.format.layout import MetaInfo
 from include.cvmfs.format.manifest import Manifest, SignedManifest
 from include.cvmfs.format.objects import compress, load
-from include.cvmfs.format.paths import ancestors, parent_of
-from include.cvmfs.format.schema import Counts
 from include.cvmfs.format.whitelist import SignedWhitelist, Whitelist
-from include.cvmfs.revision.revision import Revision, require_size
+from include.cvmfs.revision.revision import Revision
 from include.errors import NightshiftError
 from include.storage.errors import NotFound, StoreError
 from include.storage.open import open_store
@@ -125,9 +122,9 @@ def fetch_trusted(
             raise RepositoryError(name, f"the manifest found there is that of {manifest.fqrn!r}; check the URL")
     with _failing(OpenFailure.OUTDATED):
         if manifest.revision < min_revision or manifest.timestamp < min_timestamp:
-            seen = f"revision {min_revision} of time {min_timestamp} was seen before"
+            last = f"revision {min_revision} of time {min_timestamp} was seen before"
             raise RepositoryError(
-                manifest.fqrn, f"the manifest is of revision {manifest.revision}, time {manifest.timestamp}, but {seen}"
+                manifest.fqrn, f"the manifest is of revision {manifest.revision}, time {manifest.timestamp}, but {last}"
             )
     if not public_keys:
         return Trusted(signed, verified=False)
@@ -187,10 +184,6 @@ def _failing(failure: OpenFailure) -> Iterator[None]:
 _REMEMBERED = timedelta(hours=1)  # a certificate may be taken off the whitelist
 
 
-def _no_keys() -> Sequence[bytes]:
-    return ()
-
-
 class ManifestVerifier:
     """Verifies the manifests of one repository. Certificates are examined once; safe to share between threads.
 
@@ -198,7 +191,7 @@ class ManifestVerifier:
     manifest was signed by another certificate; a whitelist that one of them signed may then list that.
     """
 
-    def __init__(self, signer: ManifestSigner, public_keys: Callable[[], Sequence[bytes]] = _no_keys) -> None:
+    def __init__(self, signer: ManifestSigner, public_keys: Callable[[], Sequence[bytes]] = lambda: ()) -> None:
         self._own = as_certificate(signer.certificate_pem)
         self._own_packed = compress(signer.certificate_pem)
         self._public_keys = public_keys
@@ -231,8 +224,8 @@ class ManifestVerifier:
                 raise self._foreign(
                     store, signed, f"is signed with certificate {name}, not ours, and no master key is here"
                 )
-            found = Whitelist.parse(store.get(whitelists.KEY))
-            whitelists.verify(found, keys, fqrn=signed.manifest.fqrn, now=now, certificate=certificate)
+            whitelist = Whitelist.parse(store.get(whitelists.KEY))
+            whitelists.verify(whitelist, keys, fqrn=signed.manifest.fqrn, now=now, certificate=certificate)
         except SignatureError:
             raise
         except (CvmfsError, NotFound) as fault:
@@ -253,75 +246,6 @@ class ManifestVerifier:
 
 def _same(certificate: Certificate, other: Certificate) -> bool:
     return fingerprint(certificate, Algorithm.SHA1).hash == fingerprint(other, Algorithm.SHA1).hash
-
-
-@dataclass(slots=True)
-class OpenCatalog:
-    """An opened catalog in its place: the node above, and its counters (self and below) as the parent knows them."""
-
-    catalog: Catalog
-    parent: OpenCatalog | None
-    known: Counts
-    dirty: bool = False
-
-    @property
-    def path(self) -> str:
-        return self.catalog.path
-
-
-class EditableRevision(Revision):
-    """Reads what was changed, with catalogs of its own. Not for several threads at once.
-
-    References to nested catalogs are the ones of before until the change is finished.
-    """
-
-    def __init__(self, catalogs: CatalogCache, root: ObjectHash) -> None:
-        super().__init__(catalogs, root)
-        catalog = self._opened_at("", root)
-        self._nodes: dict[str, OpenCatalog] = {"": OpenCatalog(catalog, None, catalog.statistics.total)}
-        self._within: dict[str, OpenCatalog] = {}  # by directory; emptied when it changes where catalogs begin
-
-    def close(self) -> None:
-        """Let go of the opened catalogs."""
-        for node in self._nodes.values():
-            node.catalog.close()
-
-    def inside(self, path: str) -> Catalog:
-        return self._node_inside(path).catalog
-
-    def _open(self, reference: NestedRef) -> Catalog:
-        return self._node_inside(reference.path).catalog
-
-    @property
-    def _root(self) -> OpenCatalog:
-        return self._nodes[""]
-
-    def _holder(self, path: str) -> OpenCatalog:
-        """The node whose catalog has the row of ``path``."""
-        return self._node_inside(parent_of(path)) if path else self._root
-
-    def _node_inside(self, path: str) -> OpenCatalog:
-        """The node whose catalog has the rows of what is in the directory ``path``."""
-        if (known := self._nodes.get(path) or self._within.get(path)) is not None:
-            return known
-        node = self._root
-        for step in ancestors(path):
-            if (opened := self._nodes.get(step)) is not None:
-                node = opened
-            elif (reference := node.catalog.nested_at(step)) is not None:
-                node = self._open_node(reference, node)
-        self._within[path] = node
-        return node
-
-    def _open_node(self, reference: NestedRef, parent: OpenCatalog) -> OpenCatalog:
-        catalog = self._opened_at(reference.path, reference.hash)
-        require_size(reference, catalog)
-        node = self._nodes[reference.path] = OpenCatalog(catalog, parent, catalog.statistics.total)
-        return node
-
-    def _opened_at(self, path: str, name: ObjectHash) -> Catalog:
-        # Before anything is added to them: what an older revision does not count would be counted twice.
-        return self.catalogs.completed(self.catalogs.open_nested(path, name))
 
 
 class Repository:
@@ -388,10 +312,10 @@ class Repository:
     def tag(self, name: str) -> Tag:
         """Raises TagError for an unknown name."""
         history = self.history()
-        found = None if history is None else history.tag(name)
-        if found is None:
+        tag = None if history is None else history.tag(name)
+        if tag is None:
             raise TagError(name, f"no such tag in {self.fqrn}; list them with: nightshift repo tags")
-        return found
+        return tag
 
     def reflog(self, *, named: bool = True) -> Reflog:
         """The reflog, which has to be the one that the manifest names unless that is asked for with ``named=False``.

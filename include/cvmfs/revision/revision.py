@@ -1,4 +1,4 @@
-"""One revision as one tree, for reading: paths, directories and files, whatever catalogs it is cut into."""
+"""A revision as one tree, for reading: paths, directories and files, whatever catalogs it is cut into."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ class Revision:
         return self.inside(parent_of(path)).lookup(path)
 
     def row(self, path: str) -> Dirent | None:
-        """As :meth:`lookup`, for a clean path."""
+        """Look up a clean path."""
         return self.inside(parent_of(path)).lookup(path)
 
     def entry(self, path: str) -> Dirent:
-        """As :meth:`lookup`; raises CatalogError when nothing is there."""
-        found = self.lookup(path)
-        if found is None:
+        """Look up a path; raises CatalogError when nothing is there."""
+        entry = self.lookup(path)
+        if entry is None:
             raise CatalogError(clean_path(path), f"no such file or directory in the revision {self.root_hash}")
-        return found
+        return entry
 
     def listing(self, path: str) -> list[Dirent]:
         """The entries directly below a directory, in name order (bytes)."""
@@ -90,15 +90,15 @@ class Revision:
         return self.inside(parent_of(path))
 
     def inside(self, path: str) -> Catalog:
-        """As :meth:`catalog_at`, for a clean path."""
-        if (known := self._inside.get(path)) is not None:
-            return known
+        """Return the catalog of a clean path."""
+        if (held := self._inside.get(path)) is not None:
+            return held
         unknown = []
         for above in path_and_above(path):
-            if (known := self._inside.get(above)) is not None:
+            if (held := self._inside.get(above)) is not None:
                 break
             unknown.append(above)
-        catalog = known or self._open(NestedRef("", self.root_hash, 0))
+        catalog = held or self._open(NestedRef("", self.root_hash, 0))
         for step in reversed(unknown):
             if step and (reference := catalog.nested_at(step)) is not None:
                 catalog = self._open(reference)
@@ -230,9 +230,9 @@ class Revision:
     def _open(self, reference: NestedRef) -> Catalog:
         key = (reference.path, reference.hash.digest)
         with self._lock:
-            if (known := self._opened.get(key)) is not None:
+            if (held := self._opened.get(key)) is not None:
                 self._opened.move_to_end(key)
-                return known[0]
+                return held[0]
         catalog = self.catalogs.open_nested(reference.path, reference.hash)
         if self._sizes:
             require_size(reference, catalog)

@@ -1,1 +1,1 @@
-"""What a tree is read from: directories, tarballs and zip archives, with owners and rules."""
+"""Sources of trees: directories, tarballs and zip archives, with owners and rules."""

@@ -13,7 +13,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from typing import BinaryIO, ClassVar, Protocol
+from typing import BinaryIO, ClassVar
 
 import zstandard
 
@@ -90,12 +90,12 @@ class ArchiveBytes:
         """Read what is left, compare length and sum with what was announced, return the sum. Raises SourceError."""
         for _ in self._raw():
             pass
-        found = self._sum.hexdigest()
+        digest = self._sum.hexdigest()
         if self._size is not None and self.received != self._size:
             raise self.damaged(f"has {self.received} bytes where {self._size} are expected")
-        if self._sha256 is not None and found != self._sha256:
-            raise self.damaged(f"has sha256 {found} where {self._sha256} is expected")
-        return found
+        if self._sha256 is not None and digest != self._sha256:
+            raise self.damaged(f"has sha256 {digest} where {self._sha256} is expected")
+        return digest
 
     def damaged(self, problem: str) -> SourceError:
         """The error for an archive whose bytes are not what they should be."""
@@ -152,6 +152,33 @@ class ArchiveBytes:
             raise self.truncated()
 
 
+class ArchiveSource:
+    """An archive as the source of a tree. ``stream``: a binary file, or blocks of bytes as they arrive.
+
+    ``sha256`` and ``size`` (bytes) are what the archive as stored must have; entries end with SourceError if not.
+    """
+
+    packed: ClassVar = True
+
+    def __init__(
+        self,
+        stream: BinaryIO | Iterable[bytes],
+        name: str,
+        *,
+        sha256: str | None = None,
+        size: int | None = None,
+        limits: SourceLimits | None = None,
+    ) -> None:
+        self.name = name
+        self._limits = limits or SourceLimits()
+        self._bytes = ArchiveBytes(stream, name, sha256=sha256, size=size, limits=limits, packed=self.packed)
+        self._sha256: str | None = None
+
+    @property
+    def sha256(self) -> str | None:
+        return self._sha256
+
+
 class Reader:
     """Takes exact counts of bytes from blocks."""
 
@@ -199,53 +226,45 @@ class Reader:
         return True
 
 
-class _Codec(Protocol):
-    """One compressed stream. Archives may hold several in a row; ``padded`` ones allow zero bytes between them."""
+class _Codec:
+    """A compressed stream. Archives may hold several in a row; ``padded`` ones allow zero bytes between them."""
 
     magic: ClassVar[bytes]
-    padded: ClassVar[bool]
-    ended: bool
+    padded: ClassVar[bool] = True
+    ended = False
 
     @property
     def more(self) -> bool:
-        """Tell whether output waits although all input was taken."""
+        """Tell whether output waits although all input was taken: most hand back input that they have no room for."""
+        return False
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         """Take input; give some output and the input that is left over."""
+        raise NotImplementedError
 
     def too_large(self) -> str:
         """The memory that this stream needs and the limit, where it is above; else ``""``. Asked after an error."""
+        return ""
 
 
-class _Gzip:
-    magic: ClassVar[bytes] = _GZIP
-    padded: ClassVar[bool] = True
+class _Gzip(_Codec):
+    magic = _GZIP
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(wbits=31)
-        self.ended = False
-
-    @property
-    def more(self) -> bool:
-        return False  # what it could not give yet, it hands back as input
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         out = self._stream.decompress(data, _BLOCK)
         self.ended = self._stream.eof
         return out, self._stream.unused_data if self.ended else self._stream.unconsumed_tail
 
-    def too_large(self) -> str:
-        return ""  # the window of every gzip has 32 KiB
 
-
-class _Xz:
-    magic: ClassVar[bytes] = _XZ
-    padded: ClassVar[bool] = True
+class _Xz(_Codec):
+    magic = _XZ
 
     def __init__(self) -> None:
         self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_DICTIONARY_BYTES + _XZ_OWN_BYTES)
         self._head = b""
-        self.ended = False
 
     @property
     def more(self) -> bool:
@@ -265,18 +284,13 @@ class _Xz:
         return _too_large("dictionary", size, _DICTIONARY_BYTES, "xz --lzma2=preset=9,dict=256MiB")
 
 
-class _Zstd:
-    magic: ClassVar[bytes] = b""  # has several; the library looks
-    padded: ClassVar[bool] = False
+class _Zstd(_Codec):
+    magic = b""  # has several; the library looks
+    padded = False
 
     def __init__(self) -> None:
         self._stream = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj()
         self._head = b""
-        self.ended = False
-
-    @property
-    def more(self) -> bool:
-        return False
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         # Many small inputs, but few outputs: each one costs the reader a slice.

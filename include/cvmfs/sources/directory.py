@@ -46,9 +46,9 @@ class DirectorySource:
         return None
 
     def entries(self) -> Iterator[tuple[Entry, Opener | None]]:
-        seen: dict[tuple[int, int], str] = {}
+        first_names: dict[tuple[int, int], str] = {}
         with self._opened("") as root:
-            yield self._entry("", b".", root, self._stat(b".", root, ""), seen), None
+            yield self._entry("", b".", root, self._stat(b".", root, ""), first_names), None
         waiting = [""]
         while waiting:
             above = waiting.pop()
@@ -56,7 +56,7 @@ class DirectorySource:
             with self._opened(above) as folder:
                 for name in self._names(folder, above):
                     path = checked_member(above.encode() + b"/" + name if above else name, self.name)
-                    entry = self._entry(path, name, folder, self._stat(name, folder, path), seen)
+                    entry = self._entry(path, name, folder, self._stat(name, folder, path), first_names)
                     yield entry, partial(self._open, name, folder, entry) if entry.kind is EntryKind.FILE else None
                     if entry.kind is EntryKind.DIRECTORY:
                         below.append(path)
@@ -83,8 +83,8 @@ class DirectorySource:
         while waiting:
             above = waiting.pop()
             try:
-                with self._opened(above) as folder, os.scandir(folder) as found:
-                    for entry in found:
+                with self._opened(above) as folder, os.scandir(folder) as children:
+                    for entry in children:
                         path = f"{above}/{entry.name}" if above else entry.name
                         if entry.is_dir(follow_symlinks=False):
                             waiting.append(path)
@@ -132,28 +132,28 @@ class DirectorySource:
             raise _unreadable(self.name, path, fault) from fault
 
     def _entry(
-        self, path: str, name: bytes, folder: int, found: os.stat_result, seen: dict[tuple[int, int], str]
+        self, path: str, name: bytes, folder: int, status: os.stat_result, first_names: dict[tuple[int, int], str]
     ) -> Entry:
-        kind = _KINDS[stat.S_IFMT(found.st_mode)]
+        kind = _KINDS[stat.S_IFMT(status.st_mode)]
         symlink = hardlink_to = ""
         if kind is EntryKind.SYMLINK:
             symlink = checked_target(self._link_at(name, folder, path), path, self.name)
-        elif kind is EntryKind.FILE and found.st_nlink > 1:
-            first = seen.setdefault((found.st_dev, found.st_ino), path)
+        elif kind is EntryKind.FILE and status.st_nlink > 1:
+            first = first_names.setdefault((status.st_dev, status.st_ino), path)
             if first != path:
                 kind, hardlink_to = EntryKind.HARDLINK, first
-        seconds, nanoseconds = divmod(found.st_mtime_ns, 1_000_000_000)
+        seconds, nanoseconds = divmod(status.st_mtime_ns, 1_000_000_000)
         return Entry(
             path=path,
             kind=kind,
-            mode=stat.S_IMODE(found.st_mode),
+            mode=stat.S_IMODE(status.st_mode),
             mtime=seconds,
-            uid=found.st_uid,
-            gid=found.st_gid,
-            size=found.st_size if kind is EntryKind.FILE else 0,
+            uid=status.st_uid,
+            gid=status.st_gid,
+            size=status.st_size if kind is EntryKind.FILE else 0,
             symlink=symlink,
             hardlink_to=hardlink_to,
-            device=found.st_rdev,
+            device=status.st_rdev,
             mtime_ns=nanoseconds,
         )
 

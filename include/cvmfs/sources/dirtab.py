@@ -23,7 +23,7 @@ _SHOWN = 80
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line. ``elements``: the pattern by path components, each a tuple of literal texts, ``*`` and ``?``."""
+    """A line. ``elements``: the pattern by path components, each a tuple of literal texts, ``*`` and ``?``."""
 
     negative: bool
     absolute: bool

@@ -41,7 +41,7 @@ def unpack_xattrs(blob: bytes | None) -> dict[bytes, bytes]:
         return {}
     if len(blob) < 2 or blob[0] != VERSION:
         raise _bad("not a blob of version 1")
-    found: dict[bytes, bytes] = {}
+    attributes: dict[bytes, bytes] = {}
     at = 2
     for _ in range(blob[1]):
         sizes = blob[at : at + 2]
@@ -49,10 +49,10 @@ def unpack_xattrs(blob: bytes | None) -> dict[bytes, bytes]:
             raise _bad("an attribute has no name, or is cut short")
         key_end = at + 2 + sizes[0]
         at = key_end + sizes[1]
-        found[blob[key_end - sizes[0] : key_end]] = blob[key_end:at]
+        attributes[blob[key_end - sizes[0] : key_end]] = blob[key_end:at]
     if at != len(blob):
         raise _bad(f"{len(blob) - at} bytes after the last attribute")
-    return found
+    return attributes
 
 
 class AttributedSource:
@@ -119,7 +119,7 @@ _SHOWN = 80
 
 @dataclass(frozen=True, slots=True)
 class IdMap:
-    """Where numbers go; ``default`` is for those without a rule, None leaves them."""
+    """Map of numbers; ``default`` is for those without a rule, None leaves them."""
 
     rules: Mapping[int, int] = field(default_factory=dict)
     default: int | None = None
@@ -180,7 +180,7 @@ _PATH = re.compile(COMPONENT + rb"(?:/" + COMPONENT + rb")*")
 
 
 class EntryKind(Enum):
-    """What an entry is; the value is the word that messages use."""
+    """Kind of an entry; the value is the word that messages use."""
 
     FILE = "regular file"
     DIRECTORY = "directory"
@@ -197,7 +197,7 @@ SPECIALS = frozenset({EntryKind.FIFO, EntryKind.SOCKET, EntryKind.CHARACTER_DEVI
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One member of a tree. ``path`` is relative to the tree's root, which is ``""`` itself.
+    """A member of a tree. ``path`` is relative to the tree's root, which is ``""`` itself.
 
     ``mode``: permission bits only; ``mtime``: Unix s, and ``mtime_ns`` the ns that come to it (0 to 999,999,999);
     ``size``: bytes of a regular file, else 0; ``hardlink_to``: path of an entry that came before, which then has all
@@ -259,7 +259,7 @@ class OutlinedSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceLimits:
-    """What a tree may hold at most; ``file_bytes`` in one file, 0 for as many as in all.
+    """Limits of a tree; ``file_bytes`` in one file, 0 for as many as in all.
 
     ``ratio``: bytes out per byte of archive, checked above ``ratio_from`` bytes.
     """

@@ -10,19 +10,17 @@ import base64
 import binascii
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import BinaryIO
 from urllib.parse import unquote_to_bytes
 
 from include.cvmfs.errors import SourceError
-from include.cvmfs.sources.archive import ArchiveBytes, Reader
+from include.cvmfs.sources.archive import ArchiveBytes, ArchiveSource, Reader
 from include.cvmfs.sources.source import (
     Entry,
     EntryKind,
     Opener,
-    SourceLimits,
     checked_member,
     checked_numbers,
     checked_target,
@@ -79,7 +77,7 @@ _OTHER_FORMATS = {
 
 @dataclass(slots=True)
 class _Extension:
-    """What the headers before a member's own hold about it."""
+    """Facts about a member from the headers before its own."""
 
     name: bytes | None = None
     target: bytes | None = None
@@ -95,30 +93,11 @@ class _Extension:
 _NOTHING = _Extension()
 
 
-class TarSource:
-    """The members of an archive, in its order. ``stream``: a binary file, or blocks of bytes as they arrive.
+class TarSource(ArchiveSource):
+    """The members of a tar archive, in its order."""
 
-    ``sha256`` and ``size`` (bytes) are what the archive as stored must have; entries end with SourceError if not.
-    """
-
-    def __init__(
-        self,
-        stream: BinaryIO | Iterable[bytes],
-        name: str,
-        *,
-        sha256: str | None = None,
-        size: int | None = None,
-        limits: SourceLimits | None = None,
-    ) -> None:
-        self.name = name
-        self._bytes = ArchiveBytes(stream, name, sha256=sha256, size=size, limits=limits)
-        self._sha256: str | None = None
-        self._global = _Extension()
-        self._xattrs: dict[bytes, bytes] = {}
-
-    @property
-    def sha256(self) -> str | None:
-        return self._sha256
+    _global: _Extension
+    _xattrs: dict[bytes, bytes]
 
     def entries(self) -> Iterator[tuple[Entry, Opener | None]]:
         try:
@@ -127,6 +106,7 @@ class TarSource:
             self._bytes.close()
 
     def _members(self) -> Iterator[tuple[Entry, Opener | None]]:
+        self._global, self._xattrs = _Extension(), {}
         reader = Reader(iter(self._bytes))
         member = _Member(reader, self._bytes)
         extension = _NOTHING
@@ -176,8 +156,8 @@ class TarSource:
             return self._bytes.damaged(f"is damaged: header {count + 1} has a wrong checksum")
         kinds = (kind for magic, kind in _OTHER_FORMATS.items() if header.startswith(magic))
         kind = next((f"is {kind}, " for kind in kinds), "is ")
-        known = "not a tar archive, plain or in .gz, .xz or .zst, and no zip"
-        return SourceError(self._bytes.name, f"{kind}{known}; pack the tree as one of these")
+        packings = "not a tar archive, plain or in .gz, .xz or .zst, and no zip"
+        return SourceError(self._bytes.name, f"{kind}{packings}; pack the tree as one of these")
 
     def _entry(self, kind: EntryKind, header: bytes, extension: _Extension) -> Entry:
         raw = _text(header[:100]) if extension.name is None else extension.name

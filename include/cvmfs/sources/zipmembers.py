@@ -11,18 +11,17 @@ import struct
 import tempfile
 import zlib
 from calendar import timegm
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import IO, BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
-from include.cvmfs.sources.archive import ArchiveBytes
+from include.cvmfs.sources.archive import ArchiveBytes, ArchiveSource
 from include.cvmfs.sources.source import (
     PATH_BYTES,
     Entry,
     EntryKind,
     Opener,
-    SourceLimits,
     checked_member,
     checked_numbers,
     checked_target,
@@ -42,26 +41,10 @@ _KINDS = {
 }
 
 
-class ZipSource:
-    """The members of an archive, in the order of its directory. Parameters are those of ``TarSource``."""
+class ZipSource(ArchiveSource):
+    """The members of a zip archive, in the order of its directory."""
 
-    def __init__(
-        self,
-        stream: BinaryIO | Iterable[bytes],
-        name: str,
-        *,
-        sha256: str | None = None,
-        size: int | None = None,
-        limits: SourceLimits | None = None,
-    ) -> None:
-        self.name = name
-        self._limits = limits or SourceLimits()
-        self._bytes = ArchiveBytes(stream, name, sha256=sha256, size=size, limits=limits, packed=False)
-        self._sha256: str | None = None
-
-    @property
-    def sha256(self) -> str | None:
-        return self._sha256
+    packed = False
 
     def entries(self) -> Iterator[tuple[Entry, Opener | None]]:
         with tempfile.SpooledTemporaryFile(_KEPT_IN_MEMORY, prefix="nightshift-zip-") as file:
@@ -172,7 +155,7 @@ _GIVEN_AT_ONCE = 1 << 20
 
 
 class Member(NamedTuple):
-    """What the directory holds about one member; sizes in bytes. ``attributes``: in the way of the system ``host``.
+    """Facts about one member from the directory; sizes in bytes. ``attributes``: in the way of the system ``host``.
 
     ``raw``: the name as both headers have it; ``name``: in UTF-8, where a field of Info-ZIP has that, else the same.
     """
@@ -268,9 +251,9 @@ class ZipMembers:
         locator = self.at(before, _LOCATOR64.size) if before >= 0 else b""
         if locator.startswith(_LOCATOR64_MAGIC):
             place = _LOCATOR64.unpack(locator)[2]
-            found = _END64.unpack(self.at(place, _END64.size)) if place + _END64.size <= before else (b"",)
-            if found[0] == _END64_MAGIC:
-                return place, found[4:]
+            fields = _END64.unpack(self.at(place, _END64.size)) if place + _END64.size <= before else (b"",)
+            if fields[0] == _END64_MAGIC:
+                return place, fields[4:]
         raise self._archive.damaged("is damaged: it has no end of a large archive")
 
     def _member(self, at: int, number: int) -> tuple[Member, int]:
@@ -376,7 +359,7 @@ class MemberContent:
 
 
 class _Fields:
-    """What packers store in fields of their own: times that are not local, owners, and names in UTF-8."""
+    """Fields of packers' own: times that are not local, owners, and names in UTF-8."""
 
     def __init__(self, raw: bytes, dos_date: int, dos_time: int) -> None:
         self.name = raw
@@ -431,7 +414,7 @@ class _Fields:
 
 
 def _unix_time(date: int, time: int) -> int:
-    """As if in UTC, since the zone is not stored; invalid days count as the first of all."""
+    """Return Unix seconds as if in UTC, since the zone is not stored; invalid days count as the first of all."""
     year, month, day = 1980 + (date >> 9), date >> 5 & 15, date & 31
     if not (1 <= month <= 12 and 1 <= day <= 31):
         return _EPOCH_1980

@@ -15,7 +15,7 @@ from include.cvmfs.check.check import CheckReport
 from include.cvmfs.collect.report import CollectionReport
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.hashes import hash_of_key, identity
-from include.cvmfs.format.objects import hasher
+from include.cvmfs.format.objects import Hasher
 from include.cvmfs.sources.source import printable
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.records.tables import collections, damaged
@@ -157,7 +157,7 @@ def look_again(bind: Bind, fqrn: str, store: Store, among: Iterable[Damage]) -> 
 def _is_whole(store: Store, key: str) -> bool:
     """Tell whether the stored bytes have the hash by which they are named."""
     name = hash_of_key(key)
-    digest = hasher(name.algorithm)
+    digest = Hasher(name.algorithm)
     try:
         for block in store.stream(key):
             digest.update(block)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from include.cvmfs.commit.commit import read_head
-from include.cvmfs.commit.rollback import RollbackPlan, plan_rollback
-from include.cvmfs.commit.rollback import rollback as make_revision
+from include.cvmfs.commit.tags import RollbackPlan, plan_rollback
+from include.cvmfs.commit.tags import rollback as make_revision
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.history import TRUNK_PREVIOUS

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from include.cvmfs.check.check_objects import NeededObjects, check_presence
 from include.cvmfs.check.findings import Findings
-from include.cvmfs.commit.rollback import RollbackPlan, plan_rollback
+from include.cvmfs.commit.tags import RollbackPlan, plan_rollback
 from include.cvmfs.errors import ObjectError
 from include.cvmfs.format.catalog import AUTO_MARKER, MARKER
 from include.cvmfs.format.dirent import Dirent

@@ -68,13 +68,13 @@ class ServerPublisher(NodeUpkeep):
     """Publishes to one repository. For arguments, results and errors see `Publisher`; each method may raise NodeError.
 
     Attributes:
-        packing: Packs a tree for the node.
+        archives: Folder of this machine with the trees that were packed for the node.
         compared: What of a tree is kept on the node.
         ingest: Publish new trees by ``cvmfs_server ingest``, not by a transaction.
         confirm_s: Seconds to wait for readers to see a publication.
     """
 
-    packing: Packing
+    archives: Path
     compared: TreeComparison
     ingest: bool = False
     confirm_s: float = CONFIRM_S
@@ -147,7 +147,7 @@ class ServerPublisher(NodeUpkeep):
         self.require(Operation.PUBLISH, path)
         if tag is not None:
             self.require(Operation.PUBLISH_TAGGED, path)
-        packed, progress = self.packing.find(changeset), _Progress()
+        packed, progress = Packing.finder(self.fqrn, self.archives).find(changeset), _Progress()
 
         def attempt() -> Published:
             with self.node.work(path, holder=holder, on_lease=on_lease) as session:
@@ -416,8 +416,7 @@ def open_server(
         node=Node(address, commands, node.busy_wait_s),
         read=read,
         allow_lossy=losses,
-        # finding what was packed needs none of the options of packing
-        packing=Packing.finder(settings.fqrn, var / PACKED / settings.fqrn),
+        archives=var / PACKED / settings.fqrn,
         compared=TreeComparison(
             owners=node.keep_owners,
             xattrs=kept.xattrs,

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from include.cli.repo import app
 from include.cvmfs.check.check import check
-from include.cvmfs.check.findings import Subject
 from include.cvmfs.revision.repository import OpenFailure, Repository, failure_of
 from include.storage.file import FileStore
 from tests.fakes import minirepo
@@ -50,12 +49,6 @@ def test_it_is_opened_read_and_checked_with_the_public_key_only(url: str) -> Non
     report = check(repository, contents=True)
     assert report.problems == ()
     assert report.objects == 10
-
-
-def test_a_missing_object_is_found_without_a_listing(url: str, mini: MiniRepository, tmp_path: Path) -> None:
-    (tmp_path / FQRN / mini.keep(b"code").key).unlink()
-    report = check(Repository.open(url, fqrn=FQRN, public_keys=[public_key()]))
-    assert [(problem.subject, problem.path) for problem in report.problems] == [(Subject.OBJECT, "/sw/app/lib/code")]
 
 
 def test_the_command_works_with_nothing_configured(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ from include.cvmfs.collect.collect import GarbageCollection
 from include.cvmfs.collect.report import CollectionRules
 from include.cvmfs.collect.sweep import SwitchingSide
 from include.cvmfs.commit.commit import MANIFEST_KEY
-from include.cvmfs.commit.rollback import plan_rollback, rollback
-from include.cvmfs.commit.tags import add_tag
+from include.cvmfs.commit.tags import add_tag, plan_rollback, rollback
 from include.cvmfs.errors import OBJECTS_COLLECTED, CollectionRunning, CvmfsError
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.format.objects import compress

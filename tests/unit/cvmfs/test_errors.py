@@ -8,9 +8,13 @@ import re
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from include.cvmfs import errors
 from include.cvmfs.errors import CvmfsError
+from tests.fuzz.mutations import DAMAGE, Damage
+from tests.fuzz.readers import READERS, attempt
 
 TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, CvmfsError)]
 RAISED = [kind for kind in TREE if kind.__init__ is not CvmfsError.__init__]
@@ -51,3 +55,30 @@ def test_only_lost_races_what_a_collection_took_and_what_is_frozen_may_be_tried_
     prepared_again = {"PrepareAgain", "ObjectsLost"}
     waited_for = {"CollectionBusy", "CollectionRunning", "GenerationMoved", "RepositoryFrozen"}
     assert {kind.__name__ for kind in TREE if kind.retryable} == races | prepared_again | waited_for
+
+
+# -- hostile input
+
+
+EXAMPLES = {"root catalog": 40, "nested catalog": 40, "swapped catalog": 40, "reflog": 60, "content index": 40}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_the_examples_are_read(name: str) -> None:
+    for example in READERS[name].examples():
+        READERS[name].read(example)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_damaged_examples_are_read_or_refused(name: str) -> None:
+    refused = []
+
+    @settings(max_examples=EXAMPLES.get(name, 80), derandomize=True, database=None)
+    @given(st.integers(0, 7), st.integers(0, 7), DAMAGE)
+    def read(example: int, way: int, damage: Damage) -> None:
+        refused.append(attempt(name, example, way, damage))
+
+    read()
+    assert any(refused) or not READERS[name].errors, "no damage was ever noticed"

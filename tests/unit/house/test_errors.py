@@ -8,13 +8,12 @@ import importlib
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
 from include.errors import Concern, ErrorRow, NightshiftError, kinds_in
 from include.monitoring.alerts import SUBJECTS
-from tests.structure import sources
+from tests.structure import ROOT, parsed, sources
 
 FOLDERS = ("bench", "dags", "hooks", "include", "operators", "plugins", "sensors", "triggers")
 ROOT_CLASS = ("include.errors", "NightshiftError")
@@ -50,27 +49,30 @@ class Kind:
         return [(ast.unparse(one.targets[0]), str(getattr(one.value, "value", ""))) for one in pairs]
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    return ((file.removesuffix(".py").replace("/", "."), tree) for file, tree in sources(*FOLDERS))
+@cache
+def modules() -> dict[str, list[ast.AST]]:
+    """The modules of the product, and all nodes of their syntax."""
+    return {file.removesuffix(".py").replace("/", "."): [*ast.walk(tree)] for file, tree in sources(*FOLDERS)}
 
 
-def origins(module: str, tree: ast.Module) -> dict[str, Name]:
+@cache
+def origins(module: str) -> dict[str, Name]:
     """Return the origin of each class that a module imports or defines, by its name there."""
+    nodes = modules()[module]
     origin = {
         name.asname or name.name: (str(node.module), name.name)
-        for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names
+        for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names
     }  # fmt: skip
-    return origin | {node.name: (module, node.name) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    return origin | {node.name: (module, node.name) for node in nodes if isinstance(node, ast.ClassDef)}
 
 
 @cache
 def kinds() -> dict[Name, Kind]:
     """Every class of the product that is an exception."""
     found: dict[Name, tuple[ast.ClassDef, dict[str, Name]]] = {}
-    for module, tree in modules():
-        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-        names = origins(module, tree)
-        found |= {(module, node.name): (node, names) for node in classes}
+    for module, nodes in modules().items():
+        names = origins(module)
+        found |= {(module, node.name): (node, names) for node in nodes if isinstance(node, ast.ClassDef)}
     all_of_them = {}
     for name, (node, known) in found.items():
         bases = [one.id for one in node.bases if isinstance(one, ast.Name)]
@@ -90,8 +92,8 @@ def kinds() -> dict[Name, Kind]:
 def rows() -> dict[str, list[str]]:
     """The codes of the rows of each module."""
     found = {}
-    for module, tree in modules():
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for module, nodes in modules().items():
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
         found[module] = [ast.literal_eval(call.args[1]) for call in calls if getattr(call.func, "id", "") == "ErrorRow"]
     return {module: codes for module, codes in found.items() if codes}
 
@@ -148,10 +150,10 @@ ATTRIBUTES = {"retryable", "outage", "concern", "hint"}
 def named() -> set[Name]:
     """The errors that the product names other than to define, import, annotate or raise them."""
     found: set[Name] = set()
-    for module, tree in modules():
-        names = origins(module, tree)
-        passed = {id(one) for node in ast.walk(tree) for place in _elsewhere(node) for one in ast.walk(place)}
-        for node in (node for node in ast.walk(tree) if id(node) not in passed):
+    for module, nodes in modules().items():
+        names = origins(module)
+        passed = {id(one) for node in nodes for place in _elsewhere(node) for one in ast.walk(place)}
+        for node in (node for node in nodes if id(node) not in passed):
             if isinstance(node, ast.Name) and node.id in names:
                 found.add(names[node.id])
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
@@ -211,9 +213,9 @@ MESSAGES = {
 
 def test_errors_are_expected_by_class_and_fields_and_seldom_by_their_wording() -> None:
     found: Counter[str] = Counter()
-    for file, tree in sources("tests"):
-        for node in ast.walk(tree):
+    for file in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(parsed(file)) if "match=" in file.read_text() else ():
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"raises", "warns"}:
-                place = "unit" if file.startswith("tests/unit/") else "elsewhere"
+                place = "unit" if file.is_relative_to(ROOT / "tests/unit") else "elsewhere"
                 found[place] += any(one.arg == "match" for one in node.keywords)
     assert found <= Counter(MESSAGES)

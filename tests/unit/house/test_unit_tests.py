@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from pathlib import Path
 
-from tests.structure import ROOT, sources
+from tests.structure import ROOT
 
 UNIT = ROOT / "tests" / "unit"
 OF_THE_LIBRARY = {path.stem for path in (ROOT / "include").glob("*.py")} | {
@@ -37,11 +36,10 @@ def test_a_unit_test_file_bears_the_name_of_a_module() -> None:
     assert sorted(str(file) for file in misfits if file.parts[0] not in OTHERS) == []
 
 
-def test_no_test_module_imports_another() -> None:
-    found: Counter[str] = Counter()
-    for file, tree in sources("tests"):
+def test_no_test_module_imports_another(imports: dict[str, list[str]]) -> None:
+    count: Counter[str] = Counter()
+    for file, modules in imports.items():
         place = "/".join(file.split("/")[: 3 if file.startswith("tests/unit/") else 2])
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2].startswith("test_"):
-                found[place] += (node.module or "").startswith("tests.")
-    assert +found == Counter(IMPORTED)
+        names = [module.rpartition(".")[2] for module in modules if module.startswith("tests.")]
+        count[place] += sum(name.startswith("test_") for name in names if file.startswith("tests/"))
+    assert +count == Counter(IMPORTED)

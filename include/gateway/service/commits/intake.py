@@ -19,7 +19,7 @@ from typing import BinaryIO, cast
 
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
-from include.cvmfs.format.objects import hasher
+from include.cvmfs.format.objects import Hasher
 from include.cvmfs.ingest.upload import Budget, Uploader
 from include.errors import ErrorRow, NightshiftError
 from include.gateway.service.leases.lease_rows import Received
@@ -181,7 +181,7 @@ class PackReader:
         self._current = next(self._pending, None)
         if self._current is not None:
             self._left = self._current.size
-            self._state = hasher(self._current.hash.algorithm)
+            self._state = Hasher(self._current.hash.algorithm)
 
     def _empty_ones(self) -> Iterator[Piece]:
         """Objects of no bytes, which no block completes."""

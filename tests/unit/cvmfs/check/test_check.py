@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,10 +15,9 @@ from include.cvmfs.format.hashes import CATALOG, HISTORY, ObjectHash
 from include.cvmfs.format.history import Tag
 from include.cvmfs.format.objects import decompress
 from include.cvmfs.revision.repository import Repository
-from include.storage.file import FileStore
-from tests.fakes.checks import checked, key_of, places, set_row
+from tests.fakes.checks import checked, places, set_row
 from tests.fakes.memorystore import MemoryStore
-from tests.fakes.minirepo import SECONDS, MiniRepository, opened, sample
+from tests.fakes.minirepo import SECONDS, MiniRepository, opened
 
 NOWHERE = ObjectHash(bytes.fromhex("ab" * 20))
 
@@ -41,33 +39,14 @@ def test_meta_info_that_is_no_json_is_a_warning(mini: MiniRepository) -> None:
     assert [warning.subject for warning in report.warnings] == [Subject.META_INFO]
 
 
-def test_a_repository_without_a_reflog_is_whole(mini: MiniRepository, store: MemoryStore) -> None:
-    mini.publish(reflog=None)
-    del store.objects[REFLOG_KEY]
-    assert checked(mini).ok
-
-
-def test_a_reflog_whose_hash_the_manifest_does_not_name_is_found(mini: MiniRepository) -> None:
+def test_a_reflog_of_other_bytes_or_without_a_name_is_found(mini: MiniRepository, store: MemoryStore) -> None:
     mini.publish(reflog=None)
     assert places(checked(mini)) == {(Subject.REFLOG, "")}
-
-
-def test_a_reflog_of_other_bytes_is_found(mini: MiniRepository, store: MemoryStore) -> None:
+    del store.objects[REFLOG_KEY]
+    assert checked(mini).ok
     mini.publish()
     store.objects[REFLOG_KEY] = store.objects[REFLOG_KEY][:-100]
     assert (Subject.REFLOG, "") in places(checked(mini))
-
-
-def test_a_publication_while_a_check_runs_is_no_problem(mini: MiniRepository) -> None:
-    mini.publish()
-    repository = opened(mini.store)
-    old = repository.manifest
-    mini.file("/more", b"more")
-    mini.build()
-    newer = mini.publish()
-    both = mini.write_reflog(newer, old)
-    mini.write_manifest(replace(newer, reflog=both))
-    assert check(repository).problems == ()
 
 
 def test_a_reflog_that_is_sound_but_not_the_one_that_the_manifest_names_is_a_note(mini: MiniRepository) -> None:
@@ -204,11 +183,3 @@ def test_progress_is_reported_for_catalogs_and_objects(mini: MiniRepository) -> 
     checked(mini, progress=steps.append)
     assert steps[2] == CheckProgress("catalogs", 3, 3)
     assert {progress.step for progress in steps} == {"catalogs", "objects"}
-
-
-def test_a_repository_in_a_folder_is_checked_by_its_listing(tmp_path: Path) -> None:
-    mini = sample(FileStore(tmp_path))
-    mini.publish()
-    assert checked(mini).ok
-    (tmp_path / key_of(mini, "/readme")).unlink()
-    assert places(checked(mini)) == {(Subject.OBJECT, "/readme")}

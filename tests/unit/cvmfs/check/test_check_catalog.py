@@ -172,13 +172,13 @@ def test_damage_inside_a_catalog_is_named_with_its_path(mini: MiniRepository, da
 
 
 @pytest.mark.parametrize("half", ["self", "subtree"])
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("catalog", ["", "/sw/app", "/sw/app/lib/deep"])
-def test_every_counter_is_counted_again(mini: MiniRepository, half: str, name: str, catalog: str) -> None:
-    mini.damage(catalog, "UPDATE statistics SET value = value + 1 WHERE counter = ?", f"{half}_{name}").publish()
+def test_every_counter_is_counted_again(mini: MiniRepository, half: str, catalog: str) -> None:
+    mini.damage(catalog, f"UPDATE statistics SET value = value + 1 WHERE counter LIKE '{half}%'").publish()
     report = checked(mini, quick=True)
     assert places(report) == {(S.COUNTERS, catalog)}
-    assert f"{half}_{name} is " in report.problems[0].what
+    text = " ".join(problem.what for problem in report.problems)
+    assert [name for name in NAMES if f"{half}_{name} is " not in text] == []
 
 
 def test_a_recorded_size_of_a_nested_catalog_that_is_wrong_is_found(mini: MiniRepository, store: MemoryStore) -> None:

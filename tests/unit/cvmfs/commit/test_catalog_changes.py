@@ -10,18 +10,23 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.collect.scan import ScanCache, walk
+from include.cvmfs.commit import catalog_changes
 from include.cvmfs.commit.commit import Change, Head, commit_group, read_head, store_all
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.errors import MergeError, ObjectMissing
+from include.cvmfs.commit.merge import merge
+from include.cvmfs.errors import BaseChanged, CvmfsError, MergeError, ObjectMissing
 from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
+from include.cvmfs.format.dirent import Chunk, Dirent
+from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.objects import Compression
 from include.cvmfs.format.schema import Counts
-from tests.fakes.edits import LATER, change, stored
+from include.cvmfs.revision.revision import Revision
+from tests.fakes.edits import LATER, EditedStore, assert_consistent, change, file, stored
 from tests.fakes.local import DIRECTORY
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, signer
+from tests.fakes.refused import refused
 
 FILE = Dirent("file", stat.S_IFREG | 0o644, size=5, hash=hash_bytes(b"content"))
 BIG = (1 << 63) - 1
@@ -197,3 +202,203 @@ def _nested(store: MemoryStore, root: ObjectHash, path: str) -> NestedRef:
     reference = CatalogCache(store).open(root).nested_at(path)
     assert reference is not None
     return reference
+
+
+# -- many rows at a time
+
+
+XATTR = bytes.fromhex("01010803757365722e666f6f626172")
+MANY = 300  # more differences than are compared row by row
+
+
+@pytest.fixture(params=[2, 5000], ids=["in small batches", "in one batch"])
+def repository(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> EditedStore:
+    monkeypatch.setattr(catalog_changes, "_BATCH", request.param)
+    return EditedStore()
+
+
+def after(repository: EditedStore, root: ObjectHash, change: Callable[[Edit], object]) -> ObjectHash:
+    edit = repository.edit(root)
+    change(edit)
+    return repository.keep(edit)
+
+
+def everything(edit: Edit, top: str) -> None:
+    """A tree with one of everything, three catalogs deep."""
+    edit.add(top, DIRECTORY)
+    edit.add(f"{top}/empty", DIRECTORY.changed(uid=7, xattr=XATTR))
+    edit.add(f"{top}/plain", file(b"plain", uid=1000, gid=1001))
+    edit.add(f"{top}/stored", file(b"s").changed(compression=Compression.NONE, mtime_ns=5))
+    shake = hash_bytes(b"s", Algorithm.SHAKE128)
+    edit.add(f"{top}/shake", file(b"s").changed(hash=shake, algorithm=Algorithm.SHAKE128))
+    edit.add(f"{top}/named", file(b"n").changed(xattr=XATTR))
+    edit.add(f"{top}/hidden", file(b"h").changed(hidden=True))
+    edit.add(f"{top}/outside", file(b"e").changed(external=True))
+    edit.add(f"{top}/é ü", Dirent("", stat.S_IFLNK | 0o777, size=2, symlink="ü"))
+    edit.add(f"{top}/pipe", Dirent("", stat.S_IFIFO | 0o600))
+    edit.add(f"{top}/tty", Dirent("", stat.S_IFCHR | 0o600, size=1280))
+    chunks = [Chunk(10 * n, 10, hash_bytes(b"%d" % n, suffix="P")) for n in range(3)]
+    edit.add(f"{top}/big", Dirent("", stat.S_IFREG | 0o644, size=30, chunked=True, mtime=1), chunks)
+    for folder in ("a", "b"):
+        edit.add(f"{top}/{folder}", DIRECTORY)
+        for name in ("one", "two"):
+            edit.add(f"{top}/{folder}/{name}", file(b"x", linkcount=2, hardlink_group=1 if folder == "a" else 2))
+    edit.add(f"{top}/a/deep", DIRECTORY)
+    edit.add(f"{top}/a/deep/deeper", DIRECTORY)
+    edit.make_nested(f"{top}/a/deep/nested", DIRECTORY)
+    edit.add(f"{top}/a/deep/nested/inner", file(b"inner"))
+    edit.make_nested(f"{top}/a/deep/nested/more", DIRECTORY)
+    other = Catalog.create("/of/another", DIRECTORY).pack()
+    edit.catalogs.store.put(other.hash.key, other.data)
+    shown = NestedRef(f"{top}/bound", other.hash, other.size)
+    edit.add(f"{top}/bound", DIRECTORY.changed(bind=True), shows=shown)
+
+
+def ungrouped(entries: dict[str, Dirent]) -> dict[str, Dirent]:
+    return {path: entry.changed(hardlink_group=0) for path, entry in entries.items()}
+
+
+def test_a_new_tree_of_everything_is_as_its_publisher_made_it(repository: EditedStore) -> None:
+    base = after(repository, repository.root, lambda edit: edit.make_nested("/sw", DIRECTORY))
+    new = after(repository, base, lambda edit: everything(edit, "/sw/new"))
+
+    def links(edit: Edit) -> None:
+        edit.add("/sw/others", DIRECTORY)
+        for name in "xy":
+            edit.add(f"/sw/others/{name}", file(b"l", linkcount=2, hardlink_group=1))
+
+    current = after(repository, base, links)
+    merged = repository.keep(merge(repository.cache, base=base, new=new, current=current, lease_path="/sw/new"))
+    seen, wanted = assert_consistent(repository.cache, merged), assert_consistent(repository.cache, new)
+    below = {path: entry for path, entry in seen.items() if path.startswith("/sw/new")}
+    assert ungrouped(below) == ungrouped({path: one for path, one in wanted.items() if path.startswith("/sw/new")})
+    groups = {path: entry.hardlink_group for path, entry in seen.items() if entry.hardlink_group}
+    assert len(groups) == 6
+    assert len(set(groups.values())) == 3
+    one, other = Revision(repository.cache, merged), Revision(repository.cache, new)
+    assert one.chunks("/sw/new/big") == other.chunks("/sw/new/big") != ()
+    shown = [side.holder("/sw/new/bound").bind_at("/sw/new/bound") for side in (one, other)]
+    assert shown[0] == shown[1] is not None
+    assert one.nested_at("/sw/new/a/deep/nested") == other.nested_at("/sw/new/a/deep/nested") is not None
+
+
+def names(edit: Edit, content: str, numbers: range, folder: str = "/d") -> None:
+    for number in numbers:
+        path = f"{folder}/f{number}"
+        if edit.lookup(path) is not None:
+            edit.remove(path)
+        if content:
+            edit.add(path, file(f"{content}{number}".encode()))
+
+
+def contents(repository: EditedStore, root: ObjectHash) -> dict[str, ObjectHash | None]:
+    found = assert_consistent(repository.cache, root)
+    return {path: entry.hash for path, entry in found.items() if not entry.is_directory}
+
+
+def test_many_files_of_a_directory_come_change_and_go_beside_the_work_of_others(repository: EditedStore) -> None:
+    def start(edit: Edit) -> None:
+        edit.add("/d", DIRECTORY)
+        names(edit, "a", range(2 * MANY))
+
+    def change(edit: Edit) -> None:
+        names(edit, "b", range(MANY // 2))
+        names(edit, "", range(MANY // 2, MANY))
+        names(edit, "c", range(2 * MANY, 3 * MANY))
+
+    base = after(repository, repository.root, start)
+    new = after(repository, base, change)
+    current = after(repository, base, lambda edit: names(edit, "z", range(MANY, MANY + 5)))
+    merged = repository.keep(merge(repository.cache, base=base, new=new, current=current, lease_path="/d"))
+    expected = contents(repository, new)
+    expected |= {f"/d/f{n}": hash_bytes(f"z{n}".encode()) for n in range(MANY, MANY + 5)}
+    assert contents(repository, merged) == expected
+    again = merge(repository.cache, base=base, new=new, current=merged, lease_path="/d")
+    assert not again.changed
+
+
+@pytest.mark.parametrize("theirs", ["other", ""], ids=["changed", "removed"])
+@pytest.mark.parametrize("mine", ["b", ""], ids=["change", "remove"])
+def test_one_of_many_that_another_touched_stops_all(repository: EditedStore, mine: str, theirs: str) -> None:
+    def start(edit: Edit) -> None:
+        edit.add("/d", DIRECTORY)
+        names(edit, "a", range(MANY))
+
+    base = after(repository, repository.root, start)
+    new = after(repository, base, lambda edit: names(edit, mine, range(MANY)))
+    current = after(repository, base, lambda edit: names(edit, theirs, range(7, 8)))
+    if mine == theirs == "":
+        merged = merge(repository.cache, base=base, new=new, current=current, lease_path="/d")
+        assert contents(repository, repository.keep(merged)) == {}
+        return
+    with refused(BaseChanged, path="/d/f7"):
+        merge(repository.cache, base=base, new=new, current=current, lease_path="/d")
+
+
+def test_a_large_directory_that_both_sides_made_holds_what_both_put_into_it(repository: EditedStore) -> None:
+    def made(content: str, numbers: range) -> Callable[[Edit], None]:
+        def make(edit: Edit) -> None:
+            for folder in ("/d", "/d/inner"):
+                edit.add(folder, DIRECTORY)
+                names(edit, content, numbers, folder)
+
+        return make
+
+    base = repository.root
+    new = after(repository, base, made("a", range(MANY)))
+    current = after(repository, base, made("b", range(MANY, MANY + 3)))
+    merged = repository.keep(merge(repository.cache, base=base, new=new, current=current, lease_path="/d"))
+    assert contents(repository, merged) == contents(repository, new) | contents(repository, current)
+
+
+HOSTILE = {
+    "a name that climbs": ("UPDATE catalog SET name = '..' WHERE name = 'f'", ()),
+    "a name with a slash": ("UPDATE catalog SET name = 'a/b' WHERE name = 'f'", ()),
+    "no name": ("UPDATE catalog SET name = '' WHERE name = 'f'", ()),
+    "a name that is none": ("UPDATE catalog SET name = NULL WHERE name = 'f'", ()),
+    "a name that is bytes": ("UPDATE catalog SET name = CAST(? AS BLOB) WHERE name = 'f'", (b"f",)),
+    "a row at another place": ("UPDATE catalog SET md5path_1 = 1 WHERE name = 'f'", ()),
+    "a row below another parent": ("UPDATE catalog SET parent_1 = 1 WHERE name = 'inner'", ()),
+    "a mode that is text": ("UPDATE catalog SET mode = 'x' WHERE name = 'f'", ()),
+    "a mode that is too large": ("UPDATE catalog SET mode = 1 << 40 WHERE name = 'f'", ()),
+    "flags that are text": ("UPDATE catalog SET flags = 'x' WHERE name = 'f'", ()),
+    "flags of no algorithm": ("UPDATE catalog SET flags = 4 | 7 << 8 WHERE name = 'f'", ()),
+    "a hash that is too short": ("UPDATE catalog SET hash = ? WHERE name = 'f'", (b"short",)),
+    "a hash that is text": ("UPDATE catalog SET hash = 'x' WHERE name = 'f'", ()),
+    "a size that is none": ("UPDATE catalog SET size = 'much' WHERE name = 'f'", ()),
+    "links that are none": ("UPDATE catalog SET hardlinks = 'x' WHERE name = 'f'", ()),
+    "an owner that is none": ("UPDATE catalog SET uid = NULL WHERE name = 'f'", ()),
+    "an attribute that is a number": ("UPDATE catalog SET xattr = 5 WHERE name = 'f'", ()),
+    "a directory that says it is a file": ("UPDATE catalog SET mode = 33188 WHERE name = 'inner'", ()),
+    "a mountpoint of nothing": ("UPDATE catalog SET flags = 3 WHERE name = 'inner'", ()),
+    "a chunk with half a hash": ("INSERT INTO chunks SELECT md5path_1, md5path_2, 0, 1, x'00' FROM catalog WHERE name='big'", ()),  # noqa: E501
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_rows_that_no_publisher_writes_are_an_error_of_ours_or_harmless(repository: EditedStore, name: str) -> None:
+    def change(edit: Edit) -> None:
+        edit.add("/d", DIRECTORY)
+        edit.add("/d/f", file())
+        edit.add("/d/big", Dirent("", stat.S_IFREG | 0o644, size=3, chunked=True, mtime=1))
+        edit.add("/d/inner", DIRECTORY)
+        edit.add("/d/inner/g", file())
+
+    new = repository.edit()
+    change(new)
+    database = new.finish(1).catalogs[-1]
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.deserialize(repository.cache.database(database.hash))
+    connection.execute(*HOSTILE[name])
+    damaged = PackedCatalog.of(connection.serialize())
+    repository.store.put(damaged.hash.key, damaged.data)
+    edit = repository.edit()
+    try:
+        merged = merge(
+            repository.cache, base=repository.root, new=damaged.hash, current=repository.root, lease_path="/d"
+        )
+    except CvmfsError:
+        edit.close()
+        return
+    entries = assert_consistent(repository.cache, repository.keep(merged))
+    assert set(entries) <= {"/d", "/d/f", "/d/big", "/d/inner", "/d/inner/g"}

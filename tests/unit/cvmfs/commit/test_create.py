@@ -178,15 +178,11 @@ def test_a_lost_or_damaged_whitelist_is_made_again(mini: MiniRepository, data: b
     opened(mini.store)
 
 
-def test_the_key_that_signs_now_must_be_listed(mini: MiniRepository) -> None:
+def test_the_key_that_signs_now_must_be_listed(mini: MiniRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     own = signer()
-    from tests.fakes import minirepo
-
-    minirepo.signer = lambda: generate_repository_key(FQRN, NOW)  # type: ignore[assignment]
-    try:
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.fakes.minirepo.signer", lambda: generate_repository_key(FQRN, NOW))
         mini.write_whitelist()
-    finally:
-        minirepo.signer = lambda: own  # type: ignore[assignment]
     with refused(WhitelistError, fqrn=FQRN):
         resign(mini.store, FQRN, master_key(), now=NOW)
     resign(mini.store, FQRN, master_key(), now=NOW, certificates=(own.certificate,))

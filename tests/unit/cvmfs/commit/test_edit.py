@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from itertools import permutations
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,16 +14,33 @@ from hypothesis import strategies as st
 
 from include.cvmfs.check.check_catalog import Mounted, audit
 from include.cvmfs.check.findings import Findings
+from include.cvmfs.commit.commit import read_head, store_all
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import CatalogError, DestinationError, MergeError
 from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef
-from include.cvmfs.format.dirent import Flag
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.dirent import Dirent, Flag
+from include.cvmfs.format.hashes import Algorithm, ObjectHash
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.objects import Compression
 from include.cvmfs.format.paths import name_of, parent_of
+from include.cvmfs.ingest.autocatalog import Cuts, Weights
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.revision.diff import diff
+from include.cvmfs.revision.get import get
 from include.cvmfs.revision.revision import Revision
+from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.dirtab import Dirtab
+from include.cvmfs.sources.source import IdMap, OwnerMap, TreeSource
+from include.cvmfs.sources.tarball import TarSource
+from tests.fakes.archives import packed
+from tests.fakes.commits import commit_change
 from tests.fakes.edits import EditedStore, assert_consistent, file
-from tests.fakes.local import DIRECTORY
+from tests.fakes.local import CHUNKS, DIRECTORY, ODD_TREES, LocalRepository, make_folder, read_folder
+from tests.fakes.memorystore import MemoryStore
+from tests.fakes.minirepo import FQRN, NOW, signer
 from tests.fakes.refused import refused
 
 
@@ -56,21 +77,13 @@ def test_hanging_swaps_a_nested_catalog_and_corrects_counters_up_to_the_root(rep
     again = repository.edit(root)
     again.hang(*repository.nested("/s/p", {"one": file(b"1"), "two": file(b"22")}))
     new = again.finish(2)
-    assert [packed.hash for packed in new.catalogs][-1] == new.hash
+    assert [made.hash for made in new.catalogs][-1] == new.hash
     assert len(new.catalogs) == 2, "only the catalogs above the destination are rewritten"
-    for packed in new.catalogs:
-        repository.store.put(packed.hash.key, packed.data)
+    for made in new.catalogs:
+        repository.store.put(made.hash.key, made.data)
     seen = assert_consistent(repository.cache, new.hash)
     assert seen["/s/p/two"].size == 2
     assert Revision(repository.cache, new.hash).root.previous_revision == root
-
-
-@pytest.mark.parametrize("path", ["/absent/x", "/f/x"])
-def test_a_missing_or_wrong_parent_is_refused(repository: EditedStore, path: str) -> None:
-    edit = repository.edit()
-    edit.add("/f", file())
-    with refused(DestinationError, path=path):
-        edit.add(path, file())
 
 
 def test_a_file_at_the_destination_is_not_overwritten(repository: EditedStore) -> None:
@@ -84,7 +97,7 @@ names = st.sampled_from(["a", "b", "c"])
 kinds = st.sampled_from(["file", "dir", "nested", "remove"])
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(st.lists(names, min_size=1, max_size=3), kinds, st.integers(0, 3)), max_size=25))
 def test_any_sequence_of_edits_leaves_consistent_catalogs(steps: list[tuple[list[str], str, int]]) -> None:
     repository = EditedStore()
@@ -158,8 +171,8 @@ class Virtual(EditedStore):
         catalog.set_bind(SHOWN)
         catalog.add("/sw", DIRECTORY.changed(name="sw"))
         super().__init__(catalog)
-        for packed in REVISIONS:
-            self.store.put(packed.hash.key, packed.data)
+        for shown in REVISIONS:
+            self.store.put(shown.hash.key, shown.data)
 
     def assert_kept(self, edit: Edit) -> Revision:
         view = Revision(self.cache, self.keep(edit))
@@ -216,21 +229,6 @@ def test_a_bind_mountpoint_that_moves_is_registered_where_it_went(virtual: Virtu
     assert [bind.path for bind in view.root.binds()] == ["/.cvmfs/v2"]
 
 
-def test_a_merge_takes_over_what_was_bound_and_keeps_what_is(virtual: Virtual) -> None:
-    bound = virtual.edit()
-    bound.add("/sw/old", DIRECTORY.changed(bind=True, hidden=True), shows=NestedRef("/sw/old", SHOWN.hash, 0))
-    beside = virtual.edit()
-    beside.add("/f", file())
-    edit = merge(
-        virtual.cache, base=virtual.root, new=virtual.keep(bound), current=virtual.keep(beside), lease_path="/sw"
-    )
-    view = Revision(virtual.cache, virtual.keep(edit))
-    assert [bind.path for bind in view.root.binds()] == [SHOWN.path, "/sw/old"]
-    old = view.lookup("/sw/old")
-    assert old is not None
-    assert (old.bind, old.hidden) == (True, True)
-
-
 OTHER = NestedRef("", REVISIONS[1].hash, REVISIONS[1].size)
 
 
@@ -266,11 +264,14 @@ def test_a_merge_puts_a_bind_mountpoint_in_any_place(virtual: Virtual, before: s
         edit.remove("/sw/x")
     put(edit, after)
     new = virtual.keep(edit)
-    merged = virtual.keep(merge(virtual.cache, base=base, new=new, current=base, lease_path="/sw/x"))
+    beside = virtual.edit(base)
+    beside.add("/f", file())
+    merged = virtual.keep(merge(virtual.cache, base=base, new=new, current=virtual.keep(beside), lease_path="/sw/x"))
     findings = Findings()
     audit(Mounted("", merged, 0), virtual.cache.database(merged), findings, lambda *_: None)
     assert findings.problems == []
-    assert list(diff(Revision(virtual.cache, new), Revision(virtual.cache, merged))) == []
+    [change] = diff(Revision(virtual.cache, new), Revision(virtual.cache, merged))
+    assert change.path == "/f"
 
 
 def test_nothing_is_put_below_a_bind_mountpoint(virtual: Virtual) -> None:
@@ -310,3 +311,128 @@ def test_a_hidden_mountpoint_stays_hidden_when_its_tree_is_replaced(virtual: Vir
     assert entry is not None
     assert entry.hidden
     assert entry.mountpoint
+
+
+# -- any tree
+
+
+Nodes = dict[str, dict[str, Any]]
+OPTIONS = st.fixed_dictionaries(
+    {
+        "owner": st.sampled_from([None, (5, 6), OwnerMap(IdMap({0: 2, 2: 1}), IdMap({0: 3}, 9))]),
+        "mtime": st.sampled_from([None, 77]),
+        "external": st.booleans(),
+        "cuts": st.sampled_from([Cuts(), Cuts(Dirtab.parse("/sw/x/*\n! */b\n")), Cuts(auto=Weights(5, 2))]),
+    }
+)
+PLACES = st.sampled_from(["/x", "/sw/x", "/sw/deep/er/x"])
+
+
+def without_root_marker(tree: dict[str, Any]) -> dict[str, Any]:
+    """It is made where the tree has none."""
+    return {path: facts for path, facts in tree.items() if path != ".cvmfscatalog"}
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(
+    nodes=ODD_TREES, place=PLACES, algorithm=st.sampled_from(list(Algorithm)), how=st.sampled_from(list(Compression))
+)
+def test_a_tree_comes_back_as_it_was(nodes: Nodes, place: str, algorithm: Algorithm, how: Compression) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = make_folder(Path(temporary) / "tree", nodes)
+        repository = LocalRepository(algorithm)
+        repository.publish(folder, place, compression=how)
+        assert repository.problems() == []
+        done = get(repository.opened().revision, place, Path(temporary) / "back")
+        assert without_root_marker(read_folder(Path(temporary) / "back")) == without_root_marker(read_folder(folder))
+        assert done.skipped == done.kept == 0
+        again = get(repository.opened().revision, place, Path(temporary) / "back")
+        assert again.kept == again.files == done.files
+        assert without_root_marker(read_folder(Path(temporary) / "back")) == without_root_marker(read_folder(folder))
+
+
+@pytest.mark.slow
+@settings(max_examples=30)
+@given(before_it=ODD_TREES, nodes=ODD_TREES, options=OPTIONS)
+def test_a_tree_that_goes_again_leaves_the_old_counters_and_entries(
+    before_it: Nodes, nodes: Nodes, options: dict[str, Any]
+) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        repository = LocalRepository()
+        repository.publish(make_folder(Path(temporary) / "before", before_it), "/sw/there")
+        before, entries = repository.statistics(), everything(repository)
+        repository.publish(make_folder(Path(temporary) / "tree", nodes), "/sw/x", **options)
+        assert repository.problems() == []
+        assert repository.statistics() != before
+        repository.change(lambda edit: edit.remove("/sw/x"))
+        assert repository.statistics() == before
+        assert everything(repository) == entries
+        assert repository.problems() == []
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(trees=st.tuples(ODD_TREES, ODD_TREES, ODD_TREES), gone=st.booleans())
+def test_the_order_of_disjoint_changes_is_of_no_effect(trees: tuple[Nodes, Nodes, Nodes], gone: bool) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = [make_folder(Path(temporary) / str(number), nodes) for number, nodes in enumerate(trees)]
+        begun = LocalRepository()
+        begun.publish(folders[0], "/sw/p")
+        begun.publish(folders[1], "/sw/q")
+        replaced = changed(begun.store, lambda edit: hang(begun.store, edit, folders[2], "/sw/p"))
+        other = changed(
+            begun.store, lambda edit: edit.remove("/sw/q") if gone else hang(begun.store, edit, folders[2], "/sw/q")
+        )
+        results = []
+        for order in ((replaced, other), (other, replaced)):
+            repository = LocalRepository(store=MemoryStore())
+            repository.store.objects = dict(begun.store.objects)
+            base = read_head(repository.store, FQRN).manifest.root
+            for new, lease in ((new, "/sw/p" if new is replaced else "/sw/q") for new in order):
+                commit_change(
+                    repository.store, fqrn=FQRN, signer=signer(), lease_path=lease, old_root=base, new_root=new,
+                    now=int(NOW.timestamp()),
+                )  # fmt: skip
+            assert repository.problems() == []
+            results.append((everything(repository), repository.statistics()))
+        assert results[0] == results[1]
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(nodes=ODD_TREES)
+def test_a_folder_and_its_archive_are_the_same_tree(nodes: Nodes) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = make_folder(Path(temporary) / "tree", nodes)
+        # an archive of the standard library tells neither attributes nor sockets, and writes 1e-09 for a time
+        options = PrepareOptions(chunking=CHUNKS, specials=Specials.SKIP, mtime=77)
+
+        def root(source: TreeSource) -> ObjectHash:
+            return prepare(source, store=MemoryStore(), fqrn=FQRN, destination="/x", now=NOW, options=options).root
+
+        archive = packed(folder, change=lambda member: member.replace(mtime=0, deep=False))
+        assert root(DirectorySource(folder)) == root(TarSource(iter([archive]), "x.tar"))
+
+
+def everything(repository: LocalRepository) -> list[tuple[str, Dirent]]:
+    return list(repository.opened().revision.walk())
+
+
+def changed(store: MemoryStore, apply: Callable[[Edit], object]) -> ObjectHash:
+    """A revision that is stored and not switched to."""
+    edit = Edit(CatalogCache(store), read_head(store, FQRN).manifest.root)
+    apply(edit)
+    new = edit.finish(int(NOW.timestamp()))
+    store_all(store, [(one.hash.key, one.data) for one in new.catalogs] + list(new.objects))
+    return new.hash
+
+
+def hang(store: MemoryStore, edit: Edit, folder: Path, destination: str) -> None:
+    options = PrepareOptions(
+        layout=Layout.MTIME_NS, chunking=CHUNKS, mtime_ns=True, specials=Specials.KEEP, xattrs=("user.",)
+    )
+    changeset = prepare(
+        DirectorySource(folder), store=store, fqrn=FQRN, destination=destination, now=NOW, options=options
+    )
+    edit.hang(changeset.reference, changeset.root_entry, changeset.statistics.total)

@@ -244,30 +244,17 @@ def base_of(repository: EditedStore, told: ObjectHash, new: ObjectHash, *revisio
     return true_base(repository.cache, told=told, new=new, is_revision=lambda root: root.digest in known)
 
 
-def test_the_base_of_the_request_counts_where_the_catalog_agrees(repository: EditedStore) -> None:
+def test_the_base_is_the_last_revision_on_the_way_back_of_the_catalog(repository: EditedStore) -> None:
     old = after(repository, repository.root, "/a")
     assert base_of(repository, old, after(repository, old, "/b")) == old
     assert base_of(repository, old, old) == old
-
-
-def test_a_later_base_of_the_request_gives_way_to_that_of_the_catalog(repository: EditedStore) -> None:
-    mounted = after(repository, repository.root, "/a")
-    told = after(repository, mounted, "/of-another")
-    new = after(repository, mounted, "/mine")
-    assert base_of(repository, told, new, mounted, told) == mounted
-
-
-def test_roots_that_never_were_revisions_are_steps_on_the_way(repository: EditedStore) -> None:
-    old = after(repository, repository.root, "/a")
+    assert base_of(repository, old, repository.root) == old, "without a predecessor that of the request counts"
+    later = after(repository, old, "/of-another")
+    assert base_of(repository, later, after(repository, old, "/mine"), old, later) == old
     step = after(repository, old, "/b")
     new = after(repository, step, "/c")
     assert base_of(repository, old, new, old) == old
     assert base_of(repository, after(repository, old, "/x"), new, old) == old
-
-
-def test_a_catalog_without_a_predecessor_leaves_the_base_of_the_request(repository: EditedStore) -> None:
-    told = after(repository, repository.root, "/a")
-    assert base_of(repository, told, repository.root) == told
 
 
 def test_a_change_of_something_that_is_no_revision_is_refused(repository: EditedStore) -> None:

@@ -15,8 +15,7 @@ from include.cvmfs.commit import metadata_objects
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, fence, publish, read_head
 from include.cvmfs.commit.metadata_objects import NAME, alternative_key, keep_checksum, stale_checksum
 from include.cvmfs.commit.repair import adopt_reflog, repair_metadata, repair_reflog
-from include.cvmfs.commit.rollback import plan_rollback, rollback
-from include.cvmfs.commit.tags import add_tag, remove_tags
+from include.cvmfs.commit.tags import add_tag, plan_rollback, remove_tags, rollback
 from include.cvmfs.errors import ObjectDamaged
 from include.cvmfs.format.hashes import Algorithm, hash_bytes
 from include.cvmfs.format.keys import Signer

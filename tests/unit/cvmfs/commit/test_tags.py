@@ -12,8 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, NewTag, read_head
-from include.cvmfs.commit.rollback import plan_rollback, rollback
-from include.cvmfs.commit.tags import PruneRule, add_tag, change_tags, decide, prune_by_rule, remove_tags
+from include.cvmfs.commit.tags import (
+    PruneRule,
+    add_tag,
+    change_tags,
+    decide,
+    plan_rollback,
+    prune_by_rule,
+    remove_tags,
+    rollback,
+)
 from include.cvmfs.coordination.condemned import store_list
 from include.cvmfs.coordination.generation import KEY, CollectionPhase, Generation
 from include.cvmfs.coordination.generation import CollectionStep as GenerationStep
@@ -334,11 +342,6 @@ def test_a_revision_of_old_stock_tools_can_be_gone_back_to() -> None:
     assert repository.opened().revision.read("/sw/app/lib/deep/data") == b"deep data"
 
 
-def test_unknown_tags_and_other_branches_are_refused(repository: LocalRepository) -> None:
-    with refused(TagError, name="nowhere"):
-        plan_rollback(repository.store, FQRN, "nowhere")
-
-
 def revisions(repository: LocalRepository) -> dict[int, ObjectHash]:
     """The revisions that have a root, by number."""
     return {tag.revision: tag.hash for tag in repository.opened().tags()}
@@ -363,6 +366,8 @@ def test_a_revision_without_a_tag_is_gone_back_to_by_its_number(repository: Loca
 def test_a_number_that_no_revision_has_is_refused(repository: LocalRepository, number: int) -> None:
     with refused(REVISION_UNKNOWN, fqrn=FQRN):
         plan_rollback(repository.store, FQRN, number)
+    with refused(TagError, name="nowhere"):
+        plan_rollback(repository.store, FQRN, "nowhere")
 
 
 def test_where_the_line_of_revisions_is_broken_a_tag_below_leads_on(repository: LocalRepository) -> None:

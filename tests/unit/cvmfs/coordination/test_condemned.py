@@ -57,10 +57,10 @@ def index_of(**shards: bytes) -> bytes:
     return INDEX_HEAD + b"".join(shards.get(f"s{number}", bytes(40)) for number in range(SHARDS))
 
 
-@given(st.lists(HASHES, max_size=30), st.booleans())
-def test_a_list_is_read_as_it_was_written_with_shards_and_without(hashes: list[ObjectHash], whole: bool) -> None:
+@given(st.lists(HASHES, max_size=30))
+def test_a_list_is_read_as_it_was_written(hashes: list[ObjectHash]) -> None:
     store = MemoryStore()
-    name = put(store, SHARD_HEAD + records_of(hashes)) if whole else store_list(store, hashes)
+    name = store_list(store, hashes)
     assert list(read_list(store, name)) == in_order(hashes)
     index = read_index(store, name)
     assert index.total == len(set(hashes))
@@ -137,11 +137,9 @@ def test_what_is_kept_of_shards_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(list(read_list(store, name))) == 900
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["in one object", "in shards"])
-def test_a_list_that_is_absent_cut_or_changed_is_not_believed(whole: bool) -> None:
+def test_a_list_that_is_absent_cut_or_changed_is_not_believed() -> None:
     store = MemoryStore()
-    hashes = [ObjectHash(bytes(20)), ObjectHash(bytes(19) + b"x")]
-    name = put(store, SHARD_HEAD + records_of(hashes)) if whole else store_list(store, hashes)
+    name = store_list(store, [ObjectHash(bytes(20)), ObjectHash(bytes(19) + b"x")])
     for key, sound in list(store.objects.items()):
         cut = [sound[:-1], sound[:-22], b"", sound[:5], sound[1:]]
         for damaged in (*cut, sound[:-1] + b"\1", sound + b"\0" * 22, sound + sound):

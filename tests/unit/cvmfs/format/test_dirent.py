@@ -79,26 +79,20 @@ def entries(draw: st.DrawFn) -> Dirent:
         (Dirent("f", REGULAR, hash=CONTENT, hidden=True), 0x8004),
         (Dirent("l", LINK, symlink="target"), 12),
         (Dirent("p", FIFO), 20),
+        # only regular files have algorithm and compression
+        (Dirent("d", DIRECTORY, algorithm=Algorithm.SHAKE128, compression=Compression.NONE), 1),
+        (Dirent("l", LINK, symlink="x", algorithm=Algorithm.SHAKE128, compression=Compression.NONE), 12),
+        (Dirent("p", FIFO, algorithm=Algorithm.SHAKE128, compression=Compression.NONE), 20),
     ],
 )
 def test_flags_are_those_of_the_stock_tools(entry: Dirent, flags: int) -> None:
     assert entry.flags == flags
 
 
-def test_only_regular_files_have_algorithm_and_compression() -> None:
-    told = {"algorithm": Algorithm.SHAKE128, "compression": Compression.NONE}
-    assert Dirent("d", DIRECTORY, **told).flags == 1
-    assert Dirent("l", LINK, symlink="x", **told).flags == 12
-    assert Dirent("p", FIFO, **told).flags == 20
-
-
 def test_link_count_and_group_share_a_column() -> None:
     row = dict(zip(COLUMNS, Dirent("f", REGULAR, hash=CONTENT, linkcount=2, hardlink_group=5).to_row(), strict=True))
     assert row["hardlinks"] == 21474836482
     assert Dirent("f", REGULAR, hash=CONTENT).to_row()[0] == 1
-
-
-def test_what_has_no_content_has_no_hash_and_no_attributes() -> None:
     row = dict(zip(COLUMNS, Dirent("d", DIRECTORY).to_row(), strict=True))
     assert [name for name, value in row.items() if value is None] == ["hash", "mtimens", "xattr"]
 

@@ -39,6 +39,7 @@ def test_text_and_key_carry_the_algorithm_before_the_suffix() -> None:
     assert found.text == "28d94b83b7229b331fc601362b8e272e02665122-shake128P"
     assert found.key == "data/28/d94b83b7229b331fc601362b8e272e02665122-shake128P"
     assert hash_bytes(EMPTY).key == "data/e8/ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78"
+    assert (found.is_null, ObjectHash(bytes(20)).is_null) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +88,6 @@ def test_what_is_no_hash_is_refused(text: str) -> None:
         ObjectHash.parse(text)
 
 
-def test_the_null_hash_is_known_as_such() -> None:
-    assert ObjectHash(bytes(20)).is_null
-    assert not hash_bytes(EMPTY).is_null
-
-
 def test_algorithms_have_the_names_of_the_configuration() -> None:
     assert [Algorithm.named(word) for word in ("sha1", "rmd160", "shake128")] == list(Algorithm)
     with refused(FormatError, what="hash algorithm"):
@@ -105,11 +101,22 @@ def test_other_keys_are_refused(key: str) -> None:
 
 
 @given(st.sets(hashes, max_size=30), st.data())
-def test_a_set_of_identities_discards(names: set[ObjectHash], data: st.DataObject) -> None:
-    all_of_them = {identity(one) for one in names}
-    digests = DigestSet(all_of_them)
+def test_a_set_of_identities_adds_and_discards(names: set[ObjectHash], data: st.DataObject) -> None:
+    all_of_them, digests = {identity(one) for one in names}, DigestSet()
+    for one in all_of_them:
+        assert one not in digests
+        assert digests.add(one)
+        assert not digests.add(one)
+    assert len(digests) == len(all_of_them)
     gone = data.draw(st.sets(st.sampled_from(sorted(all_of_them)))) if all_of_them else set()
     for one in [*gone, *gone, b"\7" * 20]:
         digests.discard(one)
     assert len(digests) == len(all_of_them - gone - {b"\7" * 20})
     assert all((one in digests) is (one not in gone) for one in all_of_them - {b"\7" * 20})
+    assert b"short" not in digests
+
+
+def test_a_digest_set_is_not_misled_by_digests_that_overlap() -> None:
+    digests = DigestSet([b"ab" + b"x" * 17 + b"y", b"ab" + b"z" * 18])
+    assert b"ab" + b"x" * 16 + b"yz" not in digests
+    assert b"ab" + b"z" * 18 in digests

@@ -169,16 +169,12 @@ def test_other_kinds_of_public_keys_are_refused() -> None:
         parse_public_keys(CURVE.public_key().public_bytes(serialization.Encoding.PEM, form))
 
 
-def test_a_certificate_of_another_key_is_refused(tmp_path: Path) -> None:
-    save_signer(tmp_path, FQRN, Signer(MASTER, SIGNER.certificate_pem))
-    with refused(KeyFileError, path=str(KeyFile.CERTIFICATE.path(tmp_path, FQRN))):
-        load_signer(tmp_path, FQRN)
-
-
-def test_a_damaged_certificate_or_gateway_key_is_named(tmp_path: Path) -> None:
-    save_signer(tmp_path, FQRN, Signer(MASTER, b"nonsense"))
-    with refused(KeyFileError, path=str(KeyFile.CERTIFICATE.path(tmp_path, FQRN))):
-        load_signer(tmp_path, FQRN)
+def test_a_certificate_of_another_key_and_damaged_files_are_named(tmp_path: Path) -> None:
+    for number, certificate in enumerate((SIGNER.certificate_pem, b"nonsense")):
+        folder = tmp_path / str(number)
+        save_signer(folder, FQRN, Signer(MASTER, certificate))
+        with refused(KeyFileError, path=str(KeyFile.CERTIFICATE.path(folder, FQRN))):
+            load_signer(folder, FQRN)
     path = tmp_path / f"{FQRN}.gw"
     for content in (b"nonsense", b"\xff\xfe"):
         path.write_bytes(content)

@@ -6,6 +6,7 @@ import itertools
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,8 +19,7 @@ from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.merge import merge
 from include.cvmfs.commit.rewrite import Rewritten, Sender, Unifier, switch_rewritten
-from include.cvmfs.commit.rollback import plan_rollback, rollback
-from include.cvmfs.commit.tags import add_tag
+from include.cvmfs.commit.tags import add_tag, plan_rollback, rollback
 from include.cvmfs.coordination import generation as generations
 from include.cvmfs.coordination.generation import CollectionPhase, Generation, look
 from include.cvmfs.errors import CatalogError, DestinationError, FormatError, GenerationMoved
@@ -214,20 +214,11 @@ def mixed() -> MiniRepository:
     return mini
 
 
-def unified(store: MemoryStore, layout: Layout, catalogs: Sender | None = None) -> Rewritten:
+def unified(store: MemoryStore, layout: Layout, catalogs: Sender | None = None, **more: Any) -> Rewritten:
     sender = catalogs or Sender(store)
     unifier = Unifier(CatalogCache(store), layout, sender.keep)
-    _, done = switch_rewritten(
-        store,
-        FQRN,
-        unifier,
-        sender,
-        seen=look(store),
-        signer=signer(),
-        now=SECONDS + 60,
-        voucher=ManifestVerifier(signer()),
-    )
-    return done
+    fields = {"seen": look(store), "signer": signer(), "now": SECONDS + 60, "voucher": ManifestVerifier(signer())}
+    return switch_rewritten(store, FQRN, unifier, sender, **fields | more)[1]
 
 
 @pytest.mark.parametrize(
@@ -254,11 +245,8 @@ def test_a_repair_that_was_killed_sends_nothing_again() -> None:
     def killed() -> None:
         raise KeyboardInterrupt
 
-    unifier = Unifier(CatalogCache(store), Layout.PLAIN, first.keep)
     with pytest.raises(KeyboardInterrupt):
-        switch_rewritten(
-            store, FQRN, unifier, first, seen=look(store), signer=signer(), now=SECONDS + 60, before_switch=killed
-        )
+        unified(store, Layout.PLAIN, first, before_switch=killed)
     assert (first.sent, opened(store).manifest) == (2, manifest)
     again = Sender(store)
     assert unified(store, Layout.PLAIN, again).catalogs == 2
@@ -268,13 +256,11 @@ def test_a_repair_that_was_killed_sends_nothing_again() -> None:
 
 def test_a_repair_beside_a_collection_changes_nothing() -> None:
     store = mixed().store
-    sender, seen = Sender(store), look(store)
-    unifier = Unifier(CatalogCache(store), Layout.PLAIN, sender.keep)
-    unifier.tree(NestedRef("", opened(store).manifest.root, 0))
+    seen = look(store)
     generations.write(store, Generation(1, CollectionPhase.MARKING, NOW), expected=None)
     before = opened(store).manifest
     with pytest.raises(GenerationMoved):
-        switch_rewritten(store, FQRN, unifier, sender, seen=seen, signer=signer(), now=SECONDS + 60)
+        unified(store, Layout.PLAIN, seen=seen)
     assert opened(store).manifest == before
 
 

@@ -72,11 +72,8 @@ def test_lines_come_in_the_order_of_the_stock_tools() -> None:
         f"M{'03' * 20}",
         f"Y{'04' * 20}",
     ]
-
-
-def test_what_is_not_set_is_not_written() -> None:
-    letters = [line[0] for line in dataclasses.replace(MANIFEST, timestamp=0).letter().decode().splitlines()]
-    assert letters == list("CBRDSGAN")
+    unset = [line[0] for line in dataclasses.replace(MANIFEST, timestamp=0).letter().decode().splitlines()]
+    assert unset == list("CBRDSGAN"), "what is not set is not written"
 
 
 @given(MANIFESTS)
@@ -105,17 +102,13 @@ def test_a_manifest_needs_its_four_lines(letter: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["S-1", "S1.5", "S", "S٣", "Gmaybe", "X123", f"X{'a' * 40}X", "S99999999999999999999", "", "B1\nB1"]
-)
+    "line",
+    ["S-1", "S1.5", "S", "S٣", "Gmaybe", "X123", f"X{'a' * 40}X", f"S{'9' * 20}", "", "B1\nB1", f"R{'d5' * 16}"],
+)  # fmt: skip
 def test_lines_of_the_wrong_form_are_refused(line: str) -> None:
     kept = [old for old in MANIFEST.letter().splitlines(keepends=True) if not line or old[:1] != line[:1].encode()]
     with pytest.raises(FormatError):
         Manifest.from_letter(b"".join(kept) + f"{line}\n".encode())
-
-
-def test_a_manifest_of_a_subtree_is_refused() -> None:
-    with refused(FormatError, what="manifest"):
-        Manifest.from_letter(MANIFEST.letter().replace(b"Rd4", b"Rd5"))
 
 
 def test_a_name_that_would_make_a_line_of_its_own_is_not_written() -> None:
@@ -123,17 +116,11 @@ def test_a_name_that_would_make_a_line_of_its_own_is_not_written() -> None:
         dataclasses.replace(MANIFEST, fqrn="a.example.org\nS99").letter()
 
 
-def test_another_key_does_not_verify() -> None:
-    with refused(SignatureError, what="manifest"):
-        verify(Manifest.parse(SIGNED), STRANGER.certificate_pem)
-
-
-def test_a_changed_line_does_not_verify() -> None:
+def test_a_changed_line_another_key_and_another_repository_do_not_verify() -> None:
     with refused(SignatureError, what="manifest"):
         verify(Manifest.parse(SIGNED.replace(b"S7\n", b"S8\n")), SIGNER.certificate_pem)
-
-
-def test_the_manifest_of_another_repository_is_refused() -> None:
+    with refused(SignatureError, what="manifest"):
+        verify(Manifest.parse(SIGNED), STRANGER.certificate_pem)
     with refused(RepositoryError, fqrn="other.example.org"):
         verify(Manifest.parse(SIGNED), SIGNER.certificate_pem, fqrn="other.example.org")
 
@@ -142,14 +129,6 @@ def test_the_manifest_of_another_repository_is_refused() -> None:
 def test_a_truncated_manifest_is_refused(cut: int) -> None:
     with pytest.raises(CvmfsError):
         verify(Manifest.parse(SIGNED[:cut]), SIGNER.certificate_pem)
-
-
-@given(bit=st.integers(0, len(SIGNED) * 8 - 1))
-def test_a_flipped_bit_is_refused(bit: int) -> None:
-    damaged = bytearray(SIGNED)
-    damaged[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(CvmfsError):
-        verify(Manifest.parse(bytes(damaged)), SIGNER.certificate_pem)
 
 
 @given(st.binary(max_size=200))

@@ -219,7 +219,7 @@ PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     paths=st.sets(PATHS, max_size=60),
     most=st.integers(2, 20),

@@ -16,16 +16,12 @@ from tests.fakes.refused import refused
 from tests.fakes.stockpublisher import cut_marks
 
 MIB = 1 << 20
-ONE_TWO_FOUR = [
-    *(3958989, 5833591, 9098212, 11973166, 13446409, 14521675, 16058601, 17346385, 19617174, 22509651, 24025432),
-    *(27956763, 32151067, 33560182, 35845929, 37415351, 38957636, 42733407, 46269328, 47366572, 48916629, 51467374),
-    *(53716603, 55397126, 56551253, 59214258, 60356208, 62395895, 66590199),
-]
+ONE_TWO_FOUR = [3958989, 5833591, 9098212, 11973166, 13446409, 14521675, 16058601, 17346385, 19617174]
 
 
 @functools.cache
 def hashed_counters() -> bytes:
-    return b"".join(hashlib.sha256(b"%d" % number).digest() for number in range(64 * MIB // 32))
+    return b"".join(hashlib.sha256(b"%d" % number).digest() for number in range(20 * MIB // 32))
 
 
 def rolling_values(data: bytes) -> list[int]:
@@ -69,14 +65,10 @@ def test_the_reference_has_the_known_rolling_values() -> None:
     assert rolling_values(bytes([5, 255, 0, 32, 27, 11, 87, 128])) == [5, 245, 490, 1012, 2035, 4077, 8077, 16282]
 
 
-def test_hashed_counters_are_the_known_data() -> None:
-    assert hashlib.sha1(hashed_counters()).hexdigest() == "28a6c86bbd2984c7f7bbdce0e40545e80893fc5e"
-
-
 @pytest.mark.parametrize(
     ("limits", "marks"),
     [
-        (ChunkLimits(4 * MIB, 8 * MIB, 16 * MIB), [4907099, 9633771, 14641844, 22509651, 38957636, 46269328, 55397126]),
+        (ChunkLimits(4 * MIB, 8 * MIB, 16 * MIB), [4907099, 9633771, 14641844]),
         (ChunkLimits(MIB, 2 * MIB, 4 * MIB), ONE_TWO_FOUR),
     ],
 )
@@ -132,7 +124,7 @@ def test_marks_are_those_of_the_byte_by_byte_reference(data: bytes, limits: Chun
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), average=st.integers(8000, 2**28))
 def test_marks_across_scanned_blocks_are_those_of_the_reference(seed: int, average: int) -> None:
     rng = random.Random(seed)

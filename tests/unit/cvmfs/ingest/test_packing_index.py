@@ -178,7 +178,7 @@ def test_several_publishers_open_a_new_one_at_the_same_moment(tmp_path: Path) ->
         with index(path) as ours:
             ours.remember(ours.key(b"%d" % number), number.to_bytes(20, "big"))
 
-    for round_ in range(100):
+    for round_ in range(30):
         path, together = tmp_path / f"{round_}.db", threading.Barrier(3)
         threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
         for thread in threads:

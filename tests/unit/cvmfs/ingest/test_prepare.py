@@ -5,31 +5,39 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import os
 import random
+import stat
+import tarfile
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from include.cvmfs.coordination.generation import CollectionProgress
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, DestinationError, SourceError
-from include.cvmfs.format.hashes import DigestSet, ObjectHash, hash_of_key, identity
+from include.cvmfs.format.hashes import DigestSet, ObjectHash, hash_bytes, hash_of_key, identity
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.objects import Compression
+from include.cvmfs.format.schema import Counts
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, PrepareProgress, prepare
+from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.ingest.upload import Budget, Uploader
-from include.cvmfs.sources.source import Entry, Opener, SourceLimits
+from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.source import Entry, EntryKind, Opener, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
 from include.storage.errors import STORE_FULL, Forbidden
-from tests.fakes.archives import Member, archive, file, folder
+from tests.fakes.archives import Member, archive, file
 from tests.fakes.farstore import FarStore
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import read_back
 from tests.fakes.refused import refused
+from tests.fakes.trees import a_file, a_folder, a_hard_link, prepared
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 CHUNKS = ChunkLimits(1 << 16, 1 << 17, 1 << 18)
@@ -120,18 +128,14 @@ def test_uploads_go_on_beside_each_other() -> None:
     assert waited.is_set()
 
 
-def test_progress_is_reported_and_ends_with_the_whole() -> None:
-    steps: list[PrepareProgress] = []
-    changeset = run(progress=steps.append)
-    assert steps[-1].files == 2000
-    assert steps[-1].objects_new == changeset.objects_new
-    assert steps[-1].bytes_uploaded == changeset.bytes_uploaded
-    assert steps[-1].bytes == changeset.bytes
-
-
-def test_progress_is_reported_a_few_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_a_few_times_a_second_and_ends_with_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[float] = []
+    reports: list[PrepareProgress] = []
     now_s = 0.0
+
+    def note(report: PrepareProgress) -> None:
+        steps.append(now_s)
+        reports.append(report)
 
     class Slow(TarSource):
         def entries(self) -> Iterator[tuple[Entry, Opener | None]]:
@@ -142,21 +146,11 @@ def test_progress_is_reported_a_few_times_a_second_at_most(monkeypatch: pytest.M
 
     monkeypatch.setattr("include.cvmfs.ingest.prepare.time", SimpleNamespace(monotonic=lambda: now_s))
     tree = Slow(iter([MANY]), "x.tar")
-    prepare(tree, store=MemoryStore(), fqrn="r", destination="/a", now=NOW, progress=lambda _: steps.append(now_s))
+    made = prepare(tree, store=MemoryStore(), fqrn="r", destination="/a", now=NOW, progress=note)
     assert 7 <= len(steps) <= 9, "2 s passed"
     assert all(later - sooner > 0.2 for sooner, later in itertools.pairwise(steps[:-1]))
-
-
-def test_an_error_of_the_progress_stops_it() -> None:
-    class Stop(Exception):
-        pass
-
-    def stop(_: PrepareProgress) -> None:
-        raise Stop
-
-    with pytest.raises(Stop):
-        run(progress=stop)
-    assert preparing_threads() == []
+    whole = PrepareProgress(2000, made.bytes, made.objects_new, made.objects_reused, made.bytes_uploaded)
+    assert reports[-1] == whole
 
 
 @pytest.mark.parametrize("connections", [1, 16])
@@ -237,7 +231,7 @@ def test_contents_in_flight_are_bounded() -> None:
     given_out: list[int] = []
 
     def blocks() -> Iterator[bytes]:
-        for number in range(64):
+        for number in range(32):
             given_out.append(1 << 20)
             yield file(f"f{number}", rng.randbytes((1 << 20) - 512)).to_bytes()
         yield bytes(1024)
@@ -248,7 +242,7 @@ def test_contents_in_flight_are_bounded() -> None:
         before = -1
         while before != len(given_out) or not given_out:
             before = len(given_out)
-            go.wait(0.3)
+            go.wait(0.1)
         stopped_at.append(sum(given_out))
         go.set()
 
@@ -280,30 +274,122 @@ def test_uploader_threads_start_as_they_are_needed() -> None:
     assert preparing_threads() == []
 
 
-@given(st.lists(st.binary(min_size=20, max_size=21), max_size=60))
-def test_a_digest_set_is_a_set(identities: list[bytes]) -> None:
-    ours, theirs = DigestSet(), set()
-    for one in identities:
-        assert ours.add(one) == (one not in theirs)
-        theirs.add(one)
-        assert one in ours
-    assert len(ours) == len(theirs)
-    assert b"short" not in ours
-    assert bytes(22) not in ours
-
-
-def test_a_digest_set_is_not_misled_by_digests_that_overlap() -> None:
-    ours = DigestSet([b"ab" + b"x" * 17 + b"y", b"ab" + b"z" * 18])
-    assert b"ab" + b"x" * 16 + b"yz" not in ours
-    assert b"ab" + b"z" * 18 in ours
-
-
-def test_a_directory_without_entries_of_its_own_still_hangs() -> None:
-    changeset = run(archive([folder("only")]))
-    assert changeset.root_entry.linkcount == 3
-
-
 def test_a_file_stream_is_read_to_its_end() -> None:
     stream = io.BytesIO(MANY + bytes(10240))
     prepare(TarSource(stream, "x.tar"), store=MemoryStore(), fqrn="r", destination="/a", now=NOW)
     assert stream.read() == b""
+
+
+# -- special files, nanoseconds and external files
+
+
+KEPT = PrepareOptions(specials=Specials.KEEP)
+
+
+def a_special(path: str, kind: EntryKind = EntryKind.FIFO, device: int = 0) -> tuple[Entry, None]:
+    return Entry(path, kind, 0o640, 1000, device=device), None
+
+
+def test_special_files_are_kept_with_their_numbers() -> None:
+    number = os.makedev(8, 1)
+    changeset, found, _ = prepared(
+        [
+            a_special("pipe"),
+            a_special("socket", EntryKind.SOCKET),
+            a_special("tty", EntryKind.CHARACTER_DEVICE, os.makedev(5, 0)),
+            a_special("d/disk", EntryKind.BLOCK_DEVICE, number),
+            a_hard_link("also", "pipe"),
+        ],
+        KEPT,
+    )
+    disk = found["/d/disk"].entry
+    assert (disk.mode, disk.size, disk.flags, disk.linkcount) == (stat.S_IFBLK | 0o640, number, 20, 1)
+    assert (found["/pipe"].entry.mode, found["/pipe"].entry.size) == (stat.S_IFIFO | 0o640, 0)
+    assert (found["/also"].entry.mode, found["/also"].entry.linkcount) == (stat.S_IFIFO | 0o640, 1)
+    assert changeset.statistics.total == Counts(regular=1, special=5, dir=2)
+
+
+def test_special_files_can_be_left_out() -> None:
+    members = [a_special("pipe"), a_hard_link("also", "pipe"), a_file("f", b"1")]
+    changeset, found, _ = prepared(members, PrepareOptions(specials=Specials.SKIP))
+    assert sorted(found) == ["", "/.cvmfscatalog", "/f"]
+    assert changeset.notes == ("2 special files left out",)
+
+
+def test_special_files_are_refused_unless_they_are_asked_for() -> None:
+    with refused(SourceError, member="pipe"):
+        prepared([a_special("pipe")], PrepareOptions())
+
+
+def test_device_numbers_that_cannot_be_are_refused() -> None:
+    data = archive([Member(b"dev", type=b"3", device=(1 << 13, 0))])
+    with refused(SourceError, member="dev"):
+        prepared(data, KEPT)
+
+
+def test_nanoseconds_are_kept_if_this_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"1")
+    (tmp_path / "l").symlink_to("f")
+    os.utime(tmp_path / "f", ns=(1, 7_000_000_009))
+    os.utime(tmp_path / "l", ns=(1, -1), follow_symlinks=False)
+    os.utime(tmp_path, ns=(1, 8_500_000_000))
+    changeset, found, _ = prepared(DirectorySource(tmp_path), PrepareOptions(layout=Layout.MTIME_NS, mtime_ns=True))
+    times = {path: (one.entry.mtime, one.entry.mtime_ns) for path, one in found.items()}
+    assert times == {"": (8, 500_000_000), "/f": (7, 9), "/l": (-1, 999_999_999), "/.cvmfscatalog": (8, 0)}
+    assert changeset.root_entry.mtime_ns == 500_000_000
+    _, found, _ = prepared(DirectorySource(tmp_path), PrepareOptions())
+    assert {one.entry.mtime_ns for one in found.values()} == {None}
+    _, found, _ = prepared(DirectorySource(tmp_path), PrepareOptions(layout=Layout.MTIME_NS, mtime_ns=True, mtime=77))
+    assert {(one.entry.mtime, one.entry.mtime_ns) for one in found.values()} == {(77, 0)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("12", (12, 0)), ("12.5", (12, 500_000_000)), ("12.0000000019", (12, 1)), ("-1.25", (-2, 750_000_000)),
+        ("-1.0", (-1, 0)), ("-0.5", (-1, 500_000_000)), ("-0.0000000001", (-1, 999_999_999)),
+        ("-3.9999999999", (-4, 0)),
+    ],
+)  # fmt: skip
+def test_fractions_of_seconds_in_archives(text: str, expected: tuple[int, int]) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        member = tarfile.TarInfo("f")
+        member.pax_headers = {"mtime": text}
+        tar.addfile(member)
+    [(entry, _)] = list(TarSource(iter([out.getvalue()]), "x.tar").entries())
+    assert (entry.mtime, entry.mtime_ns) == expected
+
+
+def test_external_files_are_listed_but_not_stored() -> None:
+    big = random.Random(1).randbytes(700_000)
+    members = [
+        a_folder("d"),
+        a_file("d/.cvmfscatalog"),
+        a_file("d/small", b"content"),
+        a_hard_link("d/other", "d/small"),
+        a_file("big", big),
+        a_file("empty"),
+    ]
+    changeset, found, store = prepared(members, PrepareOptions(external=True, chunking=CHUNKS))
+    small, large = found["/d/small"].entry, found["/big"]
+    assert (small.external, small.compression, small.size) == (True, Compression.NONE, 7)
+    assert small.hash == hash_bytes(b"content")
+    assert found["/d/other"].entry.changed(name="small") == small
+    assert large.entry.external
+    assert [one.hash.digest for one in large.chunks] == [
+        hash_bytes(big[one.offset : one.offset + one.size]).digest for one in large.chunks
+    ]
+    assert sum(one.size for one in large.chunks) == len(big)
+    total = changeset.statistics.total
+    assert (total.regular, total.external) == (6, 4)
+    assert (total.external_file_size, total.file_size) == (len(big) + 14, len(big) + 14)
+    assert not found["/d/.cvmfscatalog"].entry.external
+    # Nothing but the markers' empty file and two catalogs.
+    assert len(store.objects) == 3
+    assert changeset.root == prepared(members, PrepareOptions(external=True, chunking=CHUNKS))[0].root
+
+
+def test_a_marker_that_is_an_external_file_by_another_name_is_refused() -> None:
+    with refused(SourceError, member="d/.cvmfscatalog"):
+        prepared([a_file("f"), a_hard_link("d/.cvmfscatalog", "f")], PrepareOptions(external=True))

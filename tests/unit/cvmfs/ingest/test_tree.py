@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import stat
 from functools import partial
 
 import pytest
@@ -31,24 +30,6 @@ def test_an_empty_tree_is_a_root_with_its_marker() -> None:
     assert changeset.statistics.total == Counts(regular=1, dir=1)
     assert "data/e8/ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78" in store.objects
     assert (changeset.catalogs, changeset.files, changeset.bytes) == (1, 1, 0)
-
-
-def test_files_links_and_directories_come_back_as_they_were() -> None:
-    _, found, _ = publish(
-        [
-            a_folder("", mode=0o750, mtime=5),
-            a_folder("bin"),
-            a_file("bin/run", b"#!/bin/sh\n", mode=0o755, mtime=77),
-            a_link("bin/go", "../../outside"),
-            a_file("README", b"text"),
-        ]
-    )
-    run, go = found["/bin/run"], found["/bin/go"].entry
-    assert (run.content, run.entry.mode, run.entry.mtime) == (b"#!/bin/sh\n", 0o100755, 77)
-    assert (go.symlink, go.mode, go.size) == ("../../outside", stat.S_IFLNK | 0o777, 13)
-    assert (found[""].entry.mode, found[""].entry.mtime) == (0o40750, 5)
-    assert found["/bin"].entry.linkcount == 2
-    assert found[""].entry.linkcount == 3
 
 
 def test_children_may_come_before_parents_and_parents_may_be_missing() -> None:
@@ -196,21 +177,12 @@ def test_another_destination_gives_other_catalogs_but_no_other_objects() -> None
     assert len(store.objects) == before + 1
 
 
-def test_owner_and_time_can_be_set_for_all() -> None:
-    options = PrepareOptions(owner=(7, 8), mtime=123)
-    _, found, _ = publish([a_file("d/x", b"", uid=1, gid=2, mtime=99999)], options=options)
-    assert {(one.entry.uid, one.entry.gid, one.entry.mtime) for one in found.values()} == {(7, 8, 123)}
-
-
-def test_special_bits_are_stripped_with_a_note() -> None:
-    changeset, found, _ = publish([a_file("su", b"", mode=0o4755), a_folder("t", mode=0o1777)])
-    assert found["/su"].entry.mode == 0o100755
-    assert found["/t"].entry.mode == 0o40777
-    assert changeset.notes == ("set-uid, set-gid and sticky bits stripped from 2 entries",)
-
-
-def test_special_bits_are_kept_if_this_is_asked_for() -> None:
+def test_special_bits_are_stripped_with_a_note_or_kept_and_owner_and_time_set_for_all() -> None:
     members = [a_folder("", mode=0o1777), a_file("su", b"", mode=0o4755), a_folder("g", mode=0o2775)]
+    changeset, found, _ = publish(members, options=PrepareOptions(owner=(7, 8), mtime=123))
+    assert [found[path].entry.mode for path in ("", "/su", "/g")] == [0o40777, 0o100755, 0o40775]
+    assert changeset.notes == ("set-uid, set-gid and sticky bits stripped from 3 entries",)
+    assert {(one.entry.uid, one.entry.gid, one.entry.mtime) for one in found.values()} == {(7, 8, 123)}
     changeset, found, _ = publish(members, options=PrepareOptions(special_bits=SpecialBits.KEEP))
     assert [found[path].entry.mode for path in ("", "/su", "/g")] == [0o41777, 0o104755, 0o42775]
     assert changeset.root_entry.mode == 0o41777

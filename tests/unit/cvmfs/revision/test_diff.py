@@ -50,7 +50,7 @@ def applied(before: State, changes: list[DifferingEntry]) -> State:
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(one=TREES, other=TREES)
 def test_the_differences_make_one_revision_the_other(
     one: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]

@@ -64,9 +64,6 @@ def test_the_message_says_why_a_path_is_not_read(
 ) -> None:
     with pytest.raises(CatalogError, match=words):
         opened(store).revision.read(path)
-
-
-def test_a_file_is_not_listed(mini: MiniRepository, store: MemoryStore) -> None:
     with refused(CatalogError, path="/readme"):
         opened(store).revision.listing("/readme")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import io
@@ -17,14 +16,14 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
-from include.cvmfs.sources.archive import Reader
+from include.cvmfs.sources.archive import ArchiveBytes, Reader
 from include.cvmfs.sources.source import Entry, EntryKind, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
-from tests.fakes.archives import BLOCK, END, Member, archive, file, folder, hardlink, symlink
+from tests.fakes.archives import BLOCK, Member, archive, file, folder, hardlink, symlink
 from tests.fakes.refused import refused
 
 PLAIN = archive([folder("d/"), file("d/f", b"content", mode=0o640), symlink("l", "../x"), hardlink("d/g", "d/f")])
@@ -99,24 +98,14 @@ def test_long_names_and_targets_of_every_dialect(tmp_path: Path, format: int) ->
 
 
 def test_large_numbers_and_fractions_of_seconds() -> None:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, mtime in (("new", 1234.75), ("old", -1.5), ("older", -2)):
-            member = tarfile.TarInfo(name)
+    for form, mtime, seconds in ((tarfile.PAX_FORMAT, -1.5, -2), (tarfile.GNU_FORMAT, -5, -5)):
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w", format=form) as tar:
+            member = tarfile.TarInfo("x")
             member.mtime, member.uid, member.gid = mtime, 3_000_000_000, 4_000_000
             tar.addfile(member)
-    assert [(entry.mtime, entry.uid, entry.gid) for entry, _ in entries(out.getvalue())] == [
-        (1234, 3_000_000_000, 4_000_000),
-        (-2, 3_000_000_000, 4_000_000),
-        (-2, 3_000_000_000, 4_000_000),
-    ]
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        member = tarfile.TarInfo("x")
-        member.mtime, member.uid = -5, 3_000_000_000
-        tar.addfile(member)
-    [(entry, _)] = entries(out.getvalue())
-    assert (entry.mtime, entry.uid) == (-5, 3_000_000_000)
+        [(entry, _)] = entries(out.getvalue())
+        assert (entry.mtime, entry.uid, entry.gid) == (seconds, 3_000_000_000, 4_000_000)
 
 
 def test_global_headers_give_defaults_but_no_names() -> None:
@@ -374,26 +363,10 @@ def test_archive_bombs_are_stopped(packer: str) -> None:
 
 
 def test_long_runs_of_zeros_unpack_in_bounded_pieces() -> None:
-    from include.cvmfs.sources.archive import ArchiveBytes
-
     for packer in ("gz", "xz", "zst"):
-        pieces = [len(piece) for piece in ArchiveBytes(iter([PACKERS[packer](bytes(64 << 20))]), "x")]
-        assert sum(pieces) == 64 << 20
+        pieces = [len(piece) for piece in ArchiveBytes(iter([PACKERS[packer](bytes(40 << 20))]), "x")]
+        assert sum(pieces) == 40 << 20
         assert max(pieces) <= 33 << 20
-
-
-@settings(max_examples=100)
-@given(headers=st.lists(st.binary(min_size=BLOCK, max_size=BLOCK), max_size=3), flag=st.sampled_from(b"0125xgLKS7"))
-def test_random_headers_with_right_checksums_end_likewise(headers: list[bytes], flag: int) -> None:
-    made = b""
-    for header in headers:
-        fields = bytearray(header)
-        fields[156] = flag
-        fields[148:156] = b" " * 8
-        fields[148:156] = b"%06o\0 " % sum(fields)
-        made += bytes(fields)
-    with contextlib.suppress(SourceError):
-        entries(made + END)
 
 
 @given(st.lists(st.binary(max_size=20), max_size=10), st.lists(st.integers(0, 30), max_size=10))
