@@ -12,11 +12,9 @@ from include.gateway.errors import GatewayError
 from lab.servers.weed import WeedServer
 from tests.fakes.apart import committers
 from tests.fakes.site import BUILD, ProcessSite
-from tests.fakes.together import together
 from tests.faults.conftest import BUCKET
 from tests.faults.works import made, seen, sound, work
 
-EACH = 6
 _numbers = itertools.count()
 
 
@@ -29,35 +27,6 @@ def on_s3(folder: Path, reserved: Mapping[str, bytes], server: WeedServer, **mor
         **more,
     }
     yield from made(folder, reserved, storage, server.public_url(BUCKET, prefix), server.store(BUCKET, prefix))
-
-
-@pytest.fixture
-def guarded(weed: WeedServer, tmp_path: Path, reserved: Mapping[str, bytes]) -> Iterator[ProcessSite]:
-    """A site on a store that keeps conditional writes; which do is tested in ``integration/storage``."""
-    yield from on_s3(tmp_path, reserved, weed)
-
-
-def test_where_conditional_writes_are_kept_neither_undoes_a_revision_of_the_other(guarded: ProcessSite) -> None:
-    site = guarded
-    site.start_gateway()
-    other = site.start_gateway("other.db", port=0).said[-1]["url"]
-    before = site.head().manifest.revision
-    works = [
-        work(site, f"{BUILD}/{name}-{number}", url)
-        for number in range(EACH)
-        for name, url in (("one", site.url), ("other", other))
-    ]
-    told = together([change.commit for change in works])
-    assert all(isinstance(answer, int) for answer in told), told
-    assert all(seen(site, works).values())
-    of_one, of_other = set(told[::2]), set(told[1::2])
-    assert not of_one & of_other, "a revision is made by one of them"
-    assert site.head().manifest.revision == before + len(of_one) + len(of_other), "each revision stands on the last"
-    sound(site)
-    for one in works:
-        assert one.commit() == told[works.index(one)]
-        one.client.close()
-    site.goes_on()
 
 
 # -- a store that does not keep them

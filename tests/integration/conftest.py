@@ -36,6 +36,15 @@ AGAIN_ON_S3 = pytest.mark.parametrize(
     indirect=True,
 )
 """For tests whose subject is no store: what differs between stores is tested in ``storage``."""
+ON_ONE_S3 = pytest.mark.parametrize(
+    "s3_server",
+    [
+        pytest.param("weed", marks=pytest.mark.server("weed")),
+        pytest.param("radosgw", marks=[pytest.mark.server("radosgw"), pytest.mark.thorough]),
+    ],
+    indirect=True,
+)
+"""For tests whose subject is what the client does, whatever the server is."""
 _numbers = itertools.count()
 
 

@@ -65,14 +65,6 @@ def test_a_repeated_commit_has_one_revision_and_is_made_once(client: GatewayClie
         client.commit(lease, OLD, NEWER)
 
 
-def test_the_outcome_is_remembered_for_one_lease_time_only(client: GatewayClient, clock: ManualClock) -> None:
-    lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    client.commit(lease, OLD, NEW)
-    clock.advance(LEASE_S)
-    with pytest.raises(errors.LeaseLost):
-        client.commit(lease, OLD, NEW)
-
-
 def test_the_same_commit_sent_twice_at_once_is_made_once(
     client: GatewayClient, committer: FakeCommitter, background: ThreadPoolExecutor
 ) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.commit.commit import NewTag
-from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.gateway import errors
 from lab.servers.process import free_port
@@ -100,16 +99,6 @@ def test_commits_reach_a_real_repository_and_merge(running: GatewayProcess) -> N
     repository = running.head()
     assert repository.manifest.revision == first.revision + 2
     assert all(repository.revision.lookup(path) for path in ("/a", "/b"))
-
-
-def test_a_root_that_was_never_stored_is_named_and_the_lease_still_good(running: GatewayProcess) -> None:
-    client, before = running.gateway_client, running.head().manifest
-    with client.lease(FQRN, "/c", hostname="h") as lease:
-        with refused(errors.ROOT_MISSING) as missing:
-            client.commit(lease, before.root, ObjectHash.parse("1" * 40))
-        assert "data/11/" in str(missing.value)
-        new = change(running.store, FQRN, "/c")[1]
-        assert client.commit(lease, before.root, new) == before.revision + 1
 
 
 def test_a_second_gateway_on_the_same_state_is_refused(served: tuple[GatewayProcess, subprocess.Popen[bytes]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import socket
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -16,38 +15,10 @@ from include.gateway.client.client import GatewayClient
 from include.gateway.protocol import authorization
 from tests.integration.gateway.conftest import REPOSITORY
 
-TOKEN = "A" * 52 + "===="
 CLEAR = {200, 301, 308, 400, 404, 405, 413}
 
 on_one_service = settings(
     max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-lease_paths = st.one_of(
-    st.text(max_size=60).map(lambda text: f"{REPOSITORY}/{text}"),
-    st.text(max_size=60),
-    st.sampled_from(["..", ".", "//", "\0", "a/../b", "x" * 5000, "é" * 200, "%2e%2e", "a/"]).map(
-        lambda text: f"{REPOSITORY}/{text}"
-    ),
-)
-lease_bodies = st.one_of(
-    st.binary(max_size=300),
-    values.map(lambda value: json.dumps(value).encode()),
-    st.fixed_dictionaries(
-        {"path": lease_paths | values, "api_version": st.sampled_from(["2", "3", "1", "x", ""]) | values},
-        optional={"hostname": st.text(max_size=300) | values},
-    ).map(lambda value: json.dumps(value).encode()),
-)
-commit_bodies = st.one_of(
-    st.binary(max_size=300),
-    st.dictionaries(
-        st.sampled_from(["old_root_hash", "new_root_hash", "tag_name", "tag_description"]),
-        values | st.sampled_from(["1" * 40, "1" * 40 + "C", "../../etc/passwd", "x" * 9000]),
-    ).map(lambda value: json.dumps(value).encode()),
 )
 
 
@@ -86,27 +57,6 @@ def caller(gateway: Any) -> Caller:
 
 def is_clear(status: int, body: bytes) -> bool:
     return (status in CLEAR or (status, body) == (500, b"invalid lease\n")) and b"Traceback" not in body
-
-
-@on_one_service
-@given(body=lease_bodies)
-def test_any_lease_request_is_answered_clearly(caller: Caller, client: GatewayClient, body: bytes) -> None:
-    header = authorization("rootkey", "root-secret", body)
-    status, reply = caller.send("POST", "/api/v1/leases", body, {"Authorization": header})
-    assert is_clear(status, reply)
-    if status == 200 and (token := json.loads(reply).get("session_token")):
-        [held] = client.leases()
-        assert not {"", ".", ".."} & set(held.path.split("/")[1:])
-        header = authorization("rootkey", "root-secret", token.encode())
-        assert caller.send("DELETE", f"/api/v1/leases/{token}", b"", {"Authorization": header})[0] == 200
-
-
-@on_one_service
-@given(body=commit_bodies)
-def test_any_commit_request_is_answered_clearly(caller: Caller, client: GatewayClient, body: bytes) -> None:
-    with client.lease(REPOSITORY, "/a", hostname="h") as lease:
-        header = authorization("rootkey", "root-secret", lease.token.encode())
-        assert is_clear(*caller.send("POST", f"/api/v1/leases/{lease.token}", body, {"Authorization": header}))
 
 
 @on_one_service
@@ -156,9 +106,3 @@ def test_a_body_that_is_too_large_is_refused(caller: Caller, size: int) -> None:
 def test_what_is_no_http_does_not_disturb_the_service(caller: Caller, client: GatewayClient, data: bytes) -> None:
     assert b"Traceback" not in caller.raw(data)
     assert client.leases() == []
-
-
-def test_health_says_what_it_is(caller: Caller) -> None:
-    status, reply = caller.send("GET", "/health")
-    found = json.loads(reply)
-    assert (status, found["status"], found["service"], found["leases"]) == (200, "ok", "nightshift-gateway", 0)

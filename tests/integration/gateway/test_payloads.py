@@ -150,25 +150,6 @@ def test_counters_stay_with_the_lease_over_a_restart_and_go_with_it(
     table.close()
 
 
-def test_a_payload_survives_a_restart_between_it_and_the_commit(
-    start_desk: StartDesk, start_gateway: Callable[..., RunningGateway]
-) -> None:
-    desk = start_desk()
-    assert desk.send(pack_of(HELLO)) == OK
-    desk.service.stop()
-    again = start_gateway(
-        committer=FakeCommitter(revision=6), max_lease_time_s=60.0, repositories=desk.service.config.repositories
-    )
-    wire = StockWire(again.url, "stock", "secret")
-    assert wire.commit(desk.token, OLD, NEW) == {"status": "ok", "final_revision": 7}
-
-
-def test_an_empty_payload_is_right(desk: Desk) -> None:
-    assert desk.send(pack_of()) == OK
-    assert desk.wire.raw_payload(desk.token, "da39a3ee5e6b4b0d3255bfef95601890afd80709", 0, b"") == OK
-    assert desk.stored() == set()
-
-
 # -- what is damaged
 
 

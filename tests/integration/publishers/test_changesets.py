@@ -25,7 +25,7 @@ from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.schema import Counts, Statistics
 from include.cvmfs.ingest.changeset import Changeset
-from include.gateway.errors import ROOT_MISSING, BaseMoved, CommitUnclear, TagRefused
+from include.gateway.errors import ROOT_MISSING, CommitUnclear, TagRefused
 from include.storage.store import Store
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.refused import refused
@@ -270,17 +270,3 @@ def test_publishers_whose_clocks_differ_by_years_publish_all_the_same(reserved: 
         reserved.worker().publish(replace(changeset, created=when), holder="test", now=when)
     reserved.assert_sound()
     assert abs(reserved.head().manifest.timestamp - datetime.now(UTC).timestamp()) < 600
-
-
-def test_two_publications_that_take_turns_at_one_path_never_undo_each_other(reserved: Deployment) -> None:
-    """Each derives from what stands when it prepares; the one that comes second is told so and derives again."""
-    one, other = reserved.worker(), reserved.worker()
-    for turn in range(3):
-        first = reserved.prepared(DESTINATION, {"f": b"one %d" % turn})
-        second = reserved.prepared(DESTINATION, {"f": b"two %d" % turn})
-        one.publish(first, holder="one", now=NOW)
-        with pytest.raises((BaseChanged, BaseMoved)):
-            other.publish(second, holder="two", now=NOW)
-    assert reserved.readers().revision.read(f"{DESTINATION}/f") == b"one 2"
-    assert reserved.head().manifest.revision == 4
-    reserved.assert_sound()

@@ -45,19 +45,6 @@ def published(site: Deployment, changeset: Changeset) -> None:
     site.assert_sound()
 
 
-def test_what_a_collection_took_since_it_was_prepared_is_prepared_again(site: Deployment, collector: Collector) -> None:
-    changeset = site.prepared(NEW, SHARED, known_from=[OLD])
-    assert changeset.objects_reused > 0
-    forget_the_old(site)
-    collector.run()
-    before = site.head().manifest.revision
-    with refused(OBJECTS_COLLECTED):
-        site.worker().publish(changeset, holder="test", now=NOW)
-    assert site.head().manifest.revision == before
-    assert site.client().leases() == []
-    published(site, site.prepared(NEW, SHARED, known_from=[OLD]))
-
-
 def test_a_collection_that_took_nothing_of_it_does_not_matter(site: Deployment, collector: Collector) -> None:
     # it began before the collection, and is named by no revision: only what it reuses is still preserved
     changeset = site.prepared(NEW, SHARED, known_from=[OLD])

@@ -21,7 +21,7 @@ from include.storage.errors import Forbidden
 from include.storage.kinds import Credentials
 from include.storage.roles import PolicyServer
 from lab.servers.s3 import S3Server
-from tests.integration.conftest import USERS
+from tests.integration.conftest import ON_ONE_S3, USERS
 
 FQRN = "nights.example.org"
 SITE = """\
@@ -88,6 +88,7 @@ def test_the_gateway_founds_and_switches_and_a_publisher_cannot(on_site: Site, s
     assert traits.bulk_delete is (s3_server.kind is not PolicyServer.RADOSGW)
 
 
+@ON_ONE_S3
 def test_the_collector_deletes_in_bulk_by_its_own_key_whatever_the_publishers_was_refused(on_site: Site) -> None:
     traits = try_store(on_site.settings, on_site.secrets, "main")
     assert traits is not None
@@ -102,6 +103,7 @@ def test_the_collector_deletes_in_bulk_by_its_own_key_whatever_the_publishers_wa
     assert list(store.list("data")) == []
 
 
+@ON_ONE_S3
 @pytest.mark.parametrize(("key", "good"), [("collector", True), ("gateway", False)])
 def test_the_key_of_the_collector_is_tried_before_it_is_needed(on_site: Site, key: str, good: bool) -> None:
     site = Site(on_site.settings, keys(collector=key))
