@@ -122,9 +122,6 @@ def test_a_manifest_that_arrives_after_the_next_revision_reverts_nothing(site: P
     site.goes_on()
 
 
-# -- a lease that runs out under way
-
-
 # -- two gateways on one repository, started by mistake
 
 

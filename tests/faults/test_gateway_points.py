@@ -6,7 +6,6 @@ same commits under the same tokens then succeed, and the next publication needs 
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -25,16 +24,16 @@ from tests.fakes.site import BUILD, ProcessSite, drop
 from tests.faults.works import Work, made, seen, sound, work
 
 PUBLISHERS = 3
-_numbers = itertools.count()
 _VISIBLE = (Point.SWITCHED, Point.RECORDED, Point.REPLYING)
+_ON_S3 = (Point.MERGED, Point.CATALOGS_STORED, Point.HISTORY_STORED, Point.REFLOG_WRITTEN, Point.BEFORE_SWITCH)
+"""Steps at which ``test_gateway_dies.py`` kills it there."""
 _AHEAD = (Point.REFLOG_WRITTEN, Point.BEFORE_SWITCH, Point.FENCED)
-_EACH = (Point.REQUEST_READ, Point.QUEUED, Point.REPLYING)
-"""Reached by every commit for itself; the others once by a group."""
 
 
 @pytest.fixture
 def on_files(tmp_path: Path, reserved: Mapping[str, bytes]) -> Iterator[ProcessSite]:
-    yield from made(tmp_path, reserved, {"store": f"file://{tmp_path}/store"})
+    with made(tmp_path, reserved, {"store": f"file://{tmp_path}/store"}) as site:
+        yield site
 
 
 def die_and_go_on(site: ProcessSite, point: Point) -> None:
@@ -82,7 +81,10 @@ def die_and_go_on(site: ProcessSite, point: Point) -> None:
     site.goes_on()
 
 
-@pytest.mark.parametrize("point", Point, ids=lambda point: point.value)
+POINTS = [pytest.param(point, id=point.value, marks=pytest.mark.thorough if point in _ON_S3 else ()) for point in Point]
+
+
+@pytest.mark.parametrize("point", POINTS)
 def test_killed_at_any_point_it_loses_nothing_on_a_file_store(on_files: ProcessSite, point: Point) -> None:
     die_and_go_on(on_files, point)
 
@@ -108,9 +110,6 @@ def test_when_the_process_that_commits_is_killed_alone_the_commit_is_made_once(
     assert site.head().manifest.revision == before + 1
     one.client.close()
     site.goes_on()
-
-
-# -- a gateway that is started elsewhere
 
 
 # -- a crash between reflog and manifest, of somebody else

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +54,7 @@ def work(site: ProcessSite, path: str, url: str | None = None) -> Work:
     return Work(client, lease, base, new.hash)
 
 
+@contextmanager
 def made(
     folder: Path,
     reserved: Mapping[str, bytes],
