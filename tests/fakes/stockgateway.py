@@ -34,8 +34,7 @@ class StockGateway:
     """Serves one repository on a free port while it is entered. ``renews``: as the gateway of 2026 does.
 
     ``fail``: texts that the next commits answer instead of publishing; ``fail_after``: after they have published.
-    ``lose_replies``: how many of the next commits end without a reply. ``before_commit`` is called within a commit,
-    while the one lock of the whole gateway is held.
+    ``lose_replies``: how many of the next commits end without a reply.
 
     ``during_collection`` is called within a collection, before it deletes anything; ``collection_fails``: texts that
     the next ones answer instead; ``lose_collections``: how many end without a reply, ``cut_collections``: how many lose
@@ -51,7 +50,6 @@ class StockGateway:
     fail: list[str] = field(default_factory=list)
     fail_after: list[str] = field(default_factory=list)
     lose_replies: int = 0
-    before_commit: Callable[[], object] | None = None
     enabled: bool = True
     keeps_disabled: bool = False
     during_collection: Callable[[], object] | None = None
@@ -200,8 +198,6 @@ class StockGateway:
             return _error(f"could not obtain statistics counters: no statistics counters for lease {full}")
         self._counters.discard(path)
         self.commits.append({**asked, "path": path})
-        if self.before_commit is not None:
-            self.before_commit()
         if self.fail:
             return _error(self.fail.pop(0))
         tag = NewTag(asked["tag_name"], asked["tag_description"]) if asked["tag_name"] else None

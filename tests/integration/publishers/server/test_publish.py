@@ -102,9 +102,7 @@ def test_a_publication_with_a_tag_names_its_revision_and_is_found_again(node: Pu
     assert [one.name for one in publisher.tags()] == ["release-1"]
 
 
-def test_a_tree_without_a_directory_above_it_is_refused_and_one_that_was_packed_elsewhere_packed_again(
-    node: PublisherNode,
-) -> None:
+def test_a_tree_is_refused_without_a_directory_above_it_or_if_it_was_packed_elsewhere(node: PublisherNode) -> None:
     site = node.site()
     changeset = packed(site, ALPHA, FILES)
     with refused(NotReserved, path=ALPHA):

@@ -98,16 +98,6 @@ def test_three_publishers_at_once_lose_nothing(reserved: StockSite) -> None:
     reserved.assert_sound()
 
 
-def test_a_destination_that_moved_on_is_refused_under_the_lease_where_the_gateway_would_let_the_last_win(
-    reserved: StockSite,
-) -> None:
-    base = reserved.head()
-    late = reserved.prepared(DESTINATIONS[0], {"f": b"late"}, base)
-    publish(reserved, files={"f": b"first"})
-    with pytest.raises(BaseChanged):
-        reserved.worker().publish(late, holder="late", now=NOW)
-    assert reserved.readers().revision.read(f"{DESTINATIONS[0]}/f") == b"first"
-    reserved.assert_sound()
 
 
 def test_a_sibling_that_begins_alike_is_busy_and_says_who_holds_what(reserved: StockSite) -> None:
@@ -281,25 +271,6 @@ def test_a_published_tree_is_tagged_later_by_a_revision_of_its_own(reserved: Sto
     reserved.assert_sound()
 
 
-def test_leases_wait_while_any_commit_runs_and_come_through_after_it(reserved: StockSite) -> None:
-    inside, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        inside.set()
-        assert go_on.wait(20)
-
-    changeset = reserved.prepared(DESTINATIONS[0], FILES)
-    other = reserved.prepared(DESTINATIONS[1], {"g": b"g"})
-    reserved.gateway.before_commit = hold
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(reserved.worker().publish, changeset, holder="one", now=NOW)
-        assert inside.wait(20)
-        reserved.gateway.before_commit = None
-        second = pool.submit(reserved.worker().publish, other, holder="two", now=NOW)
-        assert not second.done()
-        go_on.set()
-        assert sorted([first.result(20).revision, second.result(20).revision]) == [2, 3]
-    reserved.assert_sound()
 
 
 # -- others' work
@@ -352,10 +323,3 @@ def test_a_change_of_counters_without_a_change_of_entries_is_noticed_too(
         publish(reserved, DESTINATIONS[0])
 
 
-def test_a_lease_below_a_directory_that_is_missing_fails_as_on_the_real_one(reserved: StockSite) -> None:
-    root = reserved.head().manifest.root
-    client = reserved.client()
-    lease = client.acquire(FQRN, "/no/such/place", hostname="h")
-    with refused(RECEIVER_FAILED, path="/no/such/place"):
-        client.commit(lease, root, root)
-    client.drop(lease)
