@@ -121,8 +121,6 @@ def publish_prepared(order: Order, say: Say) -> None:
     report(order, say, Changeset.parse(Path(order["changeset"]).read_bytes()), store_of(order))
 
 
-
-
 def reserve(order: Order, say: Say) -> None:
     store = store_of(order)
     worker = publisher(order, store)

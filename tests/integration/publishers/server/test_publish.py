@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from include.cvmfs.collect.report import CollectionReport
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
 from include.cvmfs.sources.directory import DirectorySource
-from include.publishers.server.errors import PACKED_MISSING
+from include.publishers.server.errors import PACKED_MISSING, TransactionOpen
 from include.publishers.server.publisher import ServerPublisher
+from include.site.collecting import collect, options_of
 from include.site.preparing import TreeToPrepare
 from include.site.single_changes import publish_tree
 from include.site.site import Site
@@ -176,3 +180,52 @@ def test_a_tree_is_published_by_hand_in_the_same_way(node: PublisherNode) -> Non
     assert again.published is not None
     assert again.published.unchanged
     node.assert_sound()
+
+
+# -- collections on a node without a gateway: `cvmfs_server gc` is asked, and what it prints becomes the same report
+
+
+ALONE = pytest.mark.parametrize("node", ["none"], indirect=True)
+GARBAGE = """\
+  --> marking unreferenced objects [now]
+Preserving Revision 3 (now / added @ now)
+  --> sweeping unreferenced objects [now]
+Sweeping Revision 1 (then)
+Sweep: 5798f7f4ca7585d850eea64610a1f73d8f8de7a3
+Sweep: e8ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78C
+  --> done garbage collecting [now]
+"""
+
+
+def run(node: PublisherNode, **more: Any) -> CollectionReport:
+    site = node.site()
+    report = collect(site, FQRN, options_of(site, FQRN, "collector", **more))
+    assert isinstance(report, CollectionReport)
+    return report
+
+
+@ALONE
+def test_what_the_node_collected_is_reported(node: PublisherNode) -> None:
+    (node.root / "garbage").write_text(GARBAGE)
+    report = run(node)
+    assert (report.deleted, report.roots_kept, report.roots_condemned, report.notes) == (2, 1, 1, [])
+    (call,) = node.calls("gc")
+    assert call[:3] == ["gc", "-f", "-t"]
+    assert call[4:] == ["-l", FQRN]
+    kept_since = datetime.fromisoformat(call[3])
+    assert abs(datetime.now(UTC) - timedelta(days=3) - kept_since) < timedelta(minutes=2)
+
+
+@ALONE
+def test_a_dry_run_is_one_on_the_node(node: PublisherNode) -> None:
+    (node.root / "garbage").write_text(GARBAGE)
+    report = run(node, dry_run=True)
+    assert (report.condemned, report.deleted) == (2, 0)
+    assert node.calls("gc")[0][4:] == ["-l", "-d", FQRN]
+
+
+@ALONE
+def test_nothing_is_collected_while_somebody_has_a_transaction_open(node: PublisherNode) -> None:
+    assert node.somebody("transaction", FQRN).returncode == 0
+    with pytest.raises(TransactionOpen):
+        run(node)

@@ -54,8 +54,6 @@ def test_a_lease_on_a_whole_repository_has_the_empty_path(listed: str) -> None:
     assert found.full_path == "r.example.org/"
 
 
-
-
 @given(words, st.dictionaries(words, paths.map(lambda path: path or "/"), max_size=4), st.booleans())
 def test_a_repository_comes_back_from_the_list_of_the_service(name: str, keys: dict[str, str], enabled: bool) -> None:
     value = over_the_wire({name: {"keys": keys, "enabled": enabled}})[name]

@@ -45,8 +45,6 @@ def busy(table: LeaseTable, path: str) -> float:
     return outcome.remaining_ns / 1e9
 
 
-
-
 def test_above_and_below_exclude_each_other_until_the_drop(table: LeaseTable) -> None:
     held = take(table, "/a/b")
     for path in ("", "/a", "/a/b", "/a/b/c"):
@@ -71,8 +69,6 @@ def test_an_expired_lease_blocks_nothing_and_can_still_be_dropped(table: LeaseTa
     assert table.valid(digest_of(held.token)) is None
     table.drop(digest_of(held.token), any_key).result()
     take(table, "/a")
-
-
 
 
 def test_the_wall_clock_changes_no_deadline(table: LeaseTable, clock: ManualClock) -> None:
@@ -118,8 +114,6 @@ def test_a_state_left_open_to_others_is_closed(open_table: OpenTable, tmp_path: 
     assert {path.stat().st_mode & 0o777 for path in left} == {0o600}
 
 
-
-
 @pytest.mark.parametrize(
     ("boot", "monotonic", "wall_s", "left"),
     [
@@ -139,8 +133,6 @@ def test_no_restart_gives_a_lease_more_time(
     clock.monotonic += monotonic * 10**9
     clock.wall += wall_s * 1000
     assert busy(open_table(), "/a") == left
-
-
 
 
 def test_the_state_has_one_gateway_at_a_time(open_table: OpenTable) -> None:
