@@ -163,14 +163,8 @@ _PROXY = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+")
 def client_config(fqrn: str, public_key: Path, *, servers: Sequence[str], proxies: Sequence[str]) -> str:
     """The texts of the client's files, each below a comment that names its place.
 
-    Args:
-        fqrn: The repository.
-        public_key: Where its public master key is here.
-        servers: URLs of the repository, in the order in which they are tried.
-        proxies: URLs of forward proxies that share the load; empty: none.
-
-    Raises:
-        SettingsError: for a URL that no line of a client's configuration can hold.
+    ``public_key``: where the public master key is here. ``servers``: URLs in the order in which they are tried.
+    ``proxies`` share the load. Raises SettingsError for a URL that no line of a client's configuration can hold.
     """
     for url in servers:
         _require(_URL, url, "http://stratum1.example.org/cvmfs/" + fqrn)

@@ -20,18 +20,9 @@ if TYPE_CHECKING:
 
 
 def ensure_bucket(url: str, credentials: Credentials, options: StoreOptions = DEFAULTS) -> bool:
-    """Create the bucket of a store unless it is there.
+    """Create the bucket of a store, with an administrator's key, unless it is there. Returns whether it was created.
 
-    Args:
-        url: ``s3://bucket/prefix``.
-        credentials: The key pair of an administrator.
-        options: How to talk to the server.
-
-    Returns:
-        Whether it had to be created.
-
-    Raises:
-        StoreError: The server refused it.
+    Raises StoreError if the server refuses it.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -60,16 +51,9 @@ def ensure_bucket(url: str, credentials: Credentials, options: StoreOptions = DE
 def allow_public_read(
     url: str, credentials: Credentials, options: StoreOptions = DEFAULTS, prefix: str | None = None
 ) -> None:
-    """Let anyone GET objects, but not list them; other rules of the bucket stay.
+    """Let anyone GET objects below ``prefix`` (None: the URL's own), but not list them; other rules of the bucket stay.
 
-    Args:
-        url: ``s3://bucket/prefix``.
-        credentials: The key pair of an administrator.
-        options: How to talk to the server.
-        prefix: Below which prefix; None: the URL's own.
-
-    Raises:
-        StoreError: The server refused it.
+    Takes an administrator's key. Raises StoreError if the server refuses it.
     """
     bucket, own_prefix = split_s3_url(url)
     below = own_prefix if prefix is None else prefix.strip("/")
@@ -89,15 +73,8 @@ def allow_roles(
 ) -> None:
     """Give each role its rights in repositories; rules that are not ours stay (`include.storage.probe`).
 
-    Args:
-        url: ``s3://bucket/prefix``, below which the repositories are.
-        credentials: The key pair of an administrator.
-        options: How to talk to the server.
-        repositories: Their names.
-        principals: Each role's user, as `PolicyServer.principal` names it.
-
-    Raises:
-        StoreError: The server refused it.
+    Takes an administrator's key. ``principals``: each role's user, as `PolicyServer.principal` names it. Raises
+    StoreError if the server refuses it.
     """
     bucket, _ = split_s3_url(url)
     client = admin_client(credentials, options)

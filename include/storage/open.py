@@ -15,18 +15,11 @@ __all__ = ["Credentials", "StoreOptions", "Traits", "open_store", "split_s3_url"
 
 
 def open_store(url: str, *, credentials: Credentials | None = None, options: StoreOptions = DEFAULTS) -> Store:
-    """Open the store at a URL. Nothing is sent or created yet.
+    """Open the store at ``file:///folder``, ``s3://bucket/prefix`` or ``http(s)://host/path``. Nothing is asked of it
+    yet.
 
-    Args:
-        url: ``file:///folder``, ``s3://bucket/prefix`` or ``http(s)://host/path``.
-        credentials: The key pair for ``s3://``, which is read anonymously without; ignored for other schemes.
-        options: How to talk to the store.
-
-    Returns:
-        The store.
-
-    Raises:
-        StoreError: The URL or the endpoint is malformed.
+    ``credentials``: the key pair for ``s3://``, which is read anonymously without. Raises StoreError for a malformed
+    URL or endpoint.
     """
     return OPENERS[kind_of(url)](url, credentials, options)
 

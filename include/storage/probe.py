@@ -25,18 +25,9 @@ BULK = 5
 def probe(store: Store, *, public_url: str | None = None, writers: int = 8) -> Traits:
     """Find out what a store keeps, by racing writers in a folder of it that is removed afterwards.
 
-    Takes some seconds on stores that are slow under contention.
-
-    Args:
-        store: The store; its key must be allowed to write and delete.
-        public_url: Where this store is read anonymously; None: that is not tried.
-        writers: How many write at the same time.
-
-    Returns:
-        What it kept, for `Store.with_traits`.
-
-    Raises:
-        StoreError: What hinders the trial as such: Forbidden, Unavailable, BucketMissing.
+    Takes some seconds on stores that are slow under contention. The key must be allowed to write and delete.
+    ``public_url``: where this store is read anonymously; None: that is not tried. Raises StoreError for what hinders
+    the trial as such: Forbidden, Unavailable, BucketMissing.
     """
     folder = f"{_FOLDER}{secrets.token_hex(8)}"
     trial = store.child(folder)
@@ -56,17 +47,10 @@ def probe(store: Store, *, public_url: str | None = None, writers: int = 8) -> T
 
 
 def may_delete(store: Store) -> None:
-    """Check that this key may delete objects of a repository.
+    """Check that this key may delete objects of a repository. Raises Forbidden if it may not, and StoreError.
 
-    Servers judge a request before they check whether the object exists: two absent ones are named. A folder is
-    tried with two empty objects.
-
-    Args:
-        store: The repository's store.
-
-    Raises:
-        Forbidden: It may not.
-        StoreError: The store could not be asked.
+    Servers judge a request before they check whether the object exists: two absent ones are named. A folder is tried
+    with two empty objects.
     """
     keys = [f"data/{name[:2]}/{name[2:]}" for name in (secrets.token_hex(20) for _ in range(2))]
     if store.is_local:

@@ -91,17 +91,10 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
 def bucket_policy(
     url: str, repositories: Iterable[str], principals: Mapping[Role, str], *, others: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The policy of a bucket with repositories, in Amazon's form (IAM policy, 2012-10-17).
+    """The policy of a bucket with repositories below ``url``, in Amazon's form (IAM policy, 2012-10-17).
 
-    Args:
-        url: ``s3://bucket/prefix``, below which the repositories are.
-        repositories: Their names.
-        principals: Each role's user, as `PolicyServer.principal` names it; a role that is missing gets nothing, and
-            readers need none.
-        others: An existing policy, whose statements stay unless they are ours.
-
-    Returns:
-        The policy as JSON.
+    ``principals``: each role's user, as `PolicyServer.principal` names it; a role that is missing gets nothing, and
+    readers need none. ``others``: an existing policy, whose statements stay unless they are ours.
     """
     bucket, places = _places(url, repositories)
     ours = [
@@ -119,16 +112,7 @@ def bucket_policy(
 
 
 def user_policy(url: str, repositories: Iterable[str], role: Role) -> dict[str, Any]:
-    """The same as a policy of the user, for servers where users have policies: attach one of the two, not both.
-
-    Args:
-        url: ``s3://bucket/prefix``, below which the repositories are.
-        repositories: Their names.
-        role: The user's role.
-
-    Returns:
-        The policy as JSON.
-    """
+    """The same as a policy of the user, for servers where users have policies: attach one of the two, not both."""
     bucket, places = _places(url, repositories)
     return {"Version": "2012-10-17", "Statement": [_statement(role, grant, bucket, places) for grant in GRANTS[role]]}
 

@@ -344,17 +344,7 @@ class Store(ABC):
 
 
 def check_key(key: str) -> str:
-    """Refuse a malformed key, before anything is sent.
-
-    Args:
-        key: A key that may come from outside.
-
-    Returns:
-        The key itself.
-
-    Raises:
-        BadKey: It is empty, absolute, too long, or could leave the store's prefix.
-    """
+    """The key itself. Raises BadKey if it is empty, absolute, too long, or could leave the store's prefix."""
     if _OBJECT.fullmatch(key):  # nearly all are; nothing of what follows can be wrong with one
         return key
     reason = None
@@ -378,17 +368,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Refuse a malformed folder to list or descend into.
-
-    Args:
-        prefix: The folder, with or without a slash at its end; "": the store itself.
-
-    Returns:
-        The folder without the slash.
-
-    Raises:
-        BadKey: It could not be the beginning of a key.
-    """
+    """A folder to list or descend into, without a slash at its end; "" is the store itself. Raises BadKey."""
     prefix = prefix.removesuffix("/")
     return check_key(prefix) if prefix else ""
 

@@ -51,21 +51,11 @@ def open_gateway(
     timeout_s: float = 30.0,
     retries: int = 3,
 ) -> GatewayClient:
-    """A client; nothing is sent yet.
+    """A client, to be closed by the caller; nothing is sent yet.
 
-    Args:
-        connection: A connection of type `cvmfs_gateway`: where the gateway is, and which authorities its certificate
-            may have.
-        key: The connection with another key than its own, such as an administrator's.
-        port: What a connection without a port means.
-        timeout_s: Seconds that a reply may take.
-        retries: How often a call is repeated.
-
-    Returns:
-        The client, to be closed by the caller.
-
-    Raises:
-        BadConnection: The connection names no host.
+    ``connection``, of type `cvmfs_gateway`: where the gateway is, and which authorities its certificate may have.
+    ``key``: a connection with another key than its own, such as an administrator's. ``port``: what a connection without
+    a port means. Raises BadConnection if it names no host.
     """
     used, authorities = key or connection, connection.extra.get("authorities")
     return GatewayClient(

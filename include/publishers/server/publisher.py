@@ -67,11 +67,8 @@ class _Progress(PhaseTimes):
 class ServerPublisher(NodeUpkeep):
     """Publishes to one repository. For arguments, results and errors see `Publisher`; each method may raise NodeError.
 
-    Attributes:
-        packing: Packs a tree for the node.
-        compared: What of a tree is kept on the node.
-        ingest: Publish new trees by ``cvmfs_server ingest``, not by a transaction.
-        confirm_s: Seconds to wait for readers to see a publication.
+    ``compared``: what of a tree is kept on the node. ``ingest``: publish new trees by ``cvmfs_server ingest``.
+    ``confirm_s``: how long to wait for readers to see a publication.
     """
 
     packing: Packing
