@@ -8,7 +8,7 @@ import hmac
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum
 from fractions import Fraction
@@ -278,10 +278,7 @@ class AcquireBody:
     request: str
 
     def format(self) -> bytes:
-        members = {
-            "path": self.path, "api_version": self.api_version, "hostname": self.hostname, "request": self.request
-        }  # fmt: skip
-        return json.dumps(members).encode()
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def parse(cls, body: bytes) -> AcquireBody:
@@ -327,13 +324,8 @@ def format_collection(repository: str, *, revisions: int, dry_run: bool) -> byte
     return json.dumps(members).encode()
 
 
-def format_renewal(wanted_s: int | None) -> bytes:
-    """Body of ``PATCH /leases/<token>``: how long it shall last from now; None for as long as the gateway allows."""
-    return b"" if wanted_s is None else json.dumps({"expires_in_sec": wanted_s}).encode()
-
-
 def parse_renewal(body: bytes) -> int | None:
-    """The same. Raises ValueError."""
+    """Seconds in the body of ``PATCH /leases/<token>``; None: as many as the gateway allows. Raises ValueError."""
     wanted = parse_members(body).get("expires_in_sec") if body else None
     if wanted is None or wanted == 0:
         return None

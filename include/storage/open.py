@@ -40,7 +40,8 @@ def _open_s3(url: str, credentials: Credentials | None, options: StoreOptions) -
     from include.storage.s3 import S3Store
 
     bucket, prefix = split_s3_url(url)
-    _check_endpoint(options.endpoint)
+    if options.endpoint is not None:
+        _check_http(options.endpoint, "endpoint")
     return S3Store.open(bucket, prefix, credentials, options)
 
 
@@ -49,11 +50,6 @@ def _open_http(url: str, credentials: Credentials | None, options: StoreOptions)
 
     _check_http(url)
     return HttpStore.open(url.rstrip("/"), options)
-
-
-def _check_endpoint(endpoint: str | None) -> None:
-    if endpoint is not None:
-        _check_http(endpoint, "endpoint")
 
 
 def _check_http(url: str, what: str = "store URL") -> None:

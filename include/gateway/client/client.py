@@ -235,16 +235,15 @@ class GatewayClient(Administration):
                 self._send(Call("GET", "", "greeting", timeout_s=_GREETING_S))
         return Offer.REPEATED_ACQUIRE in self._offers
 
-    def renew(self, lease: Lease, *, wanted_s: int | None = None) -> Lease:
-        """Let the lease last ``wanted_s`` from now, or as long as the gateway allows. Raises NotOffered, LeaseLost."""
+    def renew(self, lease: Lease) -> Lease:
+        """Let the lease last as long as the gateway allows. Raises NotOffered, LeaseLost."""
         what = f"renewal of the lease on {lease.full_path}"
         if self._can_renew is False:
             raise NotOffered(f"{what}: this gateway renews no leases; {NotOffered.hint}", **self._verdict.about(lease))
-        body = protocol.format_renewal(wanted_s)
         sent_at = time.monotonic()
-        signed, headers = lease.token.encode(), self._body_signed(lease, body)
+        signed, headers = lease.token.encode(), self._body_signed(lease, b"")
         reply = self._send(
-            Call("PATCH", lease_path(lease.token), what, signed=signed, body=body, repeatable=True, headers=headers)
+            Call("PATCH", lease_path(lease.token), what, signed=signed, body=b"", repeatable=True, headers=headers)
         )
         if reply.status in (404, 405):
             self._can_renew = False
@@ -252,10 +251,10 @@ class GatewayClient(Administration):
         try:
             self._verdict.require_ok(reply, what, lease)
         except LeaseLost as lost:
-            self._holdings.lost(lease, lost)
+            self._holdings.note(lease, lost=lost)
             raise
         self._can_renew = True
-        ends = deadline_of(reply, sent_at) or self._holdings.later(sent_at, wanted_s)
+        ends = deadline_of(reply, sent_at) or self._holdings.later(sent_at)
         renewed = replace(lease, expires_monotonic=ends)
         self._holdings.renewed(renewed, sent_at=sent_at, trace=reply.trace)
         return renewed
@@ -296,14 +295,14 @@ class GatewayClient(Administration):
             headers=self._body_signed(lease, body),
         )
         began = time.monotonic()
-        self._holdings.committing(lease, True)
+        self._holdings.note(lease, committing=True)
         try:
             revision = self._settled(call, what, lease)
         except GatewayError as error:
-            self._holdings.troubled(lease, f"a commit that failed: {error.code}")
+            self._holdings.note(lease, trouble=f"a commit that failed: {error.code}")
             raise
         finally:
-            self._holdings.committing(lease, False)
+            self._holdings.note(lease, committing=False)
         self._longest_commit_s = max(self._longest_commit_s, time.monotonic() - began)
         return revision
 

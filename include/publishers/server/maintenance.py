@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -182,7 +181,7 @@ class NodeUpkeep:
     def tags(self) -> list[NodeTag]:
         """The names of revisions, as the node lists them."""
         self.require(Operation.TAG_LIST, "")
-        with self._session("listing tags") as session:
+        with self.node.work("", holder="listing tags") as session:
             return self._tags(session)
 
     def add_tag(self, name: str, *, description: str = "", root: str | None = None) -> NodeTag:
@@ -194,7 +193,7 @@ class NodeUpkeep:
         check_tag_description(check_tag_name(name), description)
 
         def attempt() -> NodeTag:
-            with self._session(f"tag {name}") as session:
+            with self.node.work("", holder=f"tag {name}") as session:
                 wanted = root or str(self.read().manifest.root)
                 there = next((tag for tag in self._tags(session) if tag.name == name), None)
                 if there is None:
@@ -212,7 +211,7 @@ class NodeUpkeep:
         removed = set[str]()
 
         def attempt() -> tuple[str, ...]:
-            with self._session("removing tags") as session:
+            with self.node.work("", holder="removing tags") as session:
                 there = {tag.name for tag in self._tags(session)} & set(names)
                 removed.update(there)
                 if there:
@@ -232,14 +231,14 @@ class NodeUpkeep:
         self.require(Operation.COLLECT, "")
         if self.way is not PublishRoute.SERVER_LOCAL:
             raise NotSupported(self.fqrn, "the node does not collect behind a gateway; use nightshift repo gc", path="")
-        with self._session("collecting garbage") as session:
+        with self.node.work("", holder="collecting garbage") as session:
             command = session.commands.collect(older_than, listed=listed, dry_run=dry_run)
             return session.run(Verb.COLLECT, command, quiet=listed, keep=_MOST_LINES).lines
 
     def check(self) -> tuple[str, ...]:
-        """Let the node check the repository; returns the lines of its output. Raises NodeError if there are problems."""
+        """Let the node check the repository; returns its output by lines. Raises NodeError if there are problems."""
         self.require(Operation.CHECK, "")
-        with self._session("checking") as session:
+        with self.node.work("", holder="checking") as session:
             return session.run(Verb.CHECK, session.commands.check()).lines
 
     # -- used by the publisher on the node, too
@@ -259,11 +258,6 @@ class NodeUpkeep:
         return attempt()
 
     # -- private
-
-    @contextmanager
-    def _session(self, holder: str) -> Iterator[Session]:
-        with self.node.work("", holder=holder) as session:
-            yield session
 
     def _tags(self, session: Session) -> list[NodeTag]:
         lines = session.run(Verb.TAG, session.commands.tag_list(), quiet=True, keep=_MOST_TAGS).lines

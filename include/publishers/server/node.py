@@ -177,15 +177,13 @@ class Node:
             try:
                 if held.first_line(timeout_s=self.wait_s + _SHORT_S) != "held":
                     ended = held.finish()
-                    raise failure(self.fqrn, Verb.LOCK, ended.code, ended.lines, path=path, limit_s=self._limit_s)
+                    raise failure(
+                        self.fqrn, Verb.LOCK, ended.code, ended.lines, path=path, limit_s=self.commands.limit_s
+                    )
                 session.settle()
                 yield session
             finally:
                 held.close()
-
-    @property
-    def _limit_s(self) -> int:
-        return self.commands.limit_s
 
 
 class Session:

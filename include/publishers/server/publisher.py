@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from include.cvmfs.commit.commit import NewTag
@@ -43,7 +42,7 @@ from include.publishers.server.connection import NodeAddress
 from include.publishers.server.errors import NOT_SEEN, SYNC_FAILED, NodeError, NodeLost, NodeUnreachable
 from include.publishers.server.maintenance import NodeUpkeep
 from include.publishers.server.node import OWNER, SLIGHT, FirstDifference, Node, OnLease, Session, TreeComparison
-from include.publishers.server.pack import NodeArchive, Packing, member
+from include.publishers.server.pack import Lossless, NodeArchive, Packing, member
 from include.settings.model import RepositorySettings
 from include.settings.secrets import Secrets
 from include.settings.ssh import NodeSettings, SshLogin
@@ -444,12 +443,7 @@ def address_of(fqrn: str, login: SshLogin, secrets: Secrets) -> NodeAddress:
     )
 
 
-def _lossless(settings: RepositorySettings) -> Callable[[Operation, str], None]:
+def _lossless(settings: RepositorySettings) -> Lossless:
     assert settings.server is not None  # noqa: S101 - the settings see to it
-    losses = frozenset(Loss(loss) for loss in settings.allow_lossy)
-    asked = partial(require, _WAYS[settings.server.behind], fqrn=settings.fqrn, allow_lossy=losses)
-
-    def lossless(operation: Operation, path: str) -> None:
-        asked(operation, path=path)
-
-    return lossless
+    way, losses = _WAYS[settings.server.behind], frozenset(Loss(loss) for loss in settings.allow_lossy)
+    return lambda operation, path: require(way, operation, fqrn=settings.fqrn, path=path, allow_lossy=losses)

@@ -132,10 +132,7 @@ def test_renewal_extends_a_lease(start_gateway: object) -> None:
     assert renewed.token == lease.token
     clock.advance(LEASE_S - 10)
     assert len(client.leases()) == 1
-    shortened = client.renew(lease, wanted_s=1)
-    assert shortened.expires_monotonic is not None
-    assert shortened.expires_monotonic < time.monotonic() + 1.1
-    clock.advance(1)
+    clock.advance(10)
     assert client.leases() == []
 
 

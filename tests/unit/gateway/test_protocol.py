@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.format.paths import is_below, path_and_above
-from include.gateway import protocol
 from include.gateway.errors import BadLeasePath
 from include.gateway.protocol import (
     AcquireBody,
@@ -34,7 +33,6 @@ from include.gateway.protocol import (
     signature_fits,
     split_authorization,
 )
-from include.gateway.service.requests import CommitRequest
 from tests.fakes.refused import refused
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -59,15 +57,6 @@ def test_a_request_for_a_lease_is_read_back_as_it_is_written(body: AcquireBody) 
 @given(st.builds(CommitBody, texts, texts, texts, texts, texts))
 def test_a_commit_is_read_back_as_it_is_written(body: CommitBody) -> None:
     assert CommitBody.parse(body.format()) == body
-    order = CommitRequest.parse(body.format())
-    assert type(order) is CommitRequest
-    assert order == CommitRequest.parse(body.format())
-    assert len({order, CommitRequest.parse(body.format())}) == 1
-
-
-@given(st.none() | st.integers(1, 2**31 - 1))
-def test_a_renewal_is_read_back_as_it_is_written(wanted_s: int | None) -> None:
-    assert protocol.parse_renewal(protocol.format_renewal(wanted_s)) == wanted_s
 
 
 def test_bodies_are_written_byte_for_byte_as_ever() -> None:
@@ -77,7 +66,6 @@ def test_bodies_are_written_byte_for_byte_as_ever() -> None:
     plain = b'{"old_root_hash": "1C", "new_root_hash": "2C", "tag_name": "", "tag_channel": 0, "tag_description": ""}'
     assert CommitBody("1C", "2C", "", "", "").format() == plain
     assert json.loads(CommitBody("1C", "2C", "", "", "4:idle").format())["generation"] == "4:idle"
-    assert protocol.format_renewal(50) == b'{"expires_in_sec": 50}'
 
 
 # -- the Authorization header
