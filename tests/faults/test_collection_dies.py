@@ -121,7 +121,9 @@ def test_these_are_all_the_writes_of_a_collection(place: Place) -> None:
     assert tuple(dict.fromkeys(one.removeprefix("before ") for one in reached if one.startswith("before "))) == POINTS
 
 
-MOMENTS = [f"{when} {point}" for point in POINTS for when in ("before", "after")] + ["within delete objects"]
+MOMENTS = [f"before {point}" for point in POINTS] + ["within delete objects", f"after {POINTS[-1]}"]
+# the store is as before the next point
+MOMENTS += [pytest.param(f"after {point}", marks=pytest.mark.thorough) for point in POINTS[:-1]]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -237,9 +239,18 @@ def test_a_process_that_is_killed_loses_nothing_and_leaves_nothing(
 
 
 SLEEPS = [
-    "after generation condemned", "before generation sweeping", "after generation sweeping",
-    "pause", "after delete objects", "before renew sweeping", "after renew sweeping",
-    "before record", "before prune: reflog", "before prune: manifest", "before generation idle",
+    "before generation sweeping",
+    "pause",
+    "after delete objects",
+    "before renew sweeping",
+    "before generation idle",
+]
+SLEEPS += [
+    pytest.param(moment, marks=pytest.mark.thorough)
+    for moment in (
+        "after generation condemned", "after generation sweeping", "after renew sweeping",
+        "before record", "before prune: reflog", "before prune: manifest",
+    )
 ]  # fmt: skip
 
 

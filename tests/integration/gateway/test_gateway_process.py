@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from include.cli.gateway import app
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.gateway import errors
@@ -101,16 +103,6 @@ def test_commits_reach_a_real_repository_and_merge(running: GatewayProcess) -> N
     assert all(repository.revision.lookup(path) for path in ("/a", "/b"))
 
 
-def test_a_second_gateway_on_the_same_state_is_refused(served: tuple[GatewayProcess, subprocess.Popen[bytes]]) -> None:
-    deployment, first = served
-    second = deployment.command("serve", "--port", "0")
-    _, said = second.communicate(timeout=LONGEST_S)
-    assert second.returncode == 1
-    assert f"is in use by process {first.pid}: stop that gateway" in said.decode()
-    assert b"Traceback" not in said
-    deployment.gateway_client.ping()
-
-
 def test_it_reads_keys_again_stops_cleanly_and_logs_lines_of_json_without_tokens(deployment: GatewayProcess) -> None:
     process = deployment.serve()
     said = keys_are_read_again(deployment, process)
@@ -128,24 +120,15 @@ def test_it_reads_keys_again_stops_cleanly_and_logs_lines_of_json_without_tokens
     assert not any(token[:52] in said.decode() for token in tokens)
 
 
-def test_leases_are_shown_as_a_table_and_as_json(running: GatewayProcess) -> None:
+def test_leases_are_shown_as_a_table_and_as_json(running: GatewayProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in running.environment.items():
+        monkeypatch.setenv(name, value)
     with running.gateway_client.lease(FQRN, "/a", hostname="[run]/task"):
-        shown, said = running.command("leases", "--json").communicate(timeout=LONGEST_S)
-        table, _ = running.command("leases").communicate(timeout=LONGEST_S)
+        table, shown = (CliRunner().invoke(app, ["leases", *options]).stdout for options in ([], ["--json"]))
     [row] = json.loads(shown)
     assert (row["path"], row["key"], row["holder"]) == (f"{FQRN}/a", KEY_ID, "[run]/task")
     assert 0 < row["seconds_left"] <= 60
-    assert said == b""
-    assert b"[run]/task" in table
-
-
-def test_without_any_key_it_does_not_start_and_names_the_cure(deployment: GatewayProcess) -> None:
-    (deployment.keys / f"{FQRN}.gw").unlink()
-    process = deployment.command("serve")
-    _, said = process.communicate(timeout=LONGEST_S)
-    assert process.returncode == 1
-    assert "create " in said.decode()
-    assert "<fqrn>.gw" in said.decode()
+    assert "[run]/task" in table
 
 
 def keys_are_read_again(deployment: GatewayProcess, process: subprocess.Popen[bytes]) -> bytes:

@@ -342,11 +342,11 @@ def reflog_matches(world: World) -> bool:
     return manifest.reflog is not None and hash_bytes(world.store.get(REFLOG_KEY)).digest == manifest.reflog.digest
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "gateway.example.org"])
-def test_other_addresses_than_loopback_are_refused_without_the_switch(tmp_path: Path, host: str) -> None:
-    with refused(ConfigError) as caught:
-        serve(partial(service_config, tmp_path, host=host))
-    assert "gateway.insecure" in str(caught.value)
+def test_other_addresses_than_loopback_are_refused_without_the_switch(tmp_path: Path) -> None:
+    for host in ("0.0.0.0", "192.0.2.1", "::", "gateway.example.org"):
+        with refused(ConfigError) as caught:
+            serve(partial(service_config, tmp_path, host=host))
+        assert "gateway.insecure" in str(caught.value)
     with refused(ConfigError) as caught:
         serve(partial(service_config, tmp_path, host="192.0.2.1", insecure=True))  # an address of no machine
     assert "gateway.insecure" not in str(caught.value)
