@@ -175,7 +175,7 @@ def connection_to(gateway: RunningGateway) -> socket.socket:
 
 
 def test_connections_that_send_no_whole_head_are_closed(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(limits=RateLimits(head_s=0.5))
+    gateway = start_gateway(limits=RateLimits(head_s=0.3))
     request = b"GET /health HTTP/1.1\r\nHost: x\r\n"
     for sent in (b"", request, b"\r\n"):
         with connection_to(gateway) as connection:
@@ -277,14 +277,19 @@ class World:
 
 def test_a_gateway_started_elsewhere_loses_nothing_but_leases(start_gateway: StartGateway, tmp_path: Path) -> None:
     world = World(tmp_path)
-    first = start_gateway(real=True, folder=tmp_path / "here", repositories={FQRN: world.config})
+
+    def start(name: str) -> RunningGateway:
+        committer = StoreCommitter(service_config(tmp_path, repositories={FQRN: world.config}), lambda _: SIGNER)
+        committer.start()
+        return start_gateway(committer=committer, folder=tmp_path / name, repositories={FQRN: world.config})
+
+    first = start("here")
     client = first.client()
     base = change(world.store, FQRN, "/old")
     assert [world.publish(client, f"/d{number}") for number in range(3)] == [1, 2, 3]
     held = client.acquire(FQRN, "/held", hostname="h")
     first.stop()
-    second = start_gateway(real=True, folder=tmp_path / "elsewhere", repositories={FQRN: world.config})
-    client = second.client()
+    client = start("elsewhere").client()
     assert client.leases() == []
     with pytest.raises(errors.LeaseLost):
         client.commit(held, OLD, NEW)
