@@ -123,19 +123,6 @@ def test_another_key_cannot_drop_a_lease_but_an_admin_can(gateway: object, clien
     assert gateway.client("adminkey").drop(lease) is True  # type: ignore[attr-defined]
 
 
-def test_renewal_extends_a_lease(start_gateway: object) -> None:
-    clock = ManualClock()
-    client = start_gateway(clock=clock).client()  # type: ignore[operator]
-    lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    clock.advance(LEASE_S - 10)
-    renewed = client.renew(lease)
-    assert renewed.token == lease.token
-    clock.advance(LEASE_S - 10)
-    assert len(client.leases()) == 1
-    clock.advance(10)
-    assert client.leases() == []
-
-
 def test_repositories_and_their_keys_are_listed(client: GatewayClient) -> None:
     plain, test = client.repositories()
     assert (plain.name, dict(plain.keys), plain.enabled) == ("plain.example.org", {"plainkey": "/"}, True)
@@ -227,32 +214,23 @@ def frozen(folder: Path, since: datetime, **lasts: float) -> FileStore:
     return store
 
 
-def test_no_lease_is_given_out_while_it_is_frozen_and_the_answer_says_why(
+def test_no_lease_is_given_out_while_it_is_frozen_the_answer_says_why_and_those_granted_before_are_kept(
     freezable: RunningGateway, tmp_path: Path, clock: ManualClock
 ) -> None:
     client = freezable.client()
+    granted = client.acquire(REPOSITORY, "/before", hostname="h")
     store = frozen(tmp_path, now(clock))
+    clock.advance(FRESH_S)
     with pytest.raises(RepositoryDisabled, match=r"frozen since .* by operator@host.*disks are moved") as refused:
         client.acquire(REPOSITORY, "/a", hostname="h")
     assert refused.value.reason == "repo_disabled"
     assert refused.value.repository == REPOSITORY
     client.drop(client.acquire(OTHER, "/a", hostname="h"))
+    client.renew(granted)
+    assert client.drop(granted)
     freezes.thaw(store, now(clock))
     clock.advance(FRESH_S)
     client.drop(client.acquire(REPOSITORY, "/b", hostname="h"))
-
-
-def test_a_lease_that_was_granted_before_is_kept_and_given_back(
-    freezable: RunningGateway, tmp_path: Path, clock: ManualClock
-) -> None:
-    client = freezable.client()
-    lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    frozen(tmp_path, now(clock))
-    clock.advance(FRESH_S)
-    with pytest.raises(RepositoryDisabled):
-        client.acquire(REPOSITORY, "/b", hostname="h")
-    client.renew(lease)
-    assert client.drop(lease)
 
 
 def test_a_freeze_with_an_end_ends_by_itself(freezable: RunningGateway, tmp_path: Path, clock: ManualClock) -> None:

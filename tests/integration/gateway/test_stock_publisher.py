@@ -177,21 +177,6 @@ def test_a_stale_mount_takes_back_nothing_that_was_published_there_meanwhile(fil
     file_site.assert_sound()
 
 
-def test_a_stale_mount_is_no_trouble_where_only_other_places_changed(file_site: Deployment) -> None:
-    first, second = stock(file_site), stock(file_site)
-    second.mount()
-    with first.transaction("/a") as transaction:
-        first.ingest(transaction, "/a", tree(2, large=10))
-        first.publish(transaction)
-    with second.transaction("/b") as transaction:
-        second.ingest(transaction, "/b", {"y": b"of the second"})
-        assert second.publish(transaction) == 2
-    found = contents(file_site)
-    assert found["/b/y"] == b"of the second"
-    assert len([path for path in found if path.startswith("/a/")]) == len(tree(2))
-    file_site.assert_sound()
-
-
 @AGAIN_ON_S3
 def test_two_stock_publishers_and_a_native_one_at_once_lose_nothing(any_site: Deployment) -> None:
     any_site.reserve(DESTINATIONS[:1])

@@ -127,14 +127,6 @@ def test_many_objects_are_listed_and_each_is_deleted_or_named(any_store: Store, 
     assert store.delete(["data/00/0", "never-there"]) == 2
 
 
-def test_a_replacement_is_read_by_the_next_request_and_its_version_replaces_again(any_store: Store) -> None:
-    version = any_store.replace("a", b"0", expected=None)
-    for number in range(1, 4):
-        body = str(number).encode()
-        version = any_store.replace("a", body, expected=version)
-        assert any_store.get_versioned("a") == (body, version)
-
-
 def test_a_counter_under_contention_counts_every_acknowledged_increment(any_store: Store) -> None:
     any_store.put("n", b"0 nobody")
 
