@@ -24,27 +24,20 @@ def ensure_bucket(url: str, credentials: Credentials, options: StoreOptions = DE
 
     Raises StoreError if the server refuses it.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
-
     bucket, _ = split_s3_url(url)
     client = admin_client(credentials, options)
-    try:
+    # The type of the parameter lists Amazon's own regions only.
+    location: Any = {"LocationConstraint": options.region}
+    elsewhere = {} if options.region == "us-east-1" else {"CreateBucketConfiguration": location}
+    with _in_our_words(bucket):
         if _bucket_exists(client, bucket):
             return False
-        if options.region == "us-east-1":
-            client.create_bucket(Bucket=bucket)
-        else:
-            # The type of the parameter lists Amazon's own regions only.
-            location: Any = {"LocationConstraint": options.region}
-            client.create_bucket(Bucket=bucket, CreateBucketConfiguration=location)
-    except ClientError as error:
-        if error.response["Error"].get("Code") == "BucketAlreadyOwnedByYou":
+        try:
+            client.create_bucket(Bucket=bucket, **elsewhere)
+        except client.exceptions.BucketAlreadyOwnedByYou:
             return False
-        if error.response["Error"].get("Code") == "BucketAlreadyExists":
+        except client.exceptions.BucketAlreadyExists:
             raise Forbidden(f"bucket {bucket}: it belongs to another account; choose another name", key="") from None
-        raise _translate(error, bucket) from None
-    except BotoCoreError as error:
-        raise _unreachable(error, bucket) from None
     return True
 
 

@@ -6,6 +6,7 @@ import contextlib
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 from typing import TypeVar
 
@@ -66,7 +67,7 @@ def _keeps_put_if_absent(store: Store, writers: int, keys: list[str]) -> bool:
         keys.append(key)
         bodies = [_body(writer) for writer in range(writers)]
         try:
-            stored = _race([_putting(store, key, body) for body in bodies])
+            stored = _race([partial(store.put_if_absent, key, body) for body in bodies])
             if sum(stored) != 1 or store.get(key) != bodies[stored.index(True)]:
                 return False
             if store.put_if_absent(key, _body(writers)):
@@ -119,10 +120,6 @@ def _deletes_in_bulk(store: Store, keys: list[str]) -> bool:
     except StoreError:
         return False
     return not any(store.exists(key) for key in some)
-
-
-def _putting(store: Store, key: str, body: bytes) -> Callable[[], bool]:
-    return lambda: store.put_if_absent(key, body)
 
 
 def _replacing(store: Store, key: str, body: bytes, expected: Version) -> Callable[[], bool]:

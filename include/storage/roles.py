@@ -98,7 +98,7 @@ def bucket_policy(
     """
     bucket, places = _places(url, repositories)
     ours = [
-        {**_statement(role, grant, bucket, places), "Principal": {"AWS": [_principal(role, principals)]}}
+        {**_statement(role, grant, bucket, places), "Principal": {"AWS": [{**principals, Role.READER: "*"}[role]]}}
         for role, grants in GRANTS.items()
         if role is Role.READER or role in principals
         for grant in grants
@@ -135,7 +135,3 @@ def _statement(role: Role, grant: Grant, bucket: str, places: Sequence[str]) -> 
         "Action": list(grant.actions),
         "Resource": below,
     }
-
-
-def _principal(role: Role, principals: Mapping[Role, str]) -> str:
-    return "*" if role is Role.READER else principals[role]

@@ -19,7 +19,7 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.service.commits.ownership import Owned
 from include.gateway.service.config import ConfigError, ServiceConfig
 from include.gateway.service.leases.lease_rows import LeaseRow, StateError
-from include.gateway.service.leases.lease_table import LeaseGone, LeaseTable, Spent
+from include.gateway.service.leases.lease_table import LeaseGone, LeaseTable, MayUse, Spent
 from include.gateway.service.log import TRACE
 from include.gateway.service.metrics import Metrics
 from include.gateway.service.requests import INVALID_LEASE, CommitRequest, Refused
@@ -130,7 +130,7 @@ class _Waiting:
     digest: bytes
     row: LeaseRow
     request: CommitRequest
-    may_use: Callable[[str, str], bool]
+    may_use: MayUse
     outcome: asyncio.Future[int]
     trace: str
     since: float
@@ -174,8 +174,8 @@ class CommitQueue:
         self._lines: dict[str, _Line] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway-commit")
 
-    async def commit(self, digest: bytes, request: CommitRequest, may_use: Callable[[str, str], bool]) -> int:
-        """The revision of the commit. ``may_use(key_id, repository)`` of the lease's owner. Raises Refused.
+    async def commit(self, digest: bytes, request: CommitRequest, may_use: MayUse) -> int:
+        """The revision of the commit. ``may_use`` of the lease. Raises Refused.
 
         It goes on when the caller hangs up: a repetition of the call then finds its outcome.
         """
@@ -254,11 +254,11 @@ class CommitQueue:
         self._metrics.commits.labels(waiting.row.repository, result).inc()
         self._metrics.commit_seconds.labels(waiting.row.repository).observe(time.perf_counter() - waiting.since)
 
-    def _look(self, digest: bytes, request: CommitRequest, may_use: Callable[[str, str], bool]) -> LeaseRow | int:
+    def _look(self, digest: bytes, request: CommitRequest, may_use: MayUse) -> LeaseRow | int:
         row = self._table.valid(digest)
         finished = None if row else self._table.finished(digest)
         owned = row or finished
-        if owned is None or not self._serves(owned.repository) or not may_use(owned.key_id, owned.repository):
+        if owned is None or not self._serves(owned.repository) or not may_use(owned):
             raise Refused(INVALID_LEASE)
         roots = request.roots()
         request.check_tag()

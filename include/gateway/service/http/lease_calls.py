@@ -112,7 +112,7 @@ class LeaseCalls:
         serving.require_signed_body(request, key_id, token, body)
         order = CommitRequest.parse(body)
         serving.on_point(Point.REQUEST_READ)
-        revision = await serving.commits.commit(digest_of(checked_token(token)), order, serving.owner_or_admin(key_id))
+        revision = await serving.commits.commit(digest_of(checked_token(token)), order, serving.may_use(key_id))
         note(request, "committed", key=key_id, revision=revision, new_root=order.new_root_hash)
         serving.on_point(Point.REPLYING)
         return requests.ok(final_revision=revision)

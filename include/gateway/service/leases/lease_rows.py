@@ -55,11 +55,6 @@ class Received:
         return Received(*(left + right for left, right in zip(astuple(self), astuple(other), strict=True)))
 
 
-def prepare_payloads(connection: sqlite3.Connection) -> None:
-    """Make the table where there is none; the lease table must be there."""
-    connection.executescript(PAYLOADS_SCHEMA)
-
-
 def received(connection: sqlite3.Connection, epoch: int) -> Received:
     """All that came under a lease."""
     row = connection.execute(f"SELECT {_PAYLOAD_COLUMNS} FROM payload WHERE epoch = ?", (epoch,)).fetchone()  # noqa: S608
@@ -237,10 +232,6 @@ CREATE TABLE IF NOT EXISTS clock (
 );
 """
 _TABLES = ("lease", "finished")
-
-
-def prepare(connection: sqlite3.Connection) -> None:
-    connection.executescript(CLOCK_SCHEMA)
 
 
 def carry_over(connection: sqlite3.Connection, clock: Clock, longest_ns: int) -> None:
