@@ -89,6 +89,7 @@ class FileStore(Store):
     """Objects below ``root``. Names that start with ``.~`` and folders called ``.lock`` are its own."""
 
     kind = FILE
+    traits = FILE_TRAITS
 
     def __init__(
         self, root: Path, *, fsync: Fsync = "switch", counters: Counters | None = None, home: _Home | None = None
@@ -98,15 +99,11 @@ class FileStore(Store):
         self.url = root.as_uri()
         self.counters = counters or Counters()
         self._base = str(root).rstrip("/") + "/"
-        self._fsync = fsync
+        self.fsync = fsync
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process opens the same folder."""
-        return partial(FileStore, fsync=self._fsync), (self.root,)
-
-    @property
-    def traits(self) -> Traits:
-        return FILE_TRAITS
+        return partial(FileStore, fsync=self.fsync), (self.root,)
 
     def free_bytes(self) -> int:
         """Space of its file system, which others may use as well."""
@@ -116,16 +113,11 @@ class FileStore(Store):
             raise os_failure(error, "", self.url, reading=True) from error
         return found.f_bavail * found.f_frsize
 
-    @property
-    def fsync(self) -> Fsync:
-        """When what is written is flushed to the disk."""
-        return self._fsync
-
     def child(self, prefix: str) -> FileStore:
         prefix = check_prefix(prefix)
         if not prefix:
             return self
-        return FileStore(Path(self._path(prefix)), fsync=self._fsync, counters=self.counters, home=self._home)
+        return FileStore(Path(self._path(prefix)), fsync=self.fsync, counters=self.counters, home=self._home)
 
     def remove_folder(self) -> None:
         locks = self.root / _LOCK_FOLDER
@@ -256,7 +248,7 @@ class FileStore(Store):
         return refused
 
     def flush(self) -> None:
-        if self._fsync != "switch":
+        if self.fsync != "switch":
             return
         try:
             _sync_file_system(self.root)
@@ -329,9 +321,9 @@ class FileStore(Store):
     def _lasting(self, path: str) -> bool:
         """Tell whether a write is acknowledged only when it would survive a power failure; else :meth:`flush` sees to
         it."""
-        if self._fsync == "switch":
+        if self.fsync == "switch":
             return not is_content_addressed(path.removeprefix(self._base))
-        return self._fsync == "always"
+        return self.fsync == "always"
 
     @contextlib.contextmanager
     def _locked(self, path: str) -> Iterator[None]:

@@ -55,26 +55,11 @@ class Counters:
     retries: dict[str, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def add(
-        self,
-        *,
-        puts: int = 0,
-        gets: int = 0,
-        heads: int = 0,
-        lists: int = 0,
-        deletes: int = 0,
-        bytes_put: int = 0,
-        bytes_got: int = 0,
-    ) -> None:
-        """Count requests and bytes; safe from any thread."""
+    def add(self, **more: int) -> None:
+        """Count requests and bytes, by the names of these fields; safe from any thread."""
         with self._lock:
-            self.puts += puts
-            self.gets += gets
-            self.heads += heads
-            self.lists += lists
-            self.deletes += deletes
-            self.bytes_put += bytes_put
-            self.bytes_got += bytes_got
+            for name, count in more.items():
+                setattr(self, name, getattr(self, name) + count)
 
     def retry(self, cause: str) -> None:
         """Count one repeated attempt; safe from any thread."""

@@ -29,6 +29,7 @@ from include.storage.open import open_store
 from tests.fakes.apart import change
 from tests.fakes.certificates import Authority
 from tests.fakes.commits import commit_change
+from tests.fakes.gateway_service import FakeCommitter
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.process import Died
 from tests.fakes.refused import refused
@@ -266,6 +267,12 @@ class World:
         loaded = partial(load_signer, folder / "keys", FQRN)
         self.config = RepositoryConfig(partial(open_store, self.store.url), loaded, (AcceptedKey(KEY, SECRET),))
 
+    def start(self, start_gateway: StartGateway, folder: Path) -> RunningGateway:
+        """A gateway with a state of its own."""
+        committer = StoreCommitter(service_config(folder, repositories={FQRN: self.config}), lambda _: SIGNER)
+        committer.start()
+        return start_gateway(committer=committer, folder=folder, repositories={FQRN: self.config})
+
     def publish(self, client: GatewayClient, path: str) -> int:
         with client.lease(FQRN, path, hostname="h") as lease:
             return client.commit(lease, *change(self.store, FQRN, path))  # type: ignore[arg-type]
@@ -277,19 +284,13 @@ class World:
 
 def test_a_gateway_started_elsewhere_loses_nothing_but_leases(start_gateway: StartGateway, tmp_path: Path) -> None:
     world = World(tmp_path)
-
-    def start(name: str) -> RunningGateway:
-        committer = StoreCommitter(service_config(tmp_path, repositories={FQRN: world.config}), lambda _: SIGNER)
-        committer.start()
-        return start_gateway(committer=committer, folder=tmp_path / name, repositories={FQRN: world.config})
-
-    first = start("here")
+    first = world.start(start_gateway, tmp_path / "here")
     client = first.client()
     base = change(world.store, FQRN, "/old")
     assert [world.publish(client, f"/d{number}") for number in range(3)] == [1, 2, 3]
     held = client.acquire(FQRN, "/held", hostname="h")
     first.stop()
-    client = start("elsewhere").client()
+    client = world.start(start_gateway, tmp_path / "elsewhere").client()
     assert client.leases() == []
     with pytest.raises(errors.LeaseLost):
         client.commit(held, OLD, NEW)
@@ -303,10 +304,7 @@ def test_a_gateway_started_elsewhere_loses_nothing_but_leases(start_gateway: Sta
 
 def test_two_gateways_on_one_repository_lose_nothing(start_gateway: StartGateway, tmp_path: Path) -> None:
     world = World(tmp_path)
-    clients = [
-        start_gateway(real=True, folder=tmp_path / name, repositories={FQRN: world.config}).client()
-        for name in ("one", "two")
-    ]
+    clients = [world.start(start_gateway, tmp_path / name).client() for name in ("one", "two")]
     bases = {path: change(world.store, FQRN, path) for path in (f"/{number}" for number in range(8))}
     done: dict[str, int] = {}
 
@@ -350,10 +348,11 @@ def reflog_matches(world: World) -> bool:
 def test_other_addresses_than_loopback_are_refused_without_the_switch(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "192.0.2.1", "::", "gateway.example.org"):
         with refused(ConfigError) as caught:
-            serve(partial(service_config, tmp_path, host=host))
+            serve(partial(service_config, tmp_path, host=host), committer=FakeCommitter())
         assert "gateway.insecure" in str(caught.value)
     with refused(ConfigError) as caught:
-        serve(partial(service_config, tmp_path, host="192.0.2.1", insecure=True))  # an address of no machine
+        # an address of no machine
+        serve(partial(service_config, tmp_path, host="192.0.2.1", insecure=True), committer=FakeCommitter())
     assert "gateway.insecure" not in str(caught.value)
 
 
@@ -373,7 +372,7 @@ def test_it_speaks_https_with_a_certificate_to_those_who_trust_its_authority(
         client.acquire(REPOSITORY, "/b", hostname="h")
     assert "TLS" in str(caught.value)
     with refused(ConfigError) as caught:  # an address of no machine: with a certificate no switch is asked for
-        serve(partial(service_config, tmp_path, host="192.0.2.1", **pair))
+        serve(partial(service_config, tmp_path, host="192.0.2.1", **pair), committer=FakeCommitter())
     assert "gateway.insecure" not in str(caught.value)
     (tmp_path / "server.key").write_text("none")
     with refused(ConfigError) as caught:

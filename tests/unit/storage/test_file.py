@@ -282,16 +282,6 @@ def test_a_store_whose_folder_vanished_is_not_made_again_elsewhere(tmp_path: Pat
     assert files_below(tmp_path / "mounted") == {"repo/data/ab/1", "repo/data/cd/2"}
 
 
-def test_counters_tell_what_was_asked_also_through_children(file_store: FileStore) -> None:
-    file_store.child("x").put("a", b"123")
-    file_store.get("x/a")
-    file_store.head("x/a")
-    file_store.delete(["x/a"])
-    counters = file_store.counters
-    assert (counters.puts, counters.bytes_put, counters.gets, counters.bytes_got) == (1, 3, 1, 3)
-    assert (counters.heads, counters.deletes) == (1, 1)
-
-
 @pytest.mark.parametrize("there", [[], ["00", "7f"]])
 def test_with_the_first_missing_folder_of_objects_all_of_them_are_made(tmp_path: Path, there: list[str]) -> None:
     # a stock receiver that shares the store renames objects into them, and makes none
