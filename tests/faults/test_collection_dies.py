@@ -185,10 +185,11 @@ def goes_on(place: Place, before: Mapping[str, Mapping[str, bytes]]) -> None:
 # -- a real process, a real store
 
 
-KILLED_AT = (
-    "before generation condemned", "before fence: manifest", "within delete objects", "before renew sweeping",
-    "before prune: manifest",
-)  # fmt: skip
+KILLED_AT = ["before fence: manifest", "within delete objects"]
+KILLED_AT += [
+    pytest.param(moment, marks=pytest.mark.thorough)
+    for moment in ("before generation condemned", "before renew sweeping", "before prune: manifest")
+]
 
 
 def killed(folder: Path, store: FileStore, moment: str, now: datetime) -> None:

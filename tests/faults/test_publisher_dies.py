@@ -180,6 +180,7 @@ def test_killed_after_its_commit_was_accepted_its_work_is_found_done(
     site.goes_on()
 
 
+@pytest.mark.thorough
 def test_a_request_for_a_lease_that_arrives_after_its_senders_death_blocks_until_it_expires_only(
     site: ProcessSite, ways: Ways
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_request_for_a_lease_that_arrives_after_its_senders_death_blocks_until
     site.goes_on()
 
 
+@pytest.mark.thorough
 def test_a_commit_that_arrives_after_its_senders_death_counts_and_is_found_done(site: ProcessSite, ways: Ways) -> None:
     tree = str(site.tree("tree", FILES))
     first = site.start("publish", tree=tree, destination=DESTINATION)
@@ -208,12 +210,15 @@ def test_a_commit_that_arrives_after_its_senders_death_counts_and_is_found_done(
 # -- stopped, not dead: an old process that comes back when others have long gone on
 
 LATE: dict[str, Point] = {**BEFORE, **LEASED}
-BY_ITS_RETRY = {"in the middle of its uploads", "before its commit arrives"}
-"""Where the work of its own retry is met; where it meets a newer artifact shows at each point the same and more."""
+TRIED = {
+    True: {"in the middle of its uploads", "while its lease is granted", "before its commit arrives"},
+    False: {"before its commit arrives"},
+}
+"""By whether it meets a newer artifact, which shows at each point the same and more than the work of its own retry."""
 WOKEN = [
     pytest.param(
         point, newer, id=f"{'a newer artifact' if newer else 'its retry'}-{name}",
-        marks=() if name not in MIDDLE and (newer or name in BY_ITS_RETRY) else pytest.mark.thorough,
+        marks=() if name in TRIED[newer] else pytest.mark.thorough,
     )
     for name, point in LATE.items()
     for newer in (False, True)

@@ -108,6 +108,7 @@ def test_a_transaction_of_somebody_who_took_the_place_of_ours_is_never_aborted(n
     ("verb", "what", "kind", "retryable"),
     [
         ("publish", "fail", errors.SYNC_FAILED, True),
+        ("ingest", "fail", errors.SYNC_FAILED, True),
         pytest.param("publish", "expired", errors.LEASE_LOST, True, marks=pytest.mark.thorough),
         pytest.param("publish", "descriptors", errors.FILES_OPEN, True, marks=pytest.mark.thorough),
         pytest.param("publish", "another", errors.ANOTHER_PUBLISH, True, marks=pytest.mark.thorough),
@@ -121,21 +122,11 @@ def test_a_transaction_of_somebody_who_took_the_place_of_ours_is_never_aborted(n
 def test_what_fails_on_the_node_has_its_error_is_aborted_and_can_be_tried_again(
     node: PublisherNode, verb: str, what: str, kind: ErrorRow[..., errors.NodeError], retryable: bool
 ) -> None:
-    publisher = reserved(node)
+    publisher = reserved(node, install="ingest" if verb == "ingest" else "transaction")
     node.fault(verb, what)
     with refused(kind, retryable=retryable, fqrn=FQRN) as failed:
         publish(node, publisher)
     assert kind.hint in str(failed.value)
-    assert_untouched(node)
-    publish(node, publisher)
-    assert_done_once(node)
-
-
-def test_an_ingest_that_fails_and_leaves_its_transaction_open_is_aborted(node: PublisherNode) -> None:
-    publisher = reserved(node, install="ingest")
-    node.fault("ingest", "fail")
-    with refused(errors.SYNC_FAILED):
-        publish(node, publisher)
     assert_untouched(node)
     publish(node, publisher)
     assert_done_once(node)
