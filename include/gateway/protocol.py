@@ -326,12 +326,12 @@ def format_collection(repository: str, *, revisions: int, dry_run: bool) -> byte
 
 def parse_renewal(body: bytes) -> int | None:
     """Seconds in the body of ``PATCH /leases/<token>``; None: as many as the gateway allows. Raises ValueError."""
-    wanted = parse_members(body).get("expires_in_sec") if body else None
-    if wanted is None or wanted == 0:
+    length = parse_members(body).get("expires_in_sec") if body else None
+    if length is None or length == 0:
         return None
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 < wanted < 2**31:
+    if isinstance(length, bool) or not isinstance(length, int) or not 0 < length < 2**31:
         raise ValueError("expires_in_sec")
-    return wanted
+    return length
 
 
 def parse_members(body: bytes) -> dict[str, Any]:

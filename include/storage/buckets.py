@@ -91,11 +91,11 @@ def abort_multipart_uploads(
     """Abort those that were begun before; their parts take no room then. ``older_than``: aware."""
     client = admin_client(credentials, options)
     with _in_our_words(bucket):
-        found = [(upload, name) for upload, name in _uploads(client, bucket, prefix) if upload.since < older_than]
-        for upload, name in found:
+        old = [(upload, name) for upload, name in _uploads(client, bucket, prefix) if upload.since < older_than]
+        for upload, name in old:
             with contextlib.suppress(client.exceptions.NoSuchUpload):  # completed or aborted meanwhile
                 client.abort_multipart_upload(Bucket=bucket, Key=prefix + upload.name, UploadId=name)
-    return [upload for upload, _ in found]
+    return [upload for upload, _ in old]
 
 
 def keeps_versions(bucket: str, credentials: Credentials, options: StoreOptions) -> bool:
@@ -115,7 +115,7 @@ def with_public_read(policy: dict[str, Any] | None, bucket: str, prefix: str) ->
     resource = f"arn:aws:s3:::{bucket}/{prefix + '/' if prefix else ''}*"
     statement = {"Effect": "Allow", "Principal": {"AWS": ["*"]}, "Action": ["s3:GetObject"], "Resource": [resource]}
     statements = list((policy or {}).get("Statement", []))
-    if not any({**found, "Sid": ""} == {**statement, "Sid": ""} for found in statements):
+    if not any({**other, "Sid": ""} == {**statement, "Sid": ""} for other in statements):
         statements.append(statement)
     return {"Version": "2012-10-17", **(policy or {}), "Statement": statements}
 

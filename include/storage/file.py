@@ -108,10 +108,10 @@ class FileStore(Store):
     def free_bytes(self) -> int:
         """Space of its file system, which others may use as well."""
         try:
-            found = os.statvfs(self.root)
+            space = os.statvfs(self.root)
         except OSError as error:
             raise os_failure(error, "", self.url, reading=True) from error
-        return found.f_bavail * found.f_frsize
+        return space.f_bavail * space.f_frsize
 
     def child(self, prefix: str) -> FileStore:
         prefix = check_prefix(prefix)
@@ -160,11 +160,11 @@ class FileStore(Store):
     def head(self, key: str) -> ObjectMeta | None:
         """Its version is of the file, not of the bytes: ``replace`` takes only one from ``get_versioned``."""
         try:
-            found = os.stat(self._path(key))  # noqa: PTH116
+            status = os.stat(self._path(key))  # noqa: PTH116
         except (FileNotFoundError, NotADirectoryError):
-            found = None
+            status = None
         self.counters.add(heads=1)
-        return _meta(key, found) if found is not None and stat.S_ISREG(found.st_mode) else None
+        return _meta(key, status) if status is not None and stat.S_ISREG(status.st_mode) else None
 
     @_in_our_words
     def put(self, key: str, data: bytes) -> None:
@@ -218,8 +218,8 @@ class FileStore(Store):
         prefix = check_prefix(prefix)
         folder = self._path(prefix) if prefix else str(self.root)
         try:
-            for relative, found in _walk(folder, prefix + "/" if prefix else ""):
-                yield _meta(relative, found)
+            for relative, status in _walk(folder, prefix + "/" if prefix else ""):
+                yield _meta(relative, status)
         except OSError as error:
             raise os_failure(error, prefix, self.url) from error
         self.counters.add(lists=1)
@@ -264,10 +264,10 @@ class FileStore(Store):
             raise os_failure(error, "", self.url) from error
 
     def remove_unfinished(self, older_than: datetime) -> Sequence[Unfinished]:
-        found = [write for write in self.unfinished() if write.since < older_than]
-        for write in found:
+        old = [write for write in self.unfinished() if write.since < older_than]
+        for write in old:
             self.discard(write)
-        return found
+        return old
 
     def discard(self, unfinished: Unfinished) -> None:
         """Remove what a killed writer left; one that is gone already is no error."""
@@ -416,9 +416,9 @@ def _content_version(data: bytes) -> Version:
     return Version(hashlib.sha256(data).hexdigest())
 
 
-def _meta(key: str, found: os.stat_result) -> ObjectMeta:
-    weak = f"{_WEAK}{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
-    return ObjectMeta(key, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC), Version(weak))
+def _meta(key: str, status: os.stat_result) -> ObjectMeta:
+    weak = f"{_WEAK}{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+    return ObjectMeta(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC), Version(weak))
 
 
 def _read(path: str) -> bytes:
@@ -472,5 +472,5 @@ def _walk_staged(folder: str, prefix: str) -> Iterator[Unfinished]:
             yield from _walk_staged(entry.path, f"{prefix}{entry.name}/")
         elif entry.name.startswith(_STAGED):
             with contextlib.suppress(FileNotFoundError):  # finished while we looked
-                found = entry.stat(follow_symlinks=False)
-                yield Unfinished(prefix + entry.name, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+                status = entry.stat(follow_symlinks=False)
+                yield Unfinished(prefix + entry.name, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))

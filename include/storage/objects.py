@@ -31,21 +31,21 @@ def put_object(
     ``sha256``: what their SHA-256 must be, in hex; None: not checked. ``replaces``: replace other bytes under the key.
     Raises Conflict for other bytes, which stay, `CHECKSUM_MISMATCH` for another sum, and StoreError.
     """
-    url, found = f"{store.url}/{check_key(key)}", hashlib.sha256(data).hexdigest()
-    if sha256 is not None and found != sha256:
-        what = f"{url}: the {len(data)} bytes to store have SHA-256 {found}, not {sha256}"
+    url, digest = f"{store.url}/{check_key(key)}", hashlib.sha256(data).hexdigest()
+    if sha256 is not None and digest != sha256:
+        what = f"{url}: the {len(data)} bytes to store have SHA-256 {digest}, not {sha256}"
         raise CHECKSUM_MISMATCH(f"{what}; {CHECKSUM_MISMATCH.hint}", key=key)
-    there = store.head(key)
-    if there is not None and there.size == len(data) and store.get(key) == data:
-        return StoredObject(url, len(data), found, True, dry_run)
-    if there is not None and not replaces:
+    meta = store.head(key)
+    if meta is not None and meta.size == len(data) and store.get(key) == data:
+        return StoredObject(url, len(data), digest, True, dry_run)
+    if meta is not None and not replaces:
         raise _taken(url, key)
     if not dry_run:
         if replaces:
             store.put(key, data)
         elif not store.put_if_absent(key, data):
             raise _taken(url, key)
-    return StoredObject(url, len(data), found, False, dry_run)
+    return StoredObject(url, len(data), digest, False, dry_run)
 
 
 def read_object(store: Store, key: str, *, most: int = MOST_BYTES) -> bytes:
@@ -73,11 +73,11 @@ def delete_objects(
     """
     named = [key for key in dict.fromkeys(map(check_key, keys)) if store.exists(key)]
     below = [meta.key for meta in store.list(check_key(prefix.removesuffix("/")))] if prefix is not None else []
-    found = tuple(dict.fromkeys([*named, *sorted(below)]))
+    present = tuple(dict.fromkeys([*named, *sorted(below)]))
     if not dry_run:
-        for error in store.delete_each(found).values():
+        for error in store.delete_each(present).values():
             raise error
-    return found
+    return present
 
 
 def _taken(url: str, key: str) -> Conflict:

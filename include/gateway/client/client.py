@@ -178,9 +178,9 @@ class GatewayClient(Administration):
 
     def holder(self, repository: str, path: str) -> LeaseInfo | None:
         """The lease that overlaps ``path``, the one that lasts longest if there are several."""
-        wanted = checked_path(path)
+        place = checked_path(path)
         held = [
-            lease for lease in self.leases() if lease.repository == repository and protocol.overlap(lease.path, wanted)
+            lease for lease in self.leases() if lease.repository == repository and protocol.overlap(lease.path, place)
         ]
         return max(held, key=lambda lease: lease.expires, default=None)
 

@@ -245,14 +245,14 @@ class StatusCalls:
     async def ready(self, _: Request) -> Response:
         """Every repository's store is reachable and its signing key loads; HTTP 503 otherwise, with the reasons."""
         async with self._looking:
-            at, found = self._looked
+            at, reasons = self._looked
             if time.monotonic() - at > _REMEMBERED_S:
                 names = dict(self._serving.config.repositories)
                 looks = [self._look(*item) for item in names.items()]
-                found = dict(zip(names, await asyncio.gather(*looks), strict=True))
-                self._looked = time.monotonic(), found
-        good = all(reason == "ok" for reason in found.values())
-        members = {"status": "ok" if good else "error", "repositories": found}
+                reasons = dict(zip(names, await asyncio.gather(*looks), strict=True))
+                self._looked = time.monotonic(), reasons
+        good = all(reason == "ok" for reason in reasons.values())
+        members = {"status": "ok" if good else "error", "repositories": reasons}
         return JSONResponse(members, 200 if good else 503)
 
     async def metrics(self, _: Request) -> Response:
@@ -274,13 +274,13 @@ class StatusCalls:
 def _reachable(repository: RepositoryConfig) -> str:
     try:
         repository.signer()
-        there = repository.quick().exists(MANIFEST_KEY)
+        has_manifest = repository.quick().exists(MANIFEST_KEY)
     except (CvmfsError, StoreError, ConfigError) as error:
         return f"{type(error).__name__}: {error}"
     except Exception as error:
         log.exception("not ready")
         return f"{type(error).__name__}: see the gateway's log"
-    return "ok" if there else f"no {MANIFEST_KEY} in the store"
+    return "ok" if has_manifest else f"no {MANIFEST_KEY} in the store"
 
 
 WELCOME = "You are in an open field on the west side of a white house with a boarded front door."

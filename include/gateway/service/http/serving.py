@@ -66,11 +66,11 @@ class WaitingList:
         with self._lock:
             self._forget()
             now = self._now_s()
-            known = self._waiters.pop((path, key_id, hostname), None)
-            waiter = Waiter(path, key_id, hostname, known.since_s if known else now, now)
-            if known or len(self._waiters) < _LONGEST_LIST:
+            before = self._waiters.pop((path, key_id, hostname), None)
+            waiter = Waiter(path, key_id, hostname, before.since_s if before else now, now)
+            if before or len(self._waiters) < _LONGEST_LIST:
                 self._waiters[path, key_id, hostname] = waiter
-                if known is None:
+                if before is None:
                     self._index.add(waiter)
             return self._place(waiter, remaining_s, self._index.overlapping(path))
 

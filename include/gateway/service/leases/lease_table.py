@@ -51,13 +51,13 @@ def _add_revisions(connection: sqlite3.Connection, repository: str, revisions: S
 
 def _revisions_of(connection: sqlite3.Connection, repository: str) -> list[KnownRoot]:
     """Return what is known of a repository; a row that cannot be read is passed over, and found out again."""
-    found = []
+    revisions = []
     for number, text in connection.execute("SELECT number, root FROM revision WHERE repository = ?", (repository,)):
         try:
-            found.append(KnownRoot(ObjectHash.parse(text, suffix=CATALOG), number))
+            revisions.append(KnownRoot(ObjectHash.parse(text, suffix=CATALOG), number))
         except CvmfsError:
             continue
-    return found
+    return revisions
 
 
 T = TypeVar("T")

@@ -352,7 +352,7 @@ site.publisher(changeset.repository).publish(changeset, holder="killed", now=dat
 )
 def test_after_kill_9_of_a_publisher_the_next_one_goes_on(node: PublisherNode, verb: str, what: str) -> None:
     publisher = reserved(node, busy_wait_s=60)
-    site = node.site({"time_limit_s": 6})
+    site = node.site({"time_limit_s": 3})
     changeset = packed(site, ALPHA, FILES)
     file = node.folder / "changeset.json"
     file.write_bytes(changeset.format())
@@ -362,7 +362,7 @@ def test_after_kill_9_of_a_publisher_the_next_one_goes_on(node: PublisherNode, v
     _until(lambda: _unpacking(node) if verb == "tar" else not (node.root / "faults" / verb).exists())
     process.kill()
     process.wait()
-    threading.Timer(1.0, (node.root / "go-on").touch).start()
+    threading.Timer(0.3, (node.root / "go-on").touch).start()
     publisher.publish(changeset, holder="night", now=now())
     assert_done_once(node)
 

@@ -210,6 +210,7 @@ def test_what_is_not_refused_works_or_is_refused_for_its_loss_until_that_is_allo
         elif found.outcome is OperationOutcome.SUPPORTED:
             action(node)
         elif found.loss is not None:
+            put(node, [file("b", b"2")])
             before = node.revisions
             with refused(Lossy, loss=found.loss) as lossy:
                 action(node)
