@@ -24,7 +24,7 @@ Order = dict[str, Any]
 def gateway_config(order: Order) -> ServiceConfig:
     """Content of an order; whoever must own the repository finds out within seconds who does."""
     if order.get("single_writer"):
-        committer.claim = partial(claim, patience_s=5.0, renewed_every_s=0.5)  # type: ignore[attr-defined]
+        committer.claim = partial(claim, patience_s=2.5, renewed_every_s=0.25)  # type: ignore[attr-defined]
     fqrn, keys = order["fqrn"], Path(order["keys"])
     repository = RepositoryConfig(
         lambda: store_of(order), lambda: load_signer(keys, fqrn), (AcceptedKey(KEY_ID, SECRET),)
