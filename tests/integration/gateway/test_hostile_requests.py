@@ -125,7 +125,7 @@ pytest_plugins = ["schemathesis.pytest.plugin"]
 SCHEMA = schemathesis.openapi.from_dict(document())
 CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 FEW = settings(
-    max_examples=15, derandomize=True,
+    max_examples=10, derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
 

@@ -151,14 +151,6 @@ def test_with_the_gateway_down_our_transaction_stays_open_and_the_next_try_abort
     assert_done_once(node)
 
 
-def test_a_publication_that_stands_although_publish_failed_counts(node: PublisherNode) -> None:
-    publisher = reserved(node)
-    node.fault("publish", "commit-then-fail")
-    done = publish(node, publisher)
-    assert not done.unchanged  # type: ignore[attr-defined]
-    assert_done_once(node)
-
-
 def test_a_command_that_hangs_is_ended_on_the_node(node: PublisherNode) -> None:
     publisher = reserved(node)
     slow = node.publisher({"time_limit_s": 2})
@@ -208,11 +200,12 @@ def test_a_place_that_leads_out_of_the_repository_is_refused_and_nothing_is_remo
         ("transaction", "tar", "cut"),
         pytest.param("transaction", "publish", "cut-before", marks=pytest.mark.thorough),
         ("transaction", "publish", "cut-committed"),
+        ("transaction", "publish", "commit-then-fail"),
         pytest.param("transaction", "publish", "cut", marks=pytest.mark.thorough),
         ("ingest", "ingest", "cut"),
     ],
 )
-def test_after_a_lost_connection_it_is_looked_at_and_nothing_is_done_twice(
+def test_after_a_lost_connection_or_reply_it_is_looked_at_and_nothing_is_done_twice(
     node: PublisherNode, install: str, verb: str, what: str
 ) -> None:
     publisher = reserved(node, install=install)
