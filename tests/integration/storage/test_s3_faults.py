@@ -49,7 +49,7 @@ def unquoted(headers: Mapping[str, str]) -> bool:
     return "If-Match" in headers and not quoted(headers)
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [429, 503])
 def test_a_passing_status_is_repeated_and_counted(store: Store, s3_proxy: FaultProxy, status: int) -> None:
     s3_proxy.answer(status, times=2, method="PUT")
     store.put("a", b"1")
