@@ -101,13 +101,9 @@ class PathBusy(GatewayError):
         time_remaining_s: float = 0.0,
         holder: LeaseInfo | None = None,
         own: bool = False,
-        repository: str | None = None,
-        path: str | None = None,
-        key_id: str | None = None,
-        reason: str | None = None,
-        trace: str | None = None,
+        **about: str | None,
     ) -> None:
-        super().__init__(message, repository=repository, path=path, key_id=key_id, reason=reason, trace=trace)
+        super().__init__(message, **about)
         self.time_remaining_s = time_remaining_s
         self.holder = holder
         self.own = own

@@ -8,7 +8,7 @@ import hmac
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum
 from fractions import Fraction
@@ -278,10 +278,7 @@ class AcquireBody:
     request: str
 
     def format(self) -> bytes:
-        members = {
-            "path": self.path, "api_version": self.api_version, "hostname": self.hostname, "request": self.request
-        }  # fmt: skip
-        return json.dumps(members).encode()
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def parse(cls, body: bytes) -> AcquireBody:
@@ -327,19 +324,14 @@ def format_collection(repository: str, *, revisions: int, dry_run: bool) -> byte
     return json.dumps(members).encode()
 
 
-def format_renewal(wanted_s: int | None) -> bytes:
-    """Body of ``PATCH /leases/<token>``: how long it shall last from now; None for as long as the gateway allows."""
-    return b"" if wanted_s is None else json.dumps({"expires_in_sec": wanted_s}).encode()
-
-
 def parse_renewal(body: bytes) -> int | None:
-    """The same. Raises ValueError."""
-    wanted = parse_members(body).get("expires_in_sec") if body else None
-    if wanted is None or wanted == 0:
+    """Seconds in the body of ``PATCH /leases/<token>``; None: as many as the gateway allows. Raises ValueError."""
+    length = parse_members(body).get("expires_in_sec") if body else None
+    if length is None or length == 0:
         return None
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 < wanted < 2**31:
+    if isinstance(length, bool) or not isinstance(length, int) or not 0 < length < 2**31:
         raise ValueError("expires_in_sec")
-    return wanted
+    return length
 
 
 def parse_members(body: bytes) -> dict[str, Any]:

@@ -75,13 +75,8 @@ class Loss(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A decision of the table.
-
-    Attributes:
-        outcome: What becomes of the operation.
-        reason: Why.
-        cure: What to do instead; empty where it is supported.
-        loss: What a lossy operation loses.
+    """A decision of the table and its reason. ``cure``: what to do instead, unless it is supported. ``loss``: what is
+    lost.
     """
 
     outcome: OperationOutcome
@@ -98,21 +93,9 @@ def cell(way: PublishRoute, operation: Operation) -> Cell:
 def require(
     way: PublishRoute, operation: Operation, *, fqrn: str, path: str, allow_lossy: Collection[Loss] = ()
 ) -> Cell:
-    """Check an operation against the table.
+    """The table's decision on an operation; repository and path are for the error.
 
-    Args:
-        way: The publisher with its gateway.
-        operation: What is asked of it.
-        fqrn: The repository, for the error.
-        path: The path concerned, for the error.
-        allow_lossy: What may get lost, by the repository's settings.
-
-    Returns:
-        The decision.
-
-    Raises:
-        NotSupported: It cannot be done this way.
-        Lossy: Something would get lost that ``allow_lossy`` does not name.
+    Raises NotSupported, and Lossy for a loss that ``allow_lossy``, from the repository's settings, does not name.
     """
     found = cell(way, operation)
     what = f"{path or '/'}: {operation.value}: {way.value}"

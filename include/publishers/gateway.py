@@ -219,11 +219,7 @@ _LASTING = frozenset({TagRefused.code, REFLOG_MISSING.code})
 class WriterSide:
     """A repository as its writers see it, without any cache of readers in between.
 
-    Attributes:
-        fqrn: The repository's name.
-        store: Its store.
-        catalogs: The catalogs of ``store``.
-        read_manifest: Returns the current manifest, its signature verified.
+    ``read_manifest`` returns the current manifest, its signature verified.
     """
 
     fqrn: str
@@ -246,12 +242,8 @@ class WriterSide:
 class RepositoryGateway(ABC):
     """A gateway in front of one repository.
 
-    Attributes:
-        repository: The repository as its writers see it.
-        client: A client of the gateway (docs/formats.md, gateway).
-        way: Its column in the table of capabilities.
-        tries: How often a change may be tried, each time under a new lease.
-        leases_everything: Whether a lease may be on the whole repository.
+    ``tries``: how often a change may be tried, each time under a new lease. ``leases_everything``: whether a lease may
+    be on the whole repository.
     """
 
     repository: WriterSide
@@ -262,22 +254,11 @@ class RepositoryGateway(ABC):
 
     @abstractmethod
     def commit(self, lease: Lease, base: Manifest, new: ObjectHash, tag: NewTag | None, seen: Look) -> int:
-        """Publish a change whose objects and catalogs are stored.
+        """Publish a change whose objects and catalogs are stored; the number of the revision that holds it.
 
-        If the reply is lost, the manifest is read to find out whether the change was published.
-
-        Args:
-            lease: The lease, which the commit uses up.
-            base: The manifest that the change was derived from.
-            new: The hash of its new root catalog.
-            tag: A name for the new revision; None: none.
-            seen: The collections when the change was judged.
-
-        Returns:
-            The number of the revision that holds the change.
-
-        Raises:
-            GatewayError: The gateway refused the change, or could not be reached.
+        ``base``: the manifest that the change was derived from; ``new``: its new root catalog; ``seen``: the
+        collections when the change was judged. If the reply is lost, the manifest is read to find out whether the
+        change was published. Raises GatewayError.
         """
 
 

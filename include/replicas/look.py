@@ -80,15 +80,15 @@ def _fault(error: NightshiftError) -> ReplicaState:
 
 def _snapshot_since(store: ReplicaStore, now: datetime) -> datetime | None:
     try:
-        found = store.head(MARKER_KEY)
+        marker = store.head(MARKER_KEY)
     except Unavailable:
         raise
     except StoreError:
         return None  # S3 denies what is not there to readers that may not list
-    if found is None:
+    if marker is None:
         return None
     # its content is the local time of that machine; from a server that states no time, `modified` is in 1970
-    return min(found.modified, now) if found.modified > _EARLIEST else now
+    return min(marker.modified, now) if marker.modified > _EARLIEST else now
 
 
 def _last_snapshot(store: ReplicaStore) -> datetime | None:
@@ -109,18 +109,18 @@ def look_at_replicas(site: Site, fqrn: str, now: datetime, names: Sequence[str] 
     Raises SettingsError for an unknown name, and what reading stratum 0's manifest raises.
     """
     settings = site.settings.repository(fqrn)
-    wanted = chosen(fqrn, settings.replicas, names)
-    if not wanted:
+    selected = chosen(fqrn, settings.replicas, names)
+    if not selected:
         return []
     keys = [settings.public_key.read_bytes()]
     with ThreadPoolExecutor(AT_ONCE, "replica") as pool:
-        seen = list(
-            pool.map(lambda replica: see(replica.name, replica.url, fqrn=fqrn, public_keys=keys, now=now), wanted)
+        answers = list(
+            pool.map(lambda replica: see(replica.name, replica.url, fqrn=fqrn, public_keys=keys, now=now), selected)
         )
     # after the replicas: what they got meanwhile it has, too
     head = site.head(fqrn).manifest
     before = {look.replica: look for look in looks_of(site.ledger, fqrn)}
-    return [judge(look, head, before.get(look.name), now) for look in seen]
+    return [judge(look, head, before.get(look.name), now) for look in answers]
 
 
 def record(bind: Bind, looks: Iterable[ReplicaLook]) -> None:
@@ -163,14 +163,8 @@ _PROXY = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+")
 def client_config(fqrn: str, public_key: Path, *, servers: Sequence[str], proxies: Sequence[str]) -> str:
     """The texts of the client's files, each below a comment that names its place.
 
-    Args:
-        fqrn: The repository.
-        public_key: Where its public master key is here.
-        servers: URLs of the repository, in the order in which they are tried.
-        proxies: URLs of forward proxies that share the load; empty: none.
-
-    Raises:
-        SettingsError: for a URL that no line of a client's configuration can hold.
+    ``public_key``: where the public master key is here. ``servers``: URLs in the order in which they are tried.
+    ``proxies`` share the load. Raises SettingsError for a URL that no line of a client's configuration can hold.
     """
     for url in servers:
         _require(_URL, url, "http://stratum1.example.org/cvmfs/" + fqrn)

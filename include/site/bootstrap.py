@@ -60,11 +60,11 @@ def try_stores(site: Site, names: set[str], *, say: Say) -> None:
         store = settings.store(name)
         if recorded_traits(site.ledger, store) is not None:
             continue
-        seen = try_store(settings, site.secrets, name)
-        if seen is None:
+        traits = try_store(settings, site.secrets, name)
+        if traits is None:
             continue
-        record_traits(site.ledger, store, seen, now=datetime.now(UTC))
-        if not seen.replace:
+        record_traits(site.ledger, store, traits, now=datetime.now(UTC))
+        if not traits.replace:
             say(f"store {name} ignores conditional replace: only one gateway may write manifests there")
 
 
@@ -86,20 +86,20 @@ def found_repository(site: Site, fqrn: str, *, say: Say, mtime_ns: bool = False)
         cure = "name a store with s3:// or file:// in its settings"
         where = site.settings.store(repository.store).url
         raise PublisherError(fqrn, f"store {repository.store}, {where}, can only be read; {cure}")
-    there = store.exists(MANIFEST_KEY)
-    if not there:
+    exists = store.exists(MANIFEST_KEY)
+    if not exists:
         _require_never_there(store, fqrn)
     key = _gateway_key(site, repository, folder)
-    if there and not KeyFile.CERTIFICATE.path(folder, fqrn).exists():
+    if exists and not KeyFile.CERTIFICATE.path(folder, fqrn).exists():
         raise PublisherError(
             fqrn, f"it is in {store.url}, but its keys are not in {folder}: restore them, or empty the store"
         )
-    if not there:
+    if not exists:
         _publish_rules(site, repository)
         _require_taken(store)
     if key is not None:
         save_gateway_key(folder, fqrn, key)
-    if there:
+    if exists:
         return False
     master, signer = _keys(folder, fqrn, say)
     create_repository(
@@ -155,11 +155,11 @@ def _keys(folder: Path, fqrn: str, say: Say) -> tuple[RSAPrivateKey, Signer]:
 def _gateway_key(site: Site, repository: RepositorySettings, folder: Path) -> GatewayKey | None:
     """The key of the publishers' connection, if it is yet to be written for the embedded gateway."""
     connection = site.secrets.get(repository.gateway)
-    wanted = GatewayKey(connection.login or "", connection.password or "")
+    key = GatewayKey(connection.login or "", connection.password or "")
     path = KeyFile.GATEWAY.path(folder, repository.fqrn)
     if not path.exists():
-        return wanted
-    if load_gateway_key(path) != wanted:
+        return key
+    if load_gateway_key(path) != key:
         raise PublisherError(
             repository.fqrn,
             f"{path} and the connection {repository.gateway} hold different keys: remove the file if the connection is "

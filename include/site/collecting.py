@@ -45,14 +45,14 @@ def require_sole_writer(
     sign of another writer, and StoreError.
     """
     settings = site.settings.repository(fqrn)
-    found = [
+    signs = [
         *_by_stock_tools_alone(settings, config),
         *_by_another_gateway(site, settings, side.store),
         *_by_another_key(side, signer),
     ]
-    if not found:
+    if not signs:
         return []
-    what = f"others may publish into it without Nightshift's gateway: {'; '.join(found)}"
+    what = f"others may publish into it without Nightshift's gateway: {'; '.join(signs)}"
     if accept:
         return [f"{what}; accepted: {accept}"]
     hint = "let all publishers use the gateway, or run it with --accept REASON while no other publisher runs"
@@ -83,8 +83,8 @@ def _by_another_gateway(site: Site, settings: RepositorySettings, store: Store) 
                 yield f"{client.url} is a stock gateway, in spite of `gateway_kind`"
     except NightshiftError as fault:  # behind a gateway that does not answer, nothing is published
         log.info("%s: the gateway was not asked for its kind: %s", settings.fqrn, fault)
-    there = store.head(ownership.KEY)
-    if there is None or datetime.now(UTC) - there.modified > _RENEWED:
+    document = store.head(ownership.KEY)
+    if document is None or datetime.now(UTC) - document.modified > _RENEWED:
         return
     try:
         owner = ownership.GatewayOwner.parse(store.get(ownership.KEY))

@@ -125,14 +125,14 @@ def prepared_tree(site: Site, fqrn: str, tree: TreeToPrepare) -> Iterator[Change
     Raises DestinationError for a place where no tree can be published, SourceError, and what preparing raises.
     """
     path = _ordinary(tree.destination)
-    seen = look(site.repository_store(fqrn))
+    progress = look(site.repository_store(fqrn))
     head = site.head(fqrn)
     if not _missing(head, path):
         _require_mountpoint(head, path)
     tree = replace(tree, destination=path, known_from=_neighbours(head, path))
-    journal = journal_of(site, fqrn, seen, tree, tree.source.name)
+    journal = journal_of(site, fqrn, progress, tree, tree.source.name)
     with journal or nullcontext():
-        yield prepare_for(site, head, seen, tree, journal)
+        yield prepare_for(site, head, progress, tree, journal)
         if journal is not None:
             journal.remove()
 
@@ -201,11 +201,11 @@ def tag_revision(site: Site, fqrn: str, tag: NewTag, *, lease: str = "", holder:
     NotSupported, and what a commit raises.
     """
     head = site.head(fqrn)
-    there = next((known for known in head.tags() if known.name == check_tag_name(tag.name)), None)
-    if there is not None:
-        if there.description != tag.description:
-            raise TagError(tag.name, f"names revision {there.revision} of {fqrn} already; choose another name")
-        return Published(lease, there.revision, there.revision, there.hash, None, 0.0, unchanged=True)
+    taken = next((other for other in head.tags() if other.name == check_tag_name(tag.name)), None)
+    if taken is not None:
+        if taken.description != tag.description:
+            raise TagError(tag.name, f"names revision {taken.revision} of {fqrn} already; choose another name")
+        return Published(lease, taken.revision, taken.revision, taken.hash, None, 0.0, unchanged=True)
     path = checked_destination(lease) if lease else ""
     return SingleChange(path, _nothing).commit(site, fqrn, holder=holder, now=now, tag=tag)
 
@@ -335,11 +335,11 @@ def _nothing(edit: Edit) -> None:
 
 def _write(edit: Edit, path: str, content: bytes, now: int) -> None:
     """Let a small file have this content, in the place of another file, a link or nothing. ``now``: Unix s."""
-    there = edit.row(path)
-    if there is not None:
-        if there.is_directory:
+    entry = edit.row(path)
+    if entry is not None:
+        if entry.is_directory:
             raise DestinationError(path, "a directory exists there and is not replaced by a file; take it away first")
-        if _has_content(edit, path, there, content):
+        if _has_content(edit, path, entry, content):
             return
         edit.remove(path)
     packed = compress(content)

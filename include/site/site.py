@@ -45,8 +45,8 @@ def credentials_of(store: StoreSettings, secrets: Secrets, role: Role = Role.PUB
     connection = connection_of(store, role)
     if connection is None:
         return None
-    found = secrets.get(connection)
-    return Credentials(found.login or "", found.password or "")
+    secret = secrets.get(connection)
+    return Credentials(secret.login or "", secret.password or "")
 
 
 def connection_of(store: StoreSettings, role: Role) -> str | None:
@@ -166,19 +166,15 @@ def require_switchable(site: Site, fqrn: str, operation: Operation) -> tuple[Sto
 
     Raises KeyFileError, NotSupported and GatewayError as :func:`switching`.
     """
-    found = _signing(site, fqrn)
-    require(site.way_of_switching(fqrn), operation, fqrn=fqrn, path="")
-    return found
-
-
-def _signing(site: Site, fqrn: str) -> tuple[Store, Signer]:
     folder = site.settings.gateway.keys
     path = KeyFile.REPOSITORY.path(folder, site.settings.repository(fqrn).fqrn)
     if not path.exists():
         cure = "run this where the gateway is, or import the keys there: nightshift repo import-keys"
         raise KeyFileError(str(path), f"the signing key of {fqrn} is not on this machine; {cure}")
     checksum = site.settings.repository(fqrn).reflog_checksum
-    return site.manifest_store(fqrn), load_signer(folder, fqrn, reflog_checksum=checksum)
+    side = site.manifest_store(fqrn), load_signer(folder, fqrn, reflog_checksum=checksum)
+    require(site.way_of_switching(fqrn), operation, fqrn=fqrn, path="")
+    return side
 
 
 QUICK_S = 4.0

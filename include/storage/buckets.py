@@ -20,56 +20,33 @@ if TYPE_CHECKING:
 
 
 def ensure_bucket(url: str, credentials: Credentials, options: StoreOptions = DEFAULTS) -> bool:
-    """Create the bucket of a store unless it is there.
+    """Create the bucket of a store, with an administrator's key, unless it is there. Returns whether it was created.
 
-    Args:
-        url: ``s3://bucket/prefix``.
-        credentials: The key pair of an administrator.
-        options: How to talk to the server.
-
-    Returns:
-        Whether it had to be created.
-
-    Raises:
-        StoreError: The server refused it.
+    Raises StoreError if the server refuses it.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
-
     bucket, _ = split_s3_url(url)
     client = admin_client(credentials, options)
-    try:
+    # The type of the parameter lists Amazon's own regions only.
+    location: Any = {"LocationConstraint": options.region}
+    elsewhere = {} if options.region == "us-east-1" else {"CreateBucketConfiguration": location}
+    with _in_our_words(bucket):
         if _bucket_exists(client, bucket):
             return False
-        if options.region == "us-east-1":
-            client.create_bucket(Bucket=bucket)
-        else:
-            # The type of the parameter lists Amazon's own regions only.
-            location: Any = {"LocationConstraint": options.region}
-            client.create_bucket(Bucket=bucket, CreateBucketConfiguration=location)
-    except ClientError as error:
-        if error.response["Error"].get("Code") == "BucketAlreadyOwnedByYou":
+        try:
+            client.create_bucket(Bucket=bucket, **elsewhere)
+        except client.exceptions.BucketAlreadyOwnedByYou:
             return False
-        if error.response["Error"].get("Code") == "BucketAlreadyExists":
+        except client.exceptions.BucketAlreadyExists:
             raise Forbidden(f"bucket {bucket}: it belongs to another account; choose another name", key="") from None
-        raise _translate(error, bucket) from None
-    except BotoCoreError as error:
-        raise _unreachable(error, bucket) from None
     return True
 
 
 def allow_public_read(
     url: str, credentials: Credentials, options: StoreOptions = DEFAULTS, prefix: str | None = None
 ) -> None:
-    """Let anyone GET objects, but not list them; other rules of the bucket stay.
+    """Let anyone GET objects below ``prefix`` (None: the URL's own), but not list them; other rules of the bucket stay.
 
-    Args:
-        url: ``s3://bucket/prefix``.
-        credentials: The key pair of an administrator.
-        options: How to talk to the server.
-        prefix: Below which prefix; None: the URL's own.
-
-    Raises:
-        StoreError: The server refused it.
+    Takes an administrator's key. Raises StoreError if the server refuses it.
     """
     bucket, own_prefix = split_s3_url(url)
     below = own_prefix if prefix is None else prefix.strip("/")
@@ -89,15 +66,8 @@ def allow_roles(
 ) -> None:
     """Give each role its rights in repositories; rules that are not ours stay (`include.storage.probe`).
 
-    Args:
-        url: ``s3://bucket/prefix``, below which the repositories are.
-        credentials: The key pair of an administrator.
-        options: How to talk to the server.
-        repositories: Their names.
-        principals: Each role's user, as `PolicyServer.principal` names it.
-
-    Raises:
-        StoreError: The server refused it.
+    Takes an administrator's key. ``principals``: each role's user, as `PolicyServer.principal` names it. Raises
+    StoreError if the server refuses it.
     """
     bucket, _ = split_s3_url(url)
     client = admin_client(credentials, options)
@@ -121,11 +91,11 @@ def abort_multipart_uploads(
     """Abort those that were begun before; their parts take no room then. ``older_than``: aware."""
     client = admin_client(credentials, options)
     with _in_our_words(bucket):
-        found = [(upload, name) for upload, name in _uploads(client, bucket, prefix) if upload.since < older_than]
-        for upload, name in found:
+        old = [(upload, name) for upload, name in _uploads(client, bucket, prefix) if upload.since < older_than]
+        for upload, name in old:
             with contextlib.suppress(client.exceptions.NoSuchUpload):  # completed or aborted meanwhile
                 client.abort_multipart_upload(Bucket=bucket, Key=prefix + upload.name, UploadId=name)
-    return [upload for upload, _ in found]
+    return [upload for upload, _ in old]
 
 
 def keeps_versions(bucket: str, credentials: Credentials, options: StoreOptions) -> bool:
@@ -145,7 +115,7 @@ def with_public_read(policy: dict[str, Any] | None, bucket: str, prefix: str) ->
     resource = f"arn:aws:s3:::{bucket}/{prefix + '/' if prefix else ''}*"
     statement = {"Effect": "Allow", "Principal": {"AWS": ["*"]}, "Action": ["s3:GetObject"], "Resource": [resource]}
     statements = list((policy or {}).get("Statement", []))
-    if not any({**found, "Sid": ""} == {**statement, "Sid": ""} for found in statements):
+    if not any({**other, "Sid": ""} == {**statement, "Sid": ""} for other in statements):
         statements.append(statement)
     return {"Version": "2012-10-17", **(policy or {}), "Statement": statements}
 

@@ -89,6 +89,7 @@ class FileStore(Store):
     """Objects below ``root``. Names that start with ``.~`` and folders called ``.lock`` are its own."""
 
     kind = FILE
+    traits = FILE_TRAITS
 
     def __init__(
         self, root: Path, *, fsync: Fsync = "switch", counters: Counters | None = None, home: _Home | None = None
@@ -98,34 +99,25 @@ class FileStore(Store):
         self.url = root.as_uri()
         self.counters = counters or Counters()
         self._base = str(root).rstrip("/") + "/"
-        self._fsync = fsync
+        self.fsync = fsync
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process opens the same folder."""
-        return partial(FileStore, fsync=self._fsync), (self.root,)
-
-    @property
-    def traits(self) -> Traits:
-        return FILE_TRAITS
+        return partial(FileStore, fsync=self.fsync), (self.root,)
 
     def free_bytes(self) -> int:
         """Space of its file system, which others may use as well."""
         try:
-            found = os.statvfs(self.root)
+            space = os.statvfs(self.root)
         except OSError as error:
             raise os_failure(error, "", self.url, reading=True) from error
-        return found.f_bavail * found.f_frsize
-
-    @property
-    def fsync(self) -> Fsync:
-        """When what is written is flushed to the disk."""
-        return self._fsync
+        return space.f_bavail * space.f_frsize
 
     def child(self, prefix: str) -> FileStore:
         prefix = check_prefix(prefix)
         if not prefix:
             return self
-        return FileStore(Path(self._path(prefix)), fsync=self._fsync, counters=self.counters, home=self._home)
+        return FileStore(Path(self._path(prefix)), fsync=self.fsync, counters=self.counters, home=self._home)
 
     def remove_folder(self) -> None:
         locks = self.root / _LOCK_FOLDER
@@ -168,11 +160,11 @@ class FileStore(Store):
     def head(self, key: str) -> ObjectMeta | None:
         """Its version is of the file, not of the bytes: ``replace`` takes only one from ``get_versioned``."""
         try:
-            found = os.stat(self._path(key))  # noqa: PTH116
+            status = os.stat(self._path(key))  # noqa: PTH116
         except (FileNotFoundError, NotADirectoryError):
-            found = None
+            status = None
         self.counters.add(heads=1)
-        return _meta(key, found) if found is not None and stat.S_ISREG(found.st_mode) else None
+        return _meta(key, status) if status is not None and stat.S_ISREG(status.st_mode) else None
 
     @_in_our_words
     def put(self, key: str, data: bytes) -> None:
@@ -226,8 +218,8 @@ class FileStore(Store):
         prefix = check_prefix(prefix)
         folder = self._path(prefix) if prefix else str(self.root)
         try:
-            for relative, found in _walk(folder, prefix + "/" if prefix else ""):
-                yield _meta(relative, found)
+            for relative, status in _walk(folder, prefix + "/" if prefix else ""):
+                yield _meta(relative, status)
         except OSError as error:
             raise os_failure(error, prefix, self.url) from error
         self.counters.add(lists=1)
@@ -256,7 +248,7 @@ class FileStore(Store):
         return refused
 
     def flush(self) -> None:
-        if self._fsync != "switch":
+        if self.fsync != "switch":
             return
         try:
             _sync_file_system(self.root)
@@ -272,10 +264,10 @@ class FileStore(Store):
             raise os_failure(error, "", self.url) from error
 
     def remove_unfinished(self, older_than: datetime) -> Sequence[Unfinished]:
-        found = [write for write in self.unfinished() if write.since < older_than]
-        for write in found:
+        old = [write for write in self.unfinished() if write.since < older_than]
+        for write in old:
             self.discard(write)
-        return found
+        return old
 
     def discard(self, unfinished: Unfinished) -> None:
         """Remove what a killed writer left; one that is gone already is no error."""
@@ -329,9 +321,9 @@ class FileStore(Store):
     def _lasting(self, path: str) -> bool:
         """Tell whether a write is acknowledged only when it would survive a power failure; else :meth:`flush` sees to
         it."""
-        if self._fsync == "switch":
+        if self.fsync == "switch":
             return not is_content_addressed(path.removeprefix(self._base))
-        return self._fsync == "always"
+        return self.fsync == "always"
 
     @contextlib.contextmanager
     def _locked(self, path: str) -> Iterator[None]:
@@ -424,9 +416,9 @@ def _content_version(data: bytes) -> Version:
     return Version(hashlib.sha256(data).hexdigest())
 
 
-def _meta(key: str, found: os.stat_result) -> ObjectMeta:
-    weak = f"{_WEAK}{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
-    return ObjectMeta(key, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC), Version(weak))
+def _meta(key: str, status: os.stat_result) -> ObjectMeta:
+    weak = f"{_WEAK}{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+    return ObjectMeta(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC), Version(weak))
 
 
 def _read(path: str) -> bytes:
@@ -480,5 +472,5 @@ def _walk_staged(folder: str, prefix: str) -> Iterator[Unfinished]:
             yield from _walk_staged(entry.path, f"{prefix}{entry.name}/")
         elif entry.name.startswith(_STAGED):
             with contextlib.suppress(FileNotFoundError):  # finished while we looked
-                found = entry.stat(follow_symlinks=False)
-                yield Unfinished(prefix + entry.name, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+                status = entry.stat(follow_symlinks=False)
+                yield Unfinished(prefix + entry.name, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))

@@ -79,17 +79,7 @@ SCHEMES: Mapping[str, StoreKind] = {"file": FILE, "s3": S3, "http": HTTP, "https
 
 
 def kind_of(url: str) -> StoreKind:
-    """The kind of a store, by the scheme of its URL alone.
-
-    Args:
-        url: The store's URL.
-
-    Returns:
-        The kind.
-
-    Raises:
-        StoreError: The scheme names no kind.
-    """
+    """The kind of a store, by the scheme of its URL alone. Raises StoreError if that names none."""
     scheme, separator, _ = url.partition("://")
     if not separator:
         raise StoreError(

@@ -26,55 +26,30 @@ class StoredObject:
 def put_object(
     store: Store, key: str, data: bytes, *, sha256: str | None = None, replaces: bool = False, dry_run: bool = False
 ) -> StoredObject:
-    """Store bytes under a key; done again with the same bytes, it changes nothing.
+    """Store bytes under a key, and return the object as it is then; done again with the same bytes, it changes nothing.
 
-    Args:
-        store: The store.
-        key: The object's key in it.
-        data: All of its bytes.
-        sha256: What their SHA-256 must be, in hex; None: not checked.
-        replaces: Whether other bytes under the key are replaced.
-        dry_run: Report what would be stored; store nothing.
-
-    Returns:
-        The object as it is then, or would be.
-
-    Raises:
-        Conflict: Other bytes are under the key, and stay.
-        StoreError: `CHECKSUM_MISMATCH`: the bytes have another sum; or the store refused them.
+    ``sha256``: what their SHA-256 must be, in hex; None: not checked. ``replaces``: replace other bytes under the key.
+    Raises Conflict for other bytes, which stay, `CHECKSUM_MISMATCH` for another sum, and StoreError.
     """
-    url, found = f"{store.url}/{check_key(key)}", hashlib.sha256(data).hexdigest()
-    if sha256 is not None and found != sha256:
-        what = f"{url}: the {len(data)} bytes to store have SHA-256 {found}, not {sha256}"
+    url, digest = f"{store.url}/{check_key(key)}", hashlib.sha256(data).hexdigest()
+    if sha256 is not None and digest != sha256:
+        what = f"{url}: the {len(data)} bytes to store have SHA-256 {digest}, not {sha256}"
         raise CHECKSUM_MISMATCH(f"{what}; {CHECKSUM_MISMATCH.hint}", key=key)
-    there = store.head(key)
-    if there is not None and there.size == len(data) and store.get(key) == data:
-        return StoredObject(url, len(data), found, True, dry_run)
-    if there is not None and not replaces:
+    meta = store.head(key)
+    if meta is not None and meta.size == len(data) and store.get(key) == data:
+        return StoredObject(url, len(data), digest, True, dry_run)
+    if meta is not None and not replaces:
         raise _taken(url, key)
     if not dry_run:
         if replaces:
             store.put(key, data)
         elif not store.put_if_absent(key, data):
             raise _taken(url, key)
-    return StoredObject(url, len(data), found, False, dry_run)
+    return StoredObject(url, len(data), digest, False, dry_run)
 
 
 def read_object(store: Store, key: str, *, most: int = MOST_BYTES) -> bytes:
-    """Read an object whole.
-
-    Args:
-        store: The store.
-        key: The object's key in it.
-        most: Most bytes to hold in memory.
-
-    Returns:
-        All of its bytes.
-
-    Raises:
-        NotFound: There is no such object.
-        StoreError: `OBJECT_TOO_LARGE`: it has more than ``most`` bytes; or the store failed.
-    """
+    """All bytes of an object. Raises NotFound, `OBJECT_TOO_LARGE` for more than ``most`` bytes, and StoreError."""
     return joined(store.stream(key), f"{store.url}/{key}", key, most=most)
 
 
@@ -91,28 +66,18 @@ def joined(blocks: Iterable[bytes], name: str, key: str, *, most: int = MOST_BYT
 def delete_objects(
     store: Store, keys: Sequence[str], *, prefix: str | None = None, dry_run: bool = False
 ) -> tuple[str, ...]:
-    """Delete objects by key, and all below a folder. A key without an object is no error.
+    """Delete objects by key, and all below the folder ``prefix``; returns the keys that were there.
 
-    Args:
-        store: The store.
-        keys: Their keys.
-        prefix: The folder; None: none.
-        dry_run: Report what would be deleted; delete nothing.
-
-    Returns:
-        The keys that were there.
-
-    Raises:
-        BadKey: A malformed key or folder; nothing was deleted.
-        StoreError: What refused the first key that could not be deleted.
+    Raises BadKey for a malformed key or folder before anything is deleted, and what refused the first key that could
+    not be deleted.
     """
     named = [key for key in dict.fromkeys(map(check_key, keys)) if store.exists(key)]
     below = [meta.key for meta in store.list(check_key(prefix.removesuffix("/")))] if prefix is not None else []
-    found = tuple(dict.fromkeys([*named, *sorted(below)]))
+    present = tuple(dict.fromkeys([*named, *sorted(below)]))
     if not dry_run:
-        for error in store.delete_each(found).values():
+        for error in store.delete_each(present).values():
             raise error
-    return found
+    return present
 
 
 def _taken(url: str, key: str) -> Conflict:

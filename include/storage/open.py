@@ -15,18 +15,11 @@ __all__ = ["Credentials", "StoreOptions", "Traits", "open_store", "split_s3_url"
 
 
 def open_store(url: str, *, credentials: Credentials | None = None, options: StoreOptions = DEFAULTS) -> Store:
-    """Open the store at a URL. Nothing is sent or created yet.
+    """Open the store at ``file:///folder``, ``s3://bucket/prefix`` or ``http(s)://host/path``. Nothing is asked of it
+    yet.
 
-    Args:
-        url: ``file:///folder``, ``s3://bucket/prefix`` or ``http(s)://host/path``.
-        credentials: The key pair for ``s3://``, which is read anonymously without; ignored for other schemes.
-        options: How to talk to the store.
-
-    Returns:
-        The store.
-
-    Raises:
-        StoreError: The URL or the endpoint is malformed.
+    ``credentials``: the key pair for ``s3://``, which is read anonymously without. Raises StoreError for a malformed
+    URL or endpoint.
     """
     return OPENERS[kind_of(url)](url, credentials, options)
 
@@ -47,7 +40,8 @@ def _open_s3(url: str, credentials: Credentials | None, options: StoreOptions) -
     from include.storage.s3 import S3Store
 
     bucket, prefix = split_s3_url(url)
-    _check_endpoint(options.endpoint)
+    if options.endpoint is not None:
+        _check_http(options.endpoint, "endpoint")
     return S3Store.open(bucket, prefix, credentials, options)
 
 
@@ -56,11 +50,6 @@ def _open_http(url: str, credentials: Credentials | None, options: StoreOptions)
 
     _check_http(url)
     return HttpStore.open(url.rstrip("/"), options)
-
-
-def _check_endpoint(endpoint: str | None) -> None:
-    if endpoint is not None:
-        _check_http(endpoint, "endpoint")
 
 
 def _check_http(url: str, what: str = "store URL") -> None:

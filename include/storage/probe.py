@@ -6,6 +6,7 @@ import contextlib
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 from typing import TypeVar
 
@@ -25,18 +26,9 @@ BULK = 5
 def probe(store: Store, *, public_url: str | None = None, writers: int = 8) -> Traits:
     """Find out what a store keeps, by racing writers in a folder of it that is removed afterwards.
 
-    Takes some seconds on stores that are slow under contention.
-
-    Args:
-        store: The store; its key must be allowed to write and delete.
-        public_url: Where this store is read anonymously; None: that is not tried.
-        writers: How many write at the same time.
-
-    Returns:
-        What it kept, for `Store.with_traits`.
-
-    Raises:
-        StoreError: What hinders the trial as such: Forbidden, Unavailable, BucketMissing.
+    Takes some seconds on stores that are slow under contention. The key must be allowed to write and delete.
+    ``public_url``: where this store is read anonymously; None: that is not tried. Raises StoreError for what hinders
+    the trial as such: Forbidden, Unavailable, BucketMissing.
     """
     folder = f"{_FOLDER}{secrets.token_hex(8)}"
     trial = store.child(folder)
@@ -56,17 +48,10 @@ def probe(store: Store, *, public_url: str | None = None, writers: int = 8) -> T
 
 
 def may_delete(store: Store) -> None:
-    """Check that this key may delete objects of a repository.
+    """Check that this key may delete objects of a repository. Raises Forbidden if it may not, and StoreError.
 
-    Servers judge a request before they check whether the object exists: two absent ones are named. A folder is
-    tried with two empty objects.
-
-    Args:
-        store: The repository's store.
-
-    Raises:
-        Forbidden: It may not.
-        StoreError: The store could not be asked.
+    Servers judge a request before they check whether the object exists: two absent ones are named. A folder is tried
+    with two empty objects.
     """
     keys = [f"data/{name[:2]}/{name[2:]}" for name in (secrets.token_hex(20) for _ in range(2))]
     if store.is_local:
@@ -82,7 +67,7 @@ def _keeps_put_if_absent(store: Store, writers: int, keys: list[str]) -> bool:
         keys.append(key)
         bodies = [_body(writer) for writer in range(writers)]
         try:
-            stored = _race([_putting(store, key, body) for body in bodies])
+            stored = _race([partial(store.put_if_absent, key, body) for body in bodies])
             if sum(stored) != 1 or store.get(key) != bodies[stored.index(True)]:
                 return False
             if store.put_if_absent(key, _body(writers)):
@@ -135,10 +120,6 @@ def _deletes_in_bulk(store: Store, keys: list[str]) -> bool:
     except StoreError:
         return False
     return not any(store.exists(key) for key in some)
-
-
-def _putting(store: Store, key: str, body: bytes) -> Callable[[], bool]:
-    return lambda: store.put_if_absent(key, body)
 
 
 def _replacing(store: Store, key: str, body: bytes, expected: Version) -> Callable[[], bool]:

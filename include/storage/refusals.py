@@ -111,9 +111,9 @@ def read_failure(error: Exception) -> ParsedFailure:
     """Return what an error of obstore means, from its text: it carries status and S3 code nowhere else."""
     text = str(error)
     line, _, debug = text.partition("\n\nDebug source:")
-    status = int(found[1]) if (found := _STATUS.search(line)) else None
-    code = (found[1] or found[2]) if (found := _CODE.search(line)) else None
-    message = found[1].strip()[:200] if (found := _MESSAGE.search(line)) else ""
+    status = int(match[1]) if (match := _STATUS.search(line)) else None
+    code = (match[1] or match[2]) if (match := _CODE.search(line)) else None
+    message = match[1].strip()[:200] if (match := _MESSAGE.search(line)) else ""
     if code in BY_CODE:
         return ParsedFailure(BY_CODE[code], status, code, message)
     if status is not None:

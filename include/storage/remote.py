@@ -206,11 +206,11 @@ class RemoteStore(Store):
 
         path = self._full(key)
         try:
-            found = self._retrier.run(key, lambda: obstore.head(self._client, path))
+            meta = self._retrier.run(key, lambda: obstore.head(self._client, path))
         except NotFound:
-            found = None
+            meta = None
         self.counters.add(heads=1)
-        return self._meta(found) if found is not None else None
+        return self._meta(meta) if meta is not None else None
 
     def _open(self, path: str, position: int, etag: str | None) -> obstore.GetResult:
         import obstore
@@ -232,8 +232,8 @@ class RemoteStore(Store):
         prefix = check_prefix(prefix)
         return f"{self._prefix}{prefix}/" if prefix else self._prefix
 
-    def _meta(self, found: obstore.ObjectMeta) -> ObjectMeta:
-        return ObjectMeta(found["path"][len(self._prefix) :], found["size"], found["last_modified"], _version(found))
+    def _meta(self, meta: obstore.ObjectMeta) -> ObjectMeta:
+        return ObjectMeta(meta["path"][len(self._prefix) :], meta["size"], meta["last_modified"], _version(meta))
 
 
 def client_options(options: StoreOptions) -> ClientConfig:

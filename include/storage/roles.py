@@ -91,21 +91,14 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
 def bucket_policy(
     url: str, repositories: Iterable[str], principals: Mapping[Role, str], *, others: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The policy of a bucket with repositories, in Amazon's form (IAM policy, 2012-10-17).
+    """The policy of a bucket with repositories below ``url``, in Amazon's form (IAM policy, 2012-10-17).
 
-    Args:
-        url: ``s3://bucket/prefix``, below which the repositories are.
-        repositories: Their names.
-        principals: Each role's user, as `PolicyServer.principal` names it; a role that is missing gets nothing, and
-            readers need none.
-        others: An existing policy, whose statements stay unless they are ours.
-
-    Returns:
-        The policy as JSON.
+    ``principals``: each role's user, as `PolicyServer.principal` names it; a role that is missing gets nothing, and
+    readers need none. ``others``: an existing policy, whose statements stay unless they are ours.
     """
     bucket, places = _places(url, repositories)
     ours = [
-        {**_statement(role, grant, bucket, places), "Principal": {"AWS": [_principal(role, principals)]}}
+        {**_statement(role, grant, bucket, places), "Principal": {"AWS": [{**principals, Role.READER: "*"}[role]]}}
         for role, grants in GRANTS.items()
         if role is Role.READER or role in principals
         for grant in grants
@@ -119,16 +112,7 @@ def bucket_policy(
 
 
 def user_policy(url: str, repositories: Iterable[str], role: Role) -> dict[str, Any]:
-    """The same as a policy of the user, for servers where users have policies: attach one of the two, not both.
-
-    Args:
-        url: ``s3://bucket/prefix``, below which the repositories are.
-        repositories: Their names.
-        role: The user's role.
-
-    Returns:
-        The policy as JSON.
-    """
+    """The same as a policy of the user, for servers where users have policies: attach one of the two, not both."""
     bucket, places = _places(url, repositories)
     return {"Version": "2012-10-17", "Statement": [_statement(role, grant, bucket, places) for grant in GRANTS[role]]}
 
@@ -151,7 +135,3 @@ def _statement(role: Role, grant: Grant, bucket: str, places: Sequence[str]) -> 
         "Action": list(grant.actions),
         "Resource": below,
     }
-
-
-def _principal(role: Role, principals: Mapping[Role, str]) -> str:
-    return "*" if role is Role.READER else principals[role]

@@ -176,9 +176,9 @@ class S3Store(RemoteStore):
                 while (page := self._retrier.once(prefix, lambda: next(pages, None))) is not None:  # noqa: B023
                     attempt = 0
                     self.counters.add(lists=1)
-                    for found in page:
-                        last = found["path"]
-                        yield self._meta(found)
+                    for meta in page:
+                        last = meta["path"]
+                        yield self._meta(meta)
                 return
             except Unavailable as failure:
                 self._retrier.before_next(attempt, failure)

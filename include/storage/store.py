@@ -55,26 +55,11 @@ class Counters:
     retries: dict[str, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def add(
-        self,
-        *,
-        puts: int = 0,
-        gets: int = 0,
-        heads: int = 0,
-        lists: int = 0,
-        deletes: int = 0,
-        bytes_put: int = 0,
-        bytes_got: int = 0,
-    ) -> None:
-        """Count requests and bytes; safe from any thread."""
+    def add(self, **more: int) -> None:
+        """Count requests and bytes, by the names of these fields; safe from any thread."""
         with self._lock:
-            self.puts += puts
-            self.gets += gets
-            self.heads += heads
-            self.lists += lists
-            self.deletes += deletes
-            self.bytes_put += bytes_put
-            self.bytes_got += bytes_got
+            for name, count in more.items():
+                setattr(self, name, getattr(self, name) + count)
 
     def retry(self, cause: str) -> None:
         """Count one repeated attempt; safe from any thread."""
@@ -344,17 +329,7 @@ class Store(ABC):
 
 
 def check_key(key: str) -> str:
-    """Refuse a malformed key, before anything is sent.
-
-    Args:
-        key: A key that may come from outside.
-
-    Returns:
-        The key itself.
-
-    Raises:
-        BadKey: It is empty, absolute, too long, or could leave the store's prefix.
-    """
+    """The key itself. Raises BadKey if it is empty, absolute, too long, or could leave the store's prefix."""
     if _OBJECT.fullmatch(key):  # nearly all are; nothing of what follows can be wrong with one
         return key
     reason = None
@@ -378,17 +353,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Refuse a malformed folder to list or descend into.
-
-    Args:
-        prefix: The folder, with or without a slash at its end; "": the store itself.
-
-    Returns:
-        The folder without the slash.
-
-    Raises:
-        BadKey: It could not be the beginning of a key.
-    """
+    """A folder to list or descend into, without a slash at its end; "" is the store itself. Raises BadKey."""
     prefix = prefix.removesuffix("/")
     return check_key(prefix) if prefix else ""
 

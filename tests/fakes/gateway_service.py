@@ -32,7 +32,7 @@ class ManualClock:
 
 @dataclass
 class FakeCommitter:
-    """Counts revisions. ``fail_next`` is raised once; ``gate`` holds a commit up before its switch, ``after`` later."""
+    """Counts revisions. ``fail_next`` is raised once; ``gate`` holds a commit up before its switch."""
 
     revision: int = 0
     fail_next: Exception | None = None
@@ -40,8 +40,6 @@ class FakeCommitter:
     groups: list[int] = field(default_factory=list)
     started: threading.Event = field(default_factory=threading.Event)
     gate: threading.Event | None = None
-    switched: threading.Event = field(default_factory=threading.Event)
-    after: threading.Event | None = None
 
     def commit(
         self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[SwitchStep], None]
@@ -61,9 +59,6 @@ class FakeCommitter:
             outcomes |= refused
             if not refused:
                 on_step(SwitchStep.SWITCHED)
-                self.switched.set()
-                if self.after is not None and not self.after.wait(30):
-                    raise TimeoutError("the test never let the commit end")
                 self.revision += 1
                 outcomes |= dict.fromkeys(members, self.revision)
         return [outcomes[number] for number in range(len(orders))]

@@ -5,10 +5,13 @@ It is apart from the worker, since a process that commits for a gateway imports 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from include.cvmfs.format.keys import load_signer
+from include.gateway.service.commits import committer
+from include.gateway.service.commits.ownership import claim
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.storage.kinds import Credentials, StoreOptions, Traits
 from include.storage.open import open_store
@@ -19,7 +22,9 @@ Order = dict[str, Any]
 
 
 def gateway_config(order: Order) -> ServiceConfig:
-    """Content of an order."""
+    """Content of an order; whoever must own the repository finds out within seconds who does."""
+    if order.get("single_writer"):
+        committer.claim = partial(claim, patience_s=2.5, renewed_every_s=0.25)  # type: ignore[attr-defined]
     fqrn, keys = order["fqrn"], Path(order["keys"])
     repository = RepositoryConfig(
         lambda: store_of(order), lambda: load_signer(keys, fqrn), (AcceptedKey(KEY_ID, SECRET),)

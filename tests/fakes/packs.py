@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from include.cvmfs.format.hashes import ObjectHash
-from include.gateway.service.commits.intake import MAX_OBJECTS, PackHeader, PackObject
-
-PACK_BYTES = 200 << 20
-"""The most that a stock publisher puts into one pack; an object larger than that gets a pack of its own."""
+from include.gateway.service.commits.intake import PackHeader, PackObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +32,3 @@ class Pack:
         """Yield what is sent after the message."""
         yield self.header.format()
         yield from self.objects
-
-
-def packs(
-    objects: Iterable[tuple[ObjectHash, bytes]], *, capacity: int = PACK_BYTES, most: int = MAX_OBJECTS
-) -> Iterator[Pack]:
-    """Objects in packs of at most ``capacity`` bytes and ``most`` objects; a larger object goes alone."""
-    waiting: list[tuple[ObjectHash, bytes]] = []
-    held = 0
-    for name, data in objects:
-        if waiting and (held + len(data) > capacity or len(waiting) == most):
-            yield Pack.of(waiting)
-            waiting, held = [], 0
-        waiting.append((name, data))
-        held += len(data)
-    if waiting:
-        yield Pack.of(waiting)

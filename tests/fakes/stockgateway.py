@@ -13,16 +13,21 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from include.cvmfs.commit.commit import NewTag
-from include.cvmfs.errors import FormatError
-from include.cvmfs.format.hashes import ObjectHash
-from tests.fakes.stockcollection import collected
+from include.cvmfs.commit.commit import REFLOG_KEY, NewTag, load_history, read_head
+from include.cvmfs.coordination.generation import STATUS_KEY
+from include.cvmfs.errors import FormatError, ObjectMissing
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.database import Reflog, RefType
+from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.revision.revision import Revision
+from include.storage.errors import NotFound
+from include.storage.store import Store
 from tests.fakes.stockreceiver import Panic, Receiver, Refused
 
 API = "/api/v1"
@@ -34,8 +39,7 @@ class StockGateway:
     """Serves one repository on a free port while it is entered. ``renews``: as the gateway of 2026 does.
 
     ``fail``: texts that the next commits answer instead of publishing; ``fail_after``: after they have published.
-    ``lose_replies``: how many of the next commits end without a reply. ``before_commit`` is called within a commit,
-    while the one lock of the whole gateway is held.
+    ``lose_replies``: how many of the next commits end without a reply.
 
     ``during_collection`` is called within a collection, before it deletes anything; ``collection_fails``: texts that
     the next ones answer instead; ``lose_collections``: how many end without a reply, ``cut_collections``: how many lose
@@ -51,7 +55,6 @@ class StockGateway:
     fail: list[str] = field(default_factory=list)
     fail_after: list[str] = field(default_factory=list)
     lose_replies: int = 0
-    before_commit: Callable[[], object] | None = None
     enabled: bool = True
     keeps_disabled: bool = False
     during_collection: Callable[[], object] | None = None
@@ -200,8 +203,6 @@ class StockGateway:
             return _error(f"could not obtain statistics counters: no statistics counters for lease {full}")
         self._counters.discard(path)
         self.commits.append({**asked, "path": path})
-        if self.before_commit is not None:
-            self.before_commit()
         if self.fail:
             return _error(self.fail.pop(0))
         tag = NewTag(asked["tag_name"], asked["tag_description"]) if asked["tag_name"] else None
@@ -340,3 +341,69 @@ def _time(unix_ms: int) -> str:
 def _duration(ms: int) -> str:
     minutes, seconds = divmod(max(ms, 1) / 1000, 60)
     return f"{minutes:.0f}m{seconds:.9f}s" if minutes else f"{seconds:.9f}s"
+
+
+# -- `cvmfs_server gc -f -l`, by the rules of the stock tools: the manifest is not signed again
+
+
+DAYS_3_S = 3 * 24 * 3600
+
+
+def collected(store: Store, fqrn: str, revisions: int, *, dry_run: bool) -> str:
+    """`revisions` before the current one stay, or those of 3 days; the output."""
+    catalogs, manifest = CatalogCache(store), read_head(store, fqrn).manifest
+    reflog = Reflog.load(store.get(REFLOG_KEY))
+    times = {one.hash.digest: one.timestamp for one in reflog.refs(RefType.CATALOG)}
+    said = ["Running Garbage Collection ", "  --> marking unreferenced objects [now]"]
+    kept = set[bytes]()
+    roots, depth, oldest = [manifest.root], 0, time.time() - DAYS_3_S
+    while (previous := Revision(catalogs, roots[-1]).root.previous_revision) is not None:
+        too_old = times.get(roots[-1].digest, 0) < oldest
+        if (depth >= revisions if revisions else too_old) or not store.exists(previous.key):
+            break
+        depth += 1
+        roots.append(previous)
+    roots += [tag.hash.with_suffix(CATALOG) for tag in load_history(store, manifest).tags()]
+    for root in roots:
+        said.append(f"Preserving Revision {Revision(catalogs, root).root.revision} (then / added @ then)")
+        said.append(f"├─ {root} /")
+        kept |= {one.digest for one in _named(catalogs, root)}
+    said.append("  --> sweeping unreferenced objects [now]")
+    asked = set[bytes]()
+    condemned = [one.hash for one in reflog.refs(RefType.CATALOG) if one.hash.digest not in kept]
+    for number, root in enumerate(condemned, start=1):
+        try:
+            names = list(_named(catalogs, root))
+        except ObjectMissing:
+            continue
+        said.append(f"Sweeping Revision {Revision(catalogs, root).root.revision} (then)")
+        for name in names:
+            if name.digest not in kept | asked:
+                asked.add(name.digest)
+                said.append(f"Sweep: {name.text}")
+                if not dry_run:
+                    store.delete([name.key])
+        done = f"{number * 100 // len(condemned):02}%    {number} / {len(condemned)}"
+        said.append(f"      - {done} unreferenced revisions removed [now]")
+    if not dry_run:
+        reflog.remove_all(condemned)
+        store.put(REFLOG_KEY, reflog.to_bytes())
+        _note(store)
+    return "\n".join([*said, "  --> done garbage collecting [now]", ""])
+
+
+def _named(catalogs: CatalogCache, root: ObjectHash) -> Iterator[ObjectHash]:
+    yield from (name for name, _ in Revision(catalogs, root).objects_below(""))
+    yield root
+
+
+def _note(store: Store) -> None:
+    """With the resolution of a second, and never the time of the collection before."""
+    try:
+        status = json.loads(store.get(STATUS_KEY))
+    except NotFound:
+        status = {}
+    moment = time.time()
+    while (text := time.strftime("%a %b %d %H:%M:%S UTC %Y", time.gmtime(moment))) == status.get("last_gc"):
+        moment += 1
+    store.put(STATUS_KEY, json.dumps({**status, "last_gc": text}).encode())

@@ -28,9 +28,11 @@ from include.cvmfs.format.objects import compress
 from include.cvmfs.ingest.chunker import Chunker, ChunkLimits
 from include.cvmfs.revision.repository import Repository
 from include.gateway.protocol import authorization
-from tests.fakes.packs import Pack, packs
+from tests.fakes.packs import Pack
 
 FORM = "application/x-www-form-urlencoded"
+_PACK = 20
+"""Objects of a pack: a publication takes several."""
 DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, mtime=1, linkcount=2)
 
 
@@ -135,15 +137,13 @@ class Transaction:
 
 @dataclass
 class StockPublisher:
-    """``read`` opens the repository as it is now. ``pack_bytes``, ``pack_objects``: what one pack holds at most."""
+    """``read`` opens the repository as it is now."""
 
     fqrn: str
     wire: StockWire
     read: Callable[[], Repository]
     chunking: ChunkLimits = field(default_factory=lambda: ChunkLimits(1 << 14, 1 << 15, 1 << 16))
     algorithm: Algorithm = Algorithm.SHA1
-    pack_bytes: int = 1 << 16
-    pack_objects: int = 100
     payloads: int = 0
     _mounted: Repository | None = None
 
@@ -215,8 +215,8 @@ class StockPublisher:
         return int(reply["final_revision"])
 
     def _send(self, transaction: Transaction, objects: list[tuple[ObjectHash, bytes]]) -> None:
-        for pack in packs(objects, capacity=self.pack_bytes, most=self.pack_objects):
-            reply = self.wire.payload(transaction.token, pack)
+        for start in range(0, len(objects), _PACK):
+            reply = self.wire.payload(transaction.token, Pack.of(objects[start : start + _PACK]))
             if reply != {"status": "ok"}:
                 raise StockPanic("payload", reply)
             self.payloads += 1

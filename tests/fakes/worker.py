@@ -121,22 +121,6 @@ def publish_prepared(order: Order, say: Say) -> None:
     report(order, say, Changeset.parse(Path(order["changeset"]).read_bytes()), store_of(order))
 
 
-def publish_often(order: Order, say: Say) -> None:
-    """Replace one destination's content again and again; says each revision that was acknowledged."""
-    store = store_of(order)
-    tree = Path(order["tree"])
-    for number in range(order["times"]):
-        (tree / "number").write_text(f"{order['destination']} {number}")
-        while True:
-            try:
-                report(order, say, prepared(order, say, store, tree), store, number=number)
-                break
-            except Exception as error:
-                if not getattr(error, "retryable", False):
-                    raise
-                say(again=code_of(error))
-
-
 def reserve(order: Order, say: Say) -> None:
     store = store_of(order)
     worker = publisher(order, store)
@@ -216,6 +200,5 @@ VERBS: dict[str, Callable[[Order, Say], None]] = {
     "gateway": gateway,
     "publish": publish,
     "publish_prepared": publish_prepared,
-    "publish_often": publish_often,
     "reserve": reserve,
 }

@@ -121,7 +121,9 @@ def test_these_are_all_the_writes_of_a_collection(place: Place) -> None:
     assert tuple(dict.fromkeys(one.removeprefix("before ") for one in reached if one.startswith("before "))) == POINTS
 
 
-MOMENTS = [f"{when} {point}" for point in POINTS for when in ("before", "after")] + ["within delete objects"]
+MOMENTS = [f"before {point}" for point in POINTS] + ["within delete objects", f"after {POINTS[-1]}"]
+# the store is as before the next point
+MOMENTS += [pytest.param(f"after {point}", marks=pytest.mark.thorough) for point in POINTS[:-1]]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -183,10 +185,11 @@ def goes_on(place: Place, before: Mapping[str, Mapping[str, bytes]]) -> None:
 # -- a real process, a real store
 
 
-KILLED_AT = (
-    "before generation condemned", "before fence: manifest", "within delete objects", "before renew sweeping",
-    "before prune: manifest",
-)  # fmt: skip
+KILLED_AT = ["before fence: manifest", "within delete objects"]
+KILLED_AT += [
+    pytest.param(moment, marks=pytest.mark.thorough)
+    for moment in ("before generation condemned", "before renew sweeping", "before prune: manifest")
+]
 
 
 def killed(folder: Path, store: FileStore, moment: str, now: datetime) -> None:
@@ -236,10 +239,13 @@ def test_a_process_that_is_killed_loses_nothing_and_leaves_nothing(
 # -- one that only slept; a request that was sent to the store already cannot be called back, and is not tried here
 
 
-SLEEPS = [
-    "after generation condemned", "before generation sweeping", "after generation sweeping",
-    "pause", "after delete objects", "before renew sweeping", "after renew sweeping",
-    "before record", "before prune: reflog", "before prune: manifest", "before generation idle",
+SLEEPS = ["before generation sweeping", "pause", "before renew sweeping", "before generation idle"]
+SLEEPS += [
+    pytest.param(moment, marks=pytest.mark.thorough)
+    for moment in (
+        "after generation condemned", "after generation sweeping", "after delete objects", "after renew sweeping",
+        "before record", "before prune: reflog", "before prune: manifest",
+    )
 ]  # fmt: skip
 
 

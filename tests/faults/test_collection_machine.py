@@ -396,7 +396,7 @@ class Stops:
 
 
 CollectionsBesidePublications.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=30, derandomize=True, deadline=None,
+    max_examples=12, stateful_step_count=30, derandomize=True, deadline=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 test_collections_beside_publications = CollectionsBesidePublications.TestCase

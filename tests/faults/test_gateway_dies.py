@@ -31,6 +31,7 @@ REACHED = {
     SwitchStep.BEFORE_SWITCH: Write(MANIFEST),
     SwitchStep.SWITCHED: Write(MANIFEST, after_forwarding=True),
 }
+BETWEEN = {SwitchStep.CATALOGS_STORED, SwitchStep.HISTORY_STORED, SwitchStep.BEFORE_SWITCH}
 AHEAD = {SwitchStep.REFLOG_WRITTEN, SwitchStep.BEFORE_SWITCH}
 
 
@@ -67,7 +68,10 @@ def assert_published_once(site: ProcessSite, first: dict, again: dict) -> None:
     assert site.head().manifest.revision == 2
 
 
-@pytest.mark.parametrize("step", list(REACHED))
+STEPS = [pytest.param(step, id=step.value, marks=pytest.mark.thorough if step in BETWEEN else ()) for step in REACHED]
+
+
+@pytest.mark.parametrize("step", STEPS)
 def test_a_gateway_killed_at_any_step_leaves_one_revision_or_the_other_and_its_next_life_goes_on(
     site: ProcessSite, behind: FaultProxy, step: SwitchStep
 ) -> None:
@@ -120,9 +124,6 @@ def test_a_manifest_that_arrives_after_the_next_revision_reverts_nothing(site: P
     assert site.files() == after
     assert publisher(site, holder="second try").outcome()["revision"] == 3
     site.goes_on()
-
-
-# -- a lease that runs out under way
 
 
 # -- two gateways on one repository, started by mistake

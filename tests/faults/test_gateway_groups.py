@@ -89,7 +89,7 @@ def everything(world: World) -> tuple[dict[str, Dirent], list[str], Statistics]:
     return entries, sorted(nested), statistics
 
 
-@settings(max_examples=15, derandomize=True)
+@settings(max_examples=8, derandomize=True)
 @given(st.lists(holders, min_size=1, max_size=5), st.lists(holders, min_size=2, max_size=8).map(disjoint), st.randoms())
 def test_a_group_makes_the_tree_that_its_commits_make_one_by_one_in_any_order(
     earlier: list[Holder], many: list[Holder], chance: Random

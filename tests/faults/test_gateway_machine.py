@@ -17,12 +17,10 @@ from hypothesis.stateful import rule
 
 from include.cvmfs.commit.commit import SwitchStep
 from include.gateway.service.commits.queue import Point
-from tests.faults.machine.commits import chosen
-from tests.faults.machine.ends import Ends
-from tests.faults.machine.ground import numbers
+from tests.faults.machine.machine import GatewayMachine, chosen, numbers
 from tests.faults.machine.service import HOLDS, LEASE_S, UNFORESEEN
 
-pytestmark = pytest.mark.timeout(1200)  # 1,000 steps in one test
+pytestmark = pytest.mark.timeout(1200)  # 600 steps in one test
 HAPPENINGS: dict[str, Callable[[GatewayAgainstModel], None]] = {
     "leases end": lambda machine: machine.clock.advance(LEASE_S),
     "one is dropped": lambda machine: machine.drop_one_that_stands(),
@@ -35,7 +33,7 @@ HAPPENINGS: dict[str, Callable[[GatewayAgainstModel], None]] = {
 }
 
 
-class GatewayAgainstModel(Ends):
+class GatewayAgainstModel(GatewayMachine):
     @rule(
         first=chosen, point=st.sampled_from(HOLDS), second=chosen, name=numbers, number=numbers,
         happening=st.lists(st.sampled_from(list(HAPPENINGS)), min_size=1, max_size=3),
@@ -78,7 +76,7 @@ class GatewayAgainstModel(Ends):
 
 
 GatewayAgainstModel.TestCase.settings = settings(
-    max_examples=20, stateful_step_count=50, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=12, stateful_step_count=50, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 test_gateway_against_model = GatewayAgainstModel.TestCase
 

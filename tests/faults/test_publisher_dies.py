@@ -67,10 +67,18 @@ ACCEPTED: dict[str, Point] = {
 }
 
 
-def points(named: dict[str, Point], *, first: int | None = None) -> pytest.MarkDecorator:
-    """All of them; those after the ``first`` few only show again what these show."""
-    marks = [() if first is None or place < first else pytest.mark.thorough for place in range(len(named))]
-    cases = [pytest.param(point, marks=mark, id=name) for (name, point), mark in zip(named.items(), marks, strict=True)]
+MIDDLE = {
+    "while it reads the manifest under its lease", "while it stores catalogs under its lease",
+    "before it looks at its work",
+}  # fmt: skip
+"""What these show, the points before and after them show too."""
+
+
+def points(named: dict[str, Point]) -> pytest.MarkDecorator:
+    cases = [
+        pytest.param(point, marks=pytest.mark.thorough if name in MIDDLE else (), id=name)
+        for name, point in named.items()
+    ]
     return pytest.mark.parametrize("point", cases)
 
 
@@ -126,11 +134,10 @@ def test_killed_under_its_lease_it_is_waited_for_and_then_replaced(site: Process
     site.goes_on()
 
 
-@points(LEASED, first=1)
 def test_while_a_dead_publishers_lease_lasts_the_others_go_on_and_nothing_is_leased_longer(
-    site: ProcessSite, ways: Ways, point: Point
+    site: ProcessSite, ways: Ways
 ) -> None:
-    killed(site, ways, point)
+    killed(site, ways, LEASED["while its lease is granted"])
     [left] = site.client().leases()
     other = site.start("publish", tree=str(site.tree("other", FILES)), destination=DESTINATIONS[1], holder="other")
     assert other.outcome()["revision"] == 2
@@ -173,6 +180,7 @@ def test_killed_after_its_commit_was_accepted_its_work_is_found_done(
     site.goes_on()
 
 
+@pytest.mark.thorough
 def test_a_request_for_a_lease_that_arrives_after_its_senders_death_blocks_until_it_expires_only(
     site: ProcessSite, ways: Ways
 ) -> None:
@@ -186,6 +194,7 @@ def test_a_request_for_a_lease_that_arrives_after_its_senders_death_blocks_until
     site.goes_on()
 
 
+@pytest.mark.thorough
 def test_a_commit_that_arrives_after_its_senders_death_counts_and_is_found_done(site: ProcessSite, ways: Ways) -> None:
     tree = str(site.tree("tree", FILES))
     first = site.start("publish", tree=tree, destination=DESTINATION)
@@ -201,12 +210,15 @@ def test_a_commit_that_arrives_after_its_senders_death_counts_and_is_found_done(
 # -- stopped, not dead: an old process that comes back when others have long gone on
 
 LATE: dict[str, Point] = {**BEFORE, **LEASED}
-BY_ITS_RETRY = {"in the middle of its uploads", "before its commit arrives"}
-"""Where the work of its own retry is met; where it meets a newer artifact shows at each point the same and more."""
+TRIED = {
+    True: {"in the middle of its uploads", "while its lease is granted", "before its commit arrives"},
+    False: {"before its commit arrives"},
+}
+"""By whether it meets a newer artifact, which shows at each point the same and more than the work of its own retry."""
 WOKEN = [
     pytest.param(
         point, newer, id=f"{'a newer artifact' if newer else 'its retry'}-{name}",
-        marks=() if newer or name in BY_ITS_RETRY else pytest.mark.thorough,
+        marks=() if name in TRIED[newer] else pytest.mark.thorough,
     )
     for name, point in LATE.items()
     for newer in (False, True)
@@ -256,27 +268,6 @@ def test_a_process_that_wakes_up_after_its_commit_was_replaced_reverts_nothing(s
     told = old.outcome()
     assert (told.get("revision"), told.get("unchanged")) == (2, False), "it was published, though it no longer stands"
     assert site.files() == after
-    site.goes_on()
-
-
-def test_in_real_time_a_killed_publishers_path_is_busy_until_its_lease_expires(site: ProcessSite, ways: Ways) -> None:
-    assert site.gateway is not None
-    site.gateway.kill()
-    site.max_lease_time_s = 4.0
-    site.start_gateway()
-    tree = str(site.tree("tree", FILES))
-    first = site.start("publish", tree=tree, destination=DESTINATION)
-    held = ways.hold_after_lease("GET", MANIFEST)
-    held.wait()
-    asked = ways.to_gateway.hold(method="POST", path=LEASES)
-    again = site.start("publish", holder="second try", tree=tree, destination=DESTINATION, patience_s=60)
-    asked.wait()  # and its first question is answered before the lease has ended
-    first.kill()
-    drop(held)
-    asked.release()
-    busy = again.wait_for("busy")["busy"]
-    assert 0 < busy <= site.max_lease_time_s
-    assert again.outcome()["revision"] == 2
     site.goes_on()
 
 

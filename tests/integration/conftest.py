@@ -36,6 +36,15 @@ AGAIN_ON_S3 = pytest.mark.parametrize(
     indirect=True,
 )
 """For tests whose subject is no store: what differs between stores is tested in ``storage``."""
+ON_ONE_S3 = pytest.mark.parametrize(
+    "s3_server",
+    [
+        pytest.param("weed", marks=pytest.mark.server("weed")),
+        pytest.param("radosgw", marks=[pytest.mark.server("radosgw"), pytest.mark.thorough]),
+    ],
+    indirect=True,
+)
+"""For tests whose subject is what the client does, whatever the server is."""
 _numbers = itertools.count()
 
 
@@ -122,10 +131,17 @@ def any_public_url(any_store: Store, request: pytest.FixtureRequest, s3_prefix: 
     return request.getfixturevalue(request.node.callspec.params["any_store"]).public_url(BUCKET, s3_prefix)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _short_pauses() -> Iterator[None]:
+    """Stores pause for a moment before they try again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote, "FIRST_PAUSE_S", remote.FIRST_PAUSE_S / 10)
+        yield
+
+
 @pytest.fixture
-def s3_proxy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """A proxy before the S3 server that does harm when told to; stores pause for a moment before they try again."""
-    monkeypatch.setattr(remote, "FIRST_PAUSE_S", remote.FIRST_PAUSE_S / 10)
+def s3_proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
+    """A proxy before the S3 server that does harm when told to."""
     with FaultProxy(s3_server.endpoint) as proxy:
         yield proxy
 

@@ -51,21 +51,11 @@ def open_gateway(
     timeout_s: float = 30.0,
     retries: int = 3,
 ) -> GatewayClient:
-    """A client; nothing is sent yet.
+    """A client, to be closed by the caller; nothing is sent yet.
 
-    Args:
-        connection: A connection of type `cvmfs_gateway`: where the gateway is, and which authorities its certificate
-            may have.
-        key: The connection with another key than its own, such as an administrator's.
-        port: What a connection without a port means.
-        timeout_s: Seconds that a reply may take.
-        retries: How often a call is repeated.
-
-    Returns:
-        The client, to be closed by the caller.
-
-    Raises:
-        BadConnection: The connection names no host.
+    ``connection``, of type `cvmfs_gateway`: where the gateway is, and which authorities its certificate may have.
+    ``key``: a connection with another key than its own, such as an administrator's. ``port``: what a connection without
+    a port means. Raises BadConnection if it names no host.
     """
     used, authorities = key or connection, connection.extra.get("authorities")
     return GatewayClient(
@@ -188,9 +178,9 @@ class GatewayClient(Administration):
 
     def holder(self, repository: str, path: str) -> LeaseInfo | None:
         """The lease that overlaps ``path``, the one that lasts longest if there are several."""
-        wanted = checked_path(path)
+        place = checked_path(path)
         held = [
-            lease for lease in self.leases() if lease.repository == repository and protocol.overlap(lease.path, wanted)
+            lease for lease in self.leases() if lease.repository == repository and protocol.overlap(lease.path, place)
         ]
         return max(held, key=lambda lease: lease.expires, default=None)
 
@@ -245,16 +235,15 @@ class GatewayClient(Administration):
                 self._send(Call("GET", "", "greeting", timeout_s=_GREETING_S))
         return Offer.REPEATED_ACQUIRE in self._offers
 
-    def renew(self, lease: Lease, *, wanted_s: int | None = None) -> Lease:
-        """Let the lease last ``wanted_s`` from now, or as long as the gateway allows. Raises NotOffered, LeaseLost."""
+    def renew(self, lease: Lease) -> Lease:
+        """Let the lease last as long as the gateway allows. Raises NotOffered, LeaseLost."""
         what = f"renewal of the lease on {lease.full_path}"
         if self._can_renew is False:
             raise NotOffered(f"{what}: this gateway renews no leases; {NotOffered.hint}", **self._verdict.about(lease))
-        body = protocol.format_renewal(wanted_s)
         sent_at = time.monotonic()
-        signed, headers = lease.token.encode(), self._body_signed(lease, body)
+        signed, headers = lease.token.encode(), self._body_signed(lease, b"")
         reply = self._send(
-            Call("PATCH", lease_path(lease.token), what, signed=signed, body=body, repeatable=True, headers=headers)
+            Call("PATCH", lease_path(lease.token), what, signed=signed, body=b"", repeatable=True, headers=headers)
         )
         if reply.status in (404, 405):
             self._can_renew = False
@@ -262,10 +251,10 @@ class GatewayClient(Administration):
         try:
             self._verdict.require_ok(reply, what, lease)
         except LeaseLost as lost:
-            self._holdings.lost(lease, lost)
+            self._holdings.note(lease, lost=lost)
             raise
         self._can_renew = True
-        ends = deadline_of(reply, sent_at) or self._holdings.later(sent_at, wanted_s)
+        ends = deadline_of(reply, sent_at) or self._holdings.later(sent_at)
         renewed = replace(lease, expires_monotonic=ends)
         self._holdings.renewed(renewed, sent_at=sent_at, trace=reply.trace)
         return renewed
@@ -306,14 +295,14 @@ class GatewayClient(Administration):
             headers=self._body_signed(lease, body),
         )
         began = time.monotonic()
-        self._holdings.committing(lease, True)
+        self._holdings.note(lease, committing=True)
         try:
             revision = self._settled(call, what, lease)
         except GatewayError as error:
-            self._holdings.troubled(lease, f"a commit that failed: {error.code}")
+            self._holdings.note(lease, trouble=f"a commit that failed: {error.code}")
             raise
         finally:
-            self._holdings.committing(lease, False)
+            self._holdings.note(lease, committing=False)
         self._longest_commit_s = max(self._longest_commit_s, time.monotonic() - began)
         return revision
 

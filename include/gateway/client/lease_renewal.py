@@ -69,6 +69,7 @@ class Held:
     renewals: int = 0
     lost: LeaseLost | None = None
     trouble: str = ""
+    """The last line of the lease in the log has it."""
     committing: bool = False
 
     @property
@@ -136,11 +137,9 @@ class Holdings:
             return (None if ends is None else ends - now), lease.lifetime_s
         return held.left_s(now), held.lifetime_s
 
-    def later(self, sent_at: float, wanted_s: int | None) -> float | None:
+    def later(self, sent_at: float) -> float | None:
         """A deadline after a renewal by a gateway that reports it only by its own clock."""
-        if self._lifetime_s is None:
-            return None
-        return sent_at + (self._lifetime_s if wanted_s is None else min(self._lifetime_s, wanted_s))
+        return None if self._lifetime_s is None else sent_at + self._lifetime_s
 
     def renewed(self, lease: Lease, *, sent_at: float, trace: str | None) -> None:
         with self._lock:
@@ -151,31 +150,17 @@ class Holdings:
             held_s, number = sent_at - held.since, held.renewals
         record(LeaseEvent.RENEWED, lease, held_s=held_s, outcome=f"renewal {number}", trace=trace)
 
-    def lost(self, lease: Lease, error: LeaseLost) -> None:
-        """Keep the error of a renewal that found the lease lost."""
+    def note(self, lease: Lease, **facts: LeaseLost | str | bool) -> None:
+        """Keep fields of ``Held``: the renewal that found it lost, a commit that runs, or failed."""
         with self._lock:
-            held = self._held.get(lease.token)
-            if held is not None:
-                held.lost = error
-
-    def committing(self, lease: Lease, now: bool) -> None:
-        """A commit began, or ended without an end of the lease."""
-        with self._lock:
-            held = self._held.get(lease.token)
-            if held is not None:
-                held.committing = now
+            if (held := self._held.get(lease.token)) is not None:
+                for name, value in facts.items():
+                    setattr(held, name, value)
 
     def may_be_renewed(self, lease: Lease) -> bool:
         """Not while a commit runs: how long its reply takes is unknown, and a lease must not last that long."""
         held = self.known(lease)
         return held is not None and not held.committing
-
-    def troubled(self, lease: Lease, why: str) -> None:
-        """Record that a commit failed: the lease's last log line will contain it."""
-        with self._lock:
-            held = self._held.get(lease.token)
-            if held is not None:
-                held.trouble = why
 
     def ended(self, lease: Lease, event: LeaseEvent, outcome: str, *, trace: str | None = None) -> None:
         """Write the last line of a lease, unless it has one."""

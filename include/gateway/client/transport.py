@@ -276,7 +276,7 @@ class Administration(ABC):
         self._verdict.require_ok(
             self._send(Call("POST", path, what, signed=body, body=body, repeatable=True)), what, place
         )
-        if not any(known.name == repository and known.enabled is enabled for known in self.repositories()):
+        if not any(listed.name == repository and listed.enabled is enabled for listed in self.repositories()):
             raise NOT_SWITCHED(f"{what}: the gateway replied ok and did not do it; {NOT_SWITCHED.hint}")
 
     def collect_garbage(

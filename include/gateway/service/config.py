@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,14 +12,11 @@ from typing import TYPE_CHECKING
 from include.errors import NightshiftError
 from include.gateway.errors import BadLeasePath
 from include.gateway.protocol import checked_path
+from include.gateway.service.requests import Malformed
 
 if TYPE_CHECKING:
     from include.cvmfs.format.keys import Signer
     from include.storage.store import Store
-import math
-from collections import OrderedDict
-
-from include.gateway.service.requests import Malformed
 
 _CALLERS = 10_000  # buckets that are remembered; a forgotten caller begins with a full one
 

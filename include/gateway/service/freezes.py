@@ -94,18 +94,18 @@ class Freezes:
                 await self._looks.look(name, lambda: self._look(name))
             except TimeoutError:
                 _unknown(name, "the store does not answer in time")
-        _, found = self._known.get(name, (None, None))
-        if found is not None and found.holds(self._now()):
-            raise Refused("repo_disabled", RepositoryFrozen(name, str(found)).detail)
+        _, freeze = self._known.get(name, (None, None))
+        if freeze is not None and freeze.holds(self._now()):
+            raise Refused("repo_disabled", RepositoryFrozen(name, str(freeze)).detail)
 
     def _look(self, name: str) -> None:
         repository = self._config().repositories.get(name)
-        _, found = self._known.get(name, (None, None))
+        _, freeze = self._known.get(name, (None, None))
         try:
-            found = look(repository.quick(), self._now()) if repository is not None else None
+            freeze = look(repository.quick(), self._now()) if repository is not None else None
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the store, leases are given out as before
             _unknown(name, str(error))
-        self._known[name] = (self._clock.monotonic_ns(), found)
+        self._known[name] = (self._clock.monotonic_ns(), freeze)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -41,11 +40,6 @@ class Metrics:
         self.waiting = Gauge("paths_waited_for", "Publishers that wait for a busy path", **within)
         self.limited = Counter("requests_limited", "Requests refused by a limit", ("limit",), **within)
         self.clock_steps = Counter("clock_steps", "Steps of the wall clock over 5 s that were noticed", **within)
-
-    def read_with(self, leases: Callable[[], float], waiting: Callable[[], float]) -> None:
-        """Read the gauges of leases and waiting publishers from these functions."""
-        self.leases.set_function(leases)
-        self.waiting.set_function(waiting)
 
     def page(self) -> bytes:
         """All of them in the text format."""

@@ -197,12 +197,12 @@ def checked_token(text: str) -> str:
 
 def _root(name: str, text: str) -> ObjectHash:
     try:
-        found = ObjectHash.parse(text)
+        root = ObjectHash.parse(text)
     except CvmfsError as error:
         raise Refused(f"invalid {name}: {error}") from None
-    if found.suffix not in ("", CATALOG):
-        raise Refused(f"invalid {name}: {found.text} is not the hash of a catalog")
-    return found.with_suffix(CATALOG)
+    if root.suffix not in ("", CATALOG):
+        raise Refused(f"invalid {name}: {root.text} is not the hash of a catalog")
+    return root.with_suffix(CATALOG)
 
 
 def _read(parse: Callable[[bytes], T], body: bytes) -> T:

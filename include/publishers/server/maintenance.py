@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -169,12 +168,8 @@ _MOST_TAGS = _MOST_LINES = 1_000_000
 class NodeUpkeep:
     """A repository on its node. Every method raises NodeError where a command on the node fails.
 
-    Attributes:
-        fqrn: The repository's name.
-        way: Its column in the table of capabilities.
-        node: The node.
-        read: Opens the repository at its current revision, its signature verified.
-        allow_lossy: What may get lost on the way.
+    ``read`` opens the repository at its current revision, its signature verified. ``allow_lossy``: what may get lost on
+    the way.
     """
 
     fqrn: str
@@ -186,30 +181,19 @@ class NodeUpkeep:
     def tags(self) -> list[NodeTag]:
         """The names of revisions, as the node lists them."""
         self.require(Operation.TAG_LIST, "")
-        with self._session("listing tags") as session:
+        with self.node.work("", holder="listing tags") as session:
             return self._tags(session)
 
     def add_tag(self, name: str, *, description: str = "", root: str | None = None) -> NodeTag:
-        """Give a revision a name; a name that it has already is no error.
+        """Give the revision with this root, or the newest, a name; a name that it has already is no error.
 
-        Args:
-            name: The name.
-            description: What it is for.
-            root: The root hash of the revision; None: the newest.
-
-        Returns:
-            The tag, as the node lists it.
-
-        Raises:
-            TagError: It cannot be a name.
-            NotSupported: The repository is published through a gateway.
-            NodeError: Another revision has the name.
+        Raises TagError if it cannot be a name, NotSupported behind a gateway, and NodeError if another revision has it.
         """
         self.require(Operation.TAG_ADD, "")
         check_tag_description(check_tag_name(name), description)
 
         def attempt() -> NodeTag:
-            with self._session(f"tag {name}") as session:
+            with self.node.work("", holder=f"tag {name}") as session:
                 wanted = root or str(self.read().manifest.root)
                 there = next((tag for tag in self._tags(session) if tag.name == name), None)
                 if there is None:
@@ -222,22 +206,12 @@ class NodeUpkeep:
         return self.repeated(attempt)
 
     def remove_tags(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Remove names of revisions.
-
-        Args:
-            names: The names; one that is not there is no error.
-
-        Returns:
-            Those that were there.
-
-        Raises:
-            NotSupported: The repository is published through a gateway.
-        """
+        """Remove names of revisions; returns those that were there. Raises NotSupported behind a gateway."""
         self.require(Operation.TAG_REMOVE, "")
         removed = set[str]()
 
         def attempt() -> tuple[str, ...]:
-            with self._session("removing tags") as session:
+            with self.node.work("", holder="removing tags") as session:
                 there = {tag.name for tag in self._tags(session)} & set(names)
                 removed.update(there)
                 if there:
@@ -249,52 +223,28 @@ class NodeUpkeep:
     def collect(
         self, *, older_than: datetime | None = None, listed: bool = False, dry_run: bool = False
     ) -> tuple[str, ...]:
-        """Collect garbage on the node.
+        """Collect garbage on the node; returns the lines of its output, the last million at most.
 
-        Args:
-            older_than: Revisions that were superseded before this time are deleted; None: 3 days ago.
-            listed: Whether the output names each deleted object.
-            dry_run: Report what would be deleted; delete nothing.
-
-        Returns:
-            The lines of its output, the last million at most.
-
-        Raises:
-            NotSupported: The repository is published through a gateway, which collects by itself.
+        Deletes revisions that were superseded before ``older_than``; None: 3 days ago. ``listed``: the output names
+        each deleted object. Raises NotSupported behind a gateway, which collects by itself.
         """
         self.require(Operation.COLLECT, "")
         if self.way is not PublishRoute.SERVER_LOCAL:
             raise NotSupported(self.fqrn, "the node does not collect behind a gateway; use nightshift repo gc", path="")
-        with self._session("collecting garbage") as session:
+        with self.node.work("", holder="collecting garbage") as session:
             command = session.commands.collect(older_than, listed=listed, dry_run=dry_run)
             return session.run(Verb.COLLECT, command, quiet=listed, keep=_MOST_LINES).lines
 
     def check(self) -> tuple[str, ...]:
-        """Let the node check the repository.
-
-        Returns:
-            The lines of its output.
-
-        Raises:
-            NodeError: There are problems, or the command failed.
-        """
+        """Let the node check the repository; returns its output by lines. Raises NodeError if there are problems."""
         self.require(Operation.CHECK, "")
-        with self._session("checking") as session:
+        with self.node.work("", holder="checking") as session:
             return session.run(Verb.CHECK, session.commands.check()).lines
 
     # -- used by the publisher on the node, too
 
     def require(self, operation: Operation, path: str) -> None:
-        """Check an operation against the table of capabilities.
-
-        Args:
-            operation: What is asked for.
-            path: The path concerned.
-
-        Raises:
-            NotSupported: It cannot be done this way.
-            Lossy: Something would get lost that ``allow_lossy`` does not name.
-        """
+        """Check an operation against the table of capabilities. Raises NotSupported and Lossy."""
         require(self.way, operation, fqrn=self.fqrn, path=path, allow_lossy=self.allow_lossy)
 
     def repeated(self, attempt: Callable[[], T]) -> T:
@@ -308,11 +258,6 @@ class NodeUpkeep:
         return attempt()
 
     # -- private
-
-    @contextmanager
-    def _session(self, holder: str) -> Iterator[Session]:
-        with self.node.work("", holder=holder) as session:
-            yield session
 
     def _tags(self, session: Session) -> list[NodeTag]:
         lines = session.run(Verb.TAG, session.commands.tag_list(), quiet=True, keep=_MOST_TAGS).lines

@@ -54,7 +54,7 @@ _TYPES = {
     EntryKind.CHARACTER_DEVICE: tarfile.CHRTYPE,
     EntryKind.BLOCK_DEVICE: tarfile.BLKTYPE,
 }
-Lossless = Callable[[Operation, str], None]
+Lossless = Callable[[Operation, str], object]
 """Called with an operation of the table and the path that needs it; raises if that would be lost on the way."""
 
 

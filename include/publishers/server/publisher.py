@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from include.cvmfs.commit.commit import NewTag
@@ -43,7 +42,7 @@ from include.publishers.server.connection import NodeAddress
 from include.publishers.server.errors import NOT_SEEN, SYNC_FAILED, NodeError, NodeLost, NodeUnreachable
 from include.publishers.server.maintenance import NodeUpkeep
 from include.publishers.server.node import OWNER, SLIGHT, FirstDifference, Node, OnLease, Session, TreeComparison
-from include.publishers.server.pack import NodeArchive, Packing, member
+from include.publishers.server.pack import Lossless, NodeArchive, Packing, member
 from include.settings.model import RepositorySettings
 from include.settings.secrets import Secrets
 from include.settings.ssh import NodeSettings, SshLogin
@@ -67,11 +66,8 @@ class _Progress(PhaseTimes):
 class ServerPublisher(NodeUpkeep):
     """Publishes to one repository. For arguments, results and errors see `Publisher`; each method may raise NodeError.
 
-    Attributes:
-        archives: Folder of this machine with the trees that were packed for the node.
-        compared: What of a tree is kept on the node.
-        ingest: Publish new trees by ``cvmfs_server ingest``, not by a transaction.
-        confirm_s: Seconds to wait for readers to see a publication.
+    ``archives``: folder of this machine with the trees that were packed for the node. ``compared``: what of a tree is kept on the node. ``ingest``: publish new trees by ``cvmfs_server ingest``.
+    ``confirm_s``: how long to wait for readers to see a publication.
     """
 
     archives: Path
@@ -446,12 +442,7 @@ def address_of(fqrn: str, login: SshLogin, secrets: Secrets) -> NodeAddress:
     )
 
 
-def _lossless(settings: RepositorySettings) -> Callable[[Operation, str], None]:
+def _lossless(settings: RepositorySettings) -> Lossless:
     assert settings.server is not None  # noqa: S101 - the settings see to it
-    losses = frozenset(Loss(loss) for loss in settings.allow_lossy)
-    asked = partial(require, _WAYS[settings.server.behind], fqrn=settings.fqrn, allow_lossy=losses)
-
-    def lossless(operation: Operation, path: str) -> None:
-        asked(operation, path=path)
-
-    return lossless
+    way, losses = _WAYS[settings.server.behind], frozenset(Loss(loss) for loss in settings.allow_lossy)
+    return lambda operation, path: require(way, operation, fqrn=settings.fqrn, path=path, allow_lossy=losses)

@@ -81,12 +81,10 @@ def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
         folder: Path | None = None,
         on_point: OnPoint = pass_by,
         read_config: ReadConfig | None = None,
-        real: bool = False,
         **changes: object,
     ) -> RunningGateway:
         read_config = read_config or partial(service_config, folder or tmp_path, **changes)
-        fake = None if real else committer or FakeCommitter()
-        running.append(RunningGateway(read_config, fake, clock, on_point).start())
+        running.append(RunningGateway(read_config, committer or FakeCommitter(), clock, on_point).start())
         return running[-1]
 
     yield start

@@ -123,7 +123,7 @@ def test_a_silent_store_delays_no_other_repository(
     before = committers()
     gateway = start(stores)
     client, others = gateway.client(KEY.id), gateway.client(KEY.id)
-    for number in range(20):
+    for number in range(8):
         assert requests.get(f"{gateway.url}/ready", timeout=20).status_code == 503
         assert others.acquire("sick.example.org", f"/{number}", hostname="h"), (
             "what is not known of a freeze stops no lease"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -65,14 +64,6 @@ def test_a_repeated_commit_has_one_revision_and_is_made_once(client: GatewayClie
         client.commit(lease, OLD, NEWER)
 
 
-def test_the_outcome_is_remembered_for_one_lease_time_only(client: GatewayClient, clock: ManualClock) -> None:
-    lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    client.commit(lease, OLD, NEW)
-    clock.advance(LEASE_S)
-    with pytest.raises(errors.LeaseLost):
-        client.commit(lease, OLD, NEW)
-
-
 def test_the_same_commit_sent_twice_at_once_is_made_once(
     client: GatewayClient, committer: FakeCommitter, background: ThreadPoolExecutor
 ) -> None:
@@ -83,21 +74,6 @@ def test_the_same_commit_sent_twice_at_once_is_made_once(
     committer.gate.set()
     assert [commit.result(20) for commit in both] == [1, 1]
     assert len(committer.orders) == 1
-
-
-def test_a_running_commit_blocks_no_lease_call(
-    client: GatewayClient, committer: FakeCommitter, background: ThreadPoolExecutor
-) -> None:
-    committer.gate = threading.Event()
-    lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    commit = background.submit(client.commit, lease, OLD, NEW)
-    assert committer.started.wait(60)
-    for number in range(10):
-        with client.lease(REPOSITORY, f"/b{number}", hostname="h"):
-            assert len(client.leases()) == 2
-    assert not commit.done()
-    committer.gate.set()
-    assert commit.result(20) == 1
 
 
 class Line:
@@ -165,29 +141,6 @@ def test_whoever_of_a_group_lost_the_lease_is_refused_alone(
     assert committer.groups == [1, 3]
 
 
-def held_up(
-    client: GatewayClient, committer: FakeCommitter, background: ThreadPoolExecutor, path: str = "/a"
-) -> tuple[object, Future[int], threading.Event]:
-    gate = committer.gate = threading.Event()
-    lease = client.acquire(REPOSITORY, path, hostname="h")
-    commit = background.submit(client.commit, lease, OLD, NEW)
-    assert committer.started.wait(60)
-    return lease, commit, gate
-
-
-@pytest.mark.parametrize("rival", [False, True], ids=["alone", "with another in its place"])
-def test_a_lease_that_expires_during_the_commit_stops_it_before_the_switch(
-    client: GatewayClient, committer: FakeCommitter, clock: ManualClock, background: ThreadPoolExecutor, rival: bool
-) -> None:
-    _, commit, gate = held_up(client, committer, background)
-    clock.advance(LEASE_S)
-    with client.lease(REPOSITORY, "/a", hostname="other") if rival else nullcontext():
-        gate.set()
-        with refused(errors.LeaseLost, path="/a"):
-            commit.result(20)
-    assert committer.revision == 0
-
-
 def test_an_expired_lease_is_refused_before_the_commit_begins(
     client: GatewayClient, committer: FakeCommitter, clock: ManualClock
 ) -> None:
@@ -196,33 +149,6 @@ def test_an_expired_lease_is_refused_before_the_commit_begins(
     with pytest.raises(errors.LeaseLost):
         client.commit(lease, OLD, NEW)
     assert committer.orders == []
-
-
-def test_a_lease_dropped_during_the_commit_stops_it_before_the_switch(
-    gateway: object, client: GatewayClient, committer: FakeCommitter, background: ThreadPoolExecutor
-) -> None:
-    lease, commit, gate = held_up(client, committer, background)
-    assert client.drop(lease)  # type: ignore[arg-type]
-    gate.set()
-    with refused(errors.LeaseLost, path="/a"):
-        commit.result(20)
-    assert committer.revision == 0
-
-
-def test_once_it_switches_nobody_gets_the_path_until_the_commit_has_ended(
-    client: GatewayClient, committer: FakeCommitter, clock: ManualClock, background: ThreadPoolExecutor
-) -> None:
-    committer.after = threading.Event()
-    lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    commit = background.submit(client.commit, lease, OLD, NEW)
-    assert committer.switched.wait(60)
-    clock.advance(100)
-    with pytest.raises(errors.PathBusy):
-        client.acquire(REPOSITORY, "/a", hostname="other")
-    committer.after.set()
-    assert commit.result(20) == 1
-    with client.lease(REPOSITORY, "/a", hostname="other"):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -282,14 +208,3 @@ def test_only_the_key_of_the_lease_or_an_admin_may_commit(gateway: object, clien
         with pytest.raises(errors.LeaseLost):
             gateway.client(key_id).commit(lease, OLD, NEW)  # type: ignore[attr-defined]
     assert gateway.client("adminkey").commit(lease, OLD, NEW) == 1  # type: ignore[attr-defined]
-
-
-def test_outcomes_outlive_a_restart(start_gateway: object, committer: FakeCommitter) -> None:
-    first = start_gateway(committer=committer)  # type: ignore[operator]
-    spent = first.client().acquire(REPOSITORY, "/a", hostname="h")
-    first.client().commit(spent, OLD, NEW)
-    held = first.client().acquire(REPOSITORY, "/b", hostname="h")
-    first.stop()
-    again = start_gateway(committer=committer).client()  # type: ignore[operator]
-    assert again.commit(spent, OLD, NEW) == 1
-    assert again.commit(held, OLD, NEWER) == 2

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from include.cli.gateway import app
 from include.cvmfs.commit.commit import NewTag
-from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.gateway import errors
 from lab.servers.process import free_port
@@ -36,133 +37,83 @@ class GatewayProcess(Deployment):
         self.with_repository().configure(gateway=gateway)
         self.url = f"http://127.0.0.1:{self.port}"
         self.gateway_client = self.client()
-        self.processes: list[subprocess.Popen[bytes]] = []
 
-    def command(self, *words: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "include.cli.main", "gateway", *words],
+    def serve(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "include.cli.main", "gateway", "serve"],
             env={**os.environ, **self.environment, "NIGHTSHIFT_VAR": str(self.folder), "PYTHONPATH": str(ROOT)},
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        self.processes.append(process)
-        return process
-
-    def serve(self) -> subprocess.Popen[bytes]:
-        process = self.command("serve")
-        assert process.stderr is not None
-        for line in process.stderr:
+        for line in self.process.stderr or ():
             if b'"gateway listening"' in line:
                 break
         else:
-            pytest.fail(f"the gateway did not start: exit code {process.wait()}")
+            pytest.fail(f"the gateway did not start: exit code {self.process.wait()}")
         self.gateway_client.ping()
-        return process
+
+    def terminate(self) -> bytes:
+        """Return what it said last."""
+        self.process.terminate()
+        return self.process.communicate(timeout=LONGEST_S)[1]
 
     def stop(self) -> None:
         super().stop()
-        for process in self.processes:
-            if process.poll() is None:
-                process.terminate()
-            process.communicate(timeout=LONGEST_S)
+        if self.process.poll() is None:
+            self.terminate()
 
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[GatewayProcess]:
-    """One that a test starts and ends as it likes."""
     deployment = GatewayProcess(tmp_path)
+    deployment.serve()
     yield deployment
     deployment.stop()
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayProcess, subprocess.Popen[bytes]]]:
-    """One whose gateway runs; each test has directories of its own, and leaves keys and process as they are."""
-    deployment = GatewayProcess(tmp_path_factory.mktemp("served"))
-    yield deployment, deployment.serve()
-    deployment.stop()
+def test_it_commits_reads_keys_again_stops_cleanly_and_logs_lines_of_json_without_tokens(
+    deployment: GatewayProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_changes_of_one_base_are_kept(deployment)
+    for name, value in deployment.environment.items():
+        monkeypatch.setenv(name, value)
+    token = a_lease_is_shown_as_a_table_and_as_json(deployment)
+    said = keys_are_read_again(deployment) + deployment.terminate()
+    assert deployment.process.returncode in (0, -signal.SIGTERM)
+    lines = [json.loads(line) for line in said.decode().splitlines()]
+    granted = [line for line in lines if line["event"] == "lease granted"]
+    assert {line["path"] for line in granted} == {f"{FQRN}{path}" for path in ("/a", "/b", "/shown", "/kept")}
+    assert len({line["trace"] for line in granted}) == len(granted)
+    assert token[:52] not in said.decode()
 
 
-@pytest.fixture
-def running(served: tuple[GatewayProcess, subprocess.Popen[bytes]]) -> GatewayProcess:
-    return served[0]
-
-
-def test_commits_reach_a_real_repository_and_merge(running: GatewayProcess) -> None:
-    client, first = running.gateway_client, running.head().manifest
+def both_changes_of_one_base_are_kept(deployment: GatewayProcess) -> None:
+    client, first = deployment.gateway_client, deployment.head().manifest
     for number, path in enumerate(("/a", "/b"), first.revision + 1):
-        # Both are derived from the first revision: the second commit must keep what the first one made.
         with client.lease(FQRN, path, hostname="h") as lease:
-            new = change(running.store, FQRN, path, first.root)[1]
+            new = change(deployment.store, FQRN, path, first.root)[1]
             assert client.commit(lease, first.root, new, tag=NewTag(f"t{number}", "d")) == number
             assert client.commit(lease, first.root, new, tag=NewTag(f"t{number}", "d")) == number
-    repository = running.head()
+    repository = deployment.head()
     assert repository.manifest.revision == first.revision + 2
     assert all(repository.revision.lookup(path) for path in ("/a", "/b"))
 
 
-def test_a_root_that_was_never_stored_is_named_and_the_lease_still_good(running: GatewayProcess) -> None:
-    client, before = running.gateway_client, running.head().manifest
-    with client.lease(FQRN, "/c", hostname="h") as lease:
-        with refused(errors.ROOT_MISSING) as missing:
-            client.commit(lease, before.root, ObjectHash.parse("1" * 40))
-        assert "data/11/" in str(missing.value)
-        new = change(running.store, FQRN, "/c")[1]
-        assert client.commit(lease, before.root, new) == before.revision + 1
-
-
-def test_a_second_gateway_on_the_same_state_is_refused(served: tuple[GatewayProcess, subprocess.Popen[bytes]]) -> None:
-    deployment, first = served
-    second = deployment.command("serve", "--port", "0")
-    _, said = second.communicate(timeout=LONGEST_S)
-    assert second.returncode == 1
-    assert f"is in use by process {first.pid}: stop that gateway" in said.decode()
-    assert b"Traceback" not in said
-    deployment.gateway_client.ping()
-
-
-def test_it_reads_keys_again_stops_cleanly_and_logs_lines_of_json_without_tokens(deployment: GatewayProcess) -> None:
-    process = deployment.serve()
-    said = keys_are_read_again(deployment, process)
-    tokens = []
-    for _ in range(3):
-        with deployment.gateway_client.lease(FQRN, "/a", hostname="run/task") as lease:
-            tokens.append(lease.token)
-    process.terminate()
-    said += process.communicate(timeout=LONGEST_S)[1]
-    assert process.returncode in (0, -signal.SIGTERM)
-    lines = [json.loads(line) for line in said.decode().splitlines()]
-    granted = [line for line in lines if line["event"] == "lease granted" and line["hostname"] == "run/task"]
-    assert [line["path"] for line in granted] == [f"{FQRN}/a"] * 3
-    assert len({line["trace"] for line in granted}) == 3
-    assert not any(token[:52] in said.decode() for token in tokens)
-
-
-def test_leases_are_shown_as_a_table_and_as_json(running: GatewayProcess) -> None:
-    with running.gateway_client.lease(FQRN, "/a", hostname="[run]/task"):
-        shown, said = running.command("leases", "--json").communicate(timeout=LONGEST_S)
-        table, _ = running.command("leases").communicate(timeout=LONGEST_S)
+def a_lease_is_shown_as_a_table_and_as_json(deployment: GatewayProcess) -> str:
+    """Return its token."""
+    with deployment.gateway_client.lease(FQRN, "/shown", hostname="[run]/task") as lease:
+        table, shown = (CliRunner().invoke(app, ["leases", *options]).stdout for options in ([], ["--json"]))
     [row] = json.loads(shown)
-    assert (row["path"], row["key"], row["holder"]) == (f"{FQRN}/a", KEY_ID, "[run]/task")
+    assert (row["path"], row["key"], row["holder"]) == (f"{FQRN}/shown", KEY_ID, "[run]/task")
     assert 0 < row["seconds_left"] <= 60
-    assert said == b""
-    assert b"[run]/task" in table
+    assert "[run]/task" in table
+    return lease.token
 
 
-def test_without_any_key_it_does_not_start_and_names_the_cure(deployment: GatewayProcess) -> None:
-    (deployment.keys / f"{FQRN}.gw").unlink()
-    process = deployment.command("serve")
-    _, said = process.communicate(timeout=LONGEST_S)
-    assert process.returncode == 1
-    assert "create " in said.decode()
-    assert "<fqrn>.gw" in said.decode()
-
-
-def keys_are_read_again(deployment: GatewayProcess, process: subprocess.Popen[bytes]) -> bytes:
+def keys_are_read_again(deployment: GatewayProcess) -> bytes:
     """On a hang-up; keys that are bad change nothing. What the gateway said."""
-    assert process.stderr is not None
-    said = b""
+    process, said = deployment.process, b""
 
     def hang_up() -> str:
         nonlocal said
@@ -178,11 +129,11 @@ def keys_are_read_again(deployment: GatewayProcess, process: subprocess.Popen[by
     good.chmod(0o600)
     good.write_text("no key at all")
     assert hang_up() == "configuration refused, the old one stays"
-    deployment.gateway_client.drop(deployment.gateway_client.acquire(FQRN, "/a", hostname="h"))
+    deployment.gateway_client.drop(deployment.gateway_client.acquire(FQRN, "/kept", hostname="h"))
     good.write_text("plain_text worker another-secret\n")
     assert hang_up() == "configuration read again"
     with refused(errors.BAD_SIGNATURE):
-        deployment.gateway_client.acquire(FQRN, "/b", hostname="h")
+        deployment.gateway_client.acquire(FQRN, "/refused", hostname="h")
     good.write_text(before)
     assert hang_up() == "configuration read again"
     return said

@@ -5,50 +5,31 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
+import requests
+import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from schemathesis import Case, DeserializationContext, Response
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from include.gateway.client.client import GatewayClient
 from include.gateway.protocol import authorization
-from tests.integration.gateway.conftest import REPOSITORY
+from include.gateway.service.http.admin_calls import document
+from include.gateway.service.http.server import routes
+from tests.integration.gateway.conftest import REPOSITORY, StartGateway
+from tests.site import RunningGateway
 
-TOKEN = "A" * 52 + "===="
 CLEAR = {200, 301, 308, 400, 404, 405, 413}
-
-on_one_service = settings(
-    max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-lease_paths = st.one_of(
-    st.text(max_size=60).map(lambda text: f"{REPOSITORY}/{text}"),
-    st.text(max_size=60),
-    st.sampled_from(["..", ".", "//", "\0", "a/../b", "x" * 5000, "é" * 200, "%2e%2e", "a/"]).map(
-        lambda text: f"{REPOSITORY}/{text}"
-    ),
-)
-lease_bodies = st.one_of(
-    st.binary(max_size=300),
-    values.map(lambda value: json.dumps(value).encode()),
-    st.fixed_dictionaries(
-        {"path": lease_paths | values, "api_version": st.sampled_from(["2", "3", "1", "x", ""]) | values},
-        optional={"hostname": st.text(max_size=300) | values},
-    ).map(lambda value: json.dumps(value).encode()),
-)
-commit_bodies = st.one_of(
-    st.binary(max_size=300),
-    st.dictionaries(
-        st.sampled_from(["old_root_hash", "new_root_hash", "tag_name", "tag_description"]),
-        values | st.sampled_from(["1" * 40, "1" * 40 + "C", "../../etc/passwd", "x" * 9000]),
-    ).map(lambda value: json.dumps(value).encode()),
-)
 
 
 class Caller:
@@ -88,28 +69,7 @@ def is_clear(status: int, body: bytes) -> bool:
     return (status in CLEAR or (status, body) == (500, b"invalid lease\n")) and b"Traceback" not in body
 
 
-@on_one_service
-@given(body=lease_bodies)
-def test_any_lease_request_is_answered_clearly(caller: Caller, client: GatewayClient, body: bytes) -> None:
-    header = authorization("rootkey", "root-secret", body)
-    status, reply = caller.send("POST", "/api/v1/leases", body, {"Authorization": header})
-    assert is_clear(status, reply)
-    if status == 200 and (token := json.loads(reply).get("session_token")):
-        [held] = client.leases()
-        assert not {"", ".", ".."} & set(held.path.split("/")[1:])
-        header = authorization("rootkey", "root-secret", token.encode())
-        assert caller.send("DELETE", f"/api/v1/leases/{token}", b"", {"Authorization": header})[0] == 200
-
-
-@on_one_service
-@given(body=commit_bodies)
-def test_any_commit_request_is_answered_clearly(caller: Caller, client: GatewayClient, body: bytes) -> None:
-    with client.lease(REPOSITORY, "/a", hostname="h") as lease:
-        header = authorization("rootkey", "root-secret", lease.token.encode())
-        assert is_clear(*caller.send("POST", f"/api/v1/leases/{lease.token}", body, {"Authorization": header}))
-
-
-@on_one_service
+@settings(max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     method=st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "PROPFIND"]),
     head=st.sampled_from(["/", "/health", "/api/v1", "/api/v1/leases/", "/api/v1/repos/", "/api/v1/leases-by-path/",
@@ -158,7 +118,95 @@ def test_what_is_no_http_does_not_disturb_the_service(caller: Caller, client: Ga
     assert client.leases() == []
 
 
-def test_health_says_what_it_is(caller: Caller) -> None:
-    status, reply = caller.send("GET", "/health")
-    found = json.loads(reply)
-    assert (status, found["status"], found["service"], found["leases"]) == (200, "ok", "nightshift-gateway", 0)
+# -- Schemathesis over the description that the service gives of itself: every answer is one that it announces
+
+
+pytest_plugins = ["schemathesis.pytest.plugin"]
+SCHEMA = schemathesis.openapi.from_dict(document())
+CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
+FEW = settings(
+    max_examples=10, derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
+)  # fmt: skip
+
+
+@schemathesis.deserializer("text/plain")
+def _json_as_text(_: DeserializationContext, response: Response) -> object:
+    """The stock gateway calls its JSON plain text."""
+    text = response.content.decode()
+    return json.loads(text) if text.startswith("{") else text
+
+
+@pytest.fixture(scope="module")
+def service(start_module_gateway: StartGateway) -> RunningGateway:
+    return start_module_gateway(max_lease_time_s=30.0)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        session.trust_env = False
+        yield session
+
+
+def signed(prepared: requests.PreparedRequest, key_id: str, secret: str) -> str:
+    """The header that a call with this URL and body needs, as the protocol says what is signed."""
+    path = unquote(urlsplit(prepared.url or "").path)
+    body = prepared.body or b""
+    body = body.encode() if isinstance(body, str) else bytes(body)
+    parts = path.split("/")
+    if (parts[3:4] == ["leases"] and len(parts) > 4) or (parts[3:4] == ["payloads"] and len(parts) > 4):
+        message = parts[4].encode("utf-8", "replace")
+    elif parts[3:4] == ["leases-by-path"]:
+        message = path.encode("utf-8", "replace")
+    elif parts[3:4] == ["payloads"]:
+        size = prepared.headers.get("Message-Size", "0")
+        message = body[: int(size)] if size.isdigit() else b""
+    else:
+        message = body
+    return authorization(key_id, secret, message)
+
+
+def run(case: Case, service: RunningGateway, session: requests.Session, key: tuple[str, str] | None) -> None:
+    prepared = session.prepare_request(requests.Request(**request_of(case, service)))
+    if key is not None:
+        prepared.headers["Authorization"] = signed(prepared, *key)
+    response = session.send(prepared, timeout=20, allow_redirects=False)
+    assert response.headers["X-Nightshift-Trace"]
+    checks = CHECKS
+    stock = (response.status_code, response.text) == (500, "invalid lease\n")
+    if stock or (response.status_code == 503 and case.path == "/ready"):
+        checks = [check for check in CHECKS if check is not not_a_server_error]
+    case.validate_response(response, checks=checks)
+
+
+def request_of(case: Case, service: RunningGateway) -> dict[str, object]:
+    wanted = case.as_transport_kwargs(base_url=service.url)
+    return {name: value for name, value in wanted.items() if name in requests.Request("GET").__dict__ and value}
+
+
+@SCHEMA.parametrize()
+@FEW
+def test_every_answer_is_announced(case: Case, service: RunningGateway, session: requests.Session) -> None:
+    for key in (None, ("rootkey", "root-secret"), ("adminkey", "admin-secret")):
+        run(case, service, session, key)
+
+
+@SCHEMA.include(path="/api/v1/leases", method="POST").parametrize()
+@FEW
+def test_leases_on_paths_of_a_repository(case: Case, service: RunningGateway, session: requests.Session) -> None:
+    if isinstance(case.body, dict) and isinstance(case.body.get("path"), str):
+        case.body = {**case.body, "path": f"{REPOSITORY}/{case.body['path']}"}
+    run(case, service, session, ("rootkey", "root-secret"))
+
+
+def test_every_route_is_described_and_nothing_else(service: RunningGateway, session: requests.Session) -> None:
+    served = session.get(f"{service.url}/openapi.json", timeout=20).json()
+    assert served == json.loads(json.dumps(document()))
+    described = {(method.upper(), path) for path, calls in served["paths"].items() for method in calls}
+
+    class Anything:
+        def __getattr__(self, _: str) -> Anything:
+            return self
+
+    assert described == {(method, path.replace(":path", "")) for method, path, _ in routes(Anything())}  # type: ignore[arg-type]

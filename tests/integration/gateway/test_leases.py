@@ -7,7 +7,6 @@ import json
 import logging
 import time
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from include.cvmfs.coordination import freeze as freezes
 from include.cvmfs.coordination.freeze import Freeze
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient
-from include.gateway.client.values import Lease
 from include.gateway.errors import RepositoryDisabled
 from include.gateway.protocol import authorization
 from include.gateway.service.config import AcceptedKey, RepositoryConfig
@@ -25,7 +23,6 @@ from include.gateway.service.http.server import create_app
 from include.storage.file import FileStore
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.refused import refused
-from tests.fakes.together import together
 from tests.integration.gateway.conftest import LEASE_S, REPOSITORY, StartGateway, _never, service_config
 from tests.site import RunningGateway
 
@@ -40,13 +37,18 @@ def test_a_lease_is_listed_with_its_holder_until_it_is_dropped(client: GatewayCl
     assert lease.expires_monotonic is not None
     assert 0 < lease.expires_monotonic - time.monotonic() <= LEASE_S
     assert client.drop(lease) is True
+    assert client.drop(lease) is False
     assert client.leases() == []
 
 
-def test_dropping_what_is_gone_is_as_good(client: GatewayClient) -> None:
-    lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    assert client.drop(lease)
-    assert client.drop(lease) is False
+def test_an_admin_ends_all_leases_below_a_path(gateway: object, client: GatewayClient) -> None:
+    for path in ("/a/b", "/a/c d/é", "/ab"):
+        client.acquire(REPOSITORY, path, hostname="h")
+    with pytest.raises(errors.AdminKeyNeeded):
+        client.drop_by_path(REPOSITORY, "/a")
+    for gone, left in (("/a/c d", ["/a/b", "/ab"]), ("/a", ["/ab"])):
+        gateway.client("adminkey").drop_by_path(REPOSITORY, gone)  # type: ignore[attr-defined]
+        assert [lease.path for lease in client.leases()] == left
 
 
 def test_the_whole_repository_can_be_leased(client: GatewayClient) -> None:
@@ -74,16 +76,6 @@ def test_the_context_manager_drops_however_the_block_ends(client: GatewayClient)
     with client.lease(REPOSITORY, "/a", hostname="h") as lease:
         client.drop(lease)
     assert client.leases() == []
-
-
-def test_of_many_who_ask_for_one_path_exactly_one_gets_it(gateway: object, client: GatewayClient) -> None:
-    def ask(number: int) -> Lease | None:
-        try:
-            return client.acquire(REPOSITORY, "/a" if number % 2 else "/a/b", hostname=f"h{number}")
-        except errors.PathBusy:
-            return None
-
-    assert len([lease for lease in together(partial(ask, number) for number in range(8)) if lease]) == 1
 
 
 @pytest.mark.parametrize(
@@ -129,45 +121,6 @@ def test_another_key_cannot_drop_a_lease_but_an_admin_can(gateway: object, clien
         assert gateway.client(key_id).drop(lease) is False  # type: ignore[attr-defined]
     assert len(client.leases()) == 1
     assert gateway.client("adminkey").drop(lease) is True  # type: ignore[attr-defined]
-
-
-def test_an_admin_ends_all_leases_below_a_path(gateway: object, client: GatewayClient) -> None:
-    for path in ("/a/b", "/a/c d/é", "/ab"):
-        client.acquire(REPOSITORY, path, hostname="h")
-    with pytest.raises(errors.AdminKeyNeeded):
-        client.drop_by_path(REPOSITORY, "/a")
-    gateway.client("adminkey").drop_by_path(REPOSITORY, "/a/c d")  # type: ignore[attr-defined]
-    assert [lease.path for lease in client.leases()] == ["/a/b", "/ab"]
-    gateway.client("adminkey").drop_by_path(REPOSITORY, "/a")  # type: ignore[attr-defined]
-    assert [lease.path for lease in client.leases()] == ["/ab"]
-
-
-def test_an_expired_lease_is_lost_and_its_path_free(start_gateway: object) -> None:
-    clock = ManualClock()
-    client = start_gateway(clock=clock).client()  # type: ignore[operator]
-    lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    clock.advance(LEASE_S)
-    with pytest.raises(errors.LeaseLost):
-        client.renew(lease)
-    with client.lease(REPOSITORY, "/a", hostname="h"):
-        pass
-    assert client.drop(lease) is False
-
-
-def test_renewal_extends_a_lease(start_gateway: object) -> None:
-    clock = ManualClock()
-    client = start_gateway(clock=clock).client()  # type: ignore[operator]
-    lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    clock.advance(LEASE_S - 10)
-    renewed = client.renew(lease)
-    assert renewed.token == lease.token
-    clock.advance(LEASE_S - 10)
-    assert len(client.leases()) == 1
-    shortened = client.renew(lease, wanted_s=1)
-    assert shortened.expires_monotonic is not None
-    assert shortened.expires_monotonic < time.monotonic() + 1.1
-    clock.advance(1)
-    assert client.leases() == []
 
 
 def test_repositories_and_their_keys_are_listed(client: GatewayClient) -> None:
@@ -261,42 +214,23 @@ def frozen(folder: Path, since: datetime, **lasts: float) -> FileStore:
     return store
 
 
-def test_no_lease_is_given_out_while_it_is_frozen_and_the_answer_says_why(
+def test_no_lease_is_given_out_while_it_is_frozen_the_answer_says_why_and_those_granted_before_are_kept(
     freezable: RunningGateway, tmp_path: Path, clock: ManualClock
 ) -> None:
     client = freezable.client()
+    granted = client.acquire(REPOSITORY, "/before", hostname="h")
     store = frozen(tmp_path, now(clock))
+    clock.advance(FRESH_S)
     with pytest.raises(RepositoryDisabled, match=r"frozen since .* by operator@host.*disks are moved") as refused:
         client.acquire(REPOSITORY, "/a", hostname="h")
     assert refused.value.reason == "repo_disabled"
     assert refused.value.repository == REPOSITORY
     client.drop(client.acquire(OTHER, "/a", hostname="h"))
+    client.renew(granted)
+    assert client.drop(granted)
     freezes.thaw(store, now(clock))
     clock.advance(FRESH_S)
     client.drop(client.acquire(REPOSITORY, "/b", hostname="h"))
-
-
-def test_a_lease_that_was_granted_before_is_kept_and_given_back(
-    freezable: RunningGateway, tmp_path: Path, clock: ManualClock
-) -> None:
-    client = freezable.client()
-    lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    frozen(tmp_path, now(clock))
-    clock.advance(FRESH_S)
-    with pytest.raises(RepositoryDisabled):
-        client.acquire(REPOSITORY, "/b", hostname="h")
-    client.renew(lease)
-    assert client.drop(lease)
-
-
-def test_many_acquires_at_once_read_the_store_once(
-    freezable: RunningGateway, tmp_path: Path, clock: ManualClock
-) -> None:
-    client = freezable.client()
-    client.drop(client.acquire(REPOSITORY, "/a", hostname="h"))
-    frozen(tmp_path, now(clock))
-    clock.advance(FRESH_S / 2)
-    client.drop(client.acquire(REPOSITORY, "/a", hostname="h"))
 
 
 def test_a_freeze_with_an_end_ends_by_itself(freezable: RunningGateway, tmp_path: Path, clock: ManualClock) -> None:

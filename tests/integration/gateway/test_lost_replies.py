@@ -187,7 +187,8 @@ def test_that_a_gateway_renews_no_leases_is_found_out_once() -> None:
     assert gateway.requests == ["PATCH"]
 
 
-def test_a_reply_that_does_not_come_in_time_is_lost_not_awaited() -> None:
+def test_a_reply_that_does_not_come_in_time_is_lost_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("include.gateway.client.client._GREETING_S", 0.2)
     listener = socket.create_server(("127.0.0.1", 0))
     client = GatewayClient(f"http://127.0.0.1:{listener.getsockname()[1]}/api/v1", "k", "s", timeout_s=0.2, retries=0)
     with listener, refused(errors.ReplyLost):

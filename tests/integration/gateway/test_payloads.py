@@ -13,7 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,13 +22,11 @@ from include.cvmfs.coordination.generation import CollectionPhase, Generation
 from include.cvmfs.format.hashes import Algorithm, hash_bytes
 from include.gateway.protocol import authorization
 from include.gateway.service.clock import SystemClock
-from include.gateway.service.commits import intake as intakes
 from include.gateway.service.commits.intake import MAX_HEADER_BYTES
 from include.gateway.service.config import AcceptedKey, RepositoryConfig
 from include.gateway.service.leases.lease_rows import Received
 from include.gateway.service.leases.lease_table import LeaseTable, digest_of
 from include.storage.errors import Unavailable
-from include.storage.file import FileStore
 from include.storage.store import Store
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.memorystore import MemoryStore
@@ -110,18 +107,6 @@ def test_objects_are_stored_under_their_hashes_and_under_nothing_else(start_desk
     assert {key: desk.store.get(key) for key in desk.stored()} == {name.key: data for name, data in objects}
 
 
-def test_a_pack_of_many_objects_and_one_that_is_larger_than_all_memory_for_it(
-    start_desk: StartDesk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(intakes, "IN_MEMORY_BYTES", 1 << 16)
-    monkeypatch.setattr(intakes, "BUDGET_BYTES", 1 << 18)
-    desk = start_desk(FileStore(tmp_path / "store"))
-    contents = [os.urandom(5000) for _ in range(300)] + [os.urandom(1 << 20), b"after it"]
-    assert desk.send(pack_of(*contents)) == OK
-    assert all(desk.store.get(key_of(one)) == one for one in contents)
-    assert len(desk.stored()) == len(contents)
-
-
 def test_no_object_that_is_stored_already_is_sent_again_unless_it_is_cut(desk: Desk) -> None:
     store = desk.store
     store.put(key_of(HELLO), HELLO)
@@ -148,25 +133,6 @@ def test_counters_stay_with_the_lease_over_a_restart_and_go_with_it(
     table.drop(digest_of(desk.token), lambda _: True).result()
     assert table.payloads(row.epoch) == Received()
     table.close()
-
-
-def test_a_payload_survives_a_restart_between_it_and_the_commit(
-    start_desk: StartDesk, start_gateway: Callable[..., RunningGateway]
-) -> None:
-    desk = start_desk()
-    assert desk.send(pack_of(HELLO)) == OK
-    desk.service.stop()
-    again = start_gateway(
-        committer=FakeCommitter(revision=6), max_lease_time_s=60.0, repositories=desk.service.config.repositories
-    )
-    wire = StockWire(again.url, "stock", "secret")
-    assert wire.commit(desk.token, OLD, NEW) == {"status": "ok", "final_revision": 7}
-
-
-def test_an_empty_payload_is_right(desk: Desk) -> None:
-    assert desk.send(pack_of()) == OK
-    assert desk.wire.raw_payload(desk.token, "da39a3ee5e6b4b0d3255bfef95601890afd80709", 0, b"") == OK
-    assert desk.stored() == set()
 
 
 # -- what is damaged

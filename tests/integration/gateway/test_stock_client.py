@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from include.cvmfs.errors import MergeError, ObjectMissing, TagError
+from include.cvmfs.errors import ObjectMissing, TagError
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.gateway.protocol import authorization
 from include.gateway.service.commits.intake import PackHeader, PackReader
@@ -105,14 +105,6 @@ def session(start_gateway: Callable[..., RunningGateway], monkeypatch: pytest.Mo
         repositories={REPOSITORY: RepositoryConfig(_never, _never, (KEY,))},
         keys=(),
     )
-
-
-def test_the_recording_is_that_of_the_stock_client() -> None:
-    for number in (ACQUIRE, BUSY, DROP, UNKNOWN_KEY, AGAIN, COMMIT):
-        request = sent(number)
-        assert b"User-Agent: cvmfs/" in request
-        assert b"Content-Type: application/x-www-form-urlencoded" in request
-        assert len(request.partition(b"\r\n\r\n")[2]) == _length(request)
 
 
 def test_a_session_of_the_stock_client_is_answered_as_by_the_stock_gateway(session: RunningGateway) -> None:
@@ -234,10 +226,6 @@ def test_a_payload_in_the_form_of_the_recorded_one_gets_its_reply(gateway: Runni
     assert sorted(store.objects) == sorted(one.hash.key for one in pack.header.objects)
 
 
-def test_the_recorded_replies_are_those_of_payloads() -> None:
-    assert Reply.parse(RECORDED["6<"]).body == b'{"status":"ok"}'
-
-
 # -- exchanges with the stock gateway: right, and wrong
 
 
@@ -316,12 +304,3 @@ def test_a_recorded_commit_ends_as_it_did_there_with_a_reason_that_names_what_is
     assert ours.get("final_revision") == expected.get("final_revision")
     assert str(ours.get("reason", "")).startswith(str(expected.get("reason", "")))
     assert isinstance(theirs.get("final_revision"), int) is isinstance(ours.get("final_revision"), int)
-
-
-def test_a_commit_that_failed_can_be_tried_again_unlike_there(wire: StockWire, committer: FakeCommitter) -> None:
-    token = wire.acquire(f"{REPOSITORY}/q1")["session_token"]
-    body, _ = recorded("commit: old root = new root = current")
-    committer.fail_next = MergeError("/q1", "a reason")
-    for expected in ("error", "ok"):
-        reply = wire.call("POST", f"/leases/{token}", body, signed=token.encode())[1]
-        assert json.loads(reply)["status"] == expected

@@ -20,6 +20,7 @@ from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.refused import refused
 from tests.fakes.stockpublisher import DIRECTORY, StockPanic, StockPublisher, StockWire
 from tests.fakes.together import together
+from tests.integration.conftest import AGAIN_ON_S3
 from tests.site import DESTINATIONS, FQRN, Deployment
 
 
@@ -68,6 +69,7 @@ def tree(seed: int, *, large: int = 200_000) -> dict[str, bytes]:
     return files
 
 
+@AGAIN_ON_S3
 def test_an_ingested_tree_is_there_for_everybody_and_check_is_clean(any_site: Deployment) -> None:
     publisher, files = stock(any_site), tree(1)
     with publisher.transaction("/soft") as transaction:
@@ -175,21 +177,7 @@ def test_a_stale_mount_takes_back_nothing_that_was_published_there_meanwhile(fil
     file_site.assert_sound()
 
 
-def test_a_stale_mount_is_no_trouble_where_only_other_places_changed(file_site: Deployment) -> None:
-    first, second = stock(file_site), stock(file_site)
-    second.mount()
-    with first.transaction("/a") as transaction:
-        first.ingest(transaction, "/a", tree(2, large=10))
-        first.publish(transaction)
-    with second.transaction("/b") as transaction:
-        second.ingest(transaction, "/b", {"y": b"of the second"})
-        assert second.publish(transaction) == 2
-    found = contents(file_site)
-    assert found["/b/y"] == b"of the second"
-    assert len([path for path in found if path.startswith("/a/")]) == len(tree(2))
-    file_site.assert_sound()
-
-
+@AGAIN_ON_S3
 def test_two_stock_publishers_and_a_native_one_at_once_lose_nothing(any_site: Deployment) -> None:
     any_site.reserve(DESTINATIONS[:1])
     rounds = 4

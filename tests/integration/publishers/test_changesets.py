@@ -25,7 +25,7 @@ from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.schema import Counts, Statistics
 from include.cvmfs.ingest.changeset import Changeset
-from include.gateway.errors import ROOT_MISSING, BaseMoved, CommitUnclear, TagRefused
+from include.gateway.errors import ROOT_MISSING, CommitUnclear, TagRefused
 from include.storage.store import Store
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.refused import refused
@@ -37,50 +37,34 @@ NOW = datetime.now(UTC)
 DESTINATION = DESTINATIONS[0]
 FILES = {"bin/run": b"#!/bin/sh\n", "lib/data": b"x" * 1000}
 Spoil = Callable[[Deployment, Changeset], Changeset]
+Named = Callable[[Changeset], dict[str, object]]
 
 
 def key_of(changeset: Changeset) -> str:
     return changeset.root.with_suffix(CATALOG).key
 
 
-def lost(site: Deployment, changeset: Changeset) -> Changeset:
-    site.store.delete([key_of(changeset)])
-    return changeset
+KEY: Named = lambda it: {"key": key_of(it)}  # noqa: E731
+KEYS: Named = lambda it: {"path": DESTINATION, "keys": (key_of(it),)}  # noqa: E731
 
 
-def damaged(site: Deployment, changeset: Changeset) -> Changeset:
-    site.store.put(key_of(changeset), site.store.get(key_of(changeset))[:-1] + b"!")
-    return changeset
+def harmed(harm: Callable[[Store, str], object]) -> Spoil:
+    """Do something to its root catalog in the store."""
+
+    def spoil(site: Deployment, changeset: Changeset) -> Changeset:
+        harm(site.store, key_of(changeset))
+        return changeset
+
+    return spoil
 
 
-def emptied(site: Deployment, changeset: Changeset) -> Changeset:
-    site.store.put(key_of(changeset), b"")
-    return changeset
+def miscounted(_: Deployment, it: Changeset) -> Changeset:
+    statistics = Statistics(it.statistics.own + Counts(regular=1_000_000), it.statistics.below)
+    return replace(it, statistics=statistics)
 
 
-def elsewhere(site: Deployment, changeset: Changeset) -> Changeset:
-    return replace(changeset, destination=DESTINATIONS[1])
-
-
-def miscounted(site: Deployment, changeset: Changeset) -> Changeset:
-    own = changeset.statistics.own + Counts(regular=1_000_000)
-    return replace(changeset, statistics=Statistics(own, changeset.statistics.below))
-
-
-def missized(site: Deployment, changeset: Changeset) -> Changeset:
-    return replace(changeset, root_size=changeset.root_size + 4096)
-
-
-def foreign(site: Deployment, changeset: Changeset) -> Changeset:
-    return replace(changeset, repository="other.example.org")
-
-
-def of_a_dry_run(site: Deployment, changeset: Changeset) -> Changeset:
-    return replace(changeset, stored=False)
-
-
-def no_catalog(site: Deployment, changeset: Changeset) -> Changeset:
-    return replace(changeset, root=site.head().manifest.certificate.with_suffix(CATALOG))
+def no_catalog(site: Deployment, it: Changeset) -> Changeset:
+    return replace(it, root=site.head().manifest.certificate.with_suffix(CATALOG))
 
 
 def test_a_changeset_of_another_layout_than_the_repository_is_prepared_again(reserved: Deployment) -> None:
@@ -97,19 +81,20 @@ def test_a_changeset_of_another_layout_than_the_repository_is_prepared_again(res
 @pytest.mark.parametrize(
     ("spoil", "error", "named"),
     [
-        (lost, ObjectsLost, lambda it: {"path": DESTINATION, "keys": (key_of(it),)}),
-        (damaged, ObjectDamaged, lambda it: {"key": key_of(it)}),
-        (emptied, ObjectDamaged, lambda it: {"key": key_of(it)}),
-        (elsewhere, CatalogError, lambda it: {"path": DESTINATIONS[1]}),
-        (miscounted, CatalogError, lambda it: {"path": DESTINATION}),
-        (missized, CatalogError, lambda it: {"path": DESTINATION}),
-        (foreign, RepositoryError, lambda it: {"fqrn": FQRN}),
-        (of_a_dry_run, ObjectMissing, lambda it: {"key": key_of(it)}),
-        (no_catalog, ObjectsLost, lambda it: {"path": DESTINATION, "keys": (key_of(it),)}),
+        (harmed(lambda store, key: store.delete([key])), ObjectsLost, KEYS),
+        (harmed(lambda store, key: store.put(key, store.get(key)[:-1] + b"!")), ObjectDamaged, KEY),
+        (harmed(lambda store, key: store.put(key, b"")), ObjectDamaged, KEY),
+        (lambda _, it: replace(it, destination=DESTINATIONS[1]), CatalogError, lambda _: {"path": DESTINATIONS[1]}),
+        (miscounted, CatalogError, lambda _: {"path": DESTINATION}),
+        (lambda _, it: replace(it, root_size=it.root_size + 4096), CatalogError, lambda _: {"path": DESTINATION}),
+        (lambda _, it: replace(it, repository="other.example.org"), RepositoryError, lambda _: {"fqrn": FQRN}),
+        (lambda _, it: replace(it, stored=False), ObjectMissing, KEY),
+        (no_catalog, ObjectsLost, KEYS),
     ],
+    ids=["lost", "damaged", "emptied", "elsewhere", "miscounted", "missized", "foreign", "of a dry run", "no catalog"],
 )
 def test_a_changeset_that_is_not_what_it_says_is_refused_without_a_lease(
-    reserved: Deployment, spoil: Spoil, error: type[CvmfsError], named: Callable[[Changeset], dict[str, object]]
+    reserved: Deployment, spoil: Spoil, error: type[CvmfsError], named: Named
 ) -> None:
     before = reserved.head().manifest
     changeset = spoil(reserved, reserved.prepared(DESTINATION, FILES))
@@ -270,17 +255,3 @@ def test_publishers_whose_clocks_differ_by_years_publish_all_the_same(reserved: 
         reserved.worker().publish(replace(changeset, created=when), holder="test", now=when)
     reserved.assert_sound()
     assert abs(reserved.head().manifest.timestamp - datetime.now(UTC).timestamp()) < 600
-
-
-def test_two_publications_that_take_turns_at_one_path_never_undo_each_other(reserved: Deployment) -> None:
-    """Each derives from what stands when it prepares; the one that comes second is told so and derives again."""
-    one, other = reserved.worker(), reserved.worker()
-    for turn in range(3):
-        first = reserved.prepared(DESTINATION, {"f": b"one %d" % turn})
-        second = reserved.prepared(DESTINATION, {"f": b"two %d" % turn})
-        one.publish(first, holder="one", now=NOW)
-        with pytest.raises((BaseChanged, BaseMoved)):
-            other.publish(second, holder="two", now=NOW)
-    assert reserved.readers().revision.read(f"{DESTINATION}/f") == b"one 2"
-    assert reserved.head().manifest.revision == 4
-    reserved.assert_sound()

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from include.cvmfs.check.check import check
 from include.cvmfs.ingest.changeset import Changeset
 from include.storage.buckets import admin_client, allow_roles, ensure_bucket
-from include.storage.errors import STORE_FULL, BucketMissing, Forbidden, NotFound, StoreError
+from include.storage.errors import BucketMissing, Forbidden, NotFound, StoreError
 from include.storage.file import FileStore
 from include.storage.kinds import Credentials, Traits
 from include.storage.open import open_store
@@ -24,7 +25,8 @@ from include.storage.store import Store
 from lab.servers.radosgw import RadosgwServer
 from lab.servers.s3 import S3Server
 from tests.fakes.faultproxy import Fault, FaultProxy
-from tests.integration.conftest import USERS
+from tests.fakes.together import together
+from tests.integration.conftest import ON_ONE_S3, USERS
 from tests.site import DESTINATIONS, FQRN, Deployment
 
 NOW = datetime.now(UTC)
@@ -65,9 +67,28 @@ def published(site: Deployment, store: Store) -> Changeset:
     return changeset
 
 
+# -- no trouble at all
+
+
+def test_three_workers_publish_at_once_and_readers_of_the_public_url_see_all(reserved: Deployment) -> None:
+    base, files = reserved.head(), {"bin/run": b"#!/bin/sh\n", "lib/data": b"x" * 100_000}
+    changesets = [reserved.prepared(path, {**files, "f": path.encode()}, base) for path in DESTINATIONS]
+    done = together(
+        partial(reserved.worker().publish, changeset, holder=changeset.destination, now=NOW) for changeset in changesets
+    )
+    readers = reserved.readers()
+    assert 2 <= readers.manifest.revision <= 1 + len(changesets), "those that wait together share a revision"
+    assert max(publication.revision for publication in done) == readers.manifest.revision
+    for path in DESTINATIONS:
+        assert {name: readers.revision.read(f"{path}/{name}") for name in files} == files
+        assert readers.revision.read(f"{path}/f") == path.encode()
+    reserved.assert_sound()
+
+
 # -- passing trouble
 
 
+@ON_ONE_S3
 def test_a_storm_cuts_and_slowness_are_survived_and_each_is_counted(
     s3_site: Deployment, s3_server: S3Server, s3_proxy: FaultProxy
 ) -> None:
@@ -86,18 +107,10 @@ def test_a_storm_cuts_and_slowness_are_survived_and_each_is_counted(
     slow.release()
 
 
-def test_a_cut_download_is_gone_on_with(s3_site: Deployment, s3_server: S3Server, s3_proxy: FaultProxy) -> None:
-    cut = s3_proxy.cut(times=4, method="GET", path=OBJECTS, body_bytes=20)
-    store = through(s3_server, s3_proxy, s3_site.store.url, retries=8)
-    published(s3_site, store)
-    assert store.counters.retries == {"connection": cut.struck}
-    assert cut.struck
-    s3_site.assert_sound()
-
-
 # -- acknowledged, but lost
 
 
+@ON_ONE_S3
 def test_lost_objects_are_named_by_check_and_a_new_preparation_brings_them_back(
     s3_site: Deployment, s3_server: S3Server, s3_proxy: FaultProxy
 ) -> None:
@@ -170,13 +183,7 @@ def as_publisher(server: S3Server, url: str, proxy: FaultProxy | None = None) ->
     return open_store(f"{url}/{FQRN}", credentials=USERS[Role.PUBLISHER.value], options=options)
 
 
-def test_publisher_and_gateway_with_their_own_credentials_publish_together(
-    s3_server: S3Server, own_bucket: str, ruined_site: Deployment
-) -> None:
-    published(ruined_site, as_publisher(s3_server, own_bucket))
-    ruined_site.assert_sound()
-
-
+@ON_ONE_S3
 def test_a_permission_that_is_withdrawn_in_mid_run_ends_it_and_given_back_it_works_again(
     s3_server: S3Server, own_bucket: str, ruined_site: Deployment, s3_proxy: FaultProxy
 ) -> None:
@@ -192,6 +199,7 @@ def test_a_permission_that_is_withdrawn_in_mid_run_ends_it_and_given_back_it_wor
     ruined_site.assert_sound()
 
 
+@ON_ONE_S3
 def test_a_bucket_that_is_removed_in_mid_run_is_told_from_a_missing_object(
     s3_server: S3Server, own_bucket: str, ruined_site: Deployment, s3_proxy: FaultProxy
 ) -> None:
@@ -224,20 +232,6 @@ def test_a_quota_that_is_used_up_in_mid_run_says_so(radosgw: RadosgwServer, s3_p
     assert store.counters.retries == {}
     radosgw.set_quota(url.removeprefix("s3://"), max_bytes=None)
     site.prepared(DESTINATION, many, base)
-
-
-def test_a_store_that_is_full_in_mid_run_is_named(
-    s3_site: Deployment, s3_server: S3Server, s3_proxy: FaultProxy
-) -> None:
-    direct, store = s3_site.store, through(s3_server, s3_proxy, s3_site.store.url)
-    midway = Midway(s3_site, store, s3_proxy.hold(method="PUT", path=OBJECTS))
-    told = midway.after(lambda: s3_proxy.answer(507, code="InsufficientStorage", times=None, method="PUT"))
-    assert told.code == STORE_FULL.code
-    assert store.counters.retries == {}
-    s3_proxy.clear()
-    s3_site.store = direct
-    published(s3_site, store)
-    s3_site.assert_sound()
 
 
 def test_a_folder_that_vanishes_in_mid_run_is_not_made_again(tmp_path: Path) -> None:

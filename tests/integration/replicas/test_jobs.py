@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
+from include.publishers.server import maintenance
 from include.publishers.server.connection import SshConnection
 from include.publishers.server.errors import COMMAND_FAILED, NodeLost, NodeUnreachable
 from include.publishers.server.maintenance import DetachedJob, JobLook, Stage
@@ -36,8 +37,9 @@ OURS, THEIRS = "a" * 16, "b" * 16
 
 
 @pytest.fixture
-def node(node: PublisherNode) -> PublisherNode:
-    """A stratum 1's machine; stratum 0 is the repository of the fake itself."""
+def node(node: PublisherNode, monkeypatch: pytest.MonkeyPatch) -> PublisherNode:
+    """A stratum 1's machine; stratum 0 is the repository of the fake itself. Who joins a job waits for a moment."""
+    monkeypatch.setattr(maintenance, "_START", maintenance._START.replace("--wait 2", "--wait 0.4"))
     (node.root / "stratum0").write_text(str(node.folder / "cvmfs" / FQRN))
     return node
 

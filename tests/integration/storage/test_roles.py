@@ -21,7 +21,6 @@ from include.storage.roles import PolicyServer, Role
 from include.storage.s3 import MULTIPART_FROM_BYTES
 from include.storage.store import Store, Version
 from lab.servers.s3 import S3Server
-from tests.fakes.refused import refused
 from tests.integration.conftest import USERS
 
 BUCKET, PREFIX, FQRN = "by-role", "site", "nights.example.org"
@@ -224,14 +223,6 @@ def test_what_one_role_stored_the_others_read_and_the_collector_deletes(guarded:
         assert not guarded.owner.exists(key)
 
 
-def test_a_refusal_names_the_key_and_is_not_repeated(guarded: Guarded) -> None:
-    store = guarded.store(Role.PUBLISHER)
-    for action in (lambda: store.put(MANIFEST, b""), lambda: store.delete([MANIFEST])):
-        with refused(Forbidden, key=MANIFEST):
-            action()
-    assert store.counters.retries == {}
-
-
 def test_rules_of_others_in_the_bucket_stay(s3_server: S3Server) -> None:
     url = f"s3://rules-of-others-{s3_server.kind.value}"
     ensure_bucket(url, s3_server.credentials, s3_server.options())
@@ -248,22 +239,13 @@ def test_rules_of_others_in_the_bucket_stay(s3_server: S3Server) -> None:
 
 
 def test_what_the_collector_may_not_delete_is_named_and_the_rest_is_deleted(guarded: Guarded) -> None:
-    keys = [f"data/ef/{number}" for number in range(1200)]
+    keys = [f"data/ef/{number}" for number in range(60)]
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda key: guarded.owner.put(key, b""), keys))
     store = guarded.store(Role.COLLECTOR)
     refusals = store.delete_each([*keys, *TRUSTED, "data/ef/absent"])
     assert {key: type(refusal) for key, refusal in refusals.items()} == dict.fromkeys(TRUSTED, Forbidden)
     assert set(guarded.listed()) & {*keys, *TRUSTED} == set(TRUSTED)
-
-
-def test_a_key_that_may_not_delete_is_found_out_before_anything_is_deleted(guarded: Guarded) -> None:
-    before = guarded.listed()
-    may_delete(guarded.store(Role.COLLECTOR))
-    for role in (Role.PUBLISHER, Role.GATEWAY):
-        with pytest.raises(Forbidden):
-            may_delete(guarded.store(role))
-    assert guarded.listed() == before
 
 
 def test_the_collector_aborts_uploads_of_others_that_were_begun_before(guarded: Guarded) -> None:

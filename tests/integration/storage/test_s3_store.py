@@ -9,15 +9,16 @@ import pytest
 import requests
 
 from include.storage.buckets import admin_client, allow_public_read, ensure_bucket
-from include.storage.errors import BucketMissing, Conflict, Forbidden, NotFound, Unavailable
+from include.storage.errors import BucketMissing, Conflict, Forbidden, NotFound
 from include.storage.file import abandoned, described, remove_abandoned
-from include.storage.kinds import Credentials, StoreOptions
+from include.storage.kinds import Credentials
 from include.storage.open import open_store
 from include.storage.s3 import MULTIPART_FROM_BYTES
 from include.storage.store import Store
 from include.storage.urls import split_s3_url
 from lab.servers.s3 import S3Server
 from tests.fakes.refused import refused
+from tests.integration.conftest import ON_ONE_S3
 
 ROOT = Path(__file__).parents[3]
 
@@ -112,15 +113,6 @@ def test_what_is_set_for_other_programs_does_not_reach_the_store(
     assert store.get("a") == b"1"
 
 
-def test_a_server_that_is_not_there_is_unavailable_after_counted_retries(s3_server: S3Server) -> None:
-    options = StoreOptions(endpoint="http://127.0.0.1:9", retries=1, timeout_s=2)
-    store = open_store("s3://nights", credentials=s3_server.credentials, options=options)
-    with refused(Unavailable, key="a", cause="connection") as caught:
-        store.get("a")
-    assert caught.value.retryable
-    assert store.counters.retries == {"connection": 1}
-
-
 FORKING = """
 import os, sys
 from include.storage.open import open_store
@@ -138,6 +130,7 @@ os.waitpid(child, 0)
 """
 
 
+@ON_ONE_S3
 @pytest.mark.parametrize(("before", "said"), [("unused", "b'1'"), ("used", "start workers as programs of their own")])
 def test_a_forked_process_can_use_a_store_or_is_told(s3_store: Store, public_url: str, before: str, said: str) -> None:
     s3_store.put("a", b"1")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.format.paths import is_below, path_and_above
-from include.gateway import protocol
 from include.gateway.errors import BadLeasePath
 from include.gateway.protocol import (
     AcquireBody,
@@ -20,14 +21,18 @@ from include.gateway.protocol import (
     TaskName,
     authorization,
     checked_path,
+    format_duration,
     format_offers,
+    format_time,
     overlap,
+    parse_duration,
     parse_offers,
+    parse_time,
+    seconds,
     sign,
     signature_fits,
     split_authorization,
 )
-from include.gateway.service.requests import CommitRequest
 from tests.fakes.refused import refused
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -52,15 +57,6 @@ def test_a_request_for_a_lease_is_read_back_as_it_is_written(body: AcquireBody) 
 @given(st.builds(CommitBody, texts, texts, texts, texts, texts))
 def test_a_commit_is_read_back_as_it_is_written(body: CommitBody) -> None:
     assert CommitBody.parse(body.format()) == body
-    order = CommitRequest.parse(body.format())
-    assert type(order) is CommitRequest
-    assert order == CommitRequest.parse(body.format())
-    assert len({order, CommitRequest.parse(body.format())}) == 1
-
-
-@given(st.none() | st.integers(1, 2**31 - 1))
-def test_a_renewal_is_read_back_as_it_is_written(wanted_s: int | None) -> None:
-    assert protocol.parse_renewal(protocol.format_renewal(wanted_s)) == wanted_s
 
 
 def test_bodies_are_written_byte_for_byte_as_ever() -> None:
@@ -70,7 +66,6 @@ def test_bodies_are_written_byte_for_byte_as_ever() -> None:
     plain = b'{"old_root_hash": "1C", "new_root_hash": "2C", "tag_name": "", "tag_channel": 0, "tag_description": ""}'
     assert CommitBody("1C", "2C", "", "", "").format() == plain
     assert json.loads(CommitBody("1C", "2C", "", "", "4:idle").format())["generation"] == "4:idle"
-    assert protocol.format_renewal(50) == b'{"expires_in_sec": 50}'
 
 
 # -- the Authorization header
@@ -192,3 +187,71 @@ def test_paths_overlap_by_component(one: str, other: str, expected: bool) -> Non
 def test_overlap_means_that_one_is_among_the_ancestors_of_the_other(one: str, other: str) -> None:
     assert overlap(one, other) is (one in path_and_above(other) or other in path_and_above(one))
     assert is_below(one, other) is (other in path_and_above(one))
+
+
+# -- durations and times in Go's notation
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("0s", 0), ("1ns", 1), ("1.5µs", 1_500), ("2ms", 2_000_000), ("7.993318762s", 7_993_318_762),
+        ("1m0s", 60_000_000_000), ("1m59.988300055s", 119_988_300_055), ("1h59m58.123s", 7_198_123_000_000),
+        ("100h0m0.5s", 360_000_500_000_000), ("-1.5s", -1_500_000_000),
+    ],
+)  # fmt: skip
+def test_durations_are_written_and_read_as_go_does(text: str, nanoseconds: int) -> None:
+    assert format_duration(nanoseconds) == text
+    assert parse_duration(text) == nanoseconds
+
+
+@given(st.integers(min_value=-(2**63), max_value=2**63 - 1))
+def test_what_is_written_is_read_back_exactly(nanoseconds: int) -> None:
+    assert parse_duration(format_duration(nanoseconds)) == nanoseconds
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(12, 12.0), ("12", 12.0), (0, 0.0), ("1.5h", 5400.0), ("3us", 3e-6), (2.5, 2.5)]
+)
+def test_whole_seconds_and_other_spellings_are_read_too(value: str | int, expected: float) -> None:
+    assert seconds(value) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-", "1x", "1s ", " 1s", "1..5s", "soon", "1h1", "١s", "nan", "inf"])
+def test_other_texts_are_refused(text: str) -> None:
+    with refused(ValueError):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), True])
+def test_other_numbers_are_refused(number: float) -> None:
+    with refused(ValueError):
+        parse_duration(number)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        parse_duration(text)
+
+
+@given(st.integers(min_value=0, max_value=4_102_444_800_000))
+def test_times_are_read_back_exactly(unix_ms: int) -> None:
+    assert parse_time(format_time(unix_ms)) == datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=unix_ms)
+
+
+def test_times_lose_trailing_zeros_as_in_go() -> None:
+    assert format_time(1_795_221_713_972) == "2026-11-21 00:41:53.972 +0000 UTC"
+    assert format_time(1_795_221_713_970) == "2026-11-21 00:41:53.97 +0000 UTC"
+    assert format_time(1_795_221_713_000) == "2026-11-21 00:41:53 +0000 UTC"
+
+
+def test_times_of_another_zone_and_with_nanoseconds_are_read() -> None:
+    found = parse_time("2024-10-18 12:00:00.123456789 +0200 CEST")
+    assert found == datetime(2024, 10, 18, 12, 0, 0, 123456, tzinfo=timezone(timedelta(hours=2)))
+
+
+@pytest.mark.parametrize("text", ["", "2024-10-18T12:00:00Z", "2024-13-18 12:00:00 +0000 UTC", "tomorrow"])
+def test_other_times_are_refused(text: str) -> None:
+    with refused(ValueError):
+        parse_time(text)

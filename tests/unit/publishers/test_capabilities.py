@@ -48,11 +48,6 @@ def test_only_a_loss_that_is_named_is_allowed(way: PublishRoute, operation: Oper
         assert require(way, operation, fqrn=FQRN, path="/a", allow_lossy=[found.loss] if found.loss else []) is found
 
 
-def test_what_the_stock_receiver_drops_is_lossy_and_never_supported_for_the_publisher_on_a_node() -> None:
-    for operation in (Operation.TREE_HARD_LINKS, Operation.TREE_SPECIALS, Operation.TREE_OWNERS, Operation.TREE_XATTRS):
-        assert cell(PublishRoute.SERVER_STOCK, operation).outcome is OperationOutcome.LOSSY
-
-
 def test_the_page_is_up_to_date() -> None:
     page = PAGE.read_text()
     assert render(page) == page, "run `make docs`"

@@ -6,14 +6,21 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import get_args
 
 import pytest
 
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import prepare
 from include.errors import ErrorRow
+from include.gateway.service.commits.intake import PackReceiver
+from include.storage import file
 from include.storage.errors import (
     STORE_FULL,
     BadKey,
@@ -26,23 +33,17 @@ from include.storage.errors import (
     Unsupported,
 )
 from include.storage.file import FileStore, described, remove_abandoned
-from include.storage.probe import may_delete, probe
-from include.storage.store import Unfinished
+from include.storage.kinds import Fsync, StoreOptions
+from include.storage.open import open_store
+from include.storage.probe import may_delete
+from include.storage.store import Store, Unfinished
+from tests.fakes.disk import Disk
+from tests.fakes.edits import change, commit
+from tests.fakes.minirepo import FQRN, NOW, master_key, signer
+from tests.fakes.packs import Pack
 from tests.fakes.refused import refused
-
-
-def race(actions: list[Callable[[], object]]) -> list[object]:
-    start = threading.Barrier(len(actions))
-
-    def run(action: Callable[[], object]) -> object:
-        start.wait()
-        try:
-            return action()
-        except Conflict as conflict:
-            return conflict
-
-    with ThreadPoolExecutor(len(actions)) as pool:
-        return list(pool.map(run, actions))
+from tests.fakes.together import together
+from tests.fakes.trees import ListedSource, a_file
 
 
 def interpreter() -> ModuleType:
@@ -92,13 +93,19 @@ def test_a_replacement_through_a_child_excludes_one_through_its_parent(file_stor
     file_store.put("repo/manifest", b"base")
     _, base = file_store.get_versioned("repo/manifest")
     child = file_store.child("repo")
-    results = race(
-        [
-            lambda: file_store.replace("repo/manifest", b"parent", expected=base),
-            lambda: child.replace("manifest", b"child", expected=base),
-        ]
+
+    def conflicts(replace: Callable[[], object]) -> bool:
+        try:
+            replace()
+        except Conflict:
+            return True
+        return False
+
+    through_each = (
+        lambda: file_store.replace("repo/manifest", b"parent", expected=base),
+        lambda: child.replace("manifest", b"child", expected=base),
     )
-    assert sum(isinstance(result, Conflict) for result in results) == 1
+    assert sorted(together(partial(conflicts, replace) for replace in through_each)) == [False, True]
 
 
 def test_replace_of_what_is_gone_is_a_conflict_and_makes_no_folder(file_store: FileStore) -> None:
@@ -275,23 +282,6 @@ def test_a_store_whose_folder_vanished_is_not_made_again_elsewhere(tmp_path: Pat
     assert files_below(tmp_path / "mounted") == {"repo/data/ab/1", "repo/data/cd/2"}
 
 
-def test_counters_tell_what_was_asked_also_through_children(file_store: FileStore) -> None:
-    file_store.child("x").put("a", b"123")
-    file_store.get("x/a")
-    file_store.head("x/a")
-    file_store.delete(["x/a"])
-    counters = file_store.counters
-    assert (counters.puts, counters.bytes_put, counters.gets, counters.bytes_got) == (1, 3, 1, 3)
-    assert (counters.heads, counters.deletes) == (1, 1)
-
-
-def test_the_probe_trusts_a_file_store_and_leaves_nothing(file_store: FileStore) -> None:
-    traits = probe(file_store)
-    assert (traits.put_if_absent, traits.replace, traits.bulk_delete, traits.anonymous_read) == (True, True, True, None)
-    assert list(file_store.list()) == []
-    assert list(file_store.root.iterdir()) == []
-
-
 @pytest.mark.parametrize("there", [[], ["00", "7f"]])
 def test_with_the_first_missing_folder_of_objects_all_of_them_are_made(tmp_path: Path, there: list[str]) -> None:
     # a stock receiver that shares the store renames objects into them, and makes none
@@ -306,3 +296,131 @@ def test_other_folders_are_made_one_by_one(tmp_path: Path) -> None:
     for key in ("data/abc/x", "builds/ab/x", "data/ab/cd/x"):
         store.put(key, b"")
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["ab", "abc"]
+
+
+# -- flushes: nothing that a manifest names can be lost when it is replaced
+
+
+OBJECT = "data/ab/" + 38 * "0"
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(tmp_path, monkeypatch)
+
+
+def opened(folder: Path, fsync: Fsync) -> Store:
+    """A store of a process of its own."""
+    return open_store(folder.as_uri(), options=StoreOptions(fsync=fsync)).child(FQRN)
+
+
+def prepared(store: Store, files: int) -> Changeset:
+    tree = ListedSource([a_file(f"f{number}", b"%d" % number) for number in range(files)])
+    return prepare(tree, store=store, fqrn=FQRN, destination="/a", now=NOW)
+
+
+def committed(worker: Store, gateway: Store, path: str) -> None:
+    """A change whose catalogs the worker stores, and that the gateway's process switches to."""
+    commit(gateway, *change(worker, path), path)
+
+
+@pytest.mark.parametrize("fsync", ["switch", "always"])
+def test_nothing_is_lost_that_a_manifest_names(tmp_path: Path, disk: Disk, fsync: Fsync) -> None:
+    worker, gateway = opened(tmp_path / "store", fsync), opened(tmp_path / "store", fsync)
+    create_repository(gateway, FQRN, master=master_key(), signer=signer(), now=NOW)
+    prepared(worker, 30)
+    assert disk.lost == set()  # before the worker asks for the commit, which may happen on another machine
+    committed(worker, gateway, "/a")
+    assert disk.lost_at_switch == [set(), set()]
+    assert disk.lost == set()
+
+
+def test_without_flushing_all_could_be_lost(tmp_path: Path, disk: Disk) -> None:
+    store = opened(tmp_path / "store", "never")
+    create_repository(store, FQRN, master=master_key(), signer=signer(), now=NOW)
+    prepared(store, 3)
+    committed(store, store, "/a")
+    assert disk.calls == {}
+    lost = disk.lost_at_switch[-1]
+    assert f"store/{FQRN}/.cvmfsreflog" in lost
+    assert {f"store/{FQRN}/{meta.key}" for meta in store.list("data")} <= lost
+
+
+def test_a_switch_costs_the_same_flushes_whatever_the_tree(tmp_path: Path, disk: Disk) -> None:
+    costs = []
+    for files in (2, 60):
+        store = opened(tmp_path / f"of-{files}", "switch")
+        create_repository(store, FQRN, master=master_key(), signer=signer(), now=NOW)
+        disk.calls.clear()
+        prepared(store, files)
+        costs.append(dict(disk.calls))
+        disk.calls.clear()
+        committed(store, store, "/a")
+        costs.append(dict(disk.calls))
+    first = {"syncfs": 1}
+    # the worker's catalogs, those of the merge, before the reflog, before the manifest; these two and their folder
+    assert costs == [first, costs[1], first, costs[1]]
+    assert costs[1] == {"syncfs": 4, "fsync": 4}
+
+
+def test_always_flushes_each_object_and_its_folder(tmp_path: Path, disk: Disk) -> None:
+    store = FileStore(tmp_path / "store", fsync="always")
+    store.put(OBJECT, b"1")
+    assert disk.lost == set()
+    before = disk.calls["fsync"]
+    store.put_if_absent(OBJECT[:-1] + "1", b"2")
+    assert (disk.calls["fsync"] - before, disk.calls["syncfs"]) == (2, 0)
+    store.flush()
+    assert disk.calls["syncfs"] == 0
+
+
+def test_what_is_not_named_by_its_hash_is_flushed_at_once(tmp_path: Path, disk: Disk) -> None:
+    store = FileStore(tmp_path / "data/ab")  # a folder that looks like one of objects
+    store.put(OBJECT, b"1")
+    assert disk.lost
+    store.flush()
+    store.put(".cvmfswhitelist", b"signed")
+    assert disk.lost == set()
+    assert disk.calls == {"syncfs": 1, "fsync": 2}
+
+
+def test_a_payload_is_flushed_before_it_is_acknowledged(tmp_path: Path, disk: Disk) -> None:
+    pack = Pack.of([(hash_bytes(one), one) for one in (b"one", b"two")])
+    intake = PackReceiver(FileStore(tmp_path), len(pack.header.format()), pack.digest)
+    for block in pack.blocks():
+        intake.feed(block)
+    intake.finish()
+    assert list(FileStore(tmp_path).list("data"))
+    assert (disk.lost, disk.calls["syncfs"]) == (set(), 1)
+
+
+def test_a_flush_that_fails_stops_the_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileStore(tmp_path)
+    store.put("manifest", b"old")
+    _, version = store.get_versioned("manifest")
+
+    def fail(_: int) -> int:
+        file.ctypes.set_errno(errno.EIO)
+        return -1
+
+    monkeypatch.setattr(file, "_libc", lambda: SimpleNamespace(syncfs=fail))
+    with refused(Unavailable, key="", cause="EIO"):
+        store.replace("manifest", b"new", expected=version)
+    assert store.get("manifest") == b"old"
+
+
+def test_the_real_call_takes_a_folder_and_an_absent_store_has_nothing_to_flush(tmp_path: Path) -> None:
+    FileStore(tmp_path / "absent").flush()
+    store = FileStore(tmp_path)
+    store.put(OBJECT, b"1")
+    store.flush()
+    with refused(FileNotFoundError, errno=errno.ENOENT):
+        file._sync_file_system(tmp_path / "absent")
+
+
+def test_switching_is_the_default_of_every_way_to_a_store(tmp_path: Path) -> None:
+    assert {StoreOptions().fsync, FileStore(tmp_path).fsync} == {"switch"}
+    for fsync in get_args(Fsync):
+        store = open_store(tmp_path.as_uri(), options=StoreOptions(fsync=fsync)).child("a").child("b")
+        assert isinstance(store, FileStore)
+        assert store.fsync == fsync

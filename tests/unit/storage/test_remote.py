@@ -92,11 +92,6 @@ def test_the_answer_of_a_store_becomes_an_error_of_ours(
     assert getattr(ours, "cause", "") == cause
 
 
-def test_a_missing_bucket_is_no_missing_object() -> None:
-    for code, words in (("NoSuchBucket", "bucket does not exist"), ("NoSuchKey", "no such object")):
-        assert words in str(read_failure(FileNotFoundError(answer("404 Not Found", code))).error("a", "s"))
-
-
 def test_passing_failures_are_repeated_and_counted_by_cause() -> None:
     counters = Counters()
     runner, pauses = retrier(counters)

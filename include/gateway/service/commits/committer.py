@@ -178,7 +178,7 @@ class StoreCommitter:
         with self._opening:
             turn = self._turns.setdefault(name, threading.Lock())
         with turn:
-            if (known := self._opened.get(name)) is None:
+            if (opened := self._opened.get(name)) is None:
                 repository = self._repositories.get(name)
                 if repository is None:
                     raise ConfigError(f"{name} is not served any more")
@@ -188,10 +188,10 @@ class StoreCommitter:
                 revisions = self._memory.revisions(name) if self._memory is not None else ()
                 voucher = ManifestVerifier(signer, repository.public_keys)
                 lineage = Lineage(catalogs, revisions)
-                known = _Opened(store, signer, catalogs, voucher, lineage, ownership)
-                self._settle(name, known)
-                self._keep(name, known, repository)
-            return known
+                opened = _Opened(store, signer, catalogs, voucher, lineage, ownership)
+                self._settle(name, opened)
+                self._keep(name, opened, repository)
+            return opened
 
     def _keep(self, name: str, opened: _Opened, repository: RepositoryConfig) -> None:
         """For the next commits, unless the configuration was read again meanwhile."""
@@ -236,7 +236,7 @@ def _release(ownership: Ownership, turn: threading.Lock) -> None:
 def _passed(opened: _Opened, orders: Mapping[int, CommitOrder]) -> dict[int, Exception]:
     """Return which changes a collection has passed since they were judged, or before their objects were all there."""
     tokens: dict[str, Exception | None] = {}
-    found: dict[int, Exception] = {}
+    passed: dict[int, Exception] = {}
     # those that are judged here first: they may take a while
     for number, order in sorted(orders.items(), key=lambda item: item[1].generation != ""):
         token = order.generation or f"not judged: {number}"
@@ -250,8 +250,8 @@ def _passed(opened: _Opened, orders: Mapping[int, CommitOrder]) -> dict[int, Exc
             except (CvmfsError, StoreError) as error:
                 tokens[token] = error
         if (problem := tokens[token]) is not None:
-            found[number] = problem
-    return found
+            passed[number] = problem
+    return passed
 
 
 def _require_kept(opened: _Opened, order: CommitOrder) -> None:
@@ -262,12 +262,12 @@ def _require_kept(opened: _Opened, order: CommitOrder) -> None:
     and what reading catalogs and lists raises.
     """
     store, name = opened.store, order.repository
-    seen = look(store)
+    latest = look(store)
     # without a payload all was stored by other means, at any time
-    began = CollectionProgress.parse(order.since) if order.since else CollectionProgress(seen.completed)
-    since, running = seen.lists_since(began), seen.running_since(began)
+    began = CollectionProgress.parse(order.since) if order.since else CollectionProgress(latest.completed)
+    since, running = latest.lists_since(began), latest.running_since(began)
     if since is None:
-        raise GenerationMoved(name, f"what was collected until {seen.token} since the first payload is unknown")
+        raise GenerationMoved(name, f"what was collected until {latest.token} since the first payload is unknown")
     lists = [*since, *([] if running is None else [running])]
     if not lists:
         return
@@ -279,10 +279,10 @@ def _require_kept(opened: _Opened, order: CommitOrder) -> None:
     for missed in lists:
         if going := condemned_among(store, missed.name, needed, missed.shards):
             what = (
-                f"{len(going)} of the objects that it needs were on the list of a collection, which is at {seen.mark}"
+                f"{len(going)} of the objects that it needs were on the list of a collection, which is at {latest.mark}"
             )
             raise GenerationMoved(name, what)
-    require_unmoved(store, seen.token, fqrn=name)
+    require_unmoved(store, latest.token, fqrn=name)
 
 
 def _tag(order: CommitOrder, now: float) -> NewTag | None:

@@ -166,10 +166,10 @@ class PackReader:
     def _take_header(self) -> bool:
         if len(self._text) < self._header_size:
             return False
-        found = hashlib.sha1(self._text, usedforsecurity=False).hexdigest()
-        if not hmac.compare_digest(found.encode(), self._digest.encode("utf-8", "replace")):
+        digest = hashlib.sha1(self._text, usedforsecurity=False).hexdigest()
+        if not hmac.compare_digest(digest.encode(), self._digest.encode("utf-8", "replace")):
             raise PackError(
-                f"the header of {self._header_size} bytes has the SHA-1 {found}, announced was {self._digest[:40]!r}"
+                f"the header of {self._header_size} bytes has the SHA-1 {digest}, announced was {self._digest[:40]!r}"
             )
         self.header = PackHeader.parse(bytes(self._text))
         self._text.clear()
@@ -328,8 +328,8 @@ class _Absent:
         self._store.flush()
 
     def put(self, key: str, data: bytes) -> None:
-        there = self._store.head(key)
-        new = there is None or there.size != len(data)
+        stored = self._store.head(key)
+        new = stored is None or stored.size != len(data)
         if new:
             self._store.put(key, data)
         with self._lock:

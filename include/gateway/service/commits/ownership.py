@@ -105,10 +105,10 @@ class Ownership:
 
     def require(self) -> None:
         """Raises Owned if the repository is another's by now, StoreError if that cannot be found out."""
-        found = _read(self._store)
-        if found is None or found.id != self._owner.id:
+        holder = _read(self._store)
+        if holder is None or holder.id != self._owner.id:
             raise Owned(
-                f"{self._fqrn} was taken over by {found or 'another gateway'}; this gateway must not publish into it"
+                f"{self._fqrn} was taken over by {holder or 'another gateway'}; this gateway must not publish into it"
             )
 
     def release(self) -> None:
@@ -159,9 +159,9 @@ def claim(
     owner = GatewayOwner.of_this_process()
     store.put(KEY, owner.format())
     sleep(min(1.0, renewed_every_s))  # another process may have found it free at the same moment
-    found = _read(store)
-    if found is None or found.id != owner.id:
-        raise Owned(_refusal(fqrn, found))
+    current = _read(store)
+    if current is None or current.id != owner.id:
+        raise Owned(_refusal(fqrn, current))
     return store, Ownership(store, fqrn, owner, renewed_every_s=renewed_every_s)
 
 
@@ -173,11 +173,11 @@ def _require_dead(
     while waited < patience_s:
         sleep(step)
         waited += step
-        found = _read(store)
-        if found is None:
+        current = _read(store)
+        if current is None:
             return
-        if found != holder:
-            raise Owned(_refusal(fqrn, found))
+        if current != holder:
+            raise Owned(_refusal(fqrn, current))
 
 
 def _refusal(fqrn: str, holder: GatewayOwner | None) -> str:

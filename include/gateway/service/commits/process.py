@@ -173,23 +173,23 @@ class Signers:
 
         Raises ConfigError for a repository that is not served any more, and KeyFileError.
         """
-        found = self.repositories.get(repository)
-        if found is None:
+        config = self.repositories.get(repository)
+        if config is None:
             raise ConfigError(f"{repository} is not served any more")
-        signer = found.signer()
+        signer = config.signer()
         self._known[repository, signer.certificate_pem] = signer
         return signer.certificate_pem, signer.reflog_checksum
 
     def sign(self, repository: str, letter: bytes) -> bytes:
         """The signed file of a manifest of the repository. Raises FormatError for another letter, ConfigError."""
         manifest = Manifest.from_letter(letter)
-        wanted = manifest.certificate
-        if wanted is not None and manifest.fqrn == repository:
+        certificate = manifest.certificate
+        if certificate is not None and manifest.fqrn == repository:
             for (name, pem), signer in list(self._known.items()):
-                if name == repository and hash_bytes(compress(pem), wanted.algorithm, CERTIFICATE) == wanted:
+                if name == repository and hash_bytes(compress(pem), certificate.algorithm, CERTIFICATE) == certificate:
                     return signer.sign(letter, manifest.root.algorithm)
         raise ConfigError(
-            f"{repository}: no key here signs a manifest of {manifest.fqrn} with certificate {wanted}; "
+            f"{repository}: no key here signs a manifest of {manifest.fqrn} with certificate {certificate}; "
             "restart the gateway"
         )
 
@@ -198,13 +198,13 @@ class _Process:
     """The process, seen from the service. Several threads may talk with it at the same time."""
 
     def __init__(self, signers: Signers) -> None:
-        ours, theirs = socket.socketpair()
+        ours, its_end = socket.socketpair()
         root = str(Path(__file__).parents[4])
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        with theirs:
+        with its_end:
             self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", PROGRAM, str(theirs.fileno()), *(["log"] if _logs() else [])],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path},
+                [sys.executable, "-m", PROGRAM, str(its_end.fileno()), *(["log"] if _logs() else [])],
+                pass_fds=[its_end.fileno()], stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip
         self._connection = Connection(ours.detach())
         self._sending = threading.Lock()
@@ -318,8 +318,8 @@ def _logs() -> bool:
 class _Memory:
     """Revisions on their way to and from the service, which keeps them."""
 
-    def __init__(self, known: Mapping[str, tuple[KnownRoot, ...]]) -> None:
-        self._known = known
+    def __init__(self, revisions: Mapping[str, tuple[KnownRoot, ...]]) -> None:
+        self._known = revisions
         self._learnt: dict[str, list[KnownRoot]] = {}
 
     def revisions(self, repository: str) -> Iterable[KnownRoot]:
@@ -393,8 +393,8 @@ class _Worker:
             )
         self._send("settled", 0, problem)
 
-    def _start(self, read_config: ReadConfig, known: Mapping[str, tuple[KnownRoot, ...]], wait_s: float) -> None:
-        self._memory, self._read_config = _Memory(known), read_config
+    def _start(self, read_config: ReadConfig, revisions: Mapping[str, tuple[KnownRoot, ...]], wait_s: float) -> None:
+        self._memory, self._read_config = _Memory(revisions), read_config
         self._committer = StoreCommitter(
             read_config(), lambda repository: _SigningService(self, repository), self._memory
         )

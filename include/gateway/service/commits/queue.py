@@ -19,7 +19,7 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.service.commits.ownership import Owned
 from include.gateway.service.config import ConfigError, ServiceConfig
 from include.gateway.service.leases.lease_rows import LeaseRow, StateError
-from include.gateway.service.leases.lease_table import LeaseGone, LeaseTable, Spent
+from include.gateway.service.leases.lease_table import LeaseGone, LeaseTable, MayUse, Spent
 from include.gateway.service.log import TRACE
 from include.gateway.service.metrics import Metrics
 from include.gateway.service.requests import INVALID_LEASE, CommitRequest, Refused
@@ -130,7 +130,7 @@ class _Waiting:
     digest: bytes
     row: LeaseRow
     request: CommitRequest
-    may_use: Callable[[str, str], bool]
+    may_use: MayUse
     outcome: asyncio.Future[int]
     trace: str
     since: float
@@ -174,24 +174,24 @@ class CommitQueue:
         self._lines: dict[str, _Line] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway-commit")
 
-    async def commit(self, digest: bytes, request: CommitRequest, may_use: Callable[[str, str], bool]) -> int:
-        """The revision of the commit. ``may_use(key_id, repository)`` of the lease's owner. Raises Refused.
+    async def commit(self, digest: bytes, request: CommitRequest, may_use: MayUse) -> int:
+        """The revision of the commit. ``may_use`` of the lease. Raises Refused.
 
         It goes on when the caller hangs up: a repetition of the call then finds its outcome.
         """
-        found = self._look(digest, request, may_use)
-        if isinstance(found, int):
-            return found
-        line = self._lines.setdefault(found.repository, _Line())
+        lease = self._look(digest, request, may_use)
+        if isinstance(lease, int):
+            return lease
+        line = self._lines.setdefault(lease.repository, _Line())
         outcome = line.asked.get((digest, request))
         if outcome is None:
             outcome = asyncio.get_running_loop().create_future()
             line.asked[digest, request] = outcome
-            line.waiting.append(_Waiting(digest, found, request, may_use, outcome, TRACE.get(), time.perf_counter()))
-            self._metrics.queue.labels(found.repository).set(len(line.waiting))
+            line.waiting.append(_Waiting(digest, lease, request, may_use, outcome, TRACE.get(), time.perf_counter()))
+            self._metrics.queue.labels(lease.repository).set(len(line.waiting))
             self._on_point(Point.QUEUED)
             if line.worker is None:
-                line.worker = asyncio.create_task(self._work(found.repository, line))
+                line.worker = asyncio.create_task(self._work(lease.repository, line))
         return await asyncio.shield(outcome)
 
     def waiting(self) -> int:
@@ -228,14 +228,14 @@ class CommitQueue:
                 continue
             try:
                 # While it waited, the same commit may have been finished or the lease may have run out.
-                found = self._look(waiting.digest, waiting.request, waiting.may_use)
+                lease = self._look(waiting.digest, waiting.request, waiting.may_use)
             except (Refused, StateError) as refused:
                 self._answer(line, waiting, refused)
                 continue
-            if isinstance(found, int):
-                self._answer(line, waiting, found)
+            if isinstance(lease, int):
+                self._answer(line, waiting, lease)
                 continue
-            waiting.row = found
+            waiting.row = lease
             digests.add(waiting.digest)
             group.append(waiting)
         line.waiting.extendleft(reversed(later))
@@ -254,11 +254,11 @@ class CommitQueue:
         self._metrics.commits.labels(waiting.row.repository, result).inc()
         self._metrics.commit_seconds.labels(waiting.row.repository).observe(time.perf_counter() - waiting.since)
 
-    def _look(self, digest: bytes, request: CommitRequest, may_use: Callable[[str, str], bool]) -> LeaseRow | int:
+    def _look(self, digest: bytes, request: CommitRequest, may_use: MayUse) -> LeaseRow | int:
         row = self._table.valid(digest)
         finished = None if row else self._table.finished(digest)
         owned = row or finished
-        if owned is None or not self._serves(owned.repository) or not may_use(owned.key_id, owned.repository):
+        if owned is None or not self._serves(owned.repository) or not may_use(owned):
             raise Refused(INVALID_LEASE)
         roots = request.roots()
         request.check_tag()
@@ -313,12 +313,12 @@ class CommitQueue:
                 spent.append(Spent(waiting.digest, waiting.row, waiting.request.roots(), outcome))
                 continue
             failed.append(waiting.row.epoch)
-            known = isinstance(outcome, _KNOWN)
+            expected = isinstance(outcome, _KNOWN)
             fields = {"path": waiting.row.full_path, "trace": waiting.trace, "detail": str(outcome)}
             log.warning(
                 "commit failed",
                 extra={"fields": {"reason": refusal_of(outcome).reason, **fields}},
-                exc_info=None if known else outcome,
+                exc_info=None if expected else outcome,
             )
         try:
             self._table.settle(spent, failed).result()

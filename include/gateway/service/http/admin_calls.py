@@ -45,58 +45,41 @@ Schema = dict[str, Any]
 _TEXT: Schema = {"type": "string"}
 _DURATION: Schema = {"type": "string", "description": "As Go writes it.", "examples": ["1m59.98s"]}
 _ROOT: Schema = {"type": "string", "examples": ["f7d5f6a16ec19fd069eaedd8c21837d37935e2f5C"]}
-_ERROR: Schema = {
-    "type": "object",
-    "properties": {"status": {"const": "error"}, "reason": _TEXT, "detail": _TEXT},
-    "required": ["status", "reason"],
-    "additionalProperties": False,
-}
-_LEASE: Schema = {
-    "type": "object",
-    "properties": dict.fromkeys(("key_id", "path", "expires", "hostname"), _TEXT),
-    "required": ["key_id", "path", "expires", "hostname"],
-    "additionalProperties": False,
-}
-_REPOSITORY: Schema = {
-    "type": "object",
-    "properties": {"keys": {"type": "object", "additionalProperties": _TEXT}, "enabled": {"type": "boolean"}},
-    "required": ["keys", "enabled"],
-    "additionalProperties": False,
-}
-_BUSY: Schema = {
-    "type": "object",
-    "properties": {
-        "status": {"const": "path_busy"},
-        "time_remaining": _DURATION,
-        "position": {"type": "integer", "minimum": 1},
-        "waiting": {"type": "integer", "minimum": 1},
-        "expected_wait": _DURATION,
-    },
-    "required": ["status", "time_remaining"],
-    "additionalProperties": False,
-}
-_WAITER: Schema = {
-    "type": "object",
-    "properties": {
-        **dict.fromkeys(("path", "key_id", "hostname"), _TEXT),
-        "position": {"type": "integer", "minimum": 1},
-        "waited": _DURATION,
-        "expected_wait": _DURATION,
-    },
-    "required": ["path", "key_id", "hostname", "position", "waited", "expected_wait"],
-    "additionalProperties": False,
-}
+_PLACE: Schema = {"type": "integer", "minimum": 1}
 
 
 def _object(required: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
     return {"type": "object", "properties": {**required, **(optional or {})}, "required": list(required)}
 
 
+def _closed(required: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
+    """An object with no other members."""
+    return {**_object(required, optional), "additionalProperties": False}
+
+
+def _mapping(values: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": values}
+
+
 def _said(**members: Schema) -> Schema:
     """``status=ok`` with these members."""
-    return {**_object({"status": {"const": "ok"}, **members}), "additionalProperties": False}
+    return _closed({"status": {"const": "ok"}, **members})
 
 
+_ERROR = _closed({"status": {"const": "error"}, "reason": _TEXT}, {"detail": _TEXT})
+_LEASE = _closed(dict.fromkeys(("key_id", "path", "expires", "hostname"), _TEXT))
+_REPOSITORY = _closed({"keys": _mapping(_TEXT), "enabled": {"type": "boolean"}})
+_BUSY = _closed(
+    {"status": {"const": "path_busy"}, "time_remaining": _DURATION},
+    {"position": _PLACE, "waiting": _PLACE, "expected_wait": _DURATION},
+)
+_WAITER = _closed(
+    {
+        **dict.fromkeys(("path", "key_id", "hostname"), _TEXT),
+        "position": _PLACE,
+        **dict.fromkeys(("waited", "expected_wait"), _DURATION),
+    }
+)
 _BODIES: dict[str, Schema] = {
     "acquire": _object(
         {
@@ -128,9 +111,10 @@ _BODIES: dict[str, Schema] = {
     ),
 }  # fmt: skip
 _PARAMETERS: dict[str, Schema] = {
-    "token": {"name": "token", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}},
-    "name": {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}},
-    "path": {"name": "path", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}},
+    **{
+        name: {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in ("token", "name", "path")
+    },
     "size": {
         "name": "Message-Size", "in": "header", "required": True,
         "schema": {"type": "string", "pattern": "^[0-9]{1,9}$"}, "description": "Bytes of the JSON before the pack.",
@@ -143,24 +127,24 @@ _CALLS: tuple[tuple[str, str, str, tuple[str, ...], str | None, Schema | None, t
     ("get", "/health", "The process lives.", (), None,
      _said(service=_TEXT, pid={"type": "integer"}, leases={"type": "integer"}), ()),
     ("get", "/ready", "Every repository can be published to.", (), None,
-     _said(repositories={"type": "object", "additionalProperties": _TEXT}), (503,)),
+     _said(repositories=_mapping(_TEXT)), (503,)),
     ("get", "/metrics", "Figures for Prometheus.", (), None, None, ()),
     ("get", "/openapi.json", "This description.", (), None, {"type": "object"}, ()),
-    ("get", API, "A greeting.", (), None, {**_object({"welcome": _TEXT}), "additionalProperties": False}, ()),
+    ("get", API, "A greeting.", (), None, _closed({"welcome": _TEXT}), ()),
     ("get", f"{API}{REPOSITORIES}", "The repositories.", (), None,
-     _said(data={"type": "object", "additionalProperties": _REPOSITORY}), ()),
+     _said(data=_mapping(_REPOSITORY)), ()),
     ("get", f"{API}{REPOSITORIES}/{{name}}", "A repository.", ("name",), None, _said(data=_REPOSITORY), ()),
     ("post", f"{API}{REPOSITORIES}/{{name}}", "Enable or disable it.", ("name",), "enable", _said(), ()),
     ("get", f"{API}{LEASES}", "The leases.", (), None,
-     _said(data={"type": "object", "additionalProperties": _LEASE}), ()),
+     _said(data=_mapping(_LEASE)), ()),
     ("post", f"{API}{LEASES}", "Take a lease.", ("waiting",), "acquire",
      {"anyOf": [_said(session_token=_TEXT, max_api_version={"type": "integer"}), _BUSY]}, ()),
     ("get", f"{API}{LEASES}/{{token}}", "A lease.", ("token",), None,
-     {**_object({"data": _LEASE}), "additionalProperties": False}, (500,)),
+     _closed({"data": _LEASE}), (500,)),
     ("post", f"{API}{LEASES}/{{token}}", "Commit under a lease.", ("token", "covered"), "commit",
      _said(final_revision={"type": "integer"}), ()),
     ("patch", f"{API}{LEASES}/{{token}}", "Renew a lease.", ("token", "covered"), "renew",
-     _said(data={**_object({"expires": _TEXT}), "additionalProperties": False}), ()),
+     _said(data=_closed({"expires": _TEXT})), ()),
     ("delete", f"{API}{LEASES}/{{token}}", "Give a lease back.", ("token",), None, _said(), ()),
     ("delete", f"{API}{LEASES_BY_PATH}/{{path}}", "End all leases at and below a path.", ("path",), None, _said(), ()),
     ("get", f"{API}{WAITING}", "Who waits for a busy path.", (), None,
@@ -261,14 +245,14 @@ class StatusCalls:
     async def ready(self, _: Request) -> Response:
         """Every repository's store is reachable and its signing key loads; HTTP 503 otherwise, with the reasons."""
         async with self._looking:
-            at, found = self._looked
+            at, reasons = self._looked
             if time.monotonic() - at > _REMEMBERED_S:
                 names = dict(self._serving.config.repositories)
                 looks = [self._look(*item) for item in names.items()]
-                found = dict(zip(names, await asyncio.gather(*looks), strict=True))
-                self._looked = time.monotonic(), found
-        good = all(reason == "ok" for reason in found.values())
-        members = {"status": "ok" if good else "error", "repositories": found}
+                reasons = dict(zip(names, await asyncio.gather(*looks), strict=True))
+                self._looked = time.monotonic(), reasons
+        good = all(reason == "ok" for reason in reasons.values())
+        members = {"status": "ok" if good else "error", "repositories": reasons}
         return JSONResponse(members, 200 if good else 503)
 
     async def metrics(self, _: Request) -> Response:
@@ -290,13 +274,13 @@ class StatusCalls:
 def _reachable(repository: RepositoryConfig) -> str:
     try:
         repository.signer()
-        there = repository.quick().exists(MANIFEST_KEY)
+        has_manifest = repository.quick().exists(MANIFEST_KEY)
     except (CvmfsError, StoreError, ConfigError) as error:
         return f"{type(error).__name__}: {error}"
     except Exception as error:
         log.exception("not ready")
         return f"{type(error).__name__}: see the gateway's log"
-    return "ok" if there else f"no {MANIFEST_KEY} in the store"
+    return "ok" if has_manifest else f"no {MANIFEST_KEY} in the store"
 
 
 WELCOME = "You are in an open field on the west side of a white house with a boarded front door."

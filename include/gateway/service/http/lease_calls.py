@@ -62,24 +62,24 @@ class LeaseCalls:
         """Take a lease on a path."""
         serving, body = self._serving, await read_body(request)
         key_id = serving.signed_by(request, body)
-        wanted = LeaseRequest.parse(body, remote=remote_of(request))
-        if wanted.path.repository not in serving.config.repositories:
+        asked = LeaseRequest.parse(body, remote=remote_of(request))
+        if asked.path.repository not in serving.config.repositories:
             raise Refused("repository not found: %!w(<nil>)")  # the artefact is the stock gateway's, which clients know
-        serving.access.check_lease(key_id, wanted.path)
-        await self._freezes.require_thawed(wanted.path.repository)
+        serving.access.check_lease(key_id, asked.path)
+        await self._freezes.require_thawed(asked.path.repository)
         if await request.is_disconnected():
             raise ClientDisconnect  # no caller would get the token
         outcome = await asyncio.wrap_future(
             self._table.acquire(
-                wanted.path, key_id=key_id, hostname=wanted.hostname, version=wanted.version,
+                asked.path, key_id=key_id, hostname=asked.hostname, version=asked.version,
                 most=serving.config.limits.leases_per_key,
-                token=partial(token_of, serving.access.secret(key_id), body) if wanted.request else None,
+                token=partial(token_of, serving.access.secret(key_id), body) if asked.request else None,
             )
         )  # fmt: skip
-        fields = {"path": str(wanted.path), "key": key_id, "hostname": wanted.hostname}
+        fields = {"path": str(asked.path), "key": key_id, "hostname": asked.hostname}
         offers = {OFFERS_HEADER: OFFERS}
         if isinstance(outcome, Busy):
-            place = serving.waiting.refused(wanted.path, key_id, wanted.hostname, outcome.remaining_ns / SECOND)
+            place = serving.waiting.refused(asked.path, key_id, asked.hostname, outcome.remaining_ns / SECOND)
             serving.metrics.lease_events.labels("busy").inc()
             remaining_s = outcome.remaining_ns / SECOND
             note(request, "lease refused: path busy", **fields, remaining_s=remaining_s, position=place.position)
@@ -87,11 +87,11 @@ class LeaseCalls:
             # Byte for byte the stock gateway's, unless the caller's header asks for more.
             more = _place(place) if WAITING_HEADER in request.headers else {}
             return requests.answer({**members, **more}, headers=offers)
-        serving.waiting.granted(wanted.path, key_id, wanted.hostname)
+        serving.waiting.granted(asked.path, key_id, asked.hostname)
         serving.metrics.lease_events.labels("granted").inc()
         note(request, "lease granted", **fields, epoch=outcome.row.epoch)
         return requests.answer(
-            {"status": "ok", "session_token": outcome.token, "max_api_version": wanted.version},
+            {"status": "ok", "session_token": outcome.token, "max_api_version": asked.version},
             headers={
                 EXPIRES_HEADER: f"{outcome.left_s:.3f}", EPOCH_HEADER: str(outcome.row.epoch), **offers
             },
@@ -112,7 +112,7 @@ class LeaseCalls:
         serving.require_signed_body(request, key_id, token, body)
         order = CommitRequest.parse(body)
         serving.on_point(Point.REQUEST_READ)
-        revision = await serving.commits.commit(digest_of(checked_token(token)), order, serving.owner_or_admin(key_id))
+        revision = await serving.commits.commit(digest_of(checked_token(token)), order, serving.may_use(key_id))
         note(request, "committed", key=key_id, revision=revision, new_root=order.new_root_hash)
         serving.on_point(Point.REPLYING)
         return requests.ok(final_revision=revision)

@@ -108,16 +108,16 @@ _BODY_TIMEOUT_S = 30.0
 
 async def read_body(request: Request) -> bytes:
     """The whole body. Raises Malformed above the limit, or when it does not arrive in time."""
-    found = bytearray()
+    body = bytearray()
     try:
         async with asyncio.timeout(_BODY_TIMEOUT_S):
             async for block in request.stream():
-                found += block
-                if len(found) > BODY_BYTES:
+                body += block
+                if len(body) > BODY_BYTES:
                     raise Malformed(413, f"request body too large: at most {BODY_BYTES} bytes")
     except TimeoutError:
         raise Malformed(408, "request body did not arrive in time") from None
-    return bytes(found)
+    return bytes(body)
 
 
 def signature_of(request: Request) -> str | None:
@@ -262,10 +262,10 @@ class Payloads:
         if configured is None:
             raise Refused(INVALID_LEASE)
         with self._opening:
-            known = self._stores.get(row.repository)
-            if known is None or known[0] is not configured:
-                known = self._stores[row.repository] = configured, configured.store()
-        return known[1], look(known[1]).mark
+            opened = self._stores.get(row.repository)
+            if opened is None or opened[0] is not configured:
+                opened = self._stores[row.repository] = configured, configured.store()
+        return opened[1], look(opened[1]).mark
 
     def _lease(self, digest: bytes, key_id: str) -> LeaseRow:
         """The lease, if it is valid and this key's. Raises Refused."""
@@ -306,13 +306,13 @@ class _Body:
             raise Malformed(413, f"message-size too large: at most {BODY_BYTES} bytes")
         if self._announced is not None and self._announced > self._most:
             raise Malformed(413, f"payload too large: {self._announced} bytes, at most {self._most} are taken")
-        found = bytearray()
-        while len(found) < count and (block := await self._next()):
-            found += block
-        self._held = bytes(found[count:])
+        data = bytearray()
+        while len(data) < count and (block := await self._next()):
+            data += block
+        self._held = bytes(data[count:])
         if self._announced is not None:
             self.left_at_pack = max(0, self._announced - count)
-        return bytes(found[:count])
+        return bytes(data[:count])
 
     async def blocks(self) -> AsyncIterator[bytes]:
         """The rest, in pieces that are worth a thread's attention."""

@@ -176,7 +176,7 @@ def _reload(serving: ServiceContext) -> None:
     try:
         serving.reload()
     except ConfigError as error:
-        serving.refuse_configuration(error)
+        log.error("configuration refused, the old one stays", extra={"fields": {"detail": str(error)}})
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -17,8 +17,7 @@ from include.gateway.protocol import BODY_SIGNATURE_HEADER, LeasePath, Offer, bo
 from include.gateway.service.commits.queue import CommitQueue, Committer, OnPoint, pass_by
 from include.gateway.service.config import ConfigError, Limiter, ReadConfig, ServiceConfig
 from include.gateway.service.http.payloads import Access, Payloads, signature_of
-from include.gateway.service.leases.lease_rows import LeaseRow
-from include.gateway.service.leases.lease_table import LeaseTable
+from include.gateway.service.leases.lease_table import LeaseTable, MayUse
 from include.gateway.service.metrics import Metrics
 from include.gateway.service.requests import Refused
 
@@ -67,11 +66,11 @@ class WaitingList:
         with self._lock:
             self._forget()
             now = self._now_s()
-            known = self._waiters.pop((path, key_id, hostname), None)
-            waiter = Waiter(path, key_id, hostname, known.since_s if known else now, now)
-            if known or len(self._waiters) < _LONGEST_LIST:
+            before = self._waiters.pop((path, key_id, hostname), None)
+            waiter = Waiter(path, key_id, hostname, before.since_s if before else now, now)
+            if before or len(self._waiters) < _LONGEST_LIST:
                 self._waiters[path, key_id, hostname] = waiter
-                if known is None:
+                if before is None:
                     self._index.add(waiter)
             return self._place(waiter, remaining_s, self._index.overlapping(path))
 
@@ -89,7 +88,8 @@ class WaitingList:
         for waiter in waiters:
             index.add(waiter)
         places: list[QueuePlace] = []
-        for path, together in groupby(sorted(waiters, key=_by_path), key=lambda waiter: waiter.path):
+        waiters.sort(key=lambda waiter: (waiter.path.repository, waiter.path.path))
+        for path, together in groupby(waiters, key=lambda waiter: waiter.path):
             overlapping, left_s = index.overlapping(path), remaining_s(path)
             places.extend(self._place(waiter, left_s, overlapping) for waiter in together)
         return sorted(places, key=lambda place: place.waiter.since_s)
@@ -115,10 +115,6 @@ class WaitingList:
         waiter = self._waiters.pop(key, None)
         if waiter is not None:
             self._index.remove(waiter)
-
-
-def _by_path(waiter: Waiter) -> tuple[str, str]:
-    return waiter.path.repository, waiter.path.path
 
 
 @dataclass
@@ -180,19 +176,14 @@ class ServiceContext:
             metrics=self.metrics, on_point=self.on_point,
         )  # fmt: skip
         self.payloads = Payloads(self.config, self.signed_by, lambda: self.access, self.table, self.metrics)
-        self.metrics.read_with(self.table.held, lambda: len(self.waiting))
+        self.metrics.leases.set_function(self.table.held)
+        self.metrics.waiting.set_function(lambda: len(self.waiting))
 
     # -- who may
 
     def signed_by(self, request: Request, message: bytes) -> str:
         """The id of the key that signed ``message``. Raises Refused, and Malformed for one who asks too much."""
-        try:
-            key_id = self.access.authenticate(signature_of(request), message)
-        except Refused:
-            self.limiter.refused(_host(request))
-            raise
-        self.limiter.signed(key_id)
-        return key_id
+        return self._counted(request, lambda: self.access.authenticate(signature_of(request), message))
 
     def signed_token(self, request: Request) -> tuple[str, str]:
         """The key and the token of a call on a lease."""
@@ -208,21 +199,22 @@ class ServiceContext:
 
     def admin(self, request: Request, message: bytes, repository: str = "") -> str:
         """The id of the admin key that signed ``message``; without a repository, of one of the gateway's own."""
+        return self._counted(
+            request, lambda: self.access.authenticate_admin(signature_of(request), message, repository)
+        )
+
+    def _counted(self, request: Request, authenticate: Callable[[], str]) -> str:
         try:
-            key_id = self.access.authenticate_admin(signature_of(request), message, repository)
+            key_id = authenticate()
         except Refused:
             self.limiter.refused(_host(request))
             raise
         self.limiter.signed(key_id)
         return key_id
 
-    def owner_or_admin(self, key_id: str) -> Callable[[str, str], bool]:
-        """Return a test of a lease's key and repository: whether ``key_id`` may act on it."""
-        return lambda owner, repository: key_id == owner or self.access.is_admin(key_id, repository)
-
-    def may_use(self, key_id: str) -> Callable[[LeaseRow], bool]:
-        may = self.owner_or_admin(key_id)
-        return lambda row: may(row.key_id, row.repository)
+    def may_use(self, key_id: str) -> MayUse:
+        """Return a test of a lease: whether ``key_id`` may act on it."""
+        return lambda lease: key_id == lease.key_id or self.access.is_admin(key_id, lease.repository)
 
     # -- configuration
 
@@ -245,11 +237,6 @@ class ServiceContext:
         log.info("configuration read again", extra={"fields": {"repositories": sorted(new.repositories)}})
         log_not_served(new)
         return sorted(new.repositories)
-
-    @staticmethod
-    def refuse_configuration(error: Exception) -> None:
-        """Log that the new configuration cannot be used."""
-        log.error("configuration refused, the old one stays", extra={"fields": {"detail": str(error)}})
 
 
 def log_not_served(config: ServiceConfig) -> None:

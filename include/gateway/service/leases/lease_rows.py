@@ -55,11 +55,6 @@ class Received:
         return Received(*(left + right for left, right in zip(astuple(self), astuple(other), strict=True)))
 
 
-def prepare_payloads(connection: sqlite3.Connection) -> None:
-    """Make the table where there is none; the lease table must be there."""
-    connection.executescript(PAYLOADS_SCHEMA)
-
-
 def received(connection: sqlite3.Connection, epoch: int) -> Received:
     """All that came under a lease."""
     row = connection.execute(f"SELECT {_PAYLOAD_COLUMNS} FROM payload WHERE epoch = ?", (epoch,)).fetchone()  # noqa: S608
@@ -239,10 +234,6 @@ CREATE TABLE IF NOT EXISTS clock (
 _TABLES = ("lease", "finished")
 
 
-def prepare(connection: sqlite3.Connection) -> None:
-    connection.executescript(CLOCK_SCHEMA)
-
-
 def carry_over(connection: sqlite3.Connection, clock: Clock, longest_ns: int) -> None:
     """After a restart: whatever was left goes on, never more than that and never more than ``longest_ns``.
 
@@ -250,15 +241,15 @@ def carry_over(connection: sqlite3.Connection, clock: Clock, longest_ns: int) ->
     written last, as if no time had passed since. On the same boot the monotonic deadline counts too.
     """
     now_ns, now_ms = clock.monotonic_ns(), clock.wall_ms()
-    seen = connection.execute("SELECT wall_ms, monotonic_ns, boot FROM clock").fetchone()
+    last = connection.execute("SELECT wall_ms, monotonic_ns, boot FROM clock").fetchone()
     since_ms = now_ms
-    if seen is not None:
+    if last is not None:
         # On the same boot the monotonic clock says how late it must be: a wall clock that was set back would prolong
         # every lease. After a reboot only the wall clock is left; if it is behind its last record, the pause counts as
         # none, since ending a lease that its holder still renews costs the holder its work, and a late end costs others
         # a wait.
-        same_boot = bool(seen[2]) and seen[2] == clock.boot
-        expected_ms = seen[0] + max(0, (now_ns - seen[1]) // 1_000_000) if same_boot else seen[0]
+        same_boot = bool(last[2]) and last[2] == clock.boot
+        expected_ms = last[0] + max(0, (now_ns - last[1]) // 1_000_000) if same_boot else last[0]
         if abs(now_ms - expected_ms) > STEP_MS if same_boot else now_ms < expected_ms - STEP_MS:
             _log_step(now_ms - expected_ms)
         since_ms = max(now_ms, expected_ms)

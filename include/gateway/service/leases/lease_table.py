@@ -39,10 +39,6 @@ CREATE TABLE IF NOT EXISTS revision (
 """
 
 
-def _prepare_revisions(connection: sqlite3.Connection) -> None:
-    connection.executescript(REVISIONS_SCHEMA)
-
-
 def _add_revisions(connection: sqlite3.Connection, repository: str, revisions: Sequence[KnownRoot]) -> None:
     """Note revisions, and forget those that are long past."""
     connection.executemany(
@@ -55,18 +51,18 @@ def _add_revisions(connection: sqlite3.Connection, repository: str, revisions: S
 
 def _revisions_of(connection: sqlite3.Connection, repository: str) -> list[KnownRoot]:
     """Return what is known of a repository; a row that cannot be read is passed over, and found out again."""
-    found = []
+    revisions = []
     for number, text in connection.execute("SELECT number, root FROM revision WHERE repository = ?", (repository,)):
         try:
-            found.append(KnownRoot(ObjectHash.parse(text, suffix=CATALOG), number))
+            revisions.append(KnownRoot(ObjectHash.parse(text, suffix=CATALOG), number))
         except CvmfsError:
             continue
-    return found
+    return revisions
 
 
 T = TypeVar("T")
 _NEWEST = 0.2  # weight of the lease that ended last in the mean
-MayUse = Callable[[LeaseRow], bool]
+MayUse = Callable[[LeaseRow | FinishedCommit], bool]
 
 
 class LeaseGone(NightshiftError):
@@ -123,9 +119,7 @@ class LeaseTable:
             _make_private(file)
             connection = lease_rows.connect(str(file), writer=True)
             _prepare_schema(connection, clock)
-            lease_rows.prepare_payloads(connection)
-            _prepare_revisions(connection)
-            lease_rows.prepare(connection)
+            connection.executescript(lease_rows.PAYLOADS_SCHEMA + REVISIONS_SCHEMA + lease_rows.CLOCK_SCHEMA)
             connection.execute("BEGIN IMMEDIATE")
             lease_rows.carry_over(connection, clock, self._longest_ns)
             connection.execute("COMMIT")
@@ -154,13 +148,11 @@ class LeaseTable:
 
     def listed(self) -> list[LeaseRow]:
         """The leases that have not expired. Raises StateError."""
-        with self._reading:
-            return _reading(lambda: lease_rows.listed(self._reader, self.clock.monotonic_ns()))
+        return self._read(lambda reader: lease_rows.listed(reader, self.clock.monotonic_ns()))
 
     def listing(self) -> bytes:
         """The reply that lists them, however many there are. Raises StateError."""
-        with self._reading:
-            rows = _reading(lambda: lease_rows.told(self._reader, self.clock.monotonic_ns()))
+        rows = self._read(lambda reader: lease_rows.told(reader, self.clock.monotonic_ns()))
         data = {}
         for repository, path, key_id, hostname, expires_ms in rows:
             place = repository + (path or "/")
@@ -172,8 +164,7 @@ class LeaseTable:
     def remaining_ns(self, path: LeasePath) -> int:
         """Until the last of the leases in the way of ``path`` ends; 0 if there is none. Raises StateError."""
         now = self.clock.monotonic_ns()
-        with self._reading:
-            rows = _reading(lambda: lease_rows.overlapping(self._reader, path.repository, path.path))
+        rows = self._read(lambda reader: lease_rows.overlapping(reader, path.repository, path.path))
         return max((row.deadline_ns - now for row in rows if row.deadline_ns > now), default=0)
 
     def mean_held_s(self, repository: str) -> float | None:
@@ -182,18 +173,15 @@ class LeaseTable:
 
     def valid(self, digest: bytes) -> LeaseRow | None:
         """The lease if it exists and has not expired. Raises StateError."""
-        with self._reading:
-            row = _reading(lambda: lease_rows.lease_of(self._reader, digest))
+        row = self._read(lambda reader: lease_rows.lease_of(reader, digest))
         return row if row and row.deadline_ns > self.clock.monotonic_ns() else None
 
     def finished(self, digest: bytes) -> FinishedCommit | None:
         """The commit that spent this token, while it is remembered. Raises StateError."""
-        with self._reading:
-            return _reading(lambda: lease_rows.finished_of(self._reader, digest, self.clock.monotonic_ns()))
+        return self._read(lambda reader: lease_rows.finished_of(reader, digest, self.clock.monotonic_ns()))
 
     def disabled(self) -> set[str]:
-        with self._reading:
-            rows = _reading(lambda: self._reader.execute("SELECT repository FROM disabled").fetchall())
+        rows = self._read(lambda reader: reader.execute("SELECT repository FROM disabled").fetchall())
         return {row[0] for row in rows}
 
     def acquire(
@@ -322,13 +310,11 @@ class LeaseTable:
 
     def payload_generation(self, epoch: int) -> str:
         """The collection generation at which the lease's first payload was taken; ``""`` if there is none."""
-        with self._reading:
-            return _reading(lambda: lease_rows.payload_generation(self._reader, epoch))
+        return self._read(lambda reader: lease_rows.payload_generation(reader, epoch))
 
     def payloads(self, epoch: int) -> Received:
         """Return what came as payloads under the lease."""
-        with self._reading:
-            return _reading(lambda: lease_rows.received(self._reader, epoch))
+        return self._read(lambda reader: lease_rows.received(reader, epoch))
 
     def begin_switch(self, leases: Sequence[tuple[bytes, int]]) -> Future[dict[int, LeaseGone]]:
         """The fence, for leases by digest and epoch: which of them have ended, by their place.
@@ -385,8 +371,7 @@ class LeaseTable:
 
     def revisions(self, repository: str) -> list[KnownRoot]:
         """The revisions that are known of a repository. Raises StateError."""
-        with self._reading:
-            return _reading(lambda: _revisions_of(self._reader, repository))
+        return self._read(lambda reader: _revisions_of(reader, repository))
 
     def remember_revisions(self, repository: str, revisions: Sequence[KnownRoot]) -> None:
         """Note revisions, some time soon: they can be found out again."""
@@ -394,12 +379,18 @@ class LeaseTable:
 
     def held(self) -> int:
         """Return how many leases have not expired. Raises StateError."""
-        with self._reading:
-            return _reading(lambda: lease_rows.held(self._reader, self.clock.monotonic_ns()))
+        return self._read(lambda reader: lease_rows.held(reader, self.clock.monotonic_ns()))
 
     def notice_clock(self) -> Future[bool]:
         """Read the clocks; whether the wall clock was set by more than 5 s since the last reading."""
         return self._writer.submit(lambda connection: lease_rows.notice_step(connection, self.clock))
+
+    def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            with self._reading:
+                return query(self._reader)
+        except sqlite3.Error as error:
+            raise StateError(str(error)) from None
 
     def _end(self, connection: sqlite3.Connection, row: LeaseRow) -> None:
         if row.epoch in self._switching:
@@ -430,13 +421,6 @@ class LeaseTable:
             if epoch not in self._switching:
                 connection.execute("DELETE FROM lease WHERE epoch = ?", (epoch,))
         connection.execute("DELETE FROM finished WHERE deadline_ns <= ?", (now_ns,))
-
-
-def _reading(query: Callable[[], T]) -> T:
-    try:
-        return query()
-    except sqlite3.Error as error:
-        raise StateError(str(error)) from None
 
 
 def _lock(file: Path) -> int:

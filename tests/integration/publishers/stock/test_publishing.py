@@ -3,26 +3,31 @@ acknowledged work is lost and nothing of others is reverted."""
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import pytest
 
-from include.cvmfs.commit.commit import NewTag
+from include.cvmfs.commit.commit import NewTag, read_head, switch
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.errors import BaseChanged
+from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
+from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.revision.revision import Revision
+from include.cvmfs.sources.source import Entry, EntryKind
+from include.gateway.client.client import GatewayClient
 from include.gateway.errors import RECEIVER_FAILED, REFLOG_MISSING, CommitUnclear, GatewayError, PathBusy, TagRefused
-from include.publishers.errors import WorkReverted
+from include.publishers.capabilities import Loss
+from include.publishers.errors import Lossy, NotSupported, WorkReverted
 from include.site.single_changes import cutting
 from tests.fakes.refused import refused
 from tests.fakes.stocksite import StockSite
 from tests.fakes.together import together
-from tests.site import BUILD, DESTINATIONS, FQRN, NESTED
+from tests.fakes.trees import ListedSource, a_file, a_hard_link
+from tests.site import BUILD, DESTINATIONS, FQRN, NESTED, SIGNER
 
 NOW = datetime.now(UTC)
 FILES = {"bin/run": b"#!/bin/sh\n", "lib/a": b"a" * 1000, "lib/.cvmfscatalog": b""}
@@ -65,11 +70,6 @@ def test_a_tree_of_any_size_is_swapped_by_its_hash_and_not_walked(reserved: Stoc
 
 
 def test_hard_links_fifos_owners_and_attributes_of_a_tree_arrive_since_it_is_swapped(reserved: StockSite) -> None:
-    from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
-    from include.cvmfs.ingest.spool import Specials
-    from include.cvmfs.sources.source import Entry, EntryKind
-    from tests.fakes.trees import ListedSource, a_file, a_hard_link
-
     head = reserved.head()
     members = [a_file("one", b"1", uid=7), a_hard_link("two", "one"), (Entry("pipe", EntryKind.FIFO, 0o644, 1), None)]
     changeset = prepare(
@@ -95,18 +95,6 @@ def test_three_publishers_at_once_lose_nothing(reserved: StockSite) -> None:
     assert [reserved.readers().revision.read(f"{place}/f") for place in DESTINATIONS] == [
         one.encode() for one in DESTINATIONS
     ]
-    reserved.assert_sound()
-
-
-def test_a_destination_that_moved_on_is_refused_under_the_lease_where_the_gateway_would_let_the_last_win(
-    reserved: StockSite,
-) -> None:
-    base = reserved.head()
-    late = reserved.prepared(DESTINATIONS[0], {"f": b"late"}, base)
-    publish(reserved, files={"f": b"first"})
-    with pytest.raises(BaseChanged):
-        reserved.worker().publish(late, holder="late", now=NOW)
-    assert reserved.readers().revision.read(f"{DESTINATIONS[0]}/f") == b"first"
     reserved.assert_sound()
 
 
@@ -224,8 +212,6 @@ def test_a_lost_reply_is_settled_by_looking_and_publishes_once(reserved: StockSi
 
 
 def test_what_is_still_unclear_after_looking_is_said(reserved: StockSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    from include.gateway.client.client import GatewayClient
-
     def lost(*_: object, **__: object) -> int:
         raise CommitUnclear("its reply was lost")
 
@@ -281,27 +267,6 @@ def test_a_published_tree_is_tagged_later_by_a_revision_of_its_own(reserved: Sto
     reserved.assert_sound()
 
 
-def test_leases_wait_while_any_commit_runs_and_come_through_after_it(reserved: StockSite) -> None:
-    inside, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        inside.set()
-        assert go_on.wait(20)
-
-    changeset = reserved.prepared(DESTINATIONS[0], FILES)
-    other = reserved.prepared(DESTINATIONS[1], {"g": b"g"})
-    reserved.gateway.before_commit = hold
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(reserved.worker().publish, changeset, holder="one", now=NOW)
-        assert inside.wait(20)
-        reserved.gateway.before_commit = None
-        second = pool.submit(reserved.worker().publish, other, holder="two", now=NOW)
-        assert not second.done()
-        go_on.set()
-        assert sorted([first.result(20).revision, second.result(20).revision]) == [2, 3]
-    reserved.assert_sound()
-
-
 # -- others' work
 
 
@@ -352,10 +317,91 @@ def test_a_change_of_counters_without_a_change_of_entries_is_noticed_too(
         publish(reserved, DESTINATIONS[0])
 
 
-def test_a_lease_below_a_directory_that_is_missing_fails_as_on_the_real_one(reserved: StockSite) -> None:
-    root = reserved.head().manifest.root
-    client = reserved.client()
-    lease = client.acquire(FQRN, "/no/such/place", hostname="h")
-    with refused(RECEIVER_FAILED, path="/no/such/place"):
-        client.commit(lease, root, root)
-    client.drop(lease)
+# -- what a stock receiver would lose on the way is refused before it is sent
+
+
+@pytest.fixture
+def plain(reserved: StockSite) -> StockSite:
+    """With single entries below a directory that is no nested catalog of its own."""
+
+    def fill(edit: Edit) -> None:
+        content = edit.nested_at(DESTINATIONS[0])
+        assert content is not None
+        edit.add(f"{BUILD}/plain", DIRECTORY)
+        edit.add(f"{BUILD}/plain/f", Dirent("", 0o100644, size=0, mtime=5, hash=_empty(edit)))
+
+    reserved.worker().change(f"{BUILD}/plain", fill, holder="test", now=NOW)
+    return reserved
+
+
+def _empty(edit: Edit) -> Any:
+    marker = edit.lookup(f"{DESTINATIONS[0]}/.cvmfscatalog")
+    assert marker is not None
+    return marker.hash
+
+
+def _chown(edit: Edit) -> None:
+    entry = edit.lookup(f"{BUILD}/plain")
+    assert entry is not None
+    edit.touch(f"{BUILD}/plain", entry.changed(uid=1000))
+
+
+def _fifo(edit: Edit) -> None:
+    edit.add(f"{BUILD}/plain/pipe", Dirent("", 0o010644, mtime=5))
+
+
+def _hard_links(edit: Edit) -> None:
+    one = Dirent("", 0o100644, mtime=5, hash=_empty(edit), linkcount=2, hardlink_group=9)
+    edit.add(f"{BUILD}/plain/a", one)
+    edit.add(f"{BUILD}/plain/b", one)
+
+
+@pytest.mark.parametrize(
+    ("change", "loss", "path"),
+    [
+        (_chown, Loss.OWNERS, f"{BUILD}/plain"),
+        (_fifo, Loss.SPECIALS, f"{BUILD}/plain/pipe"),
+        (_hard_links, Loss.HARD_LINKS, f"{BUILD}/plain/a"),
+    ],
+)
+def test_what_the_receiver_would_drop_is_refused_by_name_unless_the_settings_allow_it(
+    plain: StockSite, change: Any, loss: Loss, path: str
+) -> None:
+    before, commits = plain.head().manifest, len(plain.gateway.commits)
+    with refused(Lossy, path=path, loss=loss):
+        plain.worker().change(f"{BUILD}/plain", change, holder="test", now=NOW)
+    assert plain.head().manifest == before
+    assert len(plain.gateway.commits) == commits
+    done = plain.worker(allow_lossy=[loss.value]).change(f"{BUILD}/plain", change, holder="test", now=NOW)
+    assert done.revision == before.revision + 1
+    after = plain.readers()
+    assert after.revision.entry(f"{BUILD}/plain").uid == 0, "the receiver lost it, as was allowed"
+    assert after.revision.lookup(f"{BUILD}/plain/pipe") is None
+    plain.assert_sound()
+
+
+def test_a_tree_with_nanoseconds_is_refused_before_it_is_leased(reserved: StockSite) -> None:
+    changeset = reserved.prepared(DESTINATIONS[0], FILES, layout=Layout.MTIME_NS, mtime_ns=True)
+    leased = len(reserved.gateway.leased)
+    with refused(NotSupported, path=DESTINATIONS[0]):
+        reserved.worker(allow_lossy=[loss.value for loss in Loss]).publish(changeset, holder="test", now=NOW)
+    assert len(reserved.gateway.leased) == leased
+    reserved.assert_sound()
+
+
+def test_changed_hard_links_break_a_receiver_and_are_refused_whatever_is_allowed(plain: StockSite) -> None:
+    # they came by other ways than this gateway
+    head = read_head(plain.store, FQRN)
+    edit = Edit(CatalogCache(plain.store), head.manifest.root)
+    _hard_links(edit)
+    switch(plain.store, head, edit.finish(int(NOW.timestamp())), signer=SIGNER, now=int(NOW.timestamp()))
+    with refused(NotSupported, path=f"{BUILD}/plain/a"):
+        plain.worker(allow_lossy=[loss.value for loss in Loss]).remove(f"{BUILD}/plain/a", holder="test", now=NOW)
+    plain.assert_sound()
+
+
+def test_a_change_of_everything_is_refused_since_its_lease_would_end_in_a_slash(reserved: StockSite) -> None:
+    with refused(NotSupported, path="/"):
+        reserved.worker().change("", lambda edit: edit.remove(BUILD), holder="test", now=NOW)
+    assert "/" not in reserved.gateway.leased
+    reserved.assert_sound()

@@ -54,17 +54,6 @@ def test_a_lease_on_a_whole_repository_has_the_empty_path(listed: str) -> None:
     assert found.full_path == "r.example.org/"
 
 
-def test_a_lease_of_the_stock_gateway_is_read() -> None:
-    value = {
-        "key_id": "gw1key",
-        "path": "gw1.example.org/alpha",
-        "expires": "2026-11-21 01:29:44.911 +0000 UTC",
-        "hostname": "vm",
-    }
-    expires = datetime(2026, 11, 21, 1, 29, 44, 911000, tzinfo=UTC)
-    assert LeaseInfo.parse(value) == LeaseInfo("gw1.example.org", "/alpha", "gw1key", expires, "vm")
-
-
 @given(words, st.dictionaries(words, paths.map(lambda path: path or "/"), max_size=4), st.booleans())
 def test_a_repository_comes_back_from_the_list_of_the_service(name: str, keys: dict[str, str], enabled: bool) -> None:
     value = over_the_wire({name: {"keys": keys, "enabled": enabled}})[name]

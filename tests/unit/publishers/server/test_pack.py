@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, CvmfsError, DestinationError, SourceError
@@ -190,6 +190,7 @@ def test_a_disk_that_cannot_take_the_tree_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@settings(max_examples=40)
 @given(nodes=TREES)
 def test_any_tree_comes_out_of_its_archive_as_it_went_in(
     tmp_path_factory: pytest.TempPathFactory, nodes: Mapping[str, Mapping[str, Any]]

@@ -19,7 +19,7 @@ from include.gateway.service.commits.intake import (
     PackObject,
     PackReader,
 )
-from tests.fakes.packs import Pack, packs
+from tests.fakes.packs import Pack
 from tests.fakes.refused import refused
 
 HELLO, EMPTY = zlib.compress(b"hello\n"), zlib.compress(b"")
@@ -67,16 +67,6 @@ def test_a_pack_is_read_in_blocks_of_any_size(contents: list[tuple[bytes, Algori
     pack = Pack.of(objects)
     assert PackHeader.parse(pack.header.format()) == pack.header
     assert read(sent(pack), pack, block) == objects
-
-
-@given(st.lists(st.binary(max_size=30), max_size=12), st.integers(1, 60), st.integers(1, 4))
-def test_objects_are_cut_into_packs_in_order(contents: list[bytes], capacity: int, most: int) -> None:
-    objects = [(hash_bytes(one), one) for one in contents]
-    cut = list(packs(objects, capacity=capacity, most=most))
-    assert [one.hash for pack in cut for one in pack.header.objects] == [name for name, _ in objects]
-    for pack in cut:
-        assert 1 <= len(pack.objects) <= most
-        assert pack.header.total <= capacity or len(pack.objects) == 1
 
 
 def test_an_object_comes_in_pieces_and_is_called_complete_only_when_its_hash_was_found_right() -> None:

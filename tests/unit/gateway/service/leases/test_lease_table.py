@@ -45,11 +45,6 @@ def busy(table: LeaseTable, path: str) -> float:
     return outcome.remaining_ns / 1e9
 
 
-def test_siblings_with_a_common_prefix_do_not_exclude_each_other(table: LeaseTable) -> None:
-    for path in ("/arch/x86", "/arch/x86_64", "/a_b", "/axb", "/Case", "/case", "/a%"):
-        take(table, path)
-
-
 def test_above_and_below_exclude_each_other_until_the_drop(table: LeaseTable) -> None:
     held = take(table, "/a/b")
     for path in ("", "/a", "/a/b", "/a/b/c"):
@@ -74,14 +69,6 @@ def test_an_expired_lease_blocks_nothing_and_can_still_be_dropped(table: LeaseTa
     assert table.valid(digest_of(held.token)) is None
     table.drop(digest_of(held.token), any_key).result()
     take(table, "/a")
-
-
-def test_the_next_lease_clears_expired_ones_away(table: LeaseTable, clock: ManualClock) -> None:
-    held = take(table, "/a")
-    clock.advance(100)
-    take(table, "/a")
-    with refused(Refused, reason="invalid lease"):
-        table.drop(digest_of(held.token), any_key).result()
 
 
 def test_the_wall_clock_changes_no_deadline(table: LeaseTable, clock: ManualClock) -> None:
@@ -127,17 +114,6 @@ def test_a_state_left_open_to_others_is_closed(open_table: OpenTable, tmp_path: 
     assert {path.stat().st_mode & 0o777 for path in left} == {0o600}
 
 
-def test_leases_outlive_a_restart_with_the_time_they_had_left(open_table: OpenTable, clock: ManualClock) -> None:
-    table = open_table()
-    held = take(table, "/a")
-    clock.advance(40)
-    table.close()
-    clock.advance(10)
-    table = open_table()
-    assert busy(table, "/a") == 50
-    assert table.valid(digest_of(held.token))
-
-
 @pytest.mark.parametrize(
     ("boot", "monotonic", "wall_s", "left"),
     [
@@ -157,14 +133,6 @@ def test_no_restart_gives_a_lease_more_time(
     clock.monotonic += monotonic * 10**9
     clock.wall += wall_s * 1000
     assert busy(open_table(), "/a") == left
-
-
-def test_a_lease_can_expire_while_the_gateway_is_down(open_table: OpenTable, clock: ManualClock) -> None:
-    table = open_table()
-    take(table, "/a")
-    table.close()
-    clock.advance(101)
-    take(open_table(), "/a")
 
 
 def test_the_state_has_one_gateway_at_a_time(open_table: OpenTable) -> None:
