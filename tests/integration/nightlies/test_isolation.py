@@ -15,7 +15,7 @@ from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
-from include.nightlies.steps.values import Batch, Night
+from include.nightlies.steps.values import Batch
 from include.nightlies.steps.verify import tidy_run, verify_run
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
@@ -55,8 +55,7 @@ def install(nights: Nights, run: str, batches: tuple[Batch, ...]) -> None:
 
 
 def states(nights: Nights, *runs: str) -> list[tuple[str | None, State]]:
-    found = [one for run in runs for one in nights.publications(run)]
-    return [(one.project, one.state) for one in found]
+    return [(done.project, done.state) for run in runs for done in nights.publications(run)]
 
 
 def test_two_runs_of_one_date_at_once_publish_each_artifact_once(nights: Nights) -> None:
@@ -169,7 +168,7 @@ def test_more_artifacts_than_airflow_maps_over_pass_through_in_batches(nights: N
         for project in range(OF_EACH):
             build.add(f"P{project:03}", f"x86_64-{platform}", tree({"version": f"{project} {platform}".encode()}))
     build.store_in(nights.site.store("cvmfs"))
-    night = Night("night/many", "main", date(2026, 11, 20), "test")
+    night = night_of(20, "night/many")
     batches = plan_night(nights.site, attempt(), night, max_mapped=MAPPED).batches
     assert sum(len(batch.items) for batch in batches) == OF_EACH * PLATFORMS > MAPPED
     assert len(batches) == MAPPED
@@ -190,6 +189,5 @@ def test_more_artifacts_than_airflow_maps_over_pass_through_in_batches(nights: N
     assert len({one.destination for one in done}) == OF_EACH * PLATFORMS
     assert nights.client().leases() == []
     revision = nights.head().manifest.revision
-    again = Night("night/again", "main", night.date, "test")
-    assert plan_night(nights.site, attempt(), again).batches == ()
+    assert plan_night(nights.site, attempt(), night_of(20, "night/again")).batches == ()
     assert nights.head().manifest.revision == revision

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
-
 import pytest
 
 from include.cvmfs.errors import DestinationError
@@ -13,7 +11,6 @@ from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.states import State
 from include.nightlies.steps.inherit import inherit_batch
 from include.nightlies.steps.plan import plan_night
-from include.nightlies.steps.values import Night
 from tests.fakes.attempts import attempt
 from tests.nights import FOLDER, Nights, base_of, night_of
 from tests.site import FQRN, now
@@ -58,8 +55,7 @@ def test_a_chain_of_partial_builds_is_three_whole_stacks_and_sends_only_what_cha
         assert head.revision.entry(f"{place}/A/x86_64").symlink == "../../b20261102/A/x86_64"
         assert head.revision.entry(f"{place}/B/x86_64").symlink == "../../b20261103/B/x86_64"
         assert head.revision.read(f"{place}/C/x86_64/file") == b"newest" * 1000
-    done = slots.link(night_of(4))
-    assert {one.state for one in done.links} == {LinkState.MOVED}
+    assert slots.link_states(night_of(4)) == {LinkState.MOVED}
     assert slots.leads_to("latest") == place
     slots.assert_whole()
 
@@ -96,11 +92,9 @@ def test_a_base_that_is_missing_failed_or_not_complete_is_named_before_anything_
         assert builds.build(slots.site.ledger, "main", "b20261103") is None
 
     refused("which the ledger does not have")
-    slots.drop(2, FULL, complete=False)
-    slots.publish_night(night_of(2))
+    slots.published(2, FULL, complete=False)
     refused("is not complete")
-    slots.drop(2, {**FULL, "D": b"d"}, lost="D/x86_64")
-    slots.publish_night(night_of(2, "night/late"))
+    slots.published(2, {**FULL, "D": b"d"}, "night/late", lost="D/x86_64")
     refused("lacks 1 of its artifacts(.|\n)*D/x86_64: failed: artifact D/x86_64: there is no")
     slots.drop(3, {"B": b"newer"}, partial=True, base={"build_id": "b20261102", "date": "2026-11-01"})
     refused("has for 2026-11-02")
@@ -120,21 +114,17 @@ def test_while_the_build_is_leased_the_taking_is_busy_and_goes_on_later(partial:
     plan = partial.plan_of(night_of(3))
     batch = plan.inherited
     assert batch is not None
-    nights, linked = partial, partial.site.settings.slot("main").partial == "link"
-    nights.publish(plan.batches[0])  # reserves the build's skeleton
-    with partial.client() as client, client.lease(FQRN, f"{FOLDER}/b20261103", hostname="somebody"):
-        if linked:
-            assert set(inherit_batch(partial.site, attempt(), batch).busy) == {
-                "A/x86_64", "C/x86_64",
-            }  # fmt: skip
+    partial.publish(plan.batches[0])  # reserves the build's skeleton
+    if partial.site.settings.slot("main").partial == "link":
+        with partial.client() as client, client.lease(FQRN, f"{FOLDER}/b20261103", hostname="somebody"):
+            assert set(inherit_batch(partial.site, attempt(), batch).busy) == {"A/x86_64", "C/x86_64"}
     taken = inherit_batch(partial.site, attempt(), batch)
     assert {one.state for one in taken.done} == {State.PUBLISHED}
 
 
 def test_a_dry_run_says_what_would_be_taken_and_writes_nothing(partial: Nights) -> None:
     before, objects = partial.revision, {one.key for one in partial.store.list()}
-    night = Night("night/dry", "main", date(2026, 11, 3), "test", dry_run=True)
-    plan = plan_night(partial.site, attempt(), night)
+    plan = partial.plan_of(night_of(3, "night/dry", dry_run=True))
     assert plan.inherited is not None
     taken = inherit_batch(partial.site, attempt(), plan.inherited)
     assert {one.state for one in taken.done} == {State.SKIPPED}

@@ -83,14 +83,8 @@ def test_what_was_undone_of_the_base_is_named_with_who_did_it_and_why(slots: Nig
 
 
 def test_a_base_of_another_slot_and_the_build_itself_are_none(slots: Nights) -> None:
-    other = build_of(3, {"A": b"a"})
-    other.slot = "other"
-    for entry in other.artifacts.values():
-        entry["url"] = entry["url"].replace("main/", "other/", 1)
-    slots.store_build(other)
-    night = night_of(3, "other/3")
-    object.__setattr__(night, "slot", "other")
-    slots.publish_night(night)
+    slots.store_build(build_of(3, {"A": b"a"}, slot="other"))
+    slots.publish_night(night_of(3, "other/3", slot="other"))
     slots.drop(4, {"B": b"b4"}, **base_of(3))
     refused(slots, 4, "which the ledger does not have")
     slots.drop(4, {"B": b"b4"}, **base_of(4))
@@ -115,7 +109,7 @@ def test_a_base_with_other_platforms_gives_all_of_them(slots: Nights) -> None:
     slots.to_the_gate(night_of(4))
     head = slots.head()
     assert {one.name for one in head.revision.listing(f"{FOLDER}/b20261104/A")} >= {"x86_64", "arm", "riscv"}
-    assert {one.state for one in slots.link(night_of(4)).links} == {LinkState.MOVED}
+    assert slots.link_states(night_of(4)) == {LinkState.MOVED}
     slots.assert_whole()
 
 
@@ -135,6 +129,6 @@ def test_nothing_is_sent_and_a_base_that_is_rebuilt_leaves_a_copy_as_it_was(slot
     assert read(slots, 3)["A"] == (FULL["A"] if by_copy else b"rebuilt")
     slots.to_the_gate(night_of(3, "night/again"))
     assert read(slots, 3)["A"] == b"rebuilt"
-    assert {one.state for one in slots.link(night_of(3)).links} == {LinkState.UNCHANGED}
+    assert slots.link_states(night_of(3)) == {LinkState.UNCHANGED}
     assert slots.leads_to("latest") == f"{FOLDER}/b20261103"
     slots.assert_whole()
