@@ -177,13 +177,6 @@ def test_more_builds_than_the_limit_go_after_a_yes_only_and_a_no_keeps_no_garbag
     assert (question.answer, question.repository) == (Answer.APPROVED, FQRN)
 
 
-def test_a_run_of_a_backfill_is_refused(collected: MiniSite, capfd: pytest.CaptureFixture[str]) -> None:
-    run = collected.backfill("nightly_gc", datetime(2026, 11, 4, tzinfo=UTC))
-    assert (run.state, run.tasks["begin"]) == ("failed", "failed")
-    assert {run.tasks[f"{OURS}.{name}"] for name in TASKS} == {"upstream_failed"}
-    assert "a backfill would collect once for each date" in capfd.readouterr().out
-
-
 def test_a_repository_that_fails_leaves_the_other_alone(collected: MiniSite) -> None:
     newest = _night(collected)
     run = _collect(collected, repositories=None)

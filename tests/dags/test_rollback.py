@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import pytest
 
@@ -53,18 +52,6 @@ def test_a_form_is_shown_as_a_preview_and_refused_where_it_asks_for_nothing_or_f
     for wrong in ({"tag": None}, {"revision": 1}, {"tag": "nowhere"}, {"tag": None, "revision": 10**6}):
         assert keyed.run("rollback", **{**FORM, **wrong}).tasks["preview"] == "failed"
     assert keyed.revision() == before
-
-
-def test_a_run_of_a_backfill_is_refused(keyed: MiniSite, capfd: pytest.CaptureFixture[str]) -> None:
-    before = keyed.revision()
-    keyed.defaults["rollback"] |= {**FORM, "dry_run": False, "approval": False}
-    try:
-        run = keyed.backfill("rollback", datetime(2026, 11, 4, tzinfo=UTC))
-    finally:
-        for name in (*FORM, "dry_run", "approval"):
-            keyed.defaults["rollback"].pop(name)
-    assert (run.tasks["preview"], keyed.revision()) == ("failed", before)
-    assert "a backfill would roll back once for each date" in capfd.readouterr().out
 
 
 def test_a_no_changes_nothing_and_after_a_yes_readers_and_the_ledger_are_back_and_a_night_leaves_it_so(

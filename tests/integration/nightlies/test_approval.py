@@ -179,7 +179,7 @@ def test_a_later_pass_of_the_night_does_not_ask_again_what_was_answered_but_asks
 
 
 def test_another_run_is_asked_anew_about_the_very_same(asking: Nights) -> None:
-    published(asking, 2)
+    answer(asking, ask(asking, prepared(asking, 2)))
     other = prepared(asking, 2, run="by hand/1")
     assert set(asking.publish(other).failures) == {"A/x86_64", "B/x86_64"}
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from include.nightlies.errors import BUILD_DATE_REFUSED
 from include.nightlies.rules.passes import Pass
 from include.nightlies.steps.values import Night
 from include.settings.model import Slot
-from sensors.build import night_of, wait_until
+from sensors.build import BuildSensor, night_of, wait_until
+from tests.fakes.plainsite import plain_site
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
 
@@ -64,3 +69,11 @@ def test_a_run_of_a_later_pass_knows_its_night_and_the_passes_before_it() -> Non
     early = Pass("night__2026-11-22__first", 1, NOW + timedelta(hours=1))
     context = task_context(build_date="2026-11-22", **{"pass": early.to_json()})
     assert night_of(context, slot(), NOW)[0].date == date(2026, 11, 22), "tomorrow is refused to no later pass"
+
+
+def test_without_an_index_a_run_that_may_not_wait_fails_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BuildSensor, "site", lambda _: plain_site(tmp_path))
+    with pytest.raises(AirflowFailException, match=r"slot main has no build for 2026-11-21: nothing at .*index\.json"):
+        BuildSensor(task_id="find_build", slot="main").execute(task_context(run_type="backfill", logical_date=NOW))
