@@ -7,18 +7,17 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import HITLOperator
-from airflow.sdk import TriggerRule
+from airflow.sdk import Context, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.site import default_deferrable
+from include.benchmarks.errors import AREA_FOREIGN, CAMPAIGN_FAILED, PLAN_REFUSED, TARGET_BUSY, BenchmarkError
 from operators.approve import APPROVE, REJECT
 from operators.base import NightshiftOperator, clock
 from operators.links import BenchmarkDocsLink, BenchmarkReportLink
 from triggers.poll import PollTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from include.benchmarks.campaign.folder import StepRecord
 
 GB = 10**9
@@ -40,7 +39,6 @@ class PlanBenchmarkOperator(NightshiftOperator):
     def execute(self, context: Context) -> str:
         from include.benchmarks.campaign.campaigns import begin_campaign, clean_up_forgotten
         from include.benchmarks.campaign.plan import CampaignWish, find_preset, shown_bytes, shown_time
-        from include.benchmarks.errors import PLAN_REFUSED, TARGET_BUSY, BenchmarkError
 
         params, site = context["params"], self.site()
         run_type = context["dag_run"].run_type
@@ -157,7 +155,6 @@ class StorageBenchmarkOperator(NightshiftOperator):
 
     def _measure(self, since: datetime) -> int:
         from include.benchmarks.campaign.campaigns import find_campaign, measure
-        from include.benchmarks.errors import TARGET_BUSY, BenchmarkError
 
         site = self.site()
         folder = find_campaign(site, self.campaign)
@@ -210,7 +207,6 @@ class JudgeBenchmarkOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         from include.benchmarks.campaign.campaigns import conclude, find_campaign
-        from include.benchmarks.errors import CAMPAIGN_FAILED
         from include.benchmarks.judge.judge import fails
         from include.benchmarks.judge.suite import check_figures
 
@@ -255,7 +251,6 @@ class RemoveBenchmarkDataOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> int:  # noqa: ARG002 - Airflow's signature
         from include.benchmarks.campaign.campaigns import clean_up, find_campaign
-        from include.benchmarks.errors import AREA_FOREIGN
 
         if not self.campaign:
             raise AirflowSkipException("no campaign was planned")

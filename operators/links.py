@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from airflow.sdk import BaseOperatorLink
+from airflow.sdk import BaseOperatorLink, conf
+
+from include.settings.load import load
+from operators.base import airflow_url, log_of
 
 
 class RepositoryLink(BaseOperatorLink):
@@ -42,8 +45,6 @@ class NightLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """The page of slot and date; "" leaves the link out."""
-        from operators.base import airflow_url
-
         night = operator.night
         if not isinstance(night, dict) or not {"slot", "date"} <= night.keys():
             return ""
@@ -57,8 +58,6 @@ class CollectionLogLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """The task's page, its log first."""
-        from operators.base import log_of
-
         task = f"{log_of(f'{ti_key.dag_id}/{ti_key.run_id}')}/tasks/{quote(ti_key.task_id, safe='')}"
         return task if ti_key.map_index < 0 else f"{task}/mapped/{ti_key.map_index}"
 
@@ -72,7 +71,6 @@ class BenchmarkReportLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """The page of the campaign; "" leaves the link out."""
         from include.pages.registry import PREFIX
-        from operators.base import airflow_url
 
         campaign = operator.campaign
         return f"{airflow_url()}{PREFIX}/benchmarks/{quote(campaign, safe='')}/{self.page}" if campaign else ""
@@ -92,7 +90,6 @@ class QualityLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The first page of the run; "" leaves the link out."""
-        from airflow.sdk import conf
 
         from include.quality.results import folder_of_run
 
@@ -114,6 +111,4 @@ def _first(operator: Any) -> dict[str, Any]:
 
 
 def _site() -> Any:
-    from include.settings.load import load
-
     return load()

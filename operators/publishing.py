@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Param, TaskGroup, TriggerRule, task_group
+from airflow.sdk import Context, Param, TaskGroup, TriggerRule, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.cause import PLAN
 from hooks.priority import NightFirst
 from hooks.retry import RetryByKind
+from include.cvmfs.errors import CollectionRunning
 from include.dag_runs import OWNER
+from include.gateway.errors import PathBusy
+from include.nightlies.steps.errors import BatchFailed
+from include.nightlies.steps.values import Batch
 from operators.approve import AskApprovalOperator, approve_each
 from operators.base import NightshiftOperator, attempt_of, batches_of, note_failure
 from operators.lease_task import Done, LeaseTaskOperator, Waiting, WritingOperator
@@ -21,14 +25,9 @@ from operators.links import RepositoryLink
 from operators.prepare import PrepareArtifactsOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from airflow.sdk import Context
-
     from include.ledger.engine import Bind
     from include.nightlies.attempt import Attempt
     from include.nightlies.steps.publish import PublishOutcome
-    from include.nightlies.steps.values import Batch
     from include.site.site import Site
 
 
@@ -71,7 +70,6 @@ class BatchTaskOperator(LeaseTaskOperator):
         Raises:
             BatchFailed: Several artifacts failed, and nothing is busy any more; a single one raises its own error.
         """
-        from include.nightlies.steps.errors import BatchFailed
         from include.nightlies.steps.publish import give_up
 
         # an artifact that failed in an earlier attempt of this try keeps the error itself
@@ -148,7 +146,6 @@ class PrepareInheritedOperator(NightshiftOperator):
         self.batch = batch
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        from include.nightlies.steps.errors import BatchFailed
         from include.nightlies.steps.inherit import prepare_inherited
 
         if not self.batch:
@@ -179,8 +176,6 @@ class InheritArtifactsOperator(BatchTaskOperator):
         self.prepared = prepared
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.cvmfs.errors import CollectionRunning
-        from include.gateway.errors import PathBusy
         from include.nightlies.steps.inherit import inherit_batch
         from include.nightlies.steps.publish import PublishOutcome
 

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Param
+from airflow.sdk import Context, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.retry import RetryByKind
+from include.settings.model import SiteSettings
 from include.settings.pools import STAGEOUT
 from include.settings.stageout import PASS_S
+from include.stageout.errors import STAGEOUT_RUN_REFUSED
 from operators.base import NightshiftOperator, alert_failed_run, clock, holder_name, log_folder
 from operators.lease_task import Killed
 from operators.prepare import yielding
@@ -22,10 +24,7 @@ from operators.publishing import default_args
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow.sdk import Context
-
     from include.airflow_api import AirflowApi
-    from include.settings.model import SiteSettings
 
 MOST = 2000
 """Runs of one DAG that are deleted at a time: more than a day has."""
@@ -235,8 +234,6 @@ def claimer(context: Context) -> str:
 def require_no_backfill(context: Context) -> None:
     """Raise STAGEOUT_RUN_REFUSED for a run of a backfill."""
     from airflow.sdk.api.datamodels._generated import DagRunType
-
-    from include.stageout.errors import STAGEOUT_RUN_REFUSED
 
     if context["dag_run"].run_type == DagRunType.BACKFILL:
         what = "a pass takes what is due now, of any date: a backfill would do nothing more; nothing was changed"
