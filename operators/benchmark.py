@@ -70,10 +70,8 @@ class PlanBenchmarkOperator(NightshiftOperator):
         return folder.id
 
 
-class ApproveBenchmarkOperator(NightshiftOperator, HITLOperator):
-    """Asks a person before a preset that fills a target, creates pools or stops servers; any other goes on at once.
-
-    Without a yes within four hours it is skipped, with what follows.
+class CampaignOperator(NightshiftOperator):
+    """Base of the tasks of a campaign.
 
     Args:
         campaign: The id of the campaign, as `PlanBenchmarkOperator` returned it.
@@ -81,13 +79,27 @@ class ApproveBenchmarkOperator(NightshiftOperator, HITLOperator):
     """
 
     template_fields = ("campaign",)
-    ui_color = "#ffedd5"
 
     def __init__(self, *, campaign: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.campaign = campaign
+
+
+class ApproveBenchmarkOperator(CampaignOperator, HITLOperator):
+    """Asks a person before a preset that fills a target, creates pools or stops servers; any other goes on at once.
+
+    Without a yes within four hours it is skipped, with what follows.
+
+    Args:
+        **kwargs: `campaign`, and those of every operator.
+    """
+
+    ui_color = "#ffedd5"
+
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(
             subject="Run the benchmark?", options=[APPROVE, REJECT], response_timeout=ANSWER_WITHIN, **kwargs
         )  # fmt: skip
-        self.campaign = campaign
 
     def execute(self, context: Context) -> Any:
         from include.benchmarks.campaign.campaigns import find_campaign
@@ -120,28 +132,23 @@ class ApproveBenchmarkOperator(NightshiftOperator, HITLOperator):
             raise AirflowSkipException(refused)
 
 
-class StorageBenchmarkOperator(NightshiftOperator):
+class StorageBenchmarkOperator(CampaignOperator):
     """Runs what is left of a campaign. A further try goes on with the first step that has no result.
 
     While another campaign measures the target it waits in the triggerer. Programs that it started die with it. Data of
     the campaign stay on the target until `RemoveBenchmarkDataOperator` removes them. Returns how many steps have ended.
 
     Args:
-        campaign: The id of the campaign, as `PlanBenchmarkOperator` returned it.
         wait_limit_s: Seconds to wait for other campaigns in total.
         deferrable: Whether to wait in the triggerer; by default `default_deferrable` of Airflow's section
             `[operators]`.
-        **kwargs: Those of every operator.
+        **kwargs: `campaign`, and those of every operator.
     """
 
-    template_fields = ("campaign",)
     ui_color = "#fef3c7"
 
-    def __init__(
-        self, *, campaign: Any, wait_limit_s: float = 6 * 3600.0, deferrable: bool | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, wait_limit_s: float = 6 * 3600.0, deferrable: bool | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.campaign = campaign
         self.wait_limit_s = wait_limit_s
         self.deferrable = default_deferrable() if deferrable is None else deferrable
 
@@ -186,24 +193,21 @@ class StorageBenchmarkOperator(NightshiftOperator):
             self.log.info("%s: %s %s, %d failed", name, load.access.value, speed, load.failed)
 
 
-class JudgeBenchmarkOperator(NightshiftOperator):
+class JudgeBenchmarkOperator(CampaignOperator):
     """Judges a campaign as far as it got, checks its figures by Great Expectations, and writes report and Data Docs.
 
     Fails if it regressed, misses a requirement, or parts of it are missing. Skipped if approval was refused.
 
     Args:
-        campaign: The id of the campaign, as `PlanBenchmarkOperator` returned it.
-        **kwargs: Those of every operator.
+        **kwargs: `campaign`, and those of every operator.
     """
 
-    template_fields = ("campaign",)
     operator_extra_links = (BenchmarkReportLink(), BenchmarkDocsLink())
     ui_color = "#e0e7ff"
 
-    def __init__(self, *, campaign: Any, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         # it is the leaf that decides on the run: it runs whatever became of the tasks before
         super().__init__(trigger_rule=TriggerRule.ALL_DONE, **kwargs)
-        self.campaign = campaign
 
     def execute(self, context: Context) -> dict[str, Any]:
         from include.benchmarks.campaign.campaigns import conclude, find_campaign
@@ -234,20 +238,10 @@ class JudgeBenchmarkOperator(NightshiftOperator):
         return {**told, "report": str(concluded.report)}
 
 
-class RemoveBenchmarkDataOperator(NightshiftOperator):
-    """Removes what the campaign's plan lists from the target. What is not listed is left, and fails the task.
+class RemoveBenchmarkDataOperator(CampaignOperator):
+    """Removes what the campaign's plan lists from the target. What is not listed is left, and fails the task."""
 
-    Args:
-        campaign: The id of the campaign, as `PlanBenchmarkOperator` returned it.
-        **kwargs: Those of every operator.
-    """
-
-    template_fields = ("campaign",)
     ui_color = "#fee2e2"
-
-    def __init__(self, *, campaign: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.campaign = campaign
 
     def execute(self, context: Context) -> int:  # noqa: ARG002 - Airflow's signature
         from include.benchmarks.campaign.campaigns import clean_up, find_campaign

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from airflow.sdk import BaseOperatorLink, conf
+from airflow.sdk import BaseOperatorLink
 
 from include.settings.load import load
 from operators.base import airflow_url, log_of
@@ -98,8 +98,7 @@ class QualityLink(BaseOperatorLink):
         folder = folder_of_run(_site().paths.var, operator.night["slot"], f"{ti_key.dag_id}/{ti_key.run_id}")
         if not (folder / "index.html").is_file():
             return ""
-        base = str(conf.get("api", "base_url", fallback="http://localhost:8080")).rstrip("/")
-        return f"{base}/nightshift/quality/{operator.night['slot']}/{folder.name}/index.html"
+        return f"{airflow_url()}/nightshift/quality/{operator.night['slot']}/{folder.name}/index.html"
 
 
 def _first(operator: Any) -> dict[str, Any]:
