@@ -42,9 +42,8 @@ def test_a_night_waits_for_its_build_publishes_every_artifact_and_a_dry_run_find
     site: MiniSite,
 ) -> None:
     build = built("2026-11-08", "Gaudi", "LHCb", complete=True)
-    # its build date is its logical date in the zone of the slot: half past eleven of UTC is the next day in Zurich
     with meanwhile(BuildSensor, lambda: site.drop(build)):
-        first = site.run(DAG, logical_date=datetime(2026, 11, 7, 23, 30, tzinfo=UTC), wait_minutes=5)
+        first = site.run(DAG, build_date="2026-11-08", wait_minutes=5)
     assert first.state == "success", first
     assert {one.build_id for one in first.publications.values()} == {"b20261108"}
     assert first.states() == {"Gaudi/x86_64": "published", "LHCb/x86_64": "published"}
@@ -155,9 +154,10 @@ def test_a_night_and_a_partial_one_move_their_links_and_name_their_revisions(sit
 def test_a_date_publishes_its_build_and_the_same_date_again_is_unchanged_without_a_revision(site: MiniSite) -> None:
     build = built("2026-02-02", "Gaudi", complete=True)
     site.drop(build)
-    # when the slot's schedule is on that date: 02:00 in Zurich, in winter
-    run = site.backfill(DAG, datetime(2026, 2, 2, 1, tzinfo=UTC))
-    assert (run.state, run.name) == ("success", f"{DAG}/backfill__2026-02-02T01:00:00+00:00")
+    # its date is the logical date in the zone of the slot: half past eleven of UTC is the next day in Zurich
+    run = site.backfill(DAG, datetime(2026, 2, 1, 23, 30, tzinfo=UTC))
+    assert (run.state, run.name) == ("success", f"{DAG}/backfill__2026-02-01T23:30:00+00:00")
+    assert f"{DAG}/{site.ways[-1]}" == run.name, "its tasks step back"
     (publication,) = run.publications.values()
     assert (publication.state.value, publication.build_id) == ("published", build.build_id)
     assert content(site, build, "Gaudi") == b"Gaudi of 2026-02-02"
