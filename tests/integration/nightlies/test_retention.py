@@ -34,6 +34,7 @@ from include.site.single_changes import linking
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.refused import refused
+from tests.integration.nightlies.conftest import Once
 from tests.nights import FOLDER, Nights, base_of
 from tests.site import FQRN, SIGNER
 
@@ -42,12 +43,11 @@ BY_SCHEDULE = "nightly_install_main/scheduled__{}T00:30:00+00:00"
 
 
 @pytest.fixture
-def slots(nights: Nights) -> Nights:
+def slots(nights: Nights, once: Once) -> Nights:
     """Four nights, each published in its night; two stay by the rules, `latest` is at the last."""
     nights.with_slot("other", tag="{slot}-{build_id}")
     nights.with_slot(partial="link", links={"weekdays": False}, retention={"keep_last": 2, "minimum": 1})
-    for day in (2, 3, 4, 5):
-        install(nights, day, {"A": b"a%d" % day, "B": b"b%d" % day})
+    once("retention", lambda: [install(nights, day, {"A": b"a%d" % day, "B": b"b%d" % day}) for day in (2, 3, 4, 5)])
     return nights
 
 

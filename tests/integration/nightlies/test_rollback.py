@@ -42,6 +42,7 @@ from include.provenance.records import newest
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree
 from tests.fakes.refused import refused
+from tests.integration.nightlies.conftest import Once
 from tests.nights import FOLDER, LINKED, Nights, night_of
 from tests.site import FQRN, SIGNER, now
 
@@ -50,12 +51,11 @@ TO = "main-b20261103"
 
 
 @pytest.fixture
-def slots(nights: Nights) -> Nights:
+def slots(nights: Nights, once: Once) -> Nights:
     """Three whole builds of two projects, each with its tag; `latest` at the third. The signing key is here."""
     nights.with_slot(**LINKED)
     save_signer(nights.site.settings.gateway.keys, FQRN, SIGNER)
-    for day in (2, 3, 4):
-        nights.install_build(day, {"A": b"a%d" % day, "B": b"b%d" % day})
+    once("rollback", lambda: [nights.install_build(day, {"A": b"a%d" % day, "B": b"b%d" % day}) for day in (2, 3, 4)])
     return nights
 
 

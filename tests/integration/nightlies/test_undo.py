@@ -20,23 +20,24 @@ from include.provenance.single_changes import note_linked
 from include.site.single_changes import linking
 from tests.fakes.attempts import attempt
 from tests.fakes.refused import refused
+from tests.integration.nightlies.conftest import Once
 from tests.nights import FOLDER, Nights, base_of, build_of, night_of, wish
 from tests.site import FQRN, now
 
 
 @pytest.fixture(params=["link"])
-def slots(nights: Nights, request: pytest.FixtureRequest) -> Nights:
+def slots(nights: Nights, once: Once, request: pytest.FixtureRequest) -> Nights:
     """Two whole builds of two projects, `latest` at the second."""
     nights.with_slot("other").with_slot(partial=request.param, links={}, tag="{slot}-{build_id}")
-    for day in (2, 3):
-        nights.install_build(day, {"A": b"a%d" % day, "B": b"b%d" % day})
+    once("undo", lambda: [nights.install_build(day, {"A": b"a%d" % day, "B": b"b%d" % day}) for day in (2, 3)])
     return nights
 
 
 def contents(slots: Nights, build_id: str) -> dict[str, bytes]:
     """The `file` of each project of a build."""
-    found = {path.split("/"): data for path, data in slots.files().items()}
-    return {project: data for (_, _, _, build, project, *_), data in found.items() if build == build_id}
+    top = f"{FOLDER}/{build_id}/"
+    files = {path.removeprefix(top): data for path, data in slots.files().items() if path.startswith(top)}
+    return {path.partition("/")[0]: data for path, data in files.items()}
 
 
 def test_a_dry_run_says_what_would_go_and_which_links_lead_there_and_changes_nothing(slots: Nights) -> None:
