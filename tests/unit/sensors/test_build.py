@@ -11,19 +11,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from include.nightlies.errors import BUILD_DATE_REFUSED
 from include.nightlies.rules.passes import Pass
 from include.nightlies.steps.values import Night
-from include.settings.model import Slot
 from sensors.build import BuildSensor, night_of, wait_until
-from tests.fakes.plainsite import plain_site
+from tests.fakes.plainsite import plain_site, slot
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
-
-
-def slot(**changes: object) -> Slot:
-    return Slot.model_validate(
-        {"name": "main", "repository": "r.example.org", "store": "b", "timezone": "Europe/Zurich", **changes}
-    )
 
 
 def test_a_night_has_the_date_of_the_run_and_the_choice_of_the_form() -> None:
