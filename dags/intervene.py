@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Param
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from operators.base import alert_failed_run
 from operators.interventions import InterveneOperator
-from operators.publishing import default_args
+from operators.publishing import dag_defaults
 
 NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
 
@@ -37,14 +36,9 @@ def intervene(settings: SiteSettings) -> DAG:
         dag_display_name="Intervene by hand",
         description="Freeze or thaw a repository, or let a night install again what was undone",
         doc_md=DOC,
-        schedule=None,
-        is_paused_upon_creation=False,
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=4,
         dagrun_timeout=timedelta(hours=1),
-        on_failure_callback=alert_failed_run,
-        default_args=default_args(priority=50),
+        **dag_defaults(priority=50),
         params={
             "action": Param(
                 title="Action", type="string", enum=["freeze", "thaw", "redo"], description="What is to be done."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Param
@@ -10,8 +10,7 @@ from airflow.sdk import DAG, Param
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from operators.approve import approve_each
-from operators.base import alert_failed_run
-from operators.publishing import choice, confirmed_by_hand, default_args
+from operators.publishing import choice, confirmed_by_hand, dag_defaults, flag
 from operators.undo import PlanUndoOperator, UndoBuildOperator
 
 NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
@@ -50,14 +49,9 @@ def undo_build(settings: SiteSettings) -> DAG:
         dag_display_name="Undo a build",
         description="Take a build back, or some of it, by hand",
         doc_md=DOC,
-        schedule=None,
-        is_paused_upon_creation=False,
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=4,
         dagrun_timeout=timedelta(hours=16),
-        on_failure_callback=alert_failed_run,
-        default_args=default_args(),
+        **dag_defaults(),
         params={
             "slot": choice(settings.slots, title="Slot", description="The series of builds."),
             "build_id": Param(
@@ -79,11 +73,9 @@ def undo_build(settings: SiteSettings) -> DAG:
                 enum=["nothing", "predecessor"],
                 description="nothing: remove the trees. predecessor: the trees of the previous build.",
             ),
-            "move_links": Param(
-                False,
-                title="Move links",
-                type="boolean",
-                description="If latest or a weekday link points to this build, repoint it to the newest earlier "
+            "move_links": flag(
+                "Move links",
+                "If latest or a weekday link points to this build, repoint it to the newest earlier "
                 "complete build. Off: refuse.",
             ),
             **confirmed_by_hand(

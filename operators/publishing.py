@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Context, Param, TaskGroup, TriggerRule, task_group
+from airflow.sdk import Context, CronTriggerTimetable, Param, TaskGroup, TriggerRule, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.cause import PLAN
@@ -19,7 +19,7 @@ from include.gateway.errors import PathBusy
 from include.nightlies.steps.errors import BatchFailed
 from include.nightlies.steps.values import Batch
 from operators.approve import AskApprovalOperator, approve_each
-from operators.base import NightshiftOperator, attempt_of, batches_of, note_failure
+from operators.base import NightshiftOperator, alert_failed_run, attempt_of, batches_of, note_failure
 from operators.lease_task import Done, LeaseTaskOperator, Waiting, WritingOperator
 from operators.links import RepositoryLink
 from operators.prepare import PrepareArtifactsOperator
@@ -257,6 +257,7 @@ class VerifyArtifactsOperator(WritingOperator):
         return {"verified": len(read), "files": sum(tree.files for tree in read), "tidied": len(removed)}
 
 
+START = datetime(2026, 1, 1, tzinfo=UTC)
 _GROUP = "Prepare and publish"
 _PREPARE: dict[str, Any] = {
     "pool": "prepare",
@@ -388,8 +389,8 @@ def _with_approval(
     return reserve, publish
 
 
-def default_args(*, retries: int = 2, priority: int = 10) -> dict[str, Any]:
-    """Return the arguments of tasks of every DAG: owner, retries with growing pauses, pool, time limit."""
+def default_args(*, retries: int = 2, priority: int = 10, **more: Any) -> dict[str, Any]:
+    """Return the arguments of tasks of every DAG: owner, retries with growing pauses, pool, time limit; and `more`."""
     return {
         "owner": OWNER,
         "retries": retries,
@@ -402,7 +403,35 @@ def default_args(*, retries: int = 2, priority: int = 10) -> dict[str, Any]:
         "weight_rule": f"{NightFirst.__module__}.{NightFirst.__qualname__}",
         "execution_timeout": timedelta(minutes=30),
         "on_failure_callback": note_failure,
+        **more,
     }
+
+
+def dag_defaults(schedule: Any = None, *, start: datetime = START, **tasks: Any) -> dict[str, Any]:
+    """Return the arguments of every DAG: no run for the past, and an alert for each that fails.
+
+    Args:
+        schedule: When runs begin by themselves, as Airflow takes it, or a text for cron in UTC. None: never, and then
+            the DAG is not paused when Airflow first reads it.
+        start: The first day.
+        **tasks: Those of `default_args`.
+
+    Returns:
+        Arguments of `DAG`.
+    """
+    return {
+        "schedule": CronTriggerTimetable(schedule, timezone="UTC") if isinstance(schedule, str) else schedule,
+        "is_paused_upon_creation": False if schedule is None else None,
+        "start_date": start,
+        "catchup": False,
+        "on_failure_callback": alert_failed_run,
+        "default_args": default_args(**tasks),
+    }
+
+
+def flag(title: str, description: str, *, default: bool = False) -> Param:
+    """Return a parameter that is on or off."""
+    return Param(default, title=title, type="boolean", description=description)
 
 
 def choice(names: Iterable[str], **schema: Any) -> Param:
@@ -429,11 +458,8 @@ def confirmed_by_hand(*, reason: str, dry_run: str) -> dict[str, Param]:
     """
     return {
         "reason": Param(title="Reason", type="string", minLength=3, maxLength=1000, description=reason),
-        "approval": Param(
-            True,
-            title="Approval",
-            type="boolean",
-            description="Ask for approval before it is done; a repository may insist on it.",
+        "approval": flag(
+            "Approval", "Ask for approval before it is done; a repository may insist on it.", default=True
         ),
-        "dry_run": Param(True, title="Dry run", type="boolean", description=dry_run),
+        "dry_run": flag("Dry run", dry_run, default=True),
     }
