@@ -273,7 +273,6 @@ class Shown:
     assigned: list[str]
     leases: list[str]
     revision: int
-    map_index: int
     seconds_left: float
 
 
@@ -315,7 +314,7 @@ class Anna:
         now = datetime.now(UTC)
         shown = Shown(
             detail.subject, detail.body, [one["id"] for one in detail.assignees or []], self.site.leases(),
-            self.site.revision(), ti.map_index, (ti.trigger_timeout - now).total_seconds(),
+            self.site.revision(), (ti.trigger_timeout - now).total_seconds(),
         )  # fmt: skip
         event = {"error": "no response", "error_type": "timeout"}
         if self.says is not None:
