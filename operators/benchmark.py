@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ class CampaignOperator(NightshiftOperator):
         **kwargs: Those of every operator.
     """
 
-    template_fields = ("campaign",)
+    template_fields: Collection[str] = ("campaign",)
 
     def __init__(self, *, campaign: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
