@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from airflow.sdk import DAG, Param
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from operators.interventions import InterveneOperator
-from operators.publishing import dag_defaults
-
-NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
+from operators.publishing import NAME_PATTERN, choose_artifacts, dag_defaults
 
 DOC = """
 ### Intervene by hand
@@ -30,7 +27,6 @@ run. Freezing and thawing write an object with the gateway's credentials of the 
 
 def intervene(settings: SiteSettings) -> DAG:
     """The DAG, with the configured repositories and slots to choose from."""
-    names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
     dag = DAG(
         dag_id="intervene",
         dag_display_name="Intervene by hand",
@@ -79,12 +75,7 @@ def intervene(settings: SiteSettings) -> DAG:
                 pattern=f"^{NAME_PATTERN}$",
                 description="The id of that build, as its index has it.",
             ),
-            "projects": Param(
-                None, title="Projects", **names, maxItems=1000, description="Redo only these projects; empty: all."
-            ),
-            "platforms": Param(
-                None, title="Platforms", **names, maxItems=100, description="Redo only these platforms; empty: all."
-            ),
+            **choose_artifacts("Redo only these projects; empty: all.", "Redo only these platforms; empty: all."),
         },
         tags=["nightlies", "cvmfs", "by hand"],
     )

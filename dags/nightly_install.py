@@ -25,10 +25,8 @@ from operators.night import (
     SetLinksOperator,
     slot_asset,
 )
-from operators.publishing import choice, dag_defaults, flag, publishing_tasks
+from operators.publishing import NAME_PATTERN, choice, choose_artifacts, dag_defaults, flag, publishing_tasks
 from sensors.build import BuildSensor
-
-NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
 
 DOC = """
 ### Install a nightly build and publish it
@@ -91,7 +89,6 @@ day that a run may have.
 
 def night_params(settings: SiteSettings, slot: Slot | None) -> dict[str, Param]:
     """The form of a night; with a slot of its own the slot is no question."""
-    names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
     pairs: dict[str, Any] = {
         "type": ["array", "null"],
         "items": {"type": "string", "pattern": f"^{NAME_PATTERN}/{NAME_PATTERN}$"},
@@ -108,11 +105,8 @@ def night_params(settings: SiteSettings, slot: Slot | None) -> dict[str, Param]:
         "allow_future": flag(
             "Allow a future date", "Install a build whose date is later than today in the slot's time zone."
         ),
-        "projects": Param(
-            None, title="Projects", **names, maxItems=1000, description="Only these projects. Empty: all of the slot."
-        ),
-        "platforms": Param(
-            None, title="Platforms", **names, maxItems=100, description="Only these platforms. Empty: all of the slot."
+        **choose_artifacts(
+            "Only these projects. Empty: all of the slot.", "Only these platforms. Empty: all of the slot."
         ),
         "without": Param(
             None,

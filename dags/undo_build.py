@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from airflow.sdk import DAG, Param
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from operators.approve import approve_each
-from operators.publishing import choice, confirmed_by_hand, dag_defaults, flag
+from operators.publishing import NAME_PATTERN, choice, choose_artifacts, confirmed_by_hand, dag_defaults, flag
 from operators.undo import PlanUndoOperator, UndoBuildOperator
-
-NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
 
 DOC = """
 ### Take a build back
@@ -43,7 +40,6 @@ a night publishes below it.
 
 def undo_build(settings: SiteSettings) -> DAG:
     """The DAG, with the configured slots to choose from."""
-    names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
     dag = DAG(
         dag_id="undo_build",
         dag_display_name="Undo a build",
@@ -60,12 +56,7 @@ def undo_build(settings: SiteSettings) -> DAG:
                 pattern=f"^{NAME_PATTERN}$",
                 description="The id of the build, as its index has it.",
             ),
-            "projects": Param(
-                None, title="Projects", **names, maxItems=1000, description="Only these projects. Empty: all."
-            ),
-            "platforms": Param(
-                None, title="Platforms", **names, maxItems=100, description="Only these platforms. Empty: all."
-            ),
+            **choose_artifacts("Only these projects. Empty: all.", "Only these platforms. Empty: all."),
             "instead": Param(
                 "nothing",
                 title="Replace with",

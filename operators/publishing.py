@@ -258,6 +258,8 @@ class VerifyArtifactsOperator(WritingOperator):
 
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
+"""Names of builds, projects and platforms."""
 _GROUP = "Prepare and publish"
 _PREPARE: dict[str, Any] = {
     "pool": "prepare",
@@ -438,6 +440,15 @@ def choice(names: Iterable[str], **schema: Any) -> Param:
     """A parameter that is one of these names: the only one by default; of several, one has to be chosen."""
     listed = sorted(names)
     return Param(*listed[:1] if len(listed) == 1 else (), type="string", enum=listed, **schema)
+
+
+def choose_artifacts(projects: str, platforms: str) -> dict[str, Param]:
+    """Some projects and platforms of a build; empty by default, which their descriptions explain."""
+    names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
+    return {
+        "projects": Param(None, title="Projects", **names, maxItems=1000, description=projects),
+        "platforms": Param(None, title="Platforms", **names, maxItems=100, description=platforms),
+    }
 
 
 def choose_repositories(names: list[str], description: str) -> Param:
