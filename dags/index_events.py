@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from airflow.sdk import DAG
 
 from include.nightlies.rules.passes import by_artifact
 from include.settings.load import load
 from include.settings.model import Slot
-from operators.base import alert_failed_run
 from operators.begin import BeginNightOperator, ReadIndexEventsOperator, index_asset
-from operators.publishing import default_args
+from operators.publishing import dag_defaults
 
 DOC = """
 ### React to index events
@@ -39,13 +38,9 @@ def index_events(slot: Slot) -> DAG:
         dag_display_name=f"Index events: {slot.name}",
         description=f"React to index events of slot {slot.name}",
         doc_md=DOC.format(slot=slot.name, begins=BEGINS[begins].format(begins=slot.begins.value, poll_s=slot.poll_s)),
-        schedule=[index_asset(slot)],
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=1,
         dagrun_timeout=timedelta(minutes=30),
-        on_failure_callback=alert_failed_run,
-        default_args=default_args(retries=slot.retries or 1, priority=slot.priority),
+        **dag_defaults([index_asset(slot)], retries=slot.retries or 1, priority=slot.priority),
         tags=["nightlies", f"slot:{slot.name}"],
     ) as dag:
         heard = ReadIndexEventsOperator(

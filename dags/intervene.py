@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from operators.base import alert_failed_run
 from operators.interventions import InterveneOperator
-from operators.publishing import default_args
-
-NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
+from operators.publishing import NAME_PATTERN, choose_artifacts, dag_defaults
 
 DOC = """
 ### Intervene by hand
@@ -31,20 +27,14 @@ run. Freezing and thawing write an object with the gateway's credentials of the 
 
 def intervene(settings: SiteSettings) -> DAG:
     """The DAG, with the configured repositories and slots to choose from."""
-    names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
     dag = DAG(
         dag_id="intervene",
         dag_display_name="Intervene by hand",
         description="Freeze or thaw a repository, or let a night install again what was undone",
         doc_md=DOC,
-        schedule=None,
-        is_paused_upon_creation=False,
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=4,
         dagrun_timeout=timedelta(hours=1),
-        on_failure_callback=alert_failed_run,
-        default_args=default_args(priority=50),
+        **dag_defaults(priority=50),
         params={
             "action": Param(
                 title="Action", type="string", enum=["freeze", "thaw", "redo"], description="What is to be done."
@@ -85,12 +75,7 @@ def intervene(settings: SiteSettings) -> DAG:
                 pattern=f"^{NAME_PATTERN}$",
                 description="The id of that build, as its index has it.",
             ),
-            "projects": Param(
-                None, title="Projects", **names, maxItems=1000, description="Redo only these projects; empty: all."
-            ),
-            "platforms": Param(
-                None, title="Platforms", **names, maxItems=100, description="Redo only these platforms; empty: all."
-            ),
+            **choose_artifacts("Redo only these projects; empty: all.", "Redo only these platforms; empty: all."),
         },
         tags=["nightlies", "cvmfs", "by hand"],
     )

@@ -5,14 +5,13 @@ The file only declares.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-from airflow.sdk import DAG, Asset, CronTriggerTimetable, Param
+from airflow.sdk import DAG, Asset
 
 from include.settings.load import load
-from operators.base import alert_failed_run
 from operators.interventions import EndLeasesOperator, ListLeasesOperator
-from operators.publishing import default_args
+from operators.publishing import dag_defaults, flag
 
 DOC = """
 ### Leases that were left behind
@@ -42,21 +41,10 @@ if load().repositories:
         dag_display_name="Stale leases",
         description="Release stale leases of dead tasks; report all others",
         doc_md=DOC,
-        schedule=CronTriggerTimetable("*/15 * * * *", timezone="UTC"),
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=1,
         dagrun_timeout=timedelta(minutes=30),
-        on_failure_callback=alert_failed_run,
-        default_args={**default_args(retries=1, priority=50), "execution_timeout": timedelta(minutes=5)},
-        params={
-            "dry_run": Param(
-                False,
-                title="Dry run",
-                type="boolean",
-                description="Report which leases would be ended; change nothing.",
-            )
-        },
+        **dag_defaults("*/15 * * * *", retries=1, priority=50, execution_timeout=timedelta(minutes=5)),
+        params={"dry_run": flag("Dry run", "Report which leases would be ended; change nothing.")},
         tags=["cvmfs", "gateway"],
     ) as leases:
         looked = ListLeasesOperator(

@@ -5,13 +5,12 @@ The file only declares.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk import DAG
 
 from include.settings.load import load
-from operators.base import alert_failed_run
-from operators.publishing import default_args
+from operators.publishing import dag_defaults
 from operators.watch import WatchNightsOperator
 
 DOC = """
@@ -45,13 +44,9 @@ if load().slots:
         dag_display_name="Night watch",
         description="Send alerts and summaries of the nights",
         doc_md=DOC,
-        schedule=CronTriggerTimetable("*/5 * * * *", timezone="UTC"),
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=1,
         dagrun_timeout=timedelta(minutes=30),
-        on_failure_callback=alert_failed_run,
-        default_args={**default_args(retries=1, priority=50), "execution_timeout": timedelta(minutes=10)},
+        **dag_defaults("*/5 * * * *", retries=1, priority=50, execution_timeout=timedelta(minutes=10)),
         tags=["nightlies", "care"],
     ) as night_watch:
         WatchNightsOperator(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param, TaskGroup, TriggerRule, XComArg
+from airflow.sdk import DAG, Param, TaskGroup, TriggerRule, XComArg
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from operators.approve import approve_each
-from operators.base import alert_failed_run, alert_late_run
+from operators.base import alert_late_run
 from operators.care import (
     BeginCollectionsOperator,
     CheckRepositoryOperator,
@@ -19,7 +19,7 @@ from operators.care import (
     PruneTagsOperator,
     ReportCollectionOperator,
 )
-from operators.publishing import choose_repositories, default_args
+from operators.publishing import choose_repositories, dag_defaults, flag
 from operators.undo import PLAN, PlanRetentionOperator, RemoveExpiredOperator
 from sensors.replicas import ReplicaQuietSensor
 
@@ -65,10 +65,6 @@ def nightly_gc(settings: SiteSettings, repositories: list[str]) -> DAG:
         dag_display_name="Garbage collection",
         description="Remove expired builds and collect the garbage of every repository",
         doc_md=DOC,
-        schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
-        is_paused_upon_creation=None if schedule else False,
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=1,
         dagrun_timeout=timedelta(hours=23),
         deadline=DeadlineAlert(
@@ -76,24 +72,13 @@ def nightly_gc(settings: SiteSettings, repositories: list[str]) -> DAG:
             interval=timedelta(hours=LATE_HOURS),
             callback=SyncCallback(alert_late_run, kwargs={"hours": LATE_HOURS}),
         ),
-        on_failure_callback=alert_failed_run,
-        default_args=default_args(priority=1),
+        **dag_defaults(schedule, priority=1),
         params={
             "repositories": choose_repositories(
                 repositories, "Only these repositories. Empty: all that are collected."
             ),
-            "dry_run": Param(
-                False,
-                title="Dry run",
-                type="boolean",
-                description="Only report what would be deleted; nothing is changed.",
-            ),
-            "all_orphans": Param(
-                False,
-                title="All orphans",
-                type="boolean",
-                description="Search for orphans in the whole store, not in a seventh of it.",
-            ),
+            "dry_run": flag("Dry run", "Only report what would be deleted; nothing is changed."),
+            "all_orphans": flag("All orphans", "Search for orphans in the whole store, not in a seventh of it."),
             "accept": Param(
                 None,
                 title="Reason to collect anyway",

@@ -14,7 +14,6 @@ from hooks.cause import CHECK_INDEX
 from include.nightlies.rules.passes import starts
 from include.settings.load import load
 from include.settings.model import SiteSettings, Slot
-from operators.base import alert_failed_run
 from operators.begin import StartNextPassOperator
 from operators.night import (
     INHERITED,
@@ -26,10 +25,8 @@ from operators.night import (
     SetLinksOperator,
     slot_asset,
 )
-from operators.publishing import choice, default_args, publishing_tasks
+from operators.publishing import NAME_PATTERN, choice, choose_artifacts, dag_defaults, flag, publishing_tasks
 from sensors.build import BuildSensor
-
-NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
 
 DOC = """
 ### Install a nightly build and publish it
@@ -92,7 +89,6 @@ day that a run may have.
 
 def night_params(settings: SiteSettings, slot: Slot | None) -> dict[str, Param]:
     """The form of a night; with a slot of its own the slot is no question."""
-    names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
     pairs: dict[str, Any] = {
         "type": ["array", "null"],
         "items": {"type": "string", "pattern": f"^{NAME_PATTERN}/{NAME_PATTERN}$"},
@@ -106,17 +102,11 @@ def night_params(settings: SiteSettings, slot: Slot | None) -> dict[str, Param]:
             pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
             description="Build date. Empty: date of the run in the slot's time zone. Leave it empty in a backfill.",
         ),
-        "allow_future": Param(
-            False,
-            title="Allow a future date",
-            type="boolean",
-            description="Install a build whose date is later than today in the slot's time zone.",
+        "allow_future": flag(
+            "Allow a future date", "Install a build whose date is later than today in the slot's time zone."
         ),
-        "projects": Param(
-            None, title="Projects", **names, maxItems=1000, description="Only these projects. Empty: all of the slot."
-        ),
-        "platforms": Param(
-            None, title="Platforms", **names, maxItems=100, description="Only these platforms. Empty: all of the slot."
+        **choose_artifacts(
+            "Only these projects. Empty: all of the slot.", "Only these platforms. Empty: all of the slot."
         ),
         "without": Param(
             None,
@@ -125,9 +115,7 @@ def night_params(settings: SiteSettings, slot: Slot | None) -> dict[str, Param]:
             maxItems=1000,
             description="Artifacts, each project/platform, that may be missing: links move to the build all the same.",
         ),
-        "dry_run": Param(
-            False, title="Dry run", type="boolean", description="Report what would be published; change nothing."
-        ),
+        "dry_run": flag("Dry run", "Report what would be published; change nothing."),
         "wait_minutes": Param(
             None,
             title="Wait (minutes)",
@@ -173,15 +161,14 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
             offset=f", {slot.date_offset:+d} days" if slot and slot.date_offset else "",
             backfill=BACKFILL.format(dag_id=dag_id) if slot and slot.schedule else "",
         ),
-        schedule=CronTriggerTimetable(slot.schedule, timezone=slot.timezone) if slot and slot.schedule else None,
-        is_paused_upon_creation=None if slot and slot.schedule else False,
-        start_date=starts(slot) if slot else min(map(starts, settings.slots.values())),
-        catchup=False,
         max_active_runs=4,
         max_active_tasks=32,
         dagrun_timeout=timedelta(hours=20),
-        on_failure_callback=alert_failed_run,
-        default_args=default_args(retries=slot.retries, priority=slot.priority) if slot else default_args(),
+        **dag_defaults(
+            CronTriggerTimetable(slot.schedule, timezone=slot.timezone) if slot and slot.schedule else None,
+            start=starts(slot) if slot else min(map(starts, settings.slots.values())),
+            **({"retries": slot.retries, "priority": slot.priority} if slot else {}),
+        ),
         params=night_params(settings, slot),
         tags=["nightlies", "cvmfs", *([f"slot:{slot.name}"] if slot else ["by hand"])],
     )

@@ -5,14 +5,13 @@ The file only declares.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
 from include.monitoring.schedules import hour_before_first
 from include.settings.load import load
-from operators.base import alert_failed_run
-from operators.publishing import default_args
+from operators.publishing import dag_defaults
 from operators.watch import RunPreflightOperator
 
 DOC = """
@@ -45,14 +44,14 @@ if _site.slots:
         dag_display_name="Preflight",
         description="Check before the nights whether they can run",
         doc_md=DOC,
-        schedule=CronTriggerTimetable(when[0], timezone=when[1]) if when else None,
-        is_paused_upon_creation=None if when else False,
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=1,
         dagrun_timeout=timedelta(minutes=30),
-        on_failure_callback=alert_failed_run,
-        default_args={**default_args(retries=1, priority=50), "execution_timeout": timedelta(minutes=10)},
+        **dag_defaults(
+            CronTriggerTimetable(when[0], timezone=when[1]) if when else None,
+            retries=1,
+            priority=50,
+            execution_timeout=timedelta(minutes=10),
+        ),
         params={
             "slot": Param(
                 None,

@@ -5,15 +5,14 @@ The same tasks as a night's, for a single destination. The file only declares.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from airflow.sdk import DAG, Param, TriggerRule
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from operators.base import alert_failed_run
 from operators.night import CheckCompletenessOperator, PlanPublicationOperator
-from operators.publishing import choice, default_args, publishing_tasks
+from operators.publishing import choice, dag_defaults, flag, publishing_tasks
 
 DOC = """
 ### Publish one tree or tarball
@@ -39,14 +38,9 @@ def publication(settings: SiteSettings) -> DAG:
         dag_display_name="Publish one tree",
         description="Publish one tree or tarball to a repository, by hand",
         doc_md=DOC.format(stores=stores),
-        schedule=None,
-        is_paused_upon_creation=False,
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=8,
         dagrun_timeout=timedelta(hours=24 if approval else 12),
-        on_failure_callback=alert_failed_run,
-        default_args=default_args(),
+        **dag_defaults(),
         params={
             "repository": choice(
                 settings.repositories, title="Repository", description="The repository to publish to."
@@ -88,9 +82,7 @@ def publication(settings: SiteSettings) -> DAG:
                 enum=["refuse", "replace"],
                 description="refuse: fail if the destination holds anything. replace: swap it.",
             ),
-            "dry_run": Param(
-                False, title="Dry run", type="boolean", description="Report what would be published; change nothing."
-            ),
+            "dry_run": flag("Dry run", "Report what would be published; change nothing."),
         },
         tags=["cvmfs", "by hand"],
     )

@@ -5,12 +5,11 @@ The file only declares.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param, task_group
+from airflow.sdk import DAG, Param, task_group
 
 from include.settings.load import load
-from operators.base import alert_failed_run
 from operators.care import (
     CheckReplicasOperator,
     CheckRepositoryOperator,
@@ -18,7 +17,7 @@ from operators.care import (
     PruneTagsOperator,
     RemoveUnfinishedWritesOperator,
 )
-from operators.publishing import choose_repositories, default_args
+from operators.publishing import choose_repositories, dag_defaults
 
 DOC = """
 ### Maintain the repositories
@@ -49,13 +48,9 @@ if _site.repositories:
         dag_display_name="Repository care",
         description="Check whitelists, catalogs and replicas; prune tags",
         doc_md=DOC,
-        schedule=CronTriggerTimetable("30 11 * * *", timezone="UTC"),
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=1,
         dagrun_timeout=timedelta(hours=6),
-        on_failure_callback=alert_failed_run,
-        default_args=default_args(priority=1),
+        **dag_defaults("30 11 * * *", priority=1),
         params={
             "repositories": choose_repositories(names, "Only these repositories. Empty: all."),
             "dry_run": Param(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from airflow.sdk import DAG, Param, XComArg
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from operators.approve import approve_each
-from operators.base import alert_failed_run
-from operators.publishing import choice, confirmed_by_hand, default_args
+from operators.publishing import choice, confirmed_by_hand, dag_defaults
 from operators.undo import (
     PLAN,
     PreviewRollbackOperator,
@@ -53,14 +52,9 @@ def rollback(settings: SiteSettings) -> DAG:
         dag_display_name="Roll a repository back",
         description="Take a repository back to the content of an earlier revision, by hand",
         doc_md=DOC,
-        schedule=None,
-        is_paused_upon_creation=False,
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=1,
         dagrun_timeout=timedelta(hours=16),
-        on_failure_callback=alert_failed_run,
-        default_args=default_args(),
+        **dag_defaults(),
         params={
             "repository": choice(settings.repositories, title="Repository", description="The repository to roll back."),
             "tag": Param(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk import DAG
 
 from include.settings.load import load
 from operators.stageout import SummariseTransfersOperator, dag_settings
@@ -23,8 +23,7 @@ if _site.sites:
         dag_display_name="Stage-out: analytics",
         description="Add up the figures of transfers",
         doc_md=DOC,
-        schedule=CronTriggerTimetable("41 3 * * *", timezone="UTC"),
-        **dag_settings(params={}),
+        **dag_settings("41 3 * * *", params={}),
     ) as stage_out_analytics:
         SummariseTransfersOperator(
             task_id="summarise",

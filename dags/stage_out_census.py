@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param
+from airflow.sdk import DAG
 
 from include.settings.load import load
+from operators.publishing import flag
 from operators.stageout import DeleteOldRunsOperator, TakeCensusOperator, dag_settings
 
 DOC = """
@@ -29,14 +30,7 @@ if _site.sites:
         dag_display_name="Stage-out: census",
         description="Find stuck transfers and unknown files; delete old runs",
         doc_md=DOC,
-        schedule=CronTriggerTimetable("17 * * * *", timezone="UTC"),
-        **dag_settings(
-            params={
-                "dry_run": Param(
-                    False, title="Dry run", type="boolean", description="Report unknown files; delete none."
-                )
-            }
-        ),
+        **dag_settings("17 * * * *", params={"dry_run": flag("Dry run", "Report unknown files; delete none.")}),
     ) as stage_out_census:
         TakeCensusOperator(
             task_id="census",

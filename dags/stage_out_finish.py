@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk import DAG
 
 from include.settings.load import load
 from operators.stageout import dag_settings, passes
@@ -32,8 +32,7 @@ if _site.sites:
         dag_display_name="Stage-out: finish",
         description="Register verified files, remove their sources, archive",
         doc_md=DOC,
-        schedule=CronTriggerTimetable("* * * * *", timezone="UTC"),
-        **dag_settings(),
+        **dag_settings("* * * * *"),
     ) as stage_out_finish:
         passes(
             _site,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk import DAG
 
 from include.settings.load import load
 from operators.stageout import RemindUsersOperator, dag_settings, passes
@@ -31,8 +31,7 @@ if _site.sites:
         dag_display_name="Stage-out: monitor",
         description="Follow transfers at FTS, verify their copies, and retry",
         doc_md=DOC,
-        schedule=CronTriggerTimetable("* * * * *", timezone="UTC"),
-        **dag_settings(),
+        **dag_settings("* * * * *"),
     ) as stage_out_monitor:
         passes(
             _site,

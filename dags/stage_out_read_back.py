@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk import DAG
 
 from include.settings.load import load
 from operators.stageout import StageoutPassOperator, dag_settings
@@ -29,8 +29,7 @@ if _site.sites:
         dag_display_name="Stage-out: read back",
         description="Verify large copies by reading them, where sites report no checksum",
         doc_md=DOC,
-        schedule=CronTriggerTimetable("*/10 * * * *", timezone="UTC"),
-        **{**dag_settings(longest=_hours), "max_active_runs": _site.stageout.shards},
+        **{**dag_settings("*/10 * * * *", longest=_hours), "max_active_runs": _site.stageout.shards},
     ) as stage_out_read_back:
         StageoutPassOperator(
             components=["read_back"],

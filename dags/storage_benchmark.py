@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule
+from airflow.sdk import DAG, Param, TriggerRule
 
 from include.benchmarks.campaign.presets import PRESETS
 from include.settings.benchmarks import BenchmarkSettings
 from include.settings.load import load
 from include.settings.pools import CAMPAIGN
-from operators.base import NightshiftOperator, alert_failed_run
+from operators.base import NightshiftOperator
 from operators.benchmark import (
     APPROVE_TASK,
     ApproveBenchmarkOperator,
@@ -20,7 +20,7 @@ from operators.benchmark import (
     RemoveBenchmarkDataOperator,
     StorageBenchmarkOperator,
 )
-from operators.publishing import choice, default_args
+from operators.publishing import choice, dag_defaults
 from sensors.ceph import CephHealthSensor
 
 RECOVERY_S = 2 * 3600.0
@@ -60,14 +60,9 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
         dag_display_name="Storage benchmark",
         description="Measure storage and compare it with its baseline",
         doc_md=DOC,
-        schedule=CronTriggerTimetable(nightly.schedule, timezone="UTC") if nightly else None,
-        is_paused_upon_creation=None if nightly else False,
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=4,
         dagrun_timeout=timedelta(hours=36),
-        on_failure_callback=alert_failed_run,
-        default_args=default_args(priority=1),
+        **dag_defaults(nightly.schedule if nightly else None, priority=1),
         params={
             "target": target,
             "preset": Param(

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from operators.approve import approve_each
-from operators.base import alert_failed_run
-from operators.publishing import choice, confirmed_by_hand, default_args
+from operators.publishing import NAME_PATTERN, choice, choose_artifacts, confirmed_by_hand, dag_defaults, flag
 from operators.undo import PlanUndoOperator, UndoBuildOperator
-
-NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
 
 DOC = """
 ### Take a build back
@@ -44,20 +40,14 @@ a night publishes below it.
 
 def undo_build(settings: SiteSettings) -> DAG:
     """The DAG, with the configured slots to choose from."""
-    names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
     dag = DAG(
         dag_id="undo_build",
         dag_display_name="Undo a build",
         description="Take a build back, or some of it, by hand",
         doc_md=DOC,
-        schedule=None,
-        is_paused_upon_creation=False,
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
         max_active_runs=4,
         dagrun_timeout=timedelta(hours=16),
-        on_failure_callback=alert_failed_run,
-        default_args=default_args(),
+        **dag_defaults(),
         params={
             "slot": choice(settings.slots, title="Slot", description="The series of builds."),
             "build_id": Param(
@@ -66,12 +56,7 @@ def undo_build(settings: SiteSettings) -> DAG:
                 pattern=f"^{NAME_PATTERN}$",
                 description="The id of the build, as its index has it.",
             ),
-            "projects": Param(
-                None, title="Projects", **names, maxItems=1000, description="Only these projects. Empty: all."
-            ),
-            "platforms": Param(
-                None, title="Platforms", **names, maxItems=100, description="Only these platforms. Empty: all."
-            ),
+            **choose_artifacts("Only these projects. Empty: all.", "Only these platforms. Empty: all."),
             "instead": Param(
                 "nothing",
                 title="Replace with",
@@ -79,11 +64,9 @@ def undo_build(settings: SiteSettings) -> DAG:
                 enum=["nothing", "predecessor"],
                 description="nothing: remove the trees. predecessor: the trees of the previous build.",
             ),
-            "move_links": Param(
-                False,
-                title="Move links",
-                type="boolean",
-                description="If latest or a weekday link points to this build, repoint it to the newest earlier "
+            "move_links": flag(
+                "Move links",
+                "If latest or a weekday link points to this build, repoint it to the newest earlier "
                 "complete build. Off: refuse.",
             ),
             **confirmed_by_hand(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
 
 FIND_BUILD, CHECK_INDEX, PLAN = "find_build", "check_index", "plan"
 """The tasks that find, judge and plan what a run publishes, in every DAG that has them."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 
 from hooks.secrets import AirflowSecrets, in_form
+from include.fts.errors import FtsError
+from include.settings.errors import SettingsError
 
 if TYPE_CHECKING:
     from include.fts.client.client import FtsClient
@@ -53,9 +55,6 @@ class FtsHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Ask the server for our identity (`GET /whoami`); for the form's button, in the lab."""
-        from include.fts.errors import FtsError
-        from include.settings.errors import SettingsError
-
         try:
             with self.get_conn() as client:
                 identity = client.whoami()

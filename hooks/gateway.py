@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,10 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from hooks.secrets import AirflowSecrets, in_form
+from include.gateway.errors import GatewayError
+from include.settings.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from include.gateway.client.client import GatewayClient
     from include.gateway.client.values import Lease, RepositoryInfo
 
@@ -53,9 +53,6 @@ class CvmfsGatewayHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Ask the gateway whether it takes the key, and for its repositories; for the form's button, in the lab."""
-        from include.gateway.errors import GatewayError
-        from include.settings.errors import SettingsError
-
         try:
             with self.get_conn() as client:
                 served = client.repositories()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 
 from hooks.secrets import AirflowSecrets, in_form
+from include.settings.errors import SettingsError
+from include.storage.errors import StoreError
 
 if TYPE_CHECKING:
     from include.storage.kinds import StoreOptions
@@ -57,9 +59,6 @@ class ObjectStoreHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Try to list the bucket named in the extra; for the form's button, in the lab."""
-        from include.settings.errors import SettingsError
-        from include.storage.errors import StoreError
-
         try:
             store = self.get_conn()
             first = next(iter(store.list()), None)

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.listeners import hookimpl
 
+from include.nightlies.errors import NightlyError
+from include.nightlies.rules.build_date import resolve_build_date
+from include.settings.load import load
+from include.settings.model import SiteSettings, Slot
+
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
 
-    from include.settings.model import SiteSettings, Slot
 
 NIGHTS = "nightly_install"
 BY_HAND = {
@@ -31,8 +35,6 @@ MOST = 1000
 @hookimpl
 def on_dag_run_running(dag_run: DagRun) -> None:
     """Give the run its note. Airflow logs what is raised here, and the run goes on without."""
-    from include.settings.load import load
-
     if dag_run.note is not None:
         return
     if note := note_of(load(), dag_run.dag_id, dag_run.conf or {}, dag_run.logical_date or dag_run.run_after):
@@ -66,9 +68,6 @@ def note_of(settings: SiteSettings, dag_id: str, conf: Mapping[str, Any], logica
 
 
 def _night(slot: Slot, given: Mapping[str, Any], logical_date: datetime | None) -> str:
-    from include.nightlies.errors import NightlyError
-    from include.nightlies.rules.build_date import resolve_build_date
-
     try:
         day = resolve_build_date(
             given.get("build_date"), None, logical_date, timezone=slot.timezone, date_offset=slot.date_offset

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow.sdk import Context, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.cause import reason_kept
 from hooks.shares import give_way
 from include.dag_runs import OWNER, require_known_keys
+from include.settings.load import load
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from include.settings.secrets import Secrets
     from include.site.site import Site
 
@@ -36,7 +36,6 @@ class OnSite:
 
 def open_site(secrets: Secrets) -> Site:
     """Clients of the configured site."""
-    from include.settings.load import load
     from include.site.site import Site
 
     return Site(load(), secrets)
@@ -44,8 +43,6 @@ def open_site(secrets: Secrets) -> Site:
 
 def default_deferrable() -> bool:
     """Tell whether tasks wait in the triggerer by default: `default_deferrable` of `[operators]`."""
-    from airflow.sdk import conf
-
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 

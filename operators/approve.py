@@ -11,18 +11,17 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import HITLOperator
-from airflow.sdk import Param
+from airflow.sdk import Context, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.cause import PLAN, why_no_plan
 from hooks.retry import RetryByKind
 from hooks.site import run_name
+from include.nightlies.steps.values import Night
 from operators.base import NightshiftOperator, attempt_of, batches_of, clock, log_of
 from operators.night import INHERITED
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from include.nightlies.steps.approve import ApprovalRequest
     from include.site.site import Site
 
@@ -53,7 +52,6 @@ class AskApprovalOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         from include.nightlies.steps.approve import ask_run
-        from include.nightlies.steps.values import Night
 
         if self.batches is None:
             raise AirflowSkipException(f"there is nothing to ask about: {why_no_plan(context)}")

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, Context, conf
 
 from hooks.retry import RetryByKind
 from hooks.site import OnSite, run_name
+from include.gateway.protocol import TaskName
+from include.nightlies.steps.values import Batch
 from triggers.outage import OutlastsOutages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from airflow.sdk import Context
-
     from include.nightlies.attempt import Attempt, OnLease
-    from include.nightlies.steps.values import Batch
 
 
 def airflow_url() -> str:
     """Return the address of Airflow's pages, without a slash at the end."""
-    from airflow.sdk import conf
-
     return str(conf.get("api", "base_url", fallback="http://localhost:8080")).rstrip("/")
 
 
@@ -119,8 +114,6 @@ def holder_name(context: Context, task_id: str | None = None) -> str:
     Returns:
         `<dag>/<run>/<task>[<index>] try <n>`.
     """
-    from include.gateway.protocol import TaskName
-
     ti = context["ti"]
     index = ti.map_index if ti.map_index is not None else -1
     return TaskName(ti.dag_id, ti.run_id, task_id or ti.task_id, index, 1 if task_id else ti.try_number).format()
@@ -145,8 +138,6 @@ def attempt_of(context: Context, *, outlast: bool = False, on_lease: OnLease | N
 
 def log_folder() -> Path:
     """Return the folder of the logs of tasks."""
-    from airflow.sdk import conf
-
     return Path(conf.get("logging", "base_log_folder"))
 
 
@@ -158,8 +149,6 @@ def tries_left(context: Context) -> bool:
 
 def batches_of(value: Sequence[dict[str, Any]] | dict[str, Any] | None) -> list[Batch]:
     """The batches that a plan handed on; none where the plan did not end."""
-    from include.nightlies.steps.values import Batch
-
     if value is None:
         return []
     return [Batch.from_json(batch) for batch in ([value] if isinstance(value, dict) else value)]

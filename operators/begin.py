@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from airflow.sdk import Asset, AssetWatcher
+from airflow.sdk import Asset, AssetWatcher, Context
 from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
 from include.dag_runs import PASS
+from include.nightlies.rules.passes import Pass, by_artifact, dates, first_pass, tick_of
+from include.settings.model import Slot
 from operators.base import NightshiftOperator, clock
 from operators.night import NightOperator
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from airflow.sdk import Context
-
-    from include.settings.model import Slot
+from triggers.night import FirstArtifactTrigger
 
 
 class StartNextPassOperator(NightOperator):
@@ -39,8 +35,6 @@ class StartNextPassOperator(NightOperator):
         self.plan = plan
 
     def execute(self, context: Context) -> NoReturn:
-        from include.nightlies.rules.passes import Pass
-
         night = self.night_here(context)
         if night.last:
             raise AirflowSkipException("the night ends with this pass")
@@ -89,9 +83,6 @@ def start_once(dag_id: str, run_id: str, *, conf: Mapping[str, Any], note: str) 
 
 def index_asset(slot: Slot) -> Asset:
     """A slot's indices as an asset of Airflow; a program that writes one may report so (docs/formats.md)."""
-    from include.nightlies.rules.passes import by_artifact
-    from triggers.night import FirstArtifactTrigger
-
     watcher = AssetWatcher(name=f"first_{slot.name}", trigger=FirstArtifactTrigger(slot.name, slot.poll_s))
     return Asset(
         name=f"index_{slot.name}",
@@ -119,8 +110,6 @@ class ReadIndexEventsOperator(NightshiftOperator):
         self.slot = slot
 
     def execute(self, context: Context) -> list[str]:
-        from include.nightlies.rules.passes import by_artifact, dates, tick_of
-
         slot, now = self.site().settings.slot(self.slot), clock()
         if not by_artifact(slot):
             self.log.info("nights of slot %s begin by their schedule; what waits looks now", slot.name)
@@ -171,8 +160,6 @@ class BeginNightOperator(NightshiftOperator):
         self.day = day
 
     def execute(self, context: Context) -> NoReturn:  # noqa: ARG002
-        from include.nightlies.rules.passes import first_pass
-
         if not self.day:
             raise AirflowSkipException("nothing to begin")
         day = date.fromisoformat(self.day)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import HITLOperator
-from airflow.sdk import TriggerRule
+from airflow.sdk import Context, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.site import default_deferrable
+from include.benchmarks.errors import AREA_FOREIGN, CAMPAIGN_FAILED, PLAN_REFUSED, TARGET_BUSY, BenchmarkError
 from operators.approve import APPROVE, REJECT
 from operators.base import NightshiftOperator, clock
 from operators.links import BenchmarkDocsLink, BenchmarkReportLink
 from triggers.poll import PollTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from include.benchmarks.campaign.folder import StepRecord
 
 GB = 10**9
@@ -40,7 +40,6 @@ class PlanBenchmarkOperator(NightshiftOperator):
     def execute(self, context: Context) -> str:
         from include.benchmarks.campaign.campaigns import begin_campaign, clean_up_forgotten
         from include.benchmarks.campaign.plan import CampaignWish, find_preset, shown_bytes, shown_time
-        from include.benchmarks.errors import PLAN_REFUSED, TARGET_BUSY, BenchmarkError
 
         params, site = context["params"], self.site()
         run_type = context["dag_run"].run_type
@@ -72,24 +71,36 @@ class PlanBenchmarkOperator(NightshiftOperator):
         return folder.id
 
 
-class ApproveBenchmarkOperator(NightshiftOperator, HITLOperator):
-    """Asks a person before a preset that fills a target, creates pools or stops servers; any other goes on at once.
-
-    Without a yes within four hours it is skipped, with what follows.
+class CampaignOperator(NightshiftOperator):
+    """Base of the tasks of a campaign.
 
     Args:
         campaign: The id of the campaign, as `PlanBenchmarkOperator` returned it.
         **kwargs: Those of every operator.
     """
 
-    template_fields = ("campaign",)
-    ui_color = "#ffedd5"
+    template_fields: Collection[str] = ("campaign",)
 
     def __init__(self, *, campaign: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.campaign = campaign
+
+
+class ApproveBenchmarkOperator(CampaignOperator, HITLOperator):
+    """Asks a person before a preset that fills a target, creates pools or stops servers; any other goes on at once.
+
+    Without a yes within four hours it is skipped, with what follows.
+
+    Args:
+        **kwargs: `campaign`, and those of every operator.
+    """
+
+    ui_color = "#ffedd5"
+
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(
             subject="Run the benchmark?", options=[APPROVE, REJECT], response_timeout=ANSWER_WITHIN, **kwargs
         )  # fmt: skip
-        self.campaign = campaign
 
     def execute(self, context: Context) -> Any:
         from include.benchmarks.campaign.campaigns import find_campaign
@@ -122,28 +133,23 @@ class ApproveBenchmarkOperator(NightshiftOperator, HITLOperator):
             raise AirflowSkipException(refused)
 
 
-class StorageBenchmarkOperator(NightshiftOperator):
+class StorageBenchmarkOperator(CampaignOperator):
     """Runs what is left of a campaign. A further try goes on with the first step that has no result.
 
     While another campaign measures the target it waits in the triggerer. Programs that it started die with it. Data of
     the campaign stay on the target until `RemoveBenchmarkDataOperator` removes them. Returns how many steps have ended.
 
     Args:
-        campaign: The id of the campaign, as `PlanBenchmarkOperator` returned it.
         wait_limit_s: Seconds to wait for other campaigns in total.
         deferrable: Whether to wait in the triggerer; by default `default_deferrable` of Airflow's section
             `[operators]`.
-        **kwargs: Those of every operator.
+        **kwargs: `campaign`, and those of every operator.
     """
 
-    template_fields = ("campaign",)
     ui_color = "#fef3c7"
 
-    def __init__(
-        self, *, campaign: Any, wait_limit_s: float = 6 * 3600.0, deferrable: bool | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, wait_limit_s: float = 6 * 3600.0, deferrable: bool | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.campaign = campaign
         self.wait_limit_s = wait_limit_s
         self.deferrable = default_deferrable() if deferrable is None else deferrable
 
@@ -157,7 +163,6 @@ class StorageBenchmarkOperator(NightshiftOperator):
 
     def _measure(self, since: datetime) -> int:
         from include.benchmarks.campaign.campaigns import find_campaign, measure
-        from include.benchmarks.errors import TARGET_BUSY, BenchmarkError
 
         site = self.site()
         folder = find_campaign(site, self.campaign)
@@ -189,28 +194,24 @@ class StorageBenchmarkOperator(NightshiftOperator):
             self.log.info("%s: %s %s, %d failed", name, load.access.value, speed, load.failed)
 
 
-class JudgeBenchmarkOperator(NightshiftOperator):
+class JudgeBenchmarkOperator(CampaignOperator):
     """Judges a campaign as far as it got, checks its figures by Great Expectations, and writes report and Data Docs.
 
     Fails if it regressed, misses a requirement, or parts of it are missing. Skipped if approval was refused.
 
     Args:
-        campaign: The id of the campaign, as `PlanBenchmarkOperator` returned it.
-        **kwargs: Those of every operator.
+        **kwargs: `campaign`, and those of every operator.
     """
 
-    template_fields = ("campaign",)
     operator_extra_links = (BenchmarkReportLink(), BenchmarkDocsLink())
     ui_color = "#e0e7ff"
 
-    def __init__(self, *, campaign: Any, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         # it is the leaf that decides on the run: it runs whatever became of the tasks before
         super().__init__(trigger_rule=TriggerRule.ALL_DONE, **kwargs)
-        self.campaign = campaign
 
     def execute(self, context: Context) -> dict[str, Any]:
         from include.benchmarks.campaign.campaigns import conclude, find_campaign
-        from include.benchmarks.errors import CAMPAIGN_FAILED
         from include.benchmarks.judge.judge import fails
         from include.benchmarks.judge.suite import check_figures
 
@@ -238,24 +239,13 @@ class JudgeBenchmarkOperator(NightshiftOperator):
         return {**told, "report": str(concluded.report)}
 
 
-class RemoveBenchmarkDataOperator(NightshiftOperator):
-    """Removes what the campaign's plan lists from the target. What is not listed is left, and fails the task.
+class RemoveBenchmarkDataOperator(CampaignOperator):
+    """Removes what the campaign's plan lists from the target. What is not listed is left, and fails the task."""
 
-    Args:
-        campaign: The id of the campaign, as `PlanBenchmarkOperator` returned it.
-        **kwargs: Those of every operator.
-    """
-
-    template_fields = ("campaign",)
     ui_color = "#fee2e2"
-
-    def __init__(self, *, campaign: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.campaign = campaign
 
     def execute(self, context: Context) -> int:  # noqa: ARG002 - Airflow's signature
         from include.benchmarks.campaign.campaigns import clean_up, find_campaign
-        from include.benchmarks.errors import AREA_FOREIGN
 
         if not self.campaign:
             raise AirflowSkipException("no campaign was planned")

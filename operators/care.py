@@ -10,10 +10,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.site import require_wanted
+from include.cvmfs.errors import CollectionBusy
 from include.errors import NightshiftError
+from include.nightlies.errors import COLLECTION_RUN_REFUSED
 from operators.base import NightshiftOperator, attempt_of, clock, holder_name
 from operators.lease_task import Killed, WaitedTooLong, WritingOperator, quietly
 from operators.links import CollectionLogLink
@@ -22,10 +25,7 @@ from triggers.poll import PollTrigger
 from triggers.replicas import ReplicaJobTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from include.cvmfs.collect.report import NotDue
-    from include.cvmfs.errors import CollectionBusy
     from include.nightlies.steps.collect import Collected
     from include.site.site import Site
 
@@ -198,8 +198,6 @@ class CvmfsCollectOperator(WritingOperator, _CareOperator):
             raise Killed(f"{self.task_id} was killed; a sweep that had begun is finished by the next collection")
 
     def _work(self, context: Context, since: datetime) -> dict[str, Any]:
-        from include.cvmfs.errors import CollectionBusy
-
         self.require_wanted(context)
         site = self.site()
         while True:
@@ -264,8 +262,6 @@ class BeginCollectionsOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> list[str]:
         from airflow.sdk.api.datamodels._generated import DagRunType
-
-        from include.nightlies.errors import COLLECTION_RUN_REFUSED
 
         if context["dag_run"].run_type == DagRunType.BACKFILL:
             what = "a backfill would collect once for each date; what is deletable depends on the time of the run alone"

@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import XComArg
+from airflow.sdk import Context, XComArg
 
 from hooks.site import default_deferrable, run_name
+from include.cvmfs.errors import SourceError
+from include.nightlies.steps.values import Item
 from operators.base import NightshiftOperator, clock, holder_name
 from operators.lease_task import Done, LeaseTaskOperator, Waiting
 from operators.links import RepositoryLink
@@ -27,11 +29,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from include.cvmfs.ingest.changeset import Changeset
     from include.cvmfs.sources.source import TreeSource
-    from include.nightlies.steps.values import Item
     from include.site.site import Site
 
 
@@ -245,7 +244,6 @@ class CvmfsPublishTreeOperator(CvmfsOperator):
         from include.cvmfs.ingest.changeset import Changeset
         from include.nightlies.records import builds, damage
         from include.nightlies.steps.sources import source_limits
-        from include.nightlies.steps.values import Item
         from include.site.preparing import TreeToPrepare
         from include.site.single_changes import prepared_tree
 
@@ -268,7 +266,6 @@ class CvmfsPublishTreeOperator(CvmfsOperator):
         return changeset
 
     def _opened(self, site: Site, item: Item) -> TreeSource:
-        from include.cvmfs.errors import SourceError
         from include.cvmfs.sources.artifact import open_path
         from include.nightlies.steps.sources import opened, opened_at, source_limits
         from include.site.site import connected_store

@@ -9,14 +9,15 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.sdk import Context
+
 from hooks.site import default_deferrable
+from include.stageout.errors import NO_PASS, StageoutError
 from operators.base import NightshiftOperator, clock, holder_name
 from operators.lease_task import Killed, WaitedTooLong, quietly
 from triggers.fts import KILL_S, TransfersTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from include.site.site import Site
 
 __all__ = ["FtsTransferOperator"]
@@ -124,7 +125,6 @@ class FtsTransferOperator(NightshiftOperator):
 
     def _go_on(self, site: Site, since: datetime) -> dict[str, Any]:
         from include.stageout.direct import look
-        from include.stageout.errors import NO_PASS, StageoutError
 
         end = since + timedelta(seconds=self.timeout)
         while True:

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset
+from airflow.sdk import Asset, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from include.gateway.protocol import TaskName
+from include.publishers.errors import LeasesLeft
 from operators.base import NightshiftOperator, clock
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
-    from include.gateway.protocol import TaskName
     from include.site.site import Site
     from include.site.stale_leases import StateOf
 
@@ -112,7 +111,6 @@ class EndLeasesOperator(NightshiftOperator):
         self.looked = looked
 
     def execute(self, context: Context) -> list[str]:
-        from include.publishers.errors import LeasesLeft
         from include.site.stale_leases import LeaseFinding, LeaseOwnership, end_dead
 
         findings = [LeaseFinding.from_json(finding) for finding in self.looked["leases"]]

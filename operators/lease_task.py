@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow.sdk import Context
+
+from include.cvmfs.errors import CollectionRunning, RepositoryFrozen
 from include.errors import NightshiftError
+from include.gateway.errors import PathBusy, RepositoryDisabled
+from include.nightlies.steps.errors import DependencyPending
 from operators.base import NightshiftOperator
 from triggers.checks import unfrozen
 from triggers.poll import PollTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
-    from include.cvmfs.errors import CollectionRunning
-    from include.gateway.errors import PathBusy
-    from include.nightlies.steps.errors import DependencyPending
     from include.site.site import Site
 
     Busy = PathBusy | DependencyPending | CollectionRunning
@@ -56,9 +56,6 @@ class WritingOperator(NightshiftOperator):
             TaskDeferred: The repository is frozen; the task begins again by `thawed`.
             RepositoryFrozen: It is frozen, and the task is not deferrable.
         """
-        from include.cvmfs.errors import RepositoryFrozen
-        from include.gateway.errors import RepositoryDisabled
-
         try:
             return work()
         except (RepositoryFrozen, RepositoryDisabled) as stopped:
@@ -121,8 +118,6 @@ class Waiting:
 
     def trigger(self, since: datetime, deadline: datetime) -> PollTrigger:
         """Watches the gateway's leases, or the collection; where neither shows it, it ends after a pause."""
-        from include.cvmfs.errors import CollectionRunning
-
         _, error = self.first()
         if isinstance(error, CollectionRunning) and error.repository:
             what = {"repository": error.repository, "number": error.number, "shards": list(error.shards)}
@@ -237,9 +232,6 @@ class LeaseTaskOperator(WritingOperator):
             self._stop = self._drop = None
 
     def _tried(self, context: Context, site: Site) -> Done | Waiting:
-        from include.cvmfs.errors import CollectionRunning
-        from include.gateway.errors import PathBusy
-
         try:
             return self.attempt(context, site)
         except (PathBusy, CollectionRunning) as busy:

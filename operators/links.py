@@ -10,6 +10,9 @@ from urllib.parse import quote, urlencode
 
 from airflow.sdk import BaseOperatorLink
 
+from include.settings.load import load
+from operators.base import airflow_url, log_of
+
 
 class RepositoryLink(BaseOperatorLink):
     """To the repository's manifest, as its readers fetch it."""
@@ -42,8 +45,6 @@ class NightLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """The page of slot and date; "" leaves the link out."""
-        from operators.base import airflow_url
-
         night = operator.night
         if not isinstance(night, dict) or not {"slot", "date"} <= night.keys():
             return ""
@@ -57,8 +58,6 @@ class CollectionLogLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """The task's page, its log first."""
-        from operators.base import log_of
-
         task = f"{log_of(f'{ti_key.dag_id}/{ti_key.run_id}')}/tasks/{quote(ti_key.task_id, safe='')}"
         return task if ti_key.map_index < 0 else f"{task}/mapped/{ti_key.map_index}"
 
@@ -72,7 +71,6 @@ class BenchmarkReportLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """The page of the campaign; "" leaves the link out."""
         from include.pages.registry import PREFIX
-        from operators.base import airflow_url
 
         campaign = operator.campaign
         return f"{airflow_url()}{PREFIX}/benchmarks/{quote(campaign, safe='')}/{self.page}" if campaign else ""
@@ -92,7 +90,6 @@ class QualityLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The first page of the run; "" leaves the link out."""
-        from airflow.sdk import conf
 
         from include.quality.results import folder_of_run
 
@@ -101,8 +98,7 @@ class QualityLink(BaseOperatorLink):
         folder = folder_of_run(_site().paths.var, operator.night["slot"], f"{ti_key.dag_id}/{ti_key.run_id}")
         if not (folder / "index.html").is_file():
             return ""
-        base = str(conf.get("api", "base_url", fallback="http://localhost:8080")).rstrip("/")
-        return f"{base}/nightshift/quality/{operator.night['slot']}/{folder.name}/index.html"
+        return f"{airflow_url()}/nightshift/quality/{operator.night['slot']}/{folder.name}/index.html"
 
 
 def _first(operator: Any) -> dict[str, Any]:
@@ -114,6 +110,4 @@ def _first(operator: Any) -> dict[str, Any]:
 
 
 def _site() -> Any:
-    from include.settings.load import load
-
     return load()

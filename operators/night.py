@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, AssetAlias
+from airflow.sdk import Asset, AssetAlias, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.cause import PLAN, first_cause, reason_kept, why_no_build
 from hooks.site import run_name
+from include.cvmfs.errors import CollectionRunning
+from include.gateway.errors import PathBusy
+from include.nightlies.rules.passes import ELSEWHERE
+from include.nightlies.steps.errors import GateClosed
+from include.nightlies.steps.values import Night, PublicationRequest
 from operators.base import NightshiftOperator, attempt_of
 from operators.lease_task import Done, LeaseTaskOperator, Waiting
 from operators.links import NightLink, QualityLink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from airflow.sdk import Context
-
     from include.nightlies.records.quality import QualityRecord
-    from include.nightlies.steps.values import Night
     from include.site.site import Site
 
 
@@ -55,9 +55,6 @@ class NightOperator(NightshiftOperator):
         Raises:
             AirflowSkipException: The sensor found no night, or the night goes on in another run.
         """
-        from include.nightlies.rules.passes import ELSEWHERE
-        from include.nightlies.steps.values import Night
-
         if self.night is None:
             raise AirflowSkipException(why_no_build(context))
         if ELSEWHERE in self.night:
@@ -75,7 +72,6 @@ class PlanNightOperator(NightOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         from include.nightlies.steps.plan import plan_night
-        from include.nightlies.steps.values import Night
 
         night = Night.from_json(self.night)
         with reason_kept(context):
@@ -92,7 +88,6 @@ class PlanPublicationOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         from include.nightlies.steps.plan import plan_publication
-        from include.nightlies.steps.values import PublicationRequest
 
         params = context["params"]
         with reason_kept(context):
@@ -129,7 +124,6 @@ class CheckCompletenessOperator(NightOperator):
         self.of_night = of_night
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from include.nightlies.steps.errors import GateClosed
         from include.nightlies.steps.gate import gate, gate_of_pass
 
         run = run_name(context)
@@ -161,7 +155,6 @@ class CheckIndexOperator(NightOperator):
     ui_color = "#ede9fe"
 
     def execute(self, context: Context) -> dict[str, str]:
-        from include.nightlies.steps.values import Night
         from include.quality.check import check_index
 
         night, site, this_try = Night.from_json(self.night), self.site(), attempt_of(context)
@@ -202,10 +195,7 @@ class SetLinksOperator(LeaseTaskOperator, NightOperator):
     ui_color = "#fef9c3"
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.cvmfs.errors import CollectionRunning
-        from include.gateway.errors import PathBusy
         from include.nightlies.steps.links import build_of_night, keep_links, link_night
-        from include.nightlies.steps.values import Night
 
         if self.night is None:
             raise AirflowSkipException(f"no link is moved: {why_no_build(context)}")
@@ -239,8 +229,6 @@ class AnnounceBuildOperator(NightOperator):
         self.linked = linked
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from include.nightlies.steps.values import Night
-
         if self.night is None or self.passed is None:
             marked = "task gate did not pass the run itself; clear it with downstream"
             why = marked if self.night else why_no_build(context)

@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.sdk import Context
+
 from hooks.object_store import require_one_store
 from hooks.site import default_deferrable
 from operators.base import NightshiftOperator
@@ -14,8 +16,6 @@ from operators.base import NightshiftOperator
 __all__ = ["ObjectCopyOperator", "ObjectDeleteOperator", "ObjectPutOperator"]
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from include.site.site import Site
     from include.storage.store import Store
 

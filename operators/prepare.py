@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Context
+
+from include.nightlies.steps.errors import BatchFailed
+from include.nightlies.steps.values import BatchOutcome, Item
 from operators.base import NightshiftOperator, attempt_of, batches_of, tries_left
 from operators.links import SourceLink
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from include.cvmfs.ingest.prepare import PrepareProgress
-    from include.nightlies.steps.values import BatchOutcome, Item
 
 PROGRESS_EVERY_S = 10.0
 NICENESS = 10
@@ -39,7 +40,6 @@ class PrepareArtifactsOperator(NightshiftOperator):
         self.batch = batch
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        from include.nightlies.steps.errors import BatchFailed
         from include.nightlies.steps.prepare import prepare_batch
 
         (batch,) = batches_of(self.batch)

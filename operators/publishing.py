@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import timedelta
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Param, TaskGroup, TriggerRule, task_group
+from airflow.sdk import Context, CronTriggerTimetable, Param, TaskGroup, TriggerRule, task_group
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.cause import PLAN
 from hooks.priority import NightFirst
 from hooks.retry import RetryByKind
+from include.cvmfs.errors import CollectionRunning
 from include.dag_runs import OWNER
+from include.gateway.errors import PathBusy
+from include.nightlies.steps.errors import BatchFailed
+from include.nightlies.steps.values import Batch
 from operators.approve import AskApprovalOperator, approve_each
-from operators.base import NightshiftOperator, attempt_of, batches_of, note_failure
+from operators.base import NightshiftOperator, alert_failed_run, attempt_of, batches_of, note_failure
 from operators.lease_task import Done, LeaseTaskOperator, Waiting, WritingOperator
 from operators.links import RepositoryLink
 from operators.prepare import PrepareArtifactsOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from airflow.sdk import Context
-
     from include.ledger.engine import Bind
     from include.nightlies.attempt import Attempt
     from include.nightlies.steps.publish import PublishOutcome
-    from include.nightlies.steps.values import Batch
     from include.site.site import Site
 
 
@@ -71,7 +70,6 @@ class BatchTaskOperator(LeaseTaskOperator):
         Raises:
             BatchFailed: Several artifacts failed, and nothing is busy any more; a single one raises its own error.
         """
-        from include.nightlies.steps.errors import BatchFailed
         from include.nightlies.steps.publish import give_up
 
         # an artifact that failed in an earlier attempt of this try keeps the error itself
@@ -148,7 +146,6 @@ class PrepareInheritedOperator(NightshiftOperator):
         self.batch = batch
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        from include.nightlies.steps.errors import BatchFailed
         from include.nightlies.steps.inherit import prepare_inherited
 
         if not self.batch:
@@ -179,8 +176,6 @@ class InheritArtifactsOperator(BatchTaskOperator):
         self.prepared = prepared
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.cvmfs.errors import CollectionRunning
-        from include.gateway.errors import PathBusy
         from include.nightlies.steps.inherit import inherit_batch
         from include.nightlies.steps.publish import PublishOutcome
 
@@ -262,6 +257,9 @@ class VerifyArtifactsOperator(WritingOperator):
         return {"verified": len(read), "files": sum(tree.files for tree in read), "tidied": len(removed)}
 
 
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
+"""Names of builds, projects and platforms."""
 _GROUP = "Prepare and publish"
 _PREPARE: dict[str, Any] = {
     "pool": "prepare",
@@ -393,8 +391,8 @@ def _with_approval(
     return reserve, publish
 
 
-def default_args(*, retries: int = 2, priority: int = 10) -> dict[str, Any]:
-    """Return the arguments of tasks of every DAG: owner, retries with growing pauses, pool, time limit."""
+def default_args(*, retries: int = 2, priority: int = 10, **more: Any) -> dict[str, Any]:
+    """Return the arguments of tasks of every DAG: owner, retries with growing pauses, pool, time limit; and `more`."""
     return {
         "owner": OWNER,
         "retries": retries,
@@ -407,13 +405,50 @@ def default_args(*, retries: int = 2, priority: int = 10) -> dict[str, Any]:
         "weight_rule": f"{NightFirst.__module__}.{NightFirst.__qualname__}",
         "execution_timeout": timedelta(minutes=30),
         "on_failure_callback": note_failure,
+        **more,
     }
+
+
+def dag_defaults(schedule: Any = None, *, start: datetime = START, **tasks: Any) -> dict[str, Any]:
+    """Return the arguments of every DAG: no run for the past, and an alert for each that fails.
+
+    Args:
+        schedule: When runs begin by themselves, as Airflow takes it, or a text for cron in UTC. None: never, and then
+            the DAG is not paused when Airflow first reads it.
+        start: The first day.
+        **tasks: Those of `default_args`.
+
+    Returns:
+        Arguments of `DAG`.
+    """
+    return {
+        "schedule": CronTriggerTimetable(schedule, timezone="UTC") if isinstance(schedule, str) else schedule,
+        "is_paused_upon_creation": False if schedule is None else None,
+        "start_date": start,
+        "catchup": False,
+        "on_failure_callback": alert_failed_run,
+        "default_args": default_args(**tasks),
+    }
+
+
+def flag(title: str, description: str, *, default: bool = False) -> Param:
+    """Return a parameter that is on or off."""
+    return Param(default, title=title, type="boolean", description=description)
 
 
 def choice(names: Iterable[str], **schema: Any) -> Param:
     """A parameter that is one of these names: the only one by default; of several, one has to be chosen."""
     listed = sorted(names)
     return Param(*listed[:1] if len(listed) == 1 else (), type="string", enum=listed, **schema)
+
+
+def choose_artifacts(projects: str, platforms: str) -> dict[str, Param]:
+    """Some projects and platforms of a build; empty by default, which their descriptions explain."""
+    names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
+    return {
+        "projects": Param(None, title="Projects", **names, maxItems=1000, description=projects),
+        "platforms": Param(None, title="Platforms", **names, maxItems=100, description=platforms),
+    }
 
 
 def choose_repositories(names: list[str], description: str) -> Param:
@@ -434,11 +469,8 @@ def confirmed_by_hand(*, reason: str, dry_run: str) -> dict[str, Param]:
     """
     return {
         "reason": Param(title="Reason", type="string", minLength=3, maxLength=1000, description=reason),
-        "approval": Param(
-            True,
-            title="Approval",
-            type="boolean",
-            description="Ask for approval before it is done; a repository may insist on it.",
+        "approval": flag(
+            "Approval", "Ask for approval before it is done; a repository may insist on it.", default=True
         ),
-        "dry_run": Param(True, title="Dry run", type="boolean", description=dry_run),
+        "dry_run": flag("Dry run", dry_run, default=True),
     }

@@ -5,27 +5,26 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Param
+from airflow.sdk import Context, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.retry import RetryByKind
+from include.settings.model import SiteSettings
 from include.settings.pools import STAGEOUT
 from include.settings.stageout import PASS_S
-from operators.base import NightshiftOperator, alert_failed_run, clock, holder_name, log_folder
+from include.stageout.errors import STAGEOUT_RUN_REFUSED
+from operators.base import NightshiftOperator, clock, holder_name, log_folder
 from operators.lease_task import Killed
 from operators.prepare import yielding
-from operators.publishing import default_args
+from operators.publishing import dag_defaults
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow.sdk import Context
-
     from include.airflow_api import AirflowApi
-    from include.settings.model import SiteSettings
 
 MOST = 2000
 """Runs of one DAG that are deleted at a time: more than a day has."""
@@ -236,8 +235,6 @@ def require_no_backfill(context: Context) -> None:
     """Raise STAGEOUT_RUN_REFUSED for a run of a backfill."""
     from airflow.sdk.api.datamodels._generated import DagRunType
 
-    from include.stageout.errors import STAGEOUT_RUN_REFUSED
-
     if context["dag_run"].run_type == DagRunType.BACKFILL:
         what = "a pass takes what is due now, of any date: a backfill would do nothing more; nothing was changed"
         raise STAGEOUT_RUN_REFUSED(f"run {context['run_id']}", what)
@@ -266,11 +263,12 @@ def pass_params() -> dict[str, Param]:
 
 
 def dag_settings(
-    *, params: Mapping[str, Param] | None = None, longest: timedelta = timedelta(seconds=PASS_S) + _GRACE
+    cron: str, *, params: Mapping[str, Param] | None = None, longest: timedelta = timedelta(seconds=PASS_S) + _GRACE
 ) -> dict[str, Any]:
     """Return the arguments of the DAGs of stage-out: one run at a time, none for the past, after tasks of nights.
 
     Args:
+        cron: When its runs begin.
         params: Of the DAG; None: those of a pass.
         longest: What a task may take; by default the time of a pass, and what its last batch may take beyond it.
 
@@ -278,12 +276,9 @@ def dag_settings(
         Arguments of `dag`.
     """
     return {
-        "start_date": datetime(2026, 1, 1, tzinfo=UTC),
-        "catchup": False,
+        **dag_defaults(cron, retries=1, priority=PRIORITY, pool=STAGEOUT, execution_timeout=longest),
         "max_active_runs": 1,
         "dagrun_timeout": timedelta(hours=1) + 2 * longest,
-        "on_failure_callback": alert_failed_run,
-        "default_args": {**default_args(retries=1, priority=PRIORITY), "pool": STAGEOUT, "execution_timeout": longest},
         "params": pass_params() if params is None else dict(params),
         "tags": ["stage-out"],
     }

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.site import require_wanted, run_name
+from include.cvmfs.errors import CollectionRunning
+from include.gateway.errors import PathBusy
+from include.nightlies.errors import ROLLBACK_REFUSED
 from operators.approve import questions_to_map
 from operators.base import NightshiftOperator, attempt_of, clock
 from operators.lease_task import Done, LeaseTaskOperator, Waiting
 from operators.links import NightLink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from airflow.sdk import Context
-
     from include.nightlies.attempt import Attempt
     from include.nightlies.removal.rollback_preview import RollbackWish
     from include.nightlies.removal.undo import Wish
@@ -134,8 +135,6 @@ class RemoveExpiredOperator(LeaseTaskOperator):
         self.plans = plans
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
-        from include.cvmfs.errors import CollectionRunning
-        from include.gateway.errors import PathBusy
         from include.nightlies.removal.retention import RetentionPlan, remove_expired, require_retention_approved
 
         attempt, done, busy = _attempt_unless_dry(context), {}, dict[str, PathBusy | CollectionRunning]()
@@ -160,7 +159,6 @@ class PreviewRollbackOperator(NightshiftOperator):
     ui_color = "#e0e7ff"
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        from include.nightlies.errors import ROLLBACK_REFUSED
         from include.nightlies.removal.rollback import ask_rollback, require_possible
         from include.nightlies.removal.rollback_preview import preview_rollback, require_whole
 
@@ -294,7 +292,6 @@ def rollback_wish_of(context: Context) -> RollbackWish:
     Raises:
         NightlyError: `ROLLBACK_REFUSED`: not exactly one of tag and revision is given.
     """
-    from include.nightlies.errors import ROLLBACK_REFUSED
     from include.nightlies.removal.rollback_preview import RollbackWish
 
     params = context["params"]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Context
+
+from include.nightlies.rules.passes import Pass
 from operators.base import NightshiftOperator, clock, log_folder, log_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from airflow.sdk import Context
-
     from include.monitoring.alerts import Runs, Tick
 
 
@@ -91,8 +91,6 @@ class AskAirflow:
 
     def _passes(self, night: Tick, first: str) -> list[str]:
         """The ids that passes after the first may have, as many as there are runs, and some more."""
-        from include.nightlies.rules.passes import Pass
-
         missing: list[str] = []
         while True:
             start = len(missing) + 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
 
 from hooks.retry import RetryByKind
 from hooks.site import OnSite, default_deferrable
@@ -14,9 +14,6 @@ from include.errors import NightshiftError, is_retryable
 from triggers.checks import CHECKS, Observation
 from triggers.outage import OutlastsOutages
 from triggers.poll import PollTrigger
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
 
 
 class NotThere(NightshiftError):

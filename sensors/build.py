@@ -6,21 +6,23 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperatorLink
+from airflow.sdk import BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from hooks.cause import reason_kept
 from hooks.site import run_name
 from include.dag_runs import PASS
+from include.nightlies.errors import BuildMissing, NightlyError
+from include.nightlies.rules.build_date import require_allowed, resolve_build_date
+from include.nightlies.rules.passes import ELSEWHERE, Pass, PassDecision, Turn, cutoff, first_run_id
+from include.nightlies.steps.values import Night
+from include.settings.errors import SettingsError
+from include.settings.load import load
+from include.settings.model import Begins, Slot
 from sensors.base import NightshiftSensor, NotThere
 from triggers.night import NightTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
-    from include.nightlies.rules.passes import Pass, PassDecision
-    from include.nightlies.steps.values import Night
-    from include.settings.model import Slot
     from include.site.site import Site
 
 SLACK = timedelta(minutes=5)
@@ -35,7 +37,6 @@ class IndexLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """An http(s) URL; "" leaves the link out, as for a run without a build date."""
         from include.nightlies.steps.sources import index_place
-        from include.settings.load import load
         from include.settings.secrets import browser_url
 
         if operator.sought is None:
@@ -90,11 +91,8 @@ class BuildSensor(NightshiftSensor):
             return self.outlasting(site, lambda: self._found(context, site, event))
 
     def _find(self, context: Context, site: Site) -> dict[str, Any]:
-        from include.nightlies.errors import BuildMissing, NightlyError
-        from include.nightlies.rules.passes import Turn
         from include.nightlies.steps.build_status import Watch
         from include.nightlies.steps.sources import read_again
-        from include.settings.errors import SettingsError
 
         now = datetime.now(UTC)
         try:
@@ -125,9 +123,6 @@ class BuildSensor(NightshiftSensor):
         )
 
     def _found(self, context: Context, site: Site, event: dict[str, Any]) -> dict[str, Any]:
-        from include.nightlies.rules.passes import PassDecision, Turn
-        from include.settings.errors import SettingsError
-
         if "error" in event:
             raise AirflowFailException(f"the night is not finished: {event['error']}")
         try:
@@ -140,9 +135,6 @@ class BuildSensor(NightshiftSensor):
 
     def _leave_to_the_first(self, context: Context, settings: Slot, night: Night) -> None:
         """Skip a scheduled run whose night its first artifact has begun, in a run of its own."""
-        from include.nightlies.rules.passes import ELSEWHERE, first_run_id
-        from include.settings.model import Begins
-
         if settings.begins is not Begins.EITHER or context["dag_run"].run_type != "scheduled":
             return
         first, ti = first_run_id(night.date), context["ti"]
@@ -152,8 +144,6 @@ class BuildSensor(NightshiftSensor):
             raise AirflowSkipException(f"the night of {night.date} began with its first artifact, in run {first}")
 
     def _go_on(self, night: Night, turn: Pass, decision: PassDecision, site: Site, settings: Slot) -> dict[str, Any]:
-        from include.nightlies.errors import BuildMissing
-        from include.nightlies.rules.passes import Turn
         from include.nightlies.steps.sources import read_again
 
         self.log.info("pass %d of the night: %s", night.number, decision.reason)
@@ -184,10 +174,6 @@ def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
     Raises:
         NightlyError: The parameters contradict each other, or the date cannot be one of the slot.
     """
-    from include.nightlies.rules.build_date import require_allowed, resolve_build_date
-    from include.nightlies.rules.passes import Pass
-    from include.nightlies.steps.values import Night
-
     params, run = context["params"], context["dag_run"]
     resolved = resolve_build_date(
         params.get("build_date"),
@@ -236,8 +222,6 @@ def wait_until(context: Context, slot: Slot, now: datetime) -> datetime | None:
     Returns:
         The end; None: the run waits for nothing.
     """
-    from include.nightlies.rules.passes import cutoff
-
     minutes, run = context["params"].get("wait_minutes"), context["dag_run"]
     if minutes is not None:
         # from the run's start on, so that a retry does not begin to wait again

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from include.gateway.errors import BadLeasePath
+from include.gateway.protocol import checked_path
 from sensors.base import WaitSensor
 
 
@@ -36,9 +38,6 @@ class LeaseFreeSensor(WaitSensor):
 
     def arguments(self) -> dict[str, Any]:
         """The path as leases have it. Raises BadLeasePath, which is not retried."""
-        from include.gateway.errors import BadLeasePath
-        from include.gateway.protocol import checked_path
-
         try:
             value = {"repository": self.fqrn, "path": checked_path(self.path)}
         except BadLeasePath as bad:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from include.fts.errors import FTS_JOB_FAILED, JobUnknown
 from sensors.base import WaitSensor
 from triggers.checks import Observation
 
@@ -55,7 +56,6 @@ class FtsJobSensor(WaitSensor):
         return answer
 
     def _require_finished(self, states: Mapping[str, str | None]) -> None:
-        from include.fts.errors import FTS_JOB_FAILED, JobUnknown
         from include.fts.states import JobState
 
         for job_id, state in states.items():

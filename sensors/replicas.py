@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Context
+
 from hooks.site import require_wanted
 from sensors.base import WaitSensor
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from include.site.site import Site
     from triggers.checks import Observation
 

@@ -16,6 +16,7 @@ from include.cvmfs.format.paths import link_target
 from include.nightlies.records import builds
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.removal.undo import UndoPlan, Wish, undo
+from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed, ReserveFailed
@@ -40,13 +41,13 @@ Projects = Mapping[str, bytes]
 _runs = itertools.count()
 
 
-def night_of(day: int, run: str = "", **more: Any) -> Night:
-    return Night(run or f"night/{day}", "main", date(2026, 11, day), "test", **more)
+def night_of(day: int, run: str = "", *, slot: str = "main", **more: Any) -> Night:
+    return Night(run or f"night/{day}", slot, date(2026, 11, day), "test", **more)
 
 
-def build_of(day: int, projects: Projects, **index: object) -> Build:
+def build_of(day: int, projects: Projects, *, slot: str = "main", **index: object) -> Build:
     """A build of these projects, each a tree of one `file`; `A:dbg` is another platform."""
-    build = Build(f"2026-11-{day:02}", index=dict(index))
+    build = Build(f"2026-11-{day:02}", slot, index=dict(index))
     for name, content in projects.items():
         project, _, platform = name.partition(":")
         build.add(project, platform or "x86_64", tree({"file": content}))
@@ -129,6 +130,13 @@ class Nights(Deployment):
             assert not self.publish(batch).busy
         verify_run(self.site, attempt(night.run))
 
+    def published(self, day: int, projects: Projects, run: str = "", *, lost: str = "", **index: object) -> Night:
+        """Drop a build, see ``drop``, and have its night as far as the gate."""
+        self.drop(day, projects, lost=lost, **index)
+        night = night_of(day, run)
+        self.publish_night(night)
+        return night
+
     def to_the_gate(self, night: Night) -> PublishOutcome | None:
         """All steps up to the gate, of which none fails; the outcome of what was taken from another build."""
         plan, taken = self.plan_of(night), None
@@ -156,16 +164,15 @@ class Nights(Deployment):
         (build,) = builds.builds_of(self.site.ledger, "main", night.date)
         return link_night(self.site, attempt(night.run), night, build)
 
-    def whole_night(self, night: Night) -> Linked:
-        self.publish_night(night)
-        self.gate(night)
-        return self.link(night)
+    def link_states(self, night: Night) -> set[LinkState]:
+        """Let the links of a night be set; the states of all of them."""
+        return {link.state for link in self.link(night).links}
 
-    def install_build(self, day: int, projects: Projects, run: str = "", **index: object) -> None:
-        """Drop a build and have its whole night, of which nothing fails."""
+    def install_build(self, day: int, projects: Projects, run: str = "", **index: object) -> Linked:
+        """Drop a build and have its whole night, of which nothing fails; what became of its links."""
         self.drop(day, projects, **index)
         self.to_the_gate(night_of(day, run))
-        self.link(night_of(day, run))
+        return self.link(night_of(day, run))
 
     # -- what became of it
 

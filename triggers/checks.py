@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from include.fts.errors import JobUnknown
+
 if TYPE_CHECKING:
     from include.fts.client.jobs import JobStatus
     from include.site.site import Site
@@ -148,7 +150,6 @@ def replica_job_ended(connect: Connect, repository: str, replica: str, verb: str
 def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str]) -> Observation:
     """All jobs of an FTS server have ended; the result is the state of each, None of one that FTS does not know."""
     from include.fts.client.open import connected_client
-    from include.fts.errors import JobUnknown
 
     site = connect()
     jobs: dict[str, JobStatus | None] = {}

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
+from include.errors import is_retryable
+from include.nightlies.rules.passes import Pass, PassDecision, SeenBuild, Turn, decide
+from include.nightlies.steps.values import Night
+from include.settings.errors import InvalidSettings, SettingsFileMissing
+from include.settings.load import load
+
 if TYPE_CHECKING:
-    from include.nightlies.rules.passes import Pass, PassDecision
     from include.nightlies.steps.build_status import Watch
     from include.site.site import Site
 
@@ -21,7 +26,6 @@ def configured(slot: str) -> Callable[[], Site]:
     What is returned raises SettingsError once the slot is not configured, and what reading the configuration raises.
     """
     from hooks.secrets import KnownSecrets
-    from include.settings.load import load
     from include.site.site import Site
 
     loop = asyncio.get_running_loop()
@@ -110,8 +114,6 @@ class NightTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fires one event: the `turn` (go or last) and the `reason`; or the `error` that ended the waiting."""
-        from include.nightlies.rules.passes import Pass, Turn
-
         turn = Pass.from_json(self.turn)
         await self._rest(turn.after)
         watch: Watch | None = None
@@ -174,20 +176,14 @@ class NightTrigger(BaseTrigger):
 
     def _watch(self, turn: Pass) -> Watch:
         from include.nightlies.steps.build_status import Watch
-        from include.nightlies.steps.values import Night
 
         night = Night.from_json(self.night)
         return Watch(configured(night.slot), night, turn)
 
     def _may_pass(self, error: Exception) -> bool:
-        from include.errors import is_retryable
-        from include.settings.errors import InvalidSettings, SettingsFileMissing
-
         # a configuration that is just being edited is no reason to end the night
         return is_retryable(error, otherwise=False) or isinstance(error, InvalidSettings | SettingsFileMissing)
 
     def _waiting(self, error: Exception) -> PassDecision:
-        from include.nightlies.rules.passes import Pass, SeenBuild, decide
-
         until = Pass.from_json(self.turn).until
         return decide(SeenBuild(problem=str(error)), now=datetime.now(UTC), until=until, fresh_since=None, gather=None)

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow.sdk import Context
+
+from include.nightlies.rules.passes import is_outage, pauses
 from triggers.poll import PollTrigger
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from include.site.site import Site
 
 T = TypeVar("T")
@@ -49,8 +50,6 @@ class OutlastsOutages:
             TaskDeferred: It met an outage; the task begins again by `outage_over`.
             NightshiftError: What `work` raises, also once `outage_minutes` are over.
         """
-        from include.nightlies.rules.passes import is_outage
-
         began = time.monotonic()
         try:
             return work()
@@ -85,6 +84,4 @@ class OutlastsOutages:
 
 
 def _planned(site: Site) -> tuple[float, ...]:
-    from include.nightlies.rules.passes import pauses
-
     return pauses(site.settings.outage_minutes * 60.0)

@@ -9,9 +9,11 @@ HOME = airflowhome.use()
 # ruff: noqa: E402 - Airflow reads its environment when it is first imported
 import json
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -56,6 +58,7 @@ class MiniSite:
     gateway_url: str
     bag: DagBag
     environment: dict[str, str] = field(default_factory=dict)
+    ways: list[str] = field(default_factory=list)  # the run of each task that asked whether it has to give way
     defaults: dict[str, dict[str, object]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -130,6 +133,8 @@ class MiniSite:
             for variable, value in self.environment.items():
                 patch.setenv(variable, value)
             dag = self.dags[dag_id]
+            # it is for good; here the next tasks share the process
+            patch.setattr("hooks.site.give_way", self.ways.append)
             # test() looks for deadlines by what the DAG says of them; in Airflow the database has given them ids
             patch.setattr(dag, "deadline", None)
             with as_recorded():
@@ -170,7 +175,14 @@ def as_recorded() -> Iterator[None]:
         patch.setattr("airflow.models.dagrun.DagRun.produce_dag_callback", lambda *_, **__: None)
         # the pauses before retries are half a minute each; the tests are of what the next try does
         patch.setattr("airflow.models.taskinstance.TaskInstance.next_retry_datetime", lambda task: task.end_date)
+        patch.setattr("time.sleep", _sleep)
         yield
+
+
+def _sleep(seconds: float, wait: Callable[[float], None] = time.sleep) -> None:
+    """Sleep; `test()` does so for a second before each look at tasks that were skipped or wait for an answer."""
+    looks = sys._getframe(1).f_globals["__name__"] == "airflow.sdk.definitions.dag"
+    wait(0.02 if looks else seconds)
 
 
 @pytest.fixture(scope="session")
@@ -261,7 +273,6 @@ class Shown:
     assigned: list[str]
     leases: list[str]
     revision: int
-    map_index: int
     seconds_left: float
 
 
@@ -275,7 +286,7 @@ class Anna:
     faults: list[BaseException] = field(default_factory=list)
 
     def watch(self, stop: threading.Event) -> None:
-        while not stop.wait(0.3):
+        while not stop.wait(0.1):
             try:
                 self._look()
             except OperationalError:
@@ -303,7 +314,7 @@ class Anna:
         now = datetime.now(UTC)
         shown = Shown(
             detail.subject, detail.body, [one["id"] for one in detail.assignees or []], self.site.leases(),
-            self.site.revision(), ti.map_index, (ti.trigger_timeout - now).total_seconds(),
+            self.site.revision(), (ti.trigger_timeout - now).total_seconds(),
         )  # fmt: skip
         event = {"error": "no response", "error_type": "timeout"}
         if self.says is not None:
@@ -323,15 +334,6 @@ def anna(site: MiniSite, says: str | None) -> Iterator[Anna]:
     stop.set()
     thread.join(20)
     assert not person.faults
-
-
-@pytest.fixture(autouse=True)
-def _priority() -> Iterator[None]:
-    """Gives the priority back: a task of a backfill lowers it for good, and here the next test shares its process."""
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    yield
-    with suppress(PermissionError):  # only root may go back
-        os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 @pytest.fixture(autouse=True)

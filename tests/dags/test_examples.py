@@ -39,55 +39,44 @@ def examples(site: MiniSite) -> MiniSite:
     return dataclasses.replace(site, bag=bag)
 
 
-def put_tarball(site: MiniSite, name: str, **files: bytes) -> str:
-    store = site.opened.store("builds")
-    store.put(name, tree(files))
-    return f"{store.url}/{name}"
-
-
 def test_each_example_has_one_dag_which_the_folder_of_dags_does_not_load(examples: MiniSite, site: MiniSite) -> None:
     assert set(examples.dags) == {file.stem for file in FOLDER.glob("*.py")}
     assert set(examples.dags) & set(site.dags) == set()
     for dag in examples.dags.values():
         assert dag.description
         assert [name for name in dag.params if not dag.params.get_param(name).description] == []
+    page = (airflowhome.ROOT / "docs" / "your-own-dag.md").read_text()
+    assert Path(FOLDER / "publish_tarball.py").read_text() in page
 
 
-def test_a_tarball_is_published_once_with_provenance_and_readers_get_it(examples: MiniSite) -> None:
-    source, path = put_tarball(examples, "examples/tool-1.tar.gz", readme=b"tool"), "/examples/tool/1"
+def test_a_tarball_is_published_linked_under_a_lease_and_removed_with_provenance(examples: MiniSite) -> None:
+    store, path = examples.opened.store("builds"), "/daily/2026-10-01"
+    store.put("examples/day.tar.gz", tree({"readme": b"of a day"}))
+    source = f"{store.url}/examples/day.tar.gz"
     run = examples.run("publish_tarball", fqrn=FQRN, path=path, source=source)
     assert run.state == "success", run
-    repository = examples.opened.repository(FQRN)
-    assert repository.revision.read(f"{path}/readme") == b"tool"
-    (found,) = ask(examples.opened, FQRN, path).answers
-    assert (found.record.run_id, found.record.source, found.checked.good) == (run.name, source, True)
-    assert found.record.holder == f"{run.name}/publish try 1"
+    assert examples.opened.repository(FQRN).revision.read(f"{path}/readme") == b"of a day"
+    (answer,) = ask(examples.opened, FQRN, path).answers
+    assert (answer.record.run_id, answer.record.source, answer.checked.good) == (run.name, source, True)
+    assert answer.record.holder == f"{run.name}/publish try 1"
     assert run.publications == {}, "the ledger of nights has nothing of it"
-    again = examples.run("publish_tarball", fqrn=FQRN, path=path, source=source)
-    assert again.state == "success", again
-    assert examples.revision() == repository.manifest.revision
-    assert len(ask(examples.opened, FQRN, path, limit=9).answers) == 1
-    assert examples.leases() == []
 
-
-def test_a_publisher_of_ones_own_has_the_lease_and_it_is_given_back(examples: MiniSite) -> None:
-    source = put_tarball(examples, "examples/linked.tar.gz", readme=b"linked")
-    assert examples.run("publish_tarball", fqrn=FQRN, path="/linked/1", source=source).state == "success"
     before = examples.revision()
     # a link into the nested catalog's parent: the lease is on the link alone
-    done = examples.run("own_publisher", fqrn=FQRN, path="/current", target="linked/1")
-    assert done.tasks == {"lease": "success", "set_link": "success", "lease_release": "success"}
+    linked = examples.run("own_publisher", fqrn=FQRN, path="/current", target="daily/2026-10-01")
+    assert linked.tasks == {"lease": "success", "set_link": "success", "lease_release": "success"}
     assert examples.revision() == before + 1
-    entry = examples.opened.repository(FQRN).revision.lookup("/current")
-    assert entry is not None
-    assert entry.symlink == "linked/1"
-    assert examples.leases() == []
-
-
-def test_a_lease_is_given_back_when_the_publisher_fails_and_the_run_fails(examples: MiniSite) -> None:
-    a_directory = examples.run("own_publisher", fqrn=FQRN, path="/linked", target="x")
+    assert examples.opened.repository(FQRN).revision.entry("/current").symlink == "daily/2026-10-01"
+    a_directory = examples.run("own_publisher", fqrn=FQRN, path="/daily", target="x")
     assert a_directory.state == "failed"
     assert a_directory.tasks == {"lease": "success", "set_link": "failed", "lease_release": "success"}
+    assert examples.leases() == [], "whatever became of the publisher, its lease is given back"
+
+    removed = examples.run("remove_old_folder", fqrn=FQRN, day="2026-10-31", keep_days=30)
+    assert removed.state == "success", removed
+    assert examples.opened.repository(FQRN).revision.lookup(path) is None
+    (answer,) = ask(examples.opened, FQRN, path).answers
+    assert (answer.record.kind, answer.record.run_id) == (ChangeKind.REMOVED, removed.name)
     assert examples.leases() == []
 
 
@@ -99,20 +88,6 @@ def test_an_object_is_waited_for_and_then_the_repository_is_tagged(examples: Min
     tag = examples.opened.repository(FQRN).tag("ready-1")
     assert tag.description == f"ready/now is there; {run.name}"
     assert not store.exists("ready/now")
-
-
-def test_an_old_folder_is_removed_with_provenance_and_an_absent_one_is_no_failure(examples: MiniSite) -> None:
-    source, path = put_tarball(examples, "examples/day.tar.gz", data=b"old"), "/daily/2026-10-01"
-    assert examples.run("publish_tarball", fqrn=FQRN, path=path, source=source).state == "success"
-    run = examples.run("remove_old_folder", fqrn=FQRN, day="2026-10-31", keep_days=30)
-    assert run.state == "success", run
-    assert examples.opened.repository(FQRN).revision.lookup(path) is None
-    (found,) = ask(examples.opened, FQRN, path).answers
-    assert (found.record.kind, found.record.run_id) == (ChangeKind.REMOVED, run.name)
-    before = examples.revision()
-    assert examples.run("remove_old_folder", fqrn=FQRN, day="2026-10-31", keep_days=30).state == "success"
-    assert examples.revision() == before
-    assert examples.leases() == []
 
 
 @contextmanager
@@ -146,8 +121,3 @@ def test_files_are_copied_by_an_fts_server(examples: MiniSite) -> None:
     assert run.state == "success", run
     (job,) = fts.jobs.values()
     assert [file["dest_surl"] for file in job["files"]] == ["davs://here.example.org/a"]
-
-
-def test_the_page_shows_the_examples_as_they_are() -> None:
-    page = (airflowhome.ROOT / "docs" / "your-own-dag.md").read_text()
-    assert Path(FOLDER / "publish_tarball.py").read_text() in page

@@ -134,9 +134,3 @@ def test_an_index_that_lost_a_project_publishes_nothing(judged: MiniSite) -> Non
     (found,) = quality.of_run(judged.opened.ledger, run.name).values()
     assert (found.verdict, found.faults) == (QualityVerdict.BLOCKED, 1)
     assert found.reason == "B/x86_64: build b20261110 of 2026-11-10 had it and the index does not list it"
-
-
-def test_a_dry_run_judges_the_index_and_no_build(judged: MiniSite) -> None:
-    run = _night(judged, _build(12, "A", "B"), dry_run=True)
-    assert run.state == "success"
-    assert (run.tasks["check_index"], run.tasks["check_build"]) == ("success", "skipped")

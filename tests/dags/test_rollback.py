@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
+from include.cvmfs.errors import REVISION_UNKNOWN, TagError
 from include.cvmfs.format.paths import link_target
+from include.nightlies.errors import ROLLBACK_REFUSED
 from include.nightlies.records import questions, undos
 from include.nightlies.records.builds import build
+from operators.undo import PreviewRollbackOperator
 from tests.dags.conftest import FQRN, MiniSite, Run, anna, reconfigured
 from tests.fakes.builds import Build, tree
+from tests.fakes.refused import refused
+from tests.fakes.taskcontext import task_context
 
 pytestmark = pytest.mark.server("weed")
 FOLDER = "/nightlies/rolled"
@@ -44,27 +49,32 @@ def _latest(site: MiniSite) -> str:
     return link_target(f"{FOLDER}/latest", entry.symlink) if entry else ""
 
 
-def test_a_form_is_shown_as_a_preview_and_refused_where_it_asks_for_nothing_or_for_two(keyed: MiniSite) -> None:
+def test_a_form_is_shown_as_a_preview(keyed: MiniSite) -> None:
     before = keyed.revision()
     shown = keyed.run("rollback", **FORM)
     assert shown.state == "success", shown
     assert shown.tasks["preview"] == "success"
     assert {shown.tasks[name] for name in ("roll_back", "record", "report")} == {"skipped"}
-    for wrong in ({"tag": None}, {"revision": 1}, {"tag": "nowhere"}, {"tag": None, "revision": 10**6}):
-        assert keyed.run("rollback", **{**FORM, **wrong}).tasks["preview"] == "failed"
     assert keyed.revision() == before
 
 
-def test_a_run_of_a_backfill_is_refused(keyed: MiniSite, capfd: pytest.CaptureFixture[str]) -> None:
-    before = keyed.revision()
-    keyed.defaults["rollback"] |= {**FORM, "dry_run": False, "approval": False}
-    try:
-        run = keyed.backfill("rollback", datetime(2026, 11, 4, tzinfo=UTC))
-    finally:
-        for name in (*FORM, "dry_run", "approval"):
-            keyed.defaults["rollback"].pop(name)
-    assert (run.tasks["preview"], keyed.revision()) == ("failed", before)
-    assert "a backfill would roll back once for each date" in capfd.readouterr().out
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"tag": None}, ROLLBACK_REFUSED),
+        ({"revision": 1}, ROLLBACK_REFUSED),
+        ({"tag": "nowhere"}, TagError),
+        ({"tag": None, "revision": 10**6}, REVISION_UNKNOWN),
+    ],
+)
+def test_a_form_that_asks_for_nothing_for_two_or_for_what_is_not_there_is_refused(
+    keyed: MiniSite, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, object], error: Any
+) -> None:
+    for name, value in keyed.environment.items():
+        monkeypatch.setenv(name, value)
+    form: dict[str, object] = {**FORM, "dry_run": True, "approval": False, **wrong}
+    with refused(error):
+        PreviewRollbackOperator(task_id="preview").execute(task_context(**form))
 
 
 def test_a_no_changes_nothing_and_after_a_yes_readers_and_the_ledger_are_back_and_a_night_leaves_it_so(

@@ -16,13 +16,12 @@ from airflow.models.dagrun import DagRun
 from airflow.models.db_callback_request import DbCallbackRequest
 from airflow.models.pool import Pool
 from airflow.models.serialized_dag import SerializedDagModel
-from airflow.models.taskinstance import TaskInstance
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
-from sqlalchemy import delete, select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from include.settings.pools import BACKFILL, pools
@@ -52,13 +51,18 @@ class Runs:
     ) -> DagRun:
         """Start a run as Airflow's interface does, and let the scheduler begin it."""
         now = datetime.now(UTC) - timedelta(seconds=2)  # SQLite compares it with a clock of whole seconds
+        return self.begin(self.make(logical_date, kind, DagRunState.QUEUED, now, **conf))
+
+    def make(
+        self, logical_date: datetime | None, kind: DagRunType, state: DagRunState, after: datetime, **conf: object
+    ) -> DagRun:
         run = self.dag.create_dagrun(
-            run_id=f"{kind.value}__{now.isoformat()}", run_type=kind, logical_date=logical_date, run_after=now,
+            run_id=f"{kind.value}__{after.isoformat()}", run_type=kind, logical_date=logical_date, run_after=after,
             data_interval=None if logical_date is None else (logical_date, logical_date),
-            triggered_by=DagRunTriggeredByType.REST_API, state=DagRunState.QUEUED, session=self.session, conf=conf,
+            triggered_by=DagRunTriggeredByType.REST_API, state=state, session=self.session, conf=conf,
         )  # fmt: skip
         self.session.flush()
-        return self.begin(run)
+        return run
 
     def begin(self, run: DagRun) -> DagRun:
         """One look of the scheduler at what is queued."""
@@ -232,132 +236,72 @@ def test_what_depends_on_what_no_task_publishes_any_more_ends_at_once_and_is_not
     assert (again.state, set(again.states().values())) == ("success", {"published"})
 
 
-def test_a_misspelt_key_fails_the_run_and_publishes_nothing(site: MiniSite, capfd: pytest.CaptureFixture[str]) -> None:
-    before = site.revision()
-    site.drop(Build("2026-08-08").add("Key", "x86_64", tree({"file": b"content"})))
-    run = site.run("nightly_install", slot="main", build_date="2026-08-08", dryrun=True)
-    assert (run.state, run.tasks["find_build"], run.tasks["gate"]) == ("failed", "failed", "failed")
-    assert "has no parameter 'dryrun' (did you mean 'dry_run'?)" in capfd.readouterr().out
-    assert site.revision() == before
-    assert run.publications == {}
-
-
-DAG_ID = "nightly_install_main"
 TONIGHT = datetime(2026, 11, 21, 1, tzinfo=UTC)
-BACKFILLED = tuple(TONIGHT - timedelta(days=days) for days in range(5, 0, -1))
 SEVERAL = 32
 CORES = 2
+WORK = ("find_build", "artifact.prepare", "artifact.publish")
 
 
-class Scheduler:
-    """Runs of the slot's DAG in Airflow's database, and the scheduler's choice among their tasks."""
+class Night(Runs):
+    """What the scheduler takes of a night, a run by hand, and a backfill of five dates, on a machine of two cores."""
 
-    def __init__(self) -> None:
-        self._runner = SchedulerJobRunner(Job())
-        self.runs: list[str] = []
+    def __init__(self, session: Session, site: MiniSite) -> None:
+        super().__init__(session, "nightly_install_main")
+        for pool in pools(site.opened.settings, cores=CORES):
+            Pool.create_or_update_pool(
+                pool.name, pool.slots, pool.description, include_deferred=pool.include_deferred, session=session
+            )
+        self.share = next(pool.slots for pool in pools(site.opened.settings, cores=CORES) if pool.name == BACKFILL)
+        dates = [TONIGHT - timedelta(days=days) for days in range(5, 0, -1)]
+        self.past = [self.make(at, DagRunType.BACKFILL_JOB, DagRunState.RUNNING, at) for at in dates]
+        self.night = self.make(TONIGHT, DagRunType.SCHEDULED, DagRunState.RUNNING, TONIGHT)
+        self.hand = self.make(None, DagRunType.MANUAL, DagRunState.RUNNING, TONIGHT)
+        self.runner = SchedulerJobRunner(Job())
 
-    def begin(self, run_id: str, kind: str, at: datetime | None) -> str:
-        """Make a run as Airflow does; nothing of it is scheduled yet."""
-        with create_session() as session:
-            dag = SerializedDagModel.get(DAG_ID, session=session).dag
-            run: DagRun = dag.create_dagrun(
-                run_id=run_id, logical_date=at, data_interval=(at, at) if at else None, run_after=at or TONIGHT,
-                run_type=DagRunType(kind), triggered_by=DagRunTriggeredByType.TEST, state=DagRunState.RUNNING,
-                session=session,
-            )  # fmt: skip
-            self.runs.append(run.run_id)
-        return run_id
+    def put(self, state: TaskInstanceState, runs: Sequence[DagRun], *tasks: str) -> None:
+        """Bring tasks of runs into a state: `scheduled` is what waits for a slot."""
+        for ti in (ti for run in runs for ti in run.get_task_instances(session=self.session) if ti.task_id in tasks):
+            ti.state = state
+        self.session.flush()
 
-    def put(self, state: str, tasks: Sequence[tuple[str, str]]) -> None:
-        """Bring (run, task) into a state: `scheduled` is what waits for a slot."""
-        with create_session() as session:
-            for run_id, task_id in tasks:
-                where = (TaskInstance.run_id == run_id, TaskInstance.task_id == task_id)
-                session.execute(update(TaskInstance).where(TaskInstance.dag_id == DAG_ID, *where).values(state=state))
-
-    def take(self, most: int) -> list[tuple[str, str]]:
+    def take(self, most: int = SEVERAL) -> list[tuple[str, str]]:
         """Queue what the scheduler queues now, in its order, and run those tasks."""
-        with create_session() as session:
-            found = self._runner._executable_task_instances_to_queued(max_tis=most, session=session)
-            taken = [(one.run_id, one.task_id) for one in found]
-        self.put("running", taken)
-        return taken
-
-    def pool_of(self, run_id: str, task_id: str) -> str:
-        with create_session() as session:
-            where = (TaskInstance.run_id == run_id, TaskInstance.task_id == task_id)
-            return str(session.scalar(select(TaskInstance.pool).where(*where)))
-
-    def forget(self) -> None:
-        with create_session() as session:
-            session.execute(delete(DagRun).where(DagRun.run_id.in_(self.runs)))
+        taken = self.runner._executable_task_instances_to_queued(max_tis=most, session=self.session)
+        for ti in taken:
+            ti.state = TaskInstanceState.RUNNING
+        self.session.flush()
+        return [(ti.run_id, ti.task_id) for ti in taken]
 
 
 @pytest.fixture
-def scheduler(site: MiniSite) -> Iterator[Scheduler]:
-    """Airflow's database knows the DAGs and the pools of a machine with two cores."""
-    with create_session() as session:
-        session.execute(update(DagModel).where(DagModel.dag_id == DAG_ID).values(is_paused=False))
-    for pool in pools(site.opened.settings, cores=CORES):
-        Pool.create_or_update_pool(
-            pool.name, slots=pool.slots, description=pool.description, include_deferred=pool.include_deferred
-        )
-    made = Scheduler()
-    yield made
-    made.forget()
+def night(unpaused: None, session: Session, site: MiniSite) -> Night:
+    return Night(session, site)
 
 
-def backfill(scheduler: Scheduler) -> list[str]:
-    """The runs that `airflow backfill create` makes of five dates."""
-    return [scheduler.begin(f"backfill__{at.isoformat()}", "backfill", at) for at in BACKFILLED]
+def test_every_task_of_a_backfill_takes_its_slot_from_the_backfills_own_pool(night: Night) -> None:
+    usual = {"find_build": "control", "artifact.prepare": "prepare", "artifact.publish": "publish"}
+    for run in (night.past[0], night.night, night.hand):
+        given = {ti.task_id: ti.pool for ti in run.get_task_instances(session=night.session) if ti.task_id in WORK}
+        assert given == (dict.fromkeys(WORK, BACKFILL) if run is night.past[0] else usual)
 
 
-def test_every_task_of_a_backfill_takes_its_slot_from_the_backfills_own_pool(scheduler: Scheduler) -> None:
-    first, *_ = backfill(scheduler)
-    night = scheduler.begin("scheduled__tonight", "scheduled", TONIGHT)
-    hand = scheduler.begin("manual__now", "manual", None)
-    for task_id, pool in {
-        "find_build": "control",
-        "artifact.prepare": "prepare",
-        "artifact.publish": "publish",
-    }.items():
-        assert scheduler.pool_of(first, task_id) == BACKFILL
-        assert scheduler.pool_of(night, task_id) == pool
-        assert scheduler.pool_of(hand, task_id) == pool
+def test_a_backfill_that_came_first_keeps_no_task_of_the_night_or_of_a_run_by_hand_waiting(night: Night) -> None:
+    night.put(TaskInstanceState.SCHEDULED, night.past, "artifact.prepare", "artifact.publish")
+    assert len(night.take()) == night.share, "more of a backfill runs than its share, even if nothing else does"
+    others = [night.night, night.hand]
+    night.put(TaskInstanceState.SCHEDULED, others, *WORK)
+    assert sorted(night.take()) == sorted((run.run_id, task) for run in others for task in WORK)
 
 
-def test_a_backfill_that_came_first_keeps_no_task_of_the_night_or_of_a_run_by_hand_waiting(
-    site: MiniSite, scheduler: Scheduler
-) -> None:
-    past = backfill(scheduler)
-    scheduler.put("scheduled", [(run, task) for run in past for task in ("artifact.prepare", "artifact.publish")])
-    share = next(pool.slots for pool in pools(site.opened.settings, cores=CORES) if pool.name == BACKFILL)
-    assert len(scheduler.take(SEVERAL)) == share, "more of a backfill runs than its share, even if nothing else does"
-    others = [
-        scheduler.begin("scheduled__tonight", "scheduled", TONIGHT),
-        scheduler.begin("manual__now", "manual", None),
-    ]
-    wanted = [(run, task) for run in others for task in ("find_build", "artifact.prepare", "artifact.publish")]
-    scheduler.put("scheduled", wanted)
-    taken = scheduler.take(SEVERAL)
-    assert sorted(taken) == sorted(wanted)
+def test_where_the_executor_has_one_slot_left_tonight_goes_before_what_waited_longer(night: Night) -> None:
+    night.put(TaskInstanceState.SCHEDULED, [*night.past, night.night], "artifact.prepare")
+    assert night.take(1) == [(night.night.run_id, "artifact.prepare")]
+    assert night.take(1) == [(night.past[0].run_id, "artifact.prepare")], "then the oldest date"
 
 
-def test_where_the_executor_has_one_slot_left_tonight_goes_before_what_waited_longer(scheduler: Scheduler) -> None:
-    past = backfill(scheduler)
-    scheduler.put("scheduled", [(run, "artifact.prepare") for run in past])
-    night = scheduler.begin("scheduled__tonight", "scheduled", TONIGHT)
-    scheduler.put("scheduled", [(night, "artifact.prepare")])
-    assert scheduler.take(1) == [(night, "artifact.prepare")]
-    assert scheduler.take(1) == [(past[0], "artifact.prepare")], "then the oldest date"
-
-
-def test_a_night_that_wants_every_slot_leaves_a_backfill_its_share(scheduler: Scheduler) -> None:
-    night = scheduler.begin("scheduled__tonight", "scheduled", TONIGHT)
-    hand = scheduler.begin("manual__now", "manual", None)
-    past = backfill(scheduler)
+def test_a_night_that_wants_every_slot_leaves_a_backfill_its_share(night: Night) -> None:
     tasks = ("reserve", "artifact.prepare", "artifact.publish")
-    scheduler.put("scheduled", [(run, task) for run in (night, hand, *past) for task in tasks])
-    taken = Counter(run for run, _ in scheduler.take(SEVERAL))
-    assert taken[night] == taken[hand] == len(tasks), "the schedule and a run by hand are alike"
-    assert sum(taken[run] for run in past) > 0, "a backfill starves"
+    night.put(TaskInstanceState.SCHEDULED, [night.night, night.hand, *night.past], *tasks)
+    taken = Counter(run for run, _ in night.take())
+    assert taken[night.night.run_id] == taken[night.hand.run_id] == len(tasks), "schedule and hand are alike"
+    assert sum(taken[run.run_id] for run in night.past) > 0, "a backfill starves"

@@ -177,20 +177,10 @@ def test_a_large_copy_is_read_by_a_dag_of_its_own(staged: StagedSite, monkeypatc
 
 def test_a_run_with_nothing_to_do_changes_nothing(staged: StagedSite) -> None:
     before = staged.found("whole")
-    for dag_id in DAGS:
+    for dag_id in ("stage_out_submit", "stage_out_census", "stage_out_analytics"):
         tasks = staged.run(dag_id)
         assert set(tasks.values()) == {"skipped" if name == "delete_runs" else "success" for name in tasks}
     assert staged.found("whole") == before
-
-
-@pytest.mark.parametrize("dag_id", DAGS)
-def test_a_run_of_a_backfill_is_refused(staged: StagedSite, dag_id: str, capfd: pytest.CaptureFixture[str]) -> None:
-    staged.request(f"backfill-{dag_id}", "a")
-    run = staged.mini.backfill(dag_id, datetime(2026, 11, 4, tzinfo=UTC))
-    assert run.state == "failed"
-    assert set(run.tasks.values()) == {"failed"}
-    assert staged.states(f"backfill-{dag_id}") == {"new": 1}
-    assert "a backfill would do nothing more" in capfd.readouterr().out
 
 
 def test_a_killed_task_loses_and_doubles_nothing(staged: StagedSite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from include.nightlies.rules.publication import Publication
+from include.nightlies.rules.states import Phase, State
 from include.storage.store import Store
 from tests.fakes.archives import Member, archive, file, folder
 
@@ -81,3 +83,10 @@ class Build:
         for url, data in self.data.items():
             store.put(f"{self.slot}/{self.date}/{url}", data)
         store.put(f"{self.slot}/{self.date}/index.json", self.document())
+
+
+def publication(state: State, **fields: Any) -> Publication:
+    """A publication of the artifact `A/x` in this state, as the ledger has it."""
+    values: dict[str, Any] = dict.fromkeys(Publication.__dataclass_fields__)
+    own = {"state": state, "phase": Phase.PUBLISH, "reason": "why", "destination": "/d", "seconds": {}, "id": 1}
+    return Publication(**{**values, **own, "project": "A", "platform": "x", **fields})

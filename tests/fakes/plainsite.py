@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from include.settings.model import SiteSettings
+from include.settings.model import SiteSettings, Slot
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 
@@ -26,6 +26,13 @@ def plain_file(
     file, new = folder / "site.yaml", folder / "site.new"
     new.write_text(json.dumps(_settings(folder, slots, slot, store or {})))
     return new.replace(file)
+
+
+def slot(**fields: Any) -> Slot:
+    """A slot in Zurich, with these settings."""
+    return Slot.model_validate(
+        {"name": "main", "repository": FQRN, "store": "builds", "timezone": "Europe/Zurich", **fields}
+    )
 
 
 def _settings(folder: Path, slots: Sequence[str], slot: Mapping[str, Any], store: Mapping[str, Any]) -> dict[str, Any]:

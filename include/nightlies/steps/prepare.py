@@ -111,7 +111,7 @@ def prepare_batch(site: Site, attempt: Attempt, batch: Batch, *, progress: Progr
                 raise PublicationUnknown(str(batch.key(item)))
             if publication.state is State.FAILED and publication.phase is not Phase.PREPARE:
                 raise FailedBefore(item.name, publication.reason)
-            if _nothing_to_do(publication):
+            if publication.state.good or publication.state in {State.PREPARED, State.PUBLISHING}:
                 log.info("%s: %s already, %s", item.name, publication.state.value, publication.reason)
                 outcome.done.append(publication)
                 continue
@@ -124,10 +124,6 @@ def prepare_batch(site: Site, attempt: Attempt, batch: Batch, *, progress: Progr
             outcome.failures[item.name] = error
             log.warning("%s: %s", item.name, error)
     return outcome
-
-
-def _nothing_to_do(publication: Publication) -> bool:
-    return publication.state.good or publication.state in {State.PREPARED, State.PUBLISHING}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from include.nightlies.steps import sources
 from include.storage.file import FileStore
 from include.storage.store import Store
 from lab.servers.weed import WeedServer
@@ -40,6 +42,7 @@ def place(request: pytest.FixtureRequest, s3_prefix: str, tmp_path: Path) -> Pla
 
 @pytest.fixture
 def nights(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nights]:
+    monkeypatch.setattr(sources, "PAUSE_S", 0.01)  # before a damaged index is read again
     nights = Nights(tmp_path, place.store.child(FQRN), f"{place.public_url}/{FQRN}")
     nights.environment["AIRFLOW_CONN_STORE"] = connection(OWNER.access_key, OWNER.secret_key)
     nights.with_gateway().with_slot().configure(stores={"cvmfs": place.settings})
@@ -47,3 +50,38 @@ def nights(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         monkeypatch.setenv(name, value)
     yield nights
     nights.close()
+
+
+Once = Callable[[str, Callable[[], object]], None]
+_told: dict[str, Path] = {}
+
+
+@pytest.fixture
+def once(
+    nights: Nights, place: Place, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Once:
+    """A story by its name happens once in a session; later deployments take over its store and its ledger."""
+
+    def happens(name: str, story: Callable[[], object]) -> None:
+        if not isinstance(place.store, FileStore):
+            story()
+            return
+        if name not in _told:
+            story()
+            nights.stop()
+            _told[name] = tmp_path_factory.mktemp(name)
+            _copy(nights.folder, _told[name])
+        nights.stop()
+        (nights.folder / "gateway.db").unlink()
+        shutil.rmtree(nights.folder / "store")
+        _copy(_told[name], nights.folder)
+        nights.start()
+        monkeypatch.setenv("AIRFLOW_CONN_GATEWAY", nights.environment["AIRFLOW_CONN_GATEWAY"])
+
+    return happens
+
+
+def _copy(folder: Path, to: Path) -> None:
+    """Copy the store and the ledger of a deployment that is stopped."""
+    shutil.copytree(folder / "store", to / "store")
+    shutil.copy(folder / "ledger.db", to)

@@ -31,12 +31,14 @@ from include.nightlies.steps.errors import NotVerified
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import give_up, publish_batch
 from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.values import Batch
 from include.nightlies.steps.verify import verify_run
 from include.publishers.native import NativePublisher
 from include.site.preparing import SENT
 from include.storage.errors import Unavailable
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree
+from tests.fakes.collector import Collector
 from tests.fakes.refused import refused
 from tests.nights import Nights
 from tests.site import FQRN, now
@@ -62,13 +64,19 @@ def test_a_tree_whose_objects_were_collected_is_prepared_again_by_the_step(night
     nights.assert_whole()
 
 
-def test_while_a_collection_runs_a_publication_waits_for_its_shards_and_is_prepared_again(nights: Nights) -> None:
+def beside_a_collection(nights: Nights) -> tuple[Batch, Collector]:
+    """A batch whose tree was prepared before a collection put what it needs on its list."""
     nights.night(1, NIGHT)
     batch = nights.plan(2, NIGHT)
     nights.prepare(batch)
     nights.forget_the_first()
     collector = nights.collector()
     collector.to_the_list()
+    return batch, collector
+
+
+def test_while_a_collection_runs_a_publication_waits_for_its_shards_and_is_prepared_again(nights: Nights) -> None:
+    batch, collector = beside_a_collection(nights)
     outcome = nights.publish(batch, try_number=1)
     assert not outcome.failures
     (waiting,) = outcome.busy.values()
@@ -97,12 +105,7 @@ def test_while_a_collection_runs_a_publication_waits_for_its_shards_and_is_prepa
 
 
 def test_a_publication_that_waited_for_a_collection_in_vain_is_recorded_with_its_reason(nights: Nights) -> None:
-    nights.night(1, NIGHT)
-    batch = nights.plan(2, NIGHT)
-    nights.prepare(batch)
-    nights.forget_the_first()
-    collector = nights.collector()
-    collector.to_the_list()
+    batch, _ = beside_a_collection(nights)
     busy = nights.publish(batch).busy
     ((name, waiting),) = busy.items()
     why = waiting.why_given_up(21600)
@@ -111,12 +114,13 @@ def test_a_publication_that_waited_for_a_collection_in_vain_is_recorded_with_its
     assert (found.state, found.code, found.reason) == (State.FAILED, "collection-running", why)
 
 
+def away(*_: object, **__: object) -> None:
+    raise Unavailable("no answer", key="data", cause="connection")
+
+
 def test_an_outage_that_is_waited_out_leaves_no_trace_and_the_same_try_goes_on(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object, **__: object) -> None:
-        raise Unavailable("no answer", key="data", cause="connection")
-
     def unreachable(*_: object, **__: object) -> None:
         raise GatewayUnreachable("no connection")
 
@@ -146,9 +150,6 @@ def test_an_outage_that_is_waited_out_leaves_no_trace_and_the_same_try_goes_on(
 def test_an_outage_without_a_wait_is_recorded_with_each_artifact(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object, **__: object) -> None:
-        raise Unavailable("no answer", key="data", cause="connection")
-
     batch = nights.plan(1, NIGHT)
     monkeypatch.setattr(prepare_step, "opened", away)
     assert list(nights.prepare(batch).failures) == ["Gaudi/x86_64"]

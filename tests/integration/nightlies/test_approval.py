@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -20,11 +20,10 @@ from include.nightlies.steps.errors import GateClosed, PreparedTooLongAgo
 from include.nightlies.steps.inherit import inherit_batch, prepare_inherited
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.publish import publish_batch
-from include.nightlies.steps.values import Batch, Night, PublicationRequest
+from include.nightlies.steps.values import Batch, PublicationRequest
 from tests.fakes.attempts import attempt
-from tests.fakes.builds import Build, tree
 from tests.fakes.refused import refused
-from tests.nights import Nights, night_of
+from tests.nights import Nights, base_of, night_of
 from tests.site import FQRN
 
 TREES = {"A": {"file": b"a"}, "B": {"file": b"b"}}
@@ -49,6 +48,14 @@ def answer(nights: Nights, asked: ApprovalRequest, given: Answer = Answer.APPROV
 def prepared(nights: Nights, day: int, trees: Mapping[str, Mapping[str, bytes]] = TREES, run: str = "") -> Batch:
     batch = nights.plan(day, trees, run)
     assert not nights.prepare(batch).failures
+    return batch
+
+
+def published(nights: Nights, day: int, trees: Mapping[str, Mapping[str, bytes]] = TREES, run: str = "") -> Batch:
+    """A build that was approved and is published."""
+    batch = prepared(nights, day, trees, run)
+    answer(nights, ask(nights, batch))
+    assert not nights.publish(batch).failures
     return batch
 
 
@@ -87,9 +94,8 @@ def test_without_a_yes_it_is_skipped_with_the_reason_which_the_gate_repeats_and_
     assert set(asking.states(batch.run).values()) == {State.SKIPPED}
     assert not asking.publish(batch).failures
     assert asking.revision == before
-    night = Night(batch.run, "main", date(2026, 11, 2), "test")
     with pytest.raises(GateClosed) as closed:
-        asking.gate(night)
+        asking.gate(night_of(2))
     assert [line.partition(": ")[0] for line in closed.value.missing] == ["A/x86_64", "B/x86_64"]
     assert all(said in line for line in closed.value.missing)
     answer(asking, ask(asking, batch))
@@ -110,9 +116,7 @@ def test_the_same_question_may_be_opened_again_and_the_last_answer_counts(asking
 
 
 def test_what_was_collected_and_comes_out_the_same_when_prepared_again_stays_approved(asking: Nights) -> None:
-    first = prepared(asking, 1)
-    answer(asking, ask(asking, first))
-    asking.publish(first)
+    published(asking, 1)
     batch = prepared(asking, 2)
     asked = ask(asking, batch)
     asking.forget_the_first()
@@ -125,9 +129,7 @@ def test_what_was_collected_and_comes_out_the_same_when_prepared_again_stays_app
 
 
 def test_what_comes_out_different_when_prepared_again_is_refused_until_somebody_says_yes(asking: Nights) -> None:
-    first = prepared(asking, 1)
-    answer(asking, ask(asking, first))
-    asking.publish(first)
+    published(asking, 1)
     batch = prepared(asking, 2)
     answer(asking, ask(asking, batch))
     asking.forget_the_first()
@@ -145,10 +147,7 @@ def test_what_comes_out_different_when_prepared_again_is_refused_until_somebody_
 
 
 def test_one_that_fails_keeps_no_other_from_being_asked_about_and_published(asking: Nights) -> None:
-    build = Build("2026-11-02")
-    for project in "AB":
-        build.add(project, "x86_64", tree({"file": project.encode()}))
-    build.lose("A", "x86_64").store_in(asking.site.store("cvmfs"))
+    asking.drop(2, {"A": b"a", "B": b"b"}, lost="A/x86_64")
     batch = asking.planned(2)
     assert list(asking.prepare(batch).failures) == ["A/x86_64"]
     asked = ask(asking, batch)
@@ -180,8 +179,7 @@ def test_a_later_pass_of_the_night_does_not_ask_again_what_was_answered_but_asks
 
 
 def test_another_run_is_asked_anew_about_the_very_same(asking: Nights) -> None:
-    batch = prepared(asking, 2)
-    answer(asking, ask(asking, batch))
+    answer(asking, ask(asking, prepared(asking, 2)))
     other = prepared(asking, 2, run="by hand/1")
     assert set(asking.publish(other).failures) == {"A/x86_64", "B/x86_64"}
 
@@ -228,10 +226,8 @@ def test_a_tree_by_hand_is_asked_about_with_the_name_of_its_revision(asking: Nig
 @pytest.mark.parametrize("how", ["copy", "link"])
 def test_what_a_partial_build_takes_from_another_is_asked_about_too(asking: Nights, how: str) -> None:
     asking.with_slot(partial=how)
-    whole = prepared(asking, 2)
-    answer(asking, ask(asking, whole))
-    asking.publish(whole)
-    asking.drop(3, {"B": b"newer"}, partial=True, base={"build_id": "b20261102", "date": "2026-11-02"})
+    published(asking, 2)
+    asking.drop(3, {"B": b"newer"}, **base_of(2))
     plan = asking.plan_of(night_of(3))
     assert plan.inherited is not None
     (batch,), taken = plan.batches, plan.inherited
@@ -252,9 +248,7 @@ def test_what_a_partial_build_takes_from_another_is_asked_about_too(asking: Nigh
 
 def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights) -> None:
     for day in (2, 3):
-        batch = prepared(asking, day)
-        answer(asking, ask(asking, batch))
-        asking.publish(batch)
+        published(asking, day)
     wish = Wish("main", "b20261103", "it crashes")
 
     def look(run: str, wished: bool = False) -> ApprovalRequest:
@@ -277,9 +271,7 @@ def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights)
         take_back("undo/1")
     answer(asking, look("undo/1"))
     # a tree of it is rebuilt between the question and the answer
-    rebuilt = prepared(asking, 3, {"A": {"file": b"rebuilt"}, "B": {"file": b"b"}}, run="night/rebuilt")
-    answer(asking, ask(asking, rebuilt))
-    asking.publish(rebuilt)
+    published(asking, 3, {"A": {"file": b"rebuilt"}, "B": {"file": b"b"}}, run="night/rebuilt")
     with refused(NotApproved, answer=None):
         take_back("undo/1")
     answer(asking, look("undo/1"))
@@ -290,8 +282,7 @@ def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights)
 
 
 def test_whoever_undoes_may_wish_to_be_asked_where_the_repository_does_not(nights: Nights) -> None:
-    nights.drop(2, {"A": b"a"})
-    nights.publish_night(night_of(2))
+    nights.published(2, {"A": b"a"})
     plan = plan_undo(nights.site, Wish("main", "b20261102", "it crashes"))
     assert ask_undo(nights.site, attempt("undo/1"), plan, wished=False).question is None
     require_approved(nights.site, plan, "undo/1", wished=False)

@@ -10,12 +10,13 @@ from functools import partial
 import pytest
 
 from include.gateway.errors import PathBusy
+from include.nightlies.records import builds
 from include.nightlies.rules.states import State
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
-from include.nightlies.steps.values import Batch, Night
+from include.nightlies.steps.values import Batch
 from include.nightlies.steps.verify import tidy_run, verify_run
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
@@ -55,8 +56,7 @@ def install(nights: Nights, run: str, batches: tuple[Batch, ...]) -> None:
 
 
 def states(nights: Nights, *runs: str) -> list[tuple[str | None, State]]:
-    found = [one for run in runs for one in nights.publications(run)]
-    return [(one.project, one.state) for one in found]
+    return [(done.project, done.state) for run in runs for done in nights.publications(run)]
 
 
 def test_two_runs_of_one_date_at_once_publish_each_artifact_once(nights: Nights) -> None:
@@ -156,6 +156,113 @@ def test_tidying_leaves_what_another_run_has_to_publish_and_that_one_tidies_in_i
     nights.assert_whole()
 
 
+# -- rebuilds that cross each other: what the index lists now is what stands in the end, whoever is slower
+
+
+def installed(nights: Nights, run: str, **more: object) -> dict[str, State]:
+    """A whole run; the state of each project that it took."""
+    install(nights, run, plan(nights, run, **more))
+    return nights.states(run)
+
+
+def stands(nights: Nights, project: str) -> bytes:
+    return nights.head().revision.read(f"/nightlies/main/b20261109/{project}/x86_64/file")
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+def test_a_run_that_is_overtaken_by_a_rebuild_does_not_put_the_earlier_bytes_back(nights: Nights, tries: int) -> None:
+    nights.drop(DAY.day, {"A": b"first", "B": b"same"})
+    slow = nights.planned(DAY.day, "night/slow")
+    assert not nights.prepare(slow).failures
+    nights.drop(DAY.day, {"A": b"rebuilt", "B": b"same"})
+    assert installed(nights, "night/quick") == {"A": State.PUBLISHED, "B": State.PUBLISHED}
+    before = nights.revision
+    for number in range(1, tries + 1):
+        assert not nights.publish(slow, try_number=number).failures
+    assert stands(nights, "A") == b"rebuilt"
+    assert nights.revision == before
+    found = {one.project: one for one in nights.publications("night/slow")}
+    assert {name: one.state for name, one in found.items()} == {"A": State.SKIPPED, "B": State.UNCHANGED}
+    assert "superseded: build b20261109 lists it with another sum now" in found["A"].reason
+    nights.assert_whole()
+
+
+def test_a_rebuild_that_comes_while_the_earlier_one_goes_in_replaces_it(nights: Nights) -> None:
+    nights.drop(DAY.day, {"A": b"first"})
+    first = nights.planned(DAY.day, "night/1")
+    assert not nights.prepare(first).failures
+    nights.drop(DAY.day, {"A": b"rebuilt"})
+    second = nights.planned(DAY.day, "night/2")
+    assert not nights.prepare(second).failures
+    moved, tries = threading.Condition(), [0, 0]
+    ended: dict[int, object] = {}
+
+    def work(which: int, batch: Batch) -> None:
+        other = 1 - which
+        while which not in ended:
+            seen = tries[other]
+            try:
+                outcome = nights.publish(batch, try_number=tries[which] + 1)
+                again = bool(outcome.busy or outcome.failures)
+            except PathBusy:  # by the reservation of the other one
+                again = True
+            with moved:
+                tries[which] += 1
+                moved.notify_all()
+                # whatever is in the way is a try of the other one, which ends
+                if not again or not moved.wait_for(lambda seen=seen: tries[other] > seen, 60):
+                    ended[which] = "in the way of nobody" if again else outcome
+
+    together([lambda: work(0, first), lambda: work(1, second)])
+    assert stands(nights, "A") == b"rebuilt", ended
+    (last,) = nights.publications("night/2")
+    assert last.state is State.PUBLISHED
+    nights.assert_whole()
+
+
+def test_rebuilds_in_one_index_go_in_once_each_and_a_rebuild_back_is_one_too(nights: Nights) -> None:
+    runs: list[str] = []
+    for number, (a, b, c) in enumerate([(b"a1", b"b1", b"c"), (b"a2", b"b2", b"c"), (b"a1", b"b2", b"c")], start=1):
+        nights.drop(DAY.day, {"A": a, "B": b, "C": c}, complete=False)
+        before, run = nights.revision, f"night/{number}"
+        states = installed(nights, run, last=False, number=number, earlier=tuple(runs))
+        assert states == dict.fromkeys({1: "ABC", 2: "AB", 3: "A"}[number], State.PUBLISHED)
+        assert nights.revision - before == len(states) + (number == 1)
+        assert (stands(nights, "A"), stands(nights, "B"), stands(nights, "C")) == (a, b, c)
+        runs.append(run)
+    nights.drop(DAY.day, {"A": b"a1", "B": b"b2", "C": b"c"})
+    before = nights.revision
+    assert set(installed(nights, "night/4", number=4, earlier=tuple(runs)).values()) == {State.UNCHANGED}
+    assert nights.revision == before
+    nights.assert_whole()
+
+
+def test_a_plan_that_read_its_index_before_a_rebuild_was_recorded_reads_it_again(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights.drop(DAY.day, {"A": b"first"})
+    head, meanwhile = nights.site.head, ["night/quick"]
+
+    def slowly(fqrn: str) -> object:
+        """Between an index that is read and its build that is recorded, another run does both of a later one."""
+        if meanwhile:
+            run = meanwhile.pop()
+            nights.drop(DAY.day, {"A": b"rebuilt"})
+            nights.planned(DAY.day, run)
+        return head(fqrn)
+
+    monkeypatch.setattr(nights.site, "head", slowly)
+    batch = nights.planned(DAY.day, "night/slow")
+    recorded = builds.build(nights.site.ledger, "main", "b20261109")
+    assert recorded is not None
+    artifact = recorded.artifact("A", "x86_64")
+    assert artifact is not None
+    assert artifact.artifact.sha256 == batch.items[0].sha256
+    assert not nights.prepare(batch).failures
+    assert not nights.publish(batch).failures
+    assert stands(nights, "A") == b"rebuilt"
+
+
 # -- more artifacts in one night than Airflow maps over; bench-night takes 1,500
 
 OF_EACH, PLATFORMS = 4, 3
@@ -169,7 +276,7 @@ def test_more_artifacts_than_airflow_maps_over_pass_through_in_batches(nights: N
         for project in range(OF_EACH):
             build.add(f"P{project:03}", f"x86_64-{platform}", tree({"version": f"{project} {platform}".encode()}))
     build.store_in(nights.site.store("cvmfs"))
-    night = Night("night/many", "main", date(2026, 11, 20), "test")
+    night = night_of(20, "night/many")
     batches = plan_night(nights.site, attempt(), night, max_mapped=MAPPED).batches
     assert sum(len(batch.items) for batch in batches) == OF_EACH * PLATFORMS > MAPPED
     assert len(batches) == MAPPED
@@ -190,6 +297,5 @@ def test_more_artifacts_than_airflow_maps_over_pass_through_in_batches(nights: N
     assert len({one.destination for one in done}) == OF_EACH * PLATFORMS
     assert nights.client().leases() == []
     revision = nights.head().manifest.revision
-    again = Night("night/again", "main", night.date, "test")
-    assert plan_night(nights.site, attempt(), again).batches == ()
+    assert plan_night(nights.site, attempt(), night_of(20, "night/again")).batches == ()
     assert nights.head().manifest.revision == revision

@@ -176,8 +176,7 @@ def test_a_link_that_a_dead_try_moved_is_not_claimed_by_the_next(
 
 
 def test_what_others_published_and_what_nobody_did(slots: Nights) -> None:
-    slots.drop(2, {"A": b"x"})
-    slots.whole_night(night_of(2))
+    slots.install_build(2, {"A": b"x"})
     assert ask(slots.site, FQRN, "/nightlies").answers == ()
     assert ask(slots.site, FQRN, "/nightlies").stands is True
     assert ask(slots.site, FQRN, "/elsewhere").stands is False

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import tempfile
 from datetime import date
 from pathlib import Path
@@ -25,7 +23,6 @@ from include.quality.check import check_build, check_index
 from include.quality.results import folder_of_run
 from include.quality.suites import TreeFacts, tree_facts
 from include.settings.prepare import Suite
-from tests.fakes.airflowhome import ROOT
 from tests.fakes.archives import Member, file, folder
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, packed
@@ -203,15 +200,3 @@ def test_the_pages_load_nothing_the_oldest_runs_go_and_nothing_else_is_written_o
         assert "http:" not in text
         assert "https:" not in text
         assert "<script" not in text
-
-
-def test_great_expectations_is_imported_by_what_judges_alone() -> None:
-    program = (
-        "import sys, pathlib, importlib\n"
-        "for file in [*pathlib.Path('include/nightlies').rglob('*.py'), *pathlib.Path('operators').glob('*.py')]:\n"
-        "    importlib.import_module('.'.join(file.with_suffix('').parts))\n"
-        "import include.pages.app, include.quality.check\n"
-        "print({'great_expectations', 'pandas', 'numpy', 'scipy'} & set(sys.modules))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout == "set()\n"

@@ -34,6 +34,7 @@ from include.site.single_changes import linking
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.refused import refused
+from tests.integration.nightlies.conftest import Once
 from tests.nights import FOLDER, Nights, base_of
 from tests.site import FQRN, SIGNER
 
@@ -42,12 +43,11 @@ BY_SCHEDULE = "nightly_install_main/scheduled__{}T00:30:00+00:00"
 
 
 @pytest.fixture
-def slots(nights: Nights) -> Nights:
+def slots(nights: Nights, once: Once) -> Nights:
     """Four nights, each published in its night; two stay by the rules, `latest` is at the last."""
     nights.with_slot("other", tag="{slot}-{build_id}")
     nights.with_slot(partial="link", links={"weekdays": False}, retention={"keep_last": 2, "minimum": 1})
-    for day in (2, 3, 4, 5):
-        install(nights, day, {"A": b"a%d" % day, "B": b"b%d" % day})
+    once("retention", lambda: [install(nights, day, {"A": b"a%d" % day, "B": b"b%d" % day}) for day in (2, 3, 4, 5)])
     return nights
 
 
@@ -109,6 +109,10 @@ def link_by_hand(nights: Nights, path: str, target: str) -> None:
 def test_expired_builds_go_in_one_revision_with_a_signed_record_each_and_only_once(slots: Nights) -> None:
     before, plan = slots.revision, planned(slots)
     assert (expired(plan), slots.revision) == (["b20261102", "b20261103"], before)
+    # it does not matter that they were published this week
+    assert expired(planned(slots, datetime(2026, 11, 5, 6, tzinfo=UTC))) == expired(plan)
+    with refused(SettingsError):  # a slot without rules
+        plan_retention(slots.site, "other", now=AT)
     assert plan.bytes == 2 * 2 * len(b"a2")
     done = removed(slots, plan)
     assert (names(done.removed), done.revision, done.kept) == (expired(plan), before + 1, {})
@@ -142,21 +146,16 @@ def test_a_removal_whose_try_died_before_it_was_recorded_is_recorded_by_the_next
     assert (last.kind, last.reason) == (ChangeKind.REMOVED, f"retention: {reason(plan, 'b20261103')}")
 
 
-def test_a_backfill_installs_an_expired_build_again_and_it_stays_a_week_and_no_longer(slots: Nights) -> None:
+@pytest.mark.parametrize("run", ["nightly_install_main/backfill__{}", BY_SCHEDULE.replace("00:30", "12:30")])
+def test_a_build_that_a_person_installs_again_stays_a_week_and_no_longer(slots: Nights, run: str) -> None:
+    """By a backfill, or by a scheduled run that is cleared long after its night."""
     removed(slots, planned(slots))
-    install(slots, 2, {"A": b"a2", "B": b"b2"}, "nightly_install_main/backfill__{}", AT)
+    install(slots, 2, {"A": b"a2", "B": b"b2"}, run, AT)
     assert held(slots) == ["b20261102", "b20261104", "b20261105"]
     plan = planned(slots, AT + timedelta(days=6))
     assert expired(plan) == []
     assert reason(plan, "b20261102").startswith("published by a backfill or by hand at 2026-11-20 06:00 UTC")
     assert expired(planned(slots, AT + timedelta(days=7))) == ["b20261102"]
-
-
-def test_a_scheduled_run_long_after_its_night_counts_as_by_hand(slots: Nights) -> None:
-    removed(slots, planned(slots))
-    install(slots, 3, {"A": b"a3", "B": b"b3"}, BY_SCHEDULE.replace("00:30", "12:30"), AT)
-    assert expired(planned(slots, AT + timedelta(days=6))) == []
-    assert expired(planned(slots, AT + timedelta(days=7))) == ["b20261103"]
 
 
 def test_what_is_in_no_record_counts_as_put_there_by_hand(slots: Nights) -> None:
@@ -165,10 +164,6 @@ def test_what_is_in_no_record_counts_as_put_there_by_hand(slots: Nights) -> None
     (changed_at,) = [one.build.changed_at for one in planned(slots).decisions if "b20261102" in one.build.directory]
     assert expired(planned(slots, changed_at + timedelta(days=6))) == ["b20261103"]
     assert expired(planned(slots, changed_at + timedelta(days=7))) == ["b20261102", "b20261103"]
-
-
-def test_a_night_that_was_published_this_week_goes_all_the_same(slots: Nights) -> None:
-    assert expired(planned(slots, datetime(2026, 11, 5, 6, tzinfo=UTC))) == ["b20261102", "b20261103"]
 
 
 @pytest.mark.parametrize(
@@ -317,11 +312,6 @@ def test_directories_of_dates_go_with_their_last_build_and_the_slots_own_stays(n
     assert len(done.removed) == 2
     assert "2026-11-04" in [one.name for one in here.head().revision.listing("/n")]
     assert not [one for one in here.head().revision.listing("/n") if one.name in ("2026-11-02", "2026-11-03")]
-
-
-def test_a_slot_without_rules_is_refused(slots: Nights) -> None:
-    with refused(SettingsError):
-        plan_retention(slots.site, "other", now=AT)
 
 
 def test_the_command_lists_and_changes_nothing_until_it_is_asked_to(slots: Nights) -> None:

@@ -42,6 +42,7 @@ from include.provenance.records import newest
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree
 from tests.fakes.refused import refused
+from tests.integration.nightlies.conftest import Once
 from tests.nights import FOLDER, LINKED, Nights, night_of
 from tests.site import FQRN, SIGNER, now
 
@@ -50,18 +51,12 @@ TO = "main-b20261103"
 
 
 @pytest.fixture
-def slots(nights: Nights) -> Nights:
+def slots(nights: Nights, once: Once) -> Nights:
     """Three whole builds of two projects, each with its tag; `latest` at the third. The signing key is here."""
     nights.with_slot(**LINKED)
     save_signer(nights.site.settings.gateway.keys, FQRN, SIGNER)
-    for day in (2, 3, 4):
-        install(nights, day, A=b"a%d" % day, B=b"b%d" % day)
+    once("rollback", lambda: [nights.install_build(day, {"A": b"a%d" % day, "B": b"b%d" % day}) for day in (2, 3, 4)])
     return nights
-
-
-def install(nights: Nights, day: int, run: str = "", **projects: bytes) -> None:
-    nights.drop(day, projects)
-    nights.whole_night(night_of(day, run))
 
 
 def previewed(nights: Nights, target: str | int = TO) -> RollbackPreview:
@@ -130,7 +125,7 @@ def test_readers_links_tags_and_the_ledger_agree_afterwards_and_the_next_night_g
     # neither the night of the build nor another one brings it back
     assert settled(slots, 4) == {"A": State.SKIPPED, "B": State.SKIPPED}
     assert settled(slots, 3) == {"A": State.UNCHANGED, "B": State.UNCHANGED}
-    install(slots, 5, A=b"a5", B=b"b5")
+    slots.install_build(5, {"A": b"a5", "B": b"b5"})
     assert slots.leads_to("latest") == f"{FOLDER}/b20261105"
     slots.assert_whole()
 
@@ -138,7 +133,7 @@ def test_readers_links_tags_and_the_ledger_agree_afterwards_and_the_next_night_g
 def test_what_went_is_installed_again_after_a_redo_only(slots: Nights) -> None:
     both(slots)
     assert redo(slots.site, Wish("main", "b20261104", ""), now=now()) == 2
-    install(slots, 4, "redone/4", A=b"a4", B=b"b4")
+    slots.install_build(4, {"A": b"a4", "B": b"b4"}, "redone/4")
     assert slots.leads_to("latest") == slots.leads_to("Wed") == f"{FOLDER}/b20261104"
     slots.assert_whole()
 
@@ -147,7 +142,7 @@ def test_the_same_again_changes_nothing_and_a_try_that_died_is_finished(slots: N
     preview = previewed(slots)
     done = rolled(slots, preview)
     assert rolled(slots, preview) == done
-    install(slots, 5, A=b"a5", B=b"b5")  # somebody published before the second try
+    slots.install_build(5, {"A": b"a5", "B": b"b5"})  # somebody published before the second try
     assert rolled(slots, preview) == done
     first = record_rollback(slots.site, attempt("rollback/1"), done, "it crashes")
     again = record_rollback(slots.site, attempt("rollback/1"), done, "it crashes")
@@ -164,13 +159,13 @@ def test_a_command_that_died_before_it_told_the_ledger_finds_that_out(slots: Nig
     assert left is not None
     assert (left.from_root, left.revision, left.root) == (done.from_root, done.revision, done.root)
     assert unrecorded(slots.site, previewed(slots, "main-b20261102")) is None
-    install(slots, 5, A=b"a5", B=b"b5")
+    slots.install_build(5, {"A": b"a5", "B": b"b5"})
     assert unrecorded(slots.site, previewed(slots, slots.revision)) is None
 
 
 def test_what_was_published_again_since_is_not_marked(slots: Nights) -> None:
     done = rolled(slots, previewed(slots))
-    install(slots, 4, "at once/4", A=b"a4", B=b"b4")  # before the ledger was told
+    slots.install_build(4, {"A": b"a4", "B": b"b4"}, "at once/4")  # before the ledger was told
     told = record_rollback(slots.site, attempt("rollback/1"), done, "it crashes")
     assert (told.undone, undone_of(slots, "b20261104")) == (0, set())
 
@@ -194,14 +189,14 @@ def test_what_was_undone_comes_back_by_a_number_and_counts_as_undone_no_more(slo
 
 def test_a_rebuild_is_taken_back_and_not_installed_again_but_the_next_rebuild_is(slots: Nights) -> None:
     before = slots.revision
-    install(slots, 4, "rebuilt/4", A=b"rebuilt", B=b"b4")
+    slots.install_build(4, {"A": b"rebuilt", "B": b"b4"}, "rebuilt/4")
     preview = previewed(slots, before)
     assert [(one.name, one.effect) for one in preview.content.artifacts] == [("A/x86_64", Effect.CHANGES)]
     assert (preview.content.places.total.bytes_gone, preview.content.places.total.bytes_back) == (7, 2)
     both(slots, before)
     assert slots.head().revision.read(f"{FOLDER}/b20261104/A/x86_64/file") == b"a4"
     assert settled(slots, 4) == {"A": State.SKIPPED, "B": State.UNCHANGED}
-    install(slots, 4, "third/4", A=b"third", B=b"b4")
+    slots.install_build(4, {"A": b"third", "B": b"b4"}, "third/4")
     assert slots.head().revision.read(f"{FOLDER}/b20261104/A/x86_64/file") == b"third"
 
 

@@ -16,22 +16,28 @@ from include.nightlies.removal.undo import Replacement, UndoPlan, Wish, plan_und
 from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.states import State
 from include.nightlies.steps.inherit import inherit_batch
-from include.nightlies.steps.plan import plan_night
 from include.provenance.single_changes import note_linked
 from include.site.single_changes import linking
 from tests.fakes.attempts import attempt
 from tests.fakes.refused import refused
+from tests.integration.nightlies.conftest import Once
 from tests.nights import FOLDER, Nights, base_of, build_of, night_of, wish
 from tests.site import FQRN, now
 
 
 @pytest.fixture(params=["link"])
-def slots(nights: Nights, request: pytest.FixtureRequest) -> Nights:
+def slots(nights: Nights, once: Once, request: pytest.FixtureRequest) -> Nights:
     """Two whole builds of two projects, `latest` at the second."""
     nights.with_slot("other").with_slot(partial=request.param, links={}, tag="{slot}-{build_id}")
-    for day in (2, 3):
-        nights.install_build(day, {"A": b"a%d" % day, "B": b"b%d" % day})
+    once("undo", lambda: [nights.install_build(day, {"A": b"a%d" % day, "B": b"b%d" % day}) for day in (2, 3)])
     return nights
+
+
+def contents(slots: Nights, build_id: str) -> dict[str, bytes]:
+    """The `file` of each project of a build."""
+    top = f"{FOLDER}/{build_id}/"
+    files = {path.removeprefix(top): data for path, data in slots.files().items() if path.startswith(top)}
+    return {path.partition("/")[0]: data for path, data in files.items()}
 
 
 def test_a_dry_run_says_what_would_go_and_which_links_lead_there_and_changes_nothing(slots: Nights) -> None:
@@ -59,7 +65,7 @@ def test_a_build_goes_in_one_revision_with_its_directories_its_links_move_and_on
     assert head.revision.lookup(f"{FOLDER}/b20261103") is None
     assert slots.leads_to("latest") == slots.leads_to("Mon") == f"{FOLDER}/b20261102"
     assert slots.leads_to("Tue") == ""
-    assert set(slots.files()) == {f"{FOLDER}/b20261102/{one}/x86_64/file" for one in "AB"}
+    assert (contents(slots, "b20261103"), set(contents(slots, "b20261102"))) == ({}, {"A", "B"})
     plan, again = slots.taken_back(wish(move_links=True))
     assert again is None
     assert plan.taken == ()
@@ -71,36 +77,27 @@ def test_a_build_goes_in_one_revision_with_its_directories_its_links_move_and_on
 
 @pytest.mark.parametrize("by", ["undo_build", "nightshift repo symlink"])
 def test_links_that_a_build_of_the_future_took_are_put_back_and_move_on_next_night(slots: Nights, by: str) -> None:
-    slots.drop(30, {"A": b"too early"})
-    slots.whole_night(night_of(30))
+    slots.install_build(30, {"A": b"too early"})
     assert (slots.leads_to("latest"), slots.leads_to("Mon")) == (f"{FOLDER}/b20261130",) * 2
     if by == "undo_build":
         slots.taken_back(wish("b20261130", move_links=True))
         assert slots.leads_to("Mon") == f"{FOLDER}/b20261102"
     else:
-        change = linking(f"{FOLDER}/latest", "b20261103", now=now())
-        publisher = slots.site.publisher(FQRN)
-        publisher.change(f"{FOLDER}/latest", change.apply, holder="test", now=now())
+        linking(f"{FOLDER}/latest", "b20261103", now=now()).commit(slots.site, FQRN, holder="test", now=now())
     assert slots.leads_to("latest") == f"{FOLDER}/b20261103"
-    slots.drop(4, {"A": b"a4"})
-    slots.whole_night(night_of(4))
+    slots.install_build(4, {"A": b"a4"})
     assert slots.leads_to("latest") == f"{FOLDER}/b20261104"
 
 
 def test_what_is_undone_is_not_installed_again_until_somebody_lets_it_or_it_is_rebuilt(slots: Nights) -> None:
     slots.taken_back(wish(move_links=True))
-    night = night_of(3, "night/again")
-    plan = slots.plan_of(night)
+    plan = slots.plan_of(night_of(3, "night/again"))
     assert plan.batches == ()
     assert {one.state for one in plan.settled} == {State.SKIPPED}
     assert all("undone at" in one.reason and "it crashes" in one.reason for one in plan.settled)
     assert redo(slots.site, wish(projects=("A",)), now=now()) == 1
-    slots.drop(3, {"A": b"a3", "B": b"rebuilt"})
-    slots.whole_night(night_of(3, "night/rebuilt"))
-    found = slots.files()
-    assert (found[f"{FOLDER}/b20261103/A/x86_64/file"], found[f"{FOLDER}/b20261103/B/x86_64/file"]) == (
-        b"a3", b"rebuilt",
-    )  # fmt: skip
+    slots.install_build(3, {"A": b"a3", "B": b"rebuilt"}, "night/rebuilt")
+    assert contents(slots, "b20261103") == {"A": b"a3", "B": b"rebuilt"}
     assert slots.leads_to("latest") == f"{FOLDER}/b20261103"
     slots.assert_whole()
 
@@ -110,9 +107,7 @@ def test_one_project_is_replaced_by_its_predecessor_the_links_stay_and_nothing_i
     only_b = wish(projects=("B",), instead=Replacement.PREDECESSOR)
     _, made = slots.taken_back(only_b)
     assert made == before + 1
-    found = slots.files()
-    assert found[f"{FOLDER}/b20261103/B/x86_64/file"] == b"b2"
-    assert found[f"{FOLDER}/b20261103/A/x86_64/file"] == b"a3"
+    assert contents(slots, "b20261103") == {"A": b"a3", "B": b"b2"}
     assert slots.data_objects() == stored
     assert slots.leads_to("latest") == f"{FOLDER}/b20261103"
     assert slots.taken_back(only_b)[1] is None
@@ -120,24 +115,19 @@ def test_one_project_is_replaced_by_its_predecessor_the_links_stay_and_nothing_i
     slots.assert_whole()
 
 
-def test_what_others_published_since_stays(slots: Nights) -> None:
-    build = build_of(3, {"Z": b"of another slot"})
-    build.slot = "other"
-    for entry in build.artifacts.values():
-        entry["url"] = entry["url"].replace("main/", "other/", 1)
-    build.store_in(slots.site.store("cvmfs"))
-    night = night_of(3, "other/3")
-    object.__setattr__(night, "slot", "other")
-    slots.publish_night(night)
-    slots.taken_back(wish(move_links=True))
+def test_what_others_published_since_stays_and_their_leases_beside_it_are_in_no_way(slots: Nights) -> None:
+    slots.store_build(build_of(3, {"Z": b"of another slot"}, slot="other"))
+    slots.publish_night(night_of(3, "other/3", slot="other"))
+    with slots.client() as client, client.lease(FQRN, "/nightlies/other", hostname="another slot"):
+        slots.taken_back(wish(move_links=True))
+    assert slots.leads_to("latest") == f"{FOLDER}/b20261102"
     assert slots.files()["/nightlies/other/b20261103/Z/x86_64/file"] == b"of another slot"
     slots.assert_whole()
 
 
 def test_a_tree_that_changed_since_the_look_is_not_taken_away(slots: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = plan_undo(slots.site, wish(projects=("A",), move_links=True))
-    slots.drop(3, {"A": b"rebuilt", "B": b"b3"})
-    slots.publish_night(night_of(3, "night/rebuilt"))
+    slots.published(3, {"A": b"rebuilt", "B": b"b3"}, "night/rebuilt")
     before = slots.revision
     monkeypatch.setattr(step, "plan_undo", lambda *_: looked)
     with refused(DestinationError, path=f"{FOLDER}/b20261103/A/x86_64"):
@@ -153,9 +143,7 @@ def test_a_tree_of_somebody_else_is_refused(slots: Nights) -> None:
 
 
 def test_a_base_that_links_of_a_partial_build_lead_to_is_refused_until_that_build_is_undone(slots: Nights) -> None:
-    slots.drop(4, {"B": b"b4"}, **base_of(3))
-    slots.to_the_gate(night_of(4))
-    slots.link(night_of(4))
+    slots.install_build(4, {"B": b"b4"}, **base_of(3))
     refused = plan_undo(slots.site, wish(move_links=True)).refused
     assert len(refused) == 1
     assert "of the partial build b20261104 of 2026-11-04 leads to" in refused[0]
@@ -270,35 +258,27 @@ def test_a_night_under_way_does_not_install_what_was_undone_since_it_was_planned
     assert {one.project: one.state for one in outcome.done} == {"A": State.SKIPPED, "B": State.PUBLISHED}
     (skipped,) = [one for one in outcome.done if one.project == "A"]
     assert "it crashes, while this run was under way" in skipped.reason
-    assert {path for path in slots.files() if "b20261104" in path} == {f"{FOLDER}/b20261104/B/x86_64/file"}
+    assert set(contents(slots, "b20261104")) == {"B"}
     slots.assert_whole()
-
-
-def test_others_hold_leases_beside_it_and_links_move_all_the_same(slots: Nights) -> None:
-    with slots.client() as client, client.lease(FQRN, "/nightlies/other", hostname="another slot"):
-        slots.taken_back(wish(move_links=True))
-    assert slots.leads_to("latest") == f"{FOLDER}/b20261102"
 
 
 def test_a_rebuilt_tree_is_replaced_by_what_stood_there_before_and_nothing_is_sent(slots: Nights) -> None:
     slots.install_build(3, {"A": b"rebuilt", "B": b"b3"}, "night/rebuilt")
-    place = f"{FOLDER}/b20261103/A/x86_64/file"
-    assert slots.files()[place] == b"rebuilt"
+    assert contents(slots, "b20261103")["A"] == b"rebuilt"
     stored = slots.data_objects()
     wanted = wish(projects=("A",), instead=Replacement.PREDECESSOR)
     plan, made = slots.taken_back(wanted)
     assert "what was there in revision main-b20261103, before the rebuild, takes its place" in str(plan.taken[0])
     assert made == slots.revision
-    assert slots.files()[place] == b"a3"
+    assert contents(slots, "b20261103")["A"] == b"a3"
     assert slots.data_objects() == stored
     assert slots.taken_back(wanted)[1] is None
     slots.assert_whole()
     # the rebuild does not come back by itself; what is let come again, does
-    plan_again = plan_night(slots.site, attempt(), night_of(3, "night/again"))
-    assert plan_again.batches == ()
+    assert slots.plan_of(night_of(3, "night/again")).batches == ()
     assert redo(slots.site, wish(projects=("A",)), now=now()) == 1
     slots.install_build(3, {"A": b"rebuilt", "B": b"b3"}, "night/let")
-    assert slots.files()[place] == b"rebuilt"
+    assert contents(slots, "b20261103")["A"] == b"rebuilt"
 
 
 def test_bytes_that_were_undone_themselves_are_no_predecessor_and_untagged_ones_neither(slots: Nights) -> None:
@@ -321,10 +301,7 @@ def test_a_base_that_is_undone_leaves_copies_whole_and_is_refused_where_links_le
     wanted = wish(move_links=True)
     if slots.site.settings.slot("main").partial == "copy":
         slots.taken_back(wanted)
-        found = slots.files()
-        assert (found[f"{FOLDER}/b20261104/A/x86_64/file"], found[f"{FOLDER}/b20261104/B/x86_64/file"]) == (
-            b"a3", b"b4",
-        )  # fmt: skip
+        assert contents(slots, "b20261104") == {"A": b"a3", "B": b"b4"}
         slots.collector().run()
         assert slots.leads_to("latest") == f"{FOLDER}/b20261104"
     else:
@@ -338,9 +315,8 @@ def test_a_base_that_is_undone_leaves_copies_whole_and_is_refused_where_links_le
         assert any(
             "b20261104 of 2026-11-04 leads to" in one and "shows what takes its place" in one for one in plan.notes
         )
-        head = slots.head()
-        assert head.revision.read(f"{FOLDER}/b20261103/A/x86_64/file") == b"a2"
-        assert head.revision.nested_at(f"{FOLDER}/b20261103/A/x86_64") is not None
+        assert contents(slots, "b20261103")["A"] == b"a2"
+        assert slots.head().revision.nested_at(f"{FOLDER}/b20261103/A/x86_64") is not None
     slots.assert_whole()
 
 
@@ -368,10 +344,9 @@ def test_a_project_of_a_partial_build_goes_comes_again_and_the_base_keeps_its_ow
         slots.taken_back(wish("b20261104", projects=(project,), move_links=True))
     assert slots.head().revision.lookup(f"{FOLDER}/b20261104") is None
     assert slots.leads_to("latest") == f"{FOLDER}/b20261103"
-    assert slots.files()[f"{FOLDER}/b20261103/A/x86_64/file"] == b"a3"
+    assert contents(slots, "b20261103")["A"] == b"a3"
     assert redo(slots.site, wish("b20261104"), now=now()) == 2
     slots.install_build(4, {"B": b"b4"}, "night/let", **base_of(3))
-    done = slots.link(night_of(4))
-    assert {one.state for one in done.links} == {LinkState.UNCHANGED}
+    assert slots.link_states(night_of(4)) == {LinkState.UNCHANGED}
     assert slots.leads_to("latest") == f"{FOLDER}/b20261104"
     slots.assert_whole()

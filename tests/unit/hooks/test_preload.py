@@ -14,12 +14,13 @@ from tests.structure import ROOT, sources
 
 LEFT_TO_TASKS = ("include.benchmarks.", "lab.", "include.pages.", "include.quality.")
 """Imported by few tasks, or only where they do something seldom."""
-HEAVY = {"great_expectations", "pandas", "plotly"}
+HEAVY = {"great_expectations", "numpy", "pandas", "plotly", "scipy"}
 _PROGRAM = """
 import sys, threading
 from hooks.preload import preload
 preload()
 assert threading.active_count() == 1, threading.enumerate()
+import include.pages.app, include.quality.check  # Great Expectations is for what judges alone
 print(*sys.modules)
 """
 

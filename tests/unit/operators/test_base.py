@@ -15,11 +15,24 @@ from hooks.provider import get_provider_info
 from hooks.retry import RetryByKind
 from hooks.site import run_name
 from include.cvmfs.errors import DestinationError, ManifestConflict, SourceError
+from include.errors import ErrorRow
 from include.gateway.errors import BAD_SIGNATURE, PathBusy
+from include.nightlies.errors import COLLECTION_RUN_REFUSED, ROLLBACK_REFUSED
 from include.nightlies.steps.errors import ArtifactMissing, ArtifactSize, BatchFailed, GateClosed
+from include.stageout.errors import STAGEOUT_RUN_REFUSED
 from include.storage.errors import Unavailable
 from operators.base import NightshiftOperator, batches_of, holder_name, tries_left
+from operators.care import BeginCollectionsOperator
+from operators.stageout import (
+    DeleteOldRunsOperator,
+    RemindUsersOperator,
+    StageoutPassOperator,
+    SummariseTransfersOperator,
+    TakeCensusOperator,
+)
+from operators.undo import PreviewRollbackOperator
 from tests.fakes.airflowhome import ROOT
+from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
 
 
@@ -136,3 +149,23 @@ def test_arguments_that_exclude_each_other_are_refused_when_the_dag_is_read(name
     (task,) = [one for one in TASKS if one.__name__ == name]
     with pytest.raises(ValueError):  # noqa: PT011 - Airflow's own for arguments
         task(task_id="it", **EXAMPLES[name], **more)
+
+
+@pytest.mark.parametrize(
+    ("operator", "error"),
+    [
+        (BeginCollectionsOperator(task_id="a", repositories=[]), COLLECTION_RUN_REFUSED),
+        (PreviewRollbackOperator(task_id="b"), ROLLBACK_REFUSED),
+        (DeleteOldRunsOperator(task_id="c", dag_ids=[]), STAGEOUT_RUN_REFUSED),
+        (StageoutPassOperator(task_id="d", components=["submit"]), STAGEOUT_RUN_REFUSED),
+        (TakeCensusOperator(task_id="e"), STAGEOUT_RUN_REFUSED),
+        (SummariseTransfersOperator(task_id="f"), STAGEOUT_RUN_REFUSED),
+        (RemindUsersOperator(task_id="g"), STAGEOUT_RUN_REFUSED),
+    ],
+)
+def test_work_that_depends_on_no_date_is_refused_to_a_backfill_before_anything_is_done(
+    operator: Any, error: ErrorRow
+) -> None:
+    with refused(error) as refusal:
+        operator.execute(task_context(run_type="backfill"))
+    assert "a backfill would" in str(refusal.value)

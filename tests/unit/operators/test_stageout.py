@@ -12,10 +12,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
 from include.airflow_api import AirflowApi
-from include.stageout.errors import STAGEOUT_RUN_REFUSED
 from operators import stageout
 from operators.stageout import DeleteOldRunsOperator
-from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
 
 
@@ -47,10 +45,8 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return write
 
 
-def delete(**context: Any) -> dict[str, int]:
-    done: dict[str, int] = DeleteOldRunsOperator(task_id="delete", dag_ids=["minutely"]).execute(
-        task_context(**context)
-    )
+def delete() -> dict[str, int]:
+    done: dict[str, int] = DeleteOldRunsOperator(task_id="delete", dag_ids=["minutely"]).execute(task_context())
     return done
 
 
@@ -75,9 +71,7 @@ def test_old_runs_go_with_their_logs_and_failed_ones_stay_longer(
     assert timedelta(hours=14) <= ages["failed"] < timedelta(hours=15)
 
 
-def test_without_a_connection_runs_stay_and_a_backfill_is_refused(configure: Callable[..., None]) -> None:
+def test_without_a_connection_runs_stay(configure: Callable[..., None]) -> None:
     configure(runs_connection="")
     with pytest.raises(AirflowSkipException):
         delete()
-    with refused(STAGEOUT_RUN_REFUSED):
-        delete(run_type="backfill")

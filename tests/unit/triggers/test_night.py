@@ -236,13 +236,6 @@ def test_where_nobody_tells_of_events_the_index_is_looked_at_as_before(
     assert watch(lambda: builder.index(ARTIFACT), listen="index_events_main")["turn"] == "go"
 
 
-def test_what_waits_is_the_same_after_the_triggerer_was_started_anew() -> None:
-    made = NightTrigger({"run": "r"}, {"first": "f", "number": 1}, 30.0, "index_events_main")
-    path, arguments = made.serialize()
-    assert path == "triggers.night.NightTrigger"
-    assert NightTrigger(**arguments).serialize() == (path, arguments)
-
-
 def first_artifacts(count: int, *changes: Callable[[], None]) -> list[dict[str, Any]]:
     """So many events of the watcher; each change is made after an event, the first one at once."""
     trigger = FirstArtifactTrigger("main", 0.02)
@@ -296,43 +289,25 @@ def test_the_watcher_of_first_artifacts_outlives_whatever_is_wrong_for_a_while(
     assert first_artifacts(1, mended) == [{"date": "2026-11-21"}]
 
 
-@pytest.fixture
-def site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    file = tmp_path / "site.yaml"
-    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
-    for name in ("old", "new"):
-        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps({"conn_type": "object_store", "login": name}))
-    rewrite(file, "old")
-    return file
+def test_clients_stay_as_long_as_the_configuration_and_know_the_connection_of_a_new_one(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rewrite(connection: str, slot: str = "main") -> None:
+        store = {"url": "s3://builds", "endpoint": "http://127.0.0.1:1", "connection": connection}
+        plain_file(builder.folder, [slot], store=store)
 
-
-def rewrite(file: Path, connection: str, slot: str = "main") -> None:
-    store = {"url": "s3://builds", "endpoint": "http://127.0.0.1:1", "connection": connection}
-    plain_file(file.parent, [slot], store=store)
-
-
-def test_clients_stay_as_long_as_the_configuration_and_know_the_connection_of_a_new_one(site_file: Path) -> None:
     async def look() -> None:
         connect = configured("main")
-        first = await asyncio.to_thread(connect)
-        assert await asyncio.to_thread(connect) is first
-        assert (await asyncio.to_thread(first.secrets.get, "old")).login == "old"
-        rewrite(site_file, "new")
-        moved = await asyncio.to_thread(connect)
-        assert moved is not first
-        assert (await asyncio.to_thread(moved.secrets.get, "new")).login == "new"
-        assert await asyncio.to_thread(connect) is moved
-
-    asyncio.run(look())
-
-
-def test_a_connection_that_is_not_there_and_a_slot_that_is_gone_are_said_by_name(site_file: Path) -> None:
-    async def look() -> None:
-        connect = configured("main")
-        rewrite(site_file, "nowhere")
+        for name in ("old", "new"):
+            monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps({"conn_type": "any", "login": name}))
+            rewrite(name)
+            site = await asyncio.to_thread(connect)
+            assert await asyncio.to_thread(connect) is site
+            assert (await asyncio.to_thread(site.secrets.get, name)).login == name
+        rewrite("nowhere")
         with refused(MissingConnection, connection_id="nowhere"):
             await asyncio.to_thread(lambda: connect().store("builds"))
-        rewrite(site_file, "old", slot="dev")
+        rewrite("old", slot="dev")
         with refused(SettingsError):
             await asyncio.to_thread(connect)
 

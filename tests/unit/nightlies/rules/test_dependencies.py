@@ -5,15 +5,10 @@ from __future__ import annotations
 import pytest
 
 from include.nightlies.rules.dependencies import Readiness, readiness
-from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import Phase, State
+from tests.fakes.builds import publication
 
 NEEDS = ("A/x", "B/x")
-
-
-def publication(state: State, phase: Phase = Phase.PUBLISH) -> Publication:
-    values: dict[str, object] = dict.fromkeys(Publication.__dataclass_fields__)
-    return Publication(**{**values, "state": state, "phase": phase, "reason": "why"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -49,5 +44,5 @@ def test_every_state_of_a_dependency_has_an_answer_and_a_reason(state: State) ->
     verdict = readiness(("A/x",), {"A/x": publication(state)}, last_try=True)
     assert verdict.reason
     assert (verdict.readiness is Readiness.FREE) == state.good
-    refused = readiness(("A/x",), {"A/x": publication(State.FAILED, Phase.PLAN)}, last_try=False)
+    refused = readiness(("A/x",), {"A/x": publication(State.FAILED, phase=Phase.PLAN)}, last_try=False)
     assert refused.readiness is Readiness.BLOCKED, "the plan refused it"

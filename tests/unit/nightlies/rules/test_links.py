@@ -14,13 +14,9 @@ from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.dependencies import is_required, never_listed, required_pairs
 from include.nightlies.rules.destinations import build_directory, build_of_directory
 from include.nightlies.rules.links import LinkState, Present, all_links_of, decide, links_of, relative
-from include.settings.model import Slot
+from tests.fakes.plainsite import slot
 
 DAY = date(2026, 11, 23)  # a Monday
-
-
-def slot(**changes: object) -> Slot:
-    return Slot.model_validate({"name": "main", "repository": "r.example.org", "store": "b", **changes})
 
 
 def key(build_id: str, day: date = DAY) -> BuildKey:

@@ -12,7 +12,8 @@ from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild, RejectedArtifact
 from include.nightlies.rules.new_artifacts import ALIVE, Arrivals, arrivals, compared, without_wrong_time
 from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.states import State
+from tests.fakes.builds import publication as made
 from tests.fakes.refused import refused
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
@@ -21,13 +22,9 @@ GAUDI = Artifact("Gaudi", "x86_64", "a", 1, "a" * 64)
 
 
 def publication(state: State, run: str, sha256: str = "a" * 64, age: timedelta = timedelta(minutes=1)) -> Publication:
-    return Publication(
-        id=1, run_id=run, repository="r", destination="/d", artifact=1, artifact_sha256=sha256, changeset=None,
-        state=state, reason="", phase=Phase.PLAN, try_number=1, plan_try=1, prepare_try=0,
-        publish_try=0, revision_before=None, revision_after=None, root_hash=None, nested_hash=None, files=None,
-        bytes=None, objects_new=None, objects_reused=None, bytes_uploaded=None, seconds={}, lease_held_s=None,
-        created_at=NOW - age, updated_at=NOW - age, ended_at=None, verified_at=None, project="Gaudi", platform="x86_64",
-    )  # fmt: skip
+    return made(
+        state, run_id=run, artifact=1, artifact_sha256=sha256, updated_at=NOW - age, project="Gaudi", platform="x86_64"
+    )
 
 
 def sort(*known: Publication) -> Arrivals:

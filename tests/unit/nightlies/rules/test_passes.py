@@ -40,8 +40,9 @@ from include.nightlies.rules.passes import (
     tick_of,
 )
 from include.publishers.server.errors import NodeUnreachable
-from include.settings.model import SiteSettings, Slot
+from include.settings.model import SiteSettings
 from include.storage.errors import Forbidden, Unavailable
+from tests.fakes.plainsite import slot
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 CUTOFF = NOW + timedelta(hours=4)
@@ -153,11 +154,6 @@ def test_the_runs_of_a_night_are_named_after_its_date_and_keep_what_began_it(fir
 
 TICK = datetime(2026, 11, 21, 1, tzinfo=UTC)
 EVENING = datetime(2026, 11, 20, 21, 30, tzinfo=UTC)
-
-
-def slot(**changes: object) -> Slot:
-    given = {"name": "main", "repository": "r.example.org", "store": "b", "timezone": "Europe/Zurich", **changes}
-    return Slot.model_validate(given)
 
 
 EITHER = slot(begins="either", schedule="0 2 * * *", cutoff="06:00")

@@ -16,8 +16,8 @@ from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.destinations import build_of_tag, folder_of_builds
 from include.nightlies.rules.passes import began_by_itself
 from include.nightlies.rules.retention_rules import HeldBuild, RetentionDecision, decide, reached
-from include.settings.model import Slot
 from include.settings.retention import Retention, WeekdayRule
+from tests.fakes.plainsite import slot
 
 TODAY = date(2026, 11, 23)  # a Monday
 NOW = datetime(2026, 11, 23, 6, tzinfo=UTC)
@@ -245,10 +245,6 @@ def test_a_link_reaches_builds_by_other_links_too(path: str, found: set[str]) ->
 )
 def test_a_run_of_a_person_is_told_from_one_that_began_by_itself(run: str, by_itself: bool) -> None:
     assert began_by_itself(run) is by_itself
-
-
-def slot(**changes: object) -> Slot:
-    return Slot.model_validate({"name": "main", "repository": "r.example.org", "store": "s", **changes})
 
 
 def test_the_template_says_which_build_a_tag_is_for_and_which_folder_stays() -> None:

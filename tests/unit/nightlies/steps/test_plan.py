@@ -7,25 +7,15 @@ from datetime import UTC, date, datetime
 
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import BuildIndex, RejectedArtifact
-from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.states import State
 from include.nightlies.steps.gate import missing_line, missing_of_build, optional_of_build
 from include.nightlies.steps.plan import cut, nested_directories
 from include.nightlies.steps.values import Batch, Item, Night
 from include.publishers.required_objects import topmost
-from include.settings.model import Slot
+from tests.fakes.builds import publication
+from tests.fakes.plainsite import slot
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-
-
-def slot(**changes: object) -> Slot:
-    return Slot.model_validate({"name": "main", "repository": "r.example.org", "store": "b", **changes})
-
-
-def publication(state: State, **changes: object) -> Publication:
-    values: dict[str, object] = dict.fromkeys(Publication.__dataclass_fields__)
-    values |= {"state": state, "phase": Phase.PUBLISH, "reason": "why", "destination": "/d", "seconds": {}}
-    return Publication(**{**values, "project": "A", "platform": "x", **changes})  # type: ignore[arg-type]
 
 
 def test_batches_keep_the_order_and_are_no_more_than_allowed() -> None:

@@ -26,27 +26,48 @@ from include.settings.prepare import ArtifactLimits
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from tests.fakes.builds import Build, tree
-from tests.fakes.plainsite import plain_file
+from tests.fakes.plainsite import plain_site
 from tests.fakes.refused import refused
 
 DATA = tree({"file": b"whole"})
+DAY = date(2026, 11, 21)
+INDEX = b'{"format": 1, "slot": "main", "build_id": "b1", "date": "2026-11-21", "complete": true, "artifacts": []}'
+INDEX_KEY = "main/2026-11-21/index.json"
+BUILDER = ed25519.Ed25519PrivateKey.generate()
+
+
+def written(folder: Path, **blocks: object) -> Site:
+    """The site of a configuration file with these blocks."""
+    (folder / "site.yaml").write_text(json.dumps({"ledger": f"sqlite:///{folder}/ledger.db", **blocks}))
+    login = {"AIRFLOW_CONN_STORE": '{"conn_type": "object_store", "login": "k", "password": "s"}'}
+    return Site(load(folder / "site.yaml"), EnvSecrets(login))
 
 
 @pytest.fixture
-def on_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+def on_site(tmp_path: Path) -> Site:
     """A slot whose store has another store inside it, and a third beside it."""
-    file = tmp_path / "site.yaml"
     stores = {name: {"url": f"file://{tmp_path}/{name}"} for name in ("builds", "builds/inner", "other")}
     repository = {"store": "other", "public_url": "http://127.0.0.1:1", "public_key": "k.pub", "gateway": "gateway"}
-    site = {
-        "ledger": f"sqlite:///{tmp_path}/ledger.db",
-        "stores": {name.replace("/", "-"): settings for name, settings in stores.items()},
-        "repositories": {"nights.example.org": repository},
-        "slots": {"main": {"repository": "nights.example.org", "store": "builds"}},
-    }
-    file.write_text(json.dumps(site))
-    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
-    return Site(load(), EnvSecrets({}))
+    return written(
+        tmp_path,
+        stores={name.replace("/", "-"): settings for name, settings in stores.items()},
+        repositories={"nights.example.org": repository},
+        slots={"main": {"repository": "nights.example.org", "store": "builds"}},
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return the path of the index of the day."""
+    found = tmp_path / "builds" / INDEX_KEY
+    found.parent.mkdir(parents=True)
+    return found
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Site:
+    """A slot that believes the builder's key, on a folder."""
+    return plain_site(tmp_path, index_signature={"public_key": str(pem(tmp_path / "builder.pem", BUILDER))})
 
 
 def item(on_site: Site, key: str, store: str = "builds") -> Item:
@@ -90,19 +111,12 @@ def test_an_index_that_names_a_file_of_another_store_has_that_artifact_rejected(
 
 
 def test_a_source_that_two_stores_may_have_is_refused_with_their_names(tmp_path: Path) -> None:
-    bucket = {"url": "s3://builds", "connection": "store"}
-    site = {
-        "ledger": f"sqlite:///{tmp_path}/ledger.db",
-        "stores": {
-            "east": {**bucket, "endpoint": "http://east.example.org"},
-            "west": {**bucket, "endpoint": "http://west.example.org"},
-            "inner": {**bucket, "url": "s3://builds/inner", "endpoint": "http://west.example.org"},
-            "again": {**bucket, "url": "s3://builds/inner", "endpoint": "http://west.example.org"},
-        },
-    }
-    (tmp_path / "site.yaml").write_text(json.dumps(site))
-    login = {"AIRFLOW_CONN_STORE": '{"conn_type": "object_store", "login": "k", "password": "s"}'}
-    on_two = Site(load(tmp_path / "site.yaml"), EnvSecrets(login))
+    east, west = (
+        {"url": "s3://builds", "connection": "store", "endpoint": f"http://{name}.example.org"}
+        for name in ("east", "west")
+    )
+    inner = {**west, "url": "s3://builds/inner"}
+    on_two = written(tmp_path, stores={"east": east, "west": west, "inner": inner, "again": inner})
     with refused(SOURCE_AMBIGUOUS) as refusal:
         locate(on_two, "s3://builds/a.tar.gz")
     assert "stores east and west" in str(refusal.value)
@@ -110,51 +124,31 @@ def test_a_source_that_two_stores_may_have_is_refused_with_their_names(tmp_path:
     assert locate(on_two, "s3://builds/inner/a.tar.gz")[1] == "a.tar.gz"
 
 
-DAY = date(2026, 11, 21)
-WHOLE = json.dumps(
-    {"format": 1, "slot": "main", "build_id": "b1", "date": "2026-11-21", "complete": True, "artifacts": []}
-).encode()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Return the path of the index of the day."""
-    found = tmp_path / "builds" / "main" / "2026-11-21" / "index.json"
-    found.parent.mkdir(parents=True)
-    return found
-
-
-@pytest.fixture
-def site(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(plain_file(tmp_path)))
-    return Site(load(), EnvSecrets({}))
-
-
-def test_a_directory_in_the_place_of_an_index_is_no_build(site: Site, place: Path) -> None:
+def test_a_directory_in_the_place_of_an_index_is_no_build(on_site: Site, place: Path) -> None:
     place.mkdir()
     with refused(BuildMissing, slot="main", wanted=DAY):
-        read_index(site, site.settings.slot("main"), DAY)
+        read_index(on_site, on_site.settings.slot("main"), DAY)
 
 
 @pytest.mark.slow
-def test_of_an_endless_index_no_more_is_read_than_an_index_may_have(site: Site, place: Path) -> None:
+def test_of_an_endless_index_no_more_is_read_than_an_index_may_have(on_site: Site, place: Path) -> None:
     place.touch()
     os.truncate(place, 1 << 40)  # sparse: takes no room
-    store = site.store("builds")
+    store = on_site.store("builds")
     with refused(BadIndex):
-        read_index(site, site.settings.slot("main"), DAY)
+        read_index(on_site, on_site.settings.slot("main"), DAY)
     assert store.counters.bytes_got <= MAX_INDEX_BYTES + (1 << 20)
 
 
 @pytest.mark.parametrize(
     "half",
-    [WHOLE[:-20], b"", WHOLE + WHOLE, WHOLE + b"\0" * 512, WHOLE[: len(WHOLE) // 2] + b"\0" * (len(WHOLE) // 2)],
+    [INDEX[:-20], b"", INDEX + INDEX, INDEX + b"\0" * 512, INDEX[: len(INDEX) // 2] + b"\0" * (len(INDEX) // 2)],
     ids=["truncated", "empty", "appended to", "preallocated", "half of it zeros"],
 )
 def test_an_index_that_is_just_written_is_looked_at_again_and_then_taken_or_refused_whole(
-    site: Site, place: Path, half: bytes
+    on_site: Site, place: Path, half: bytes
 ) -> None:
-    slot, waited = site.settings.slot("main"), list[float]()
+    slot, waited = on_site.settings.slot("main"), list[float]()
 
     def then(data: bytes) -> Callable[[float], None]:
         def pause(seconds: float) -> None:
@@ -164,16 +158,12 @@ def test_an_index_that_is_just_written_is_looked_at_again_and_then_taken_or_refu
         return pause
 
     place.write_bytes(half)
-    assert read_again(site, slot, DAY, pause=then(WHOLE))[0].build_id == "b1"
+    assert read_again(on_site, slot, DAY, pause=then(INDEX))[0].build_id == "b1"
     assert len(waited) == 1
     place.write_bytes(half)
     with pytest.raises(BadIndex):
-        read_again(site, slot, DAY, pause=then(half))
+        read_again(on_site, slot, DAY, pause=then(half))
     assert len(waited) == LOOKS
-
-
-DATA = b'{"format": 1, "slot": "main", "build_id": "b1", "date": "2026-11-21", "complete": true, "artifacts": []}'
-BUILDER = ed25519.Ed25519PrivateKey.generate()
 
 
 def pem(path: Path, key: object) -> Path:
@@ -184,29 +174,29 @@ def pem(path: Path, key: object) -> Path:
 @pytest.mark.parametrize("form", [bytes, base64.b64encode, base64.encodebytes], ids=["raw", "base64", "in lines"])
 def test_a_signature_of_the_builder_is_taken_in_either_form(tmp_path: Path, form: object) -> None:
     key = public_key(pem(tmp_path / "key.pem", BUILDER))
-    require_signature(DATA, form(BUILDER.sign(DATA)), key, file="index.json")  # type: ignore[operator]
+    require_signature(INDEX, form(BUILDER.sign(INDEX)), key, file="index.json")  # type: ignore[operator]
 
 
 def test_an_rsa_signature_is_taken(tmp_path: Path) -> None:
     builder = rsa.generate_private_key(65537, 2048)
     key = public_key(pem(tmp_path / "key.pem", builder))
-    require_signature(DATA, builder.sign(DATA, PKCS1v15(), SHA256()), key, file="index.json")
+    require_signature(INDEX, builder.sign(INDEX, PKCS1v15(), SHA256()), key, file="index.json")
     with refused(BadIndex, file="index.json"):
-        require_signature(DATA + b" ", builder.sign(DATA, PKCS1v15(), SHA256()), key, file="index.json")
+        require_signature(INDEX + b" ", builder.sign(INDEX, PKCS1v15(), SHA256()), key, file="index.json")
 
 
 @pytest.mark.parametrize(
     "signature",
     [
-        b"", b"no signature", BUILDER.sign(DATA + b" "), BUILDER.sign(DATA)[:-1], b"x" * 20_000,
-        ed25519.Ed25519PrivateKey.generate().sign(DATA),
+        b"", b"no signature", BUILDER.sign(INDEX + b" "), BUILDER.sign(INDEX)[:-1], b"x" * 20_000,
+        ed25519.Ed25519PrivateKey.generate().sign(INDEX),
     ],
     ids=["empty", "text", "of other bytes", "cut", "too long", "of another key"],
 )  # fmt: skip
 def test_anything_else_is_refused(tmp_path: Path, signature: bytes) -> None:
     key = public_key(pem(tmp_path / "key.pem", BUILDER))
     with refused(BadIndex, file="index.json"):
-        require_signature(DATA, signature, key, file="index.json")
+        require_signature(INDEX, signature, key, file="index.json")
 
 
 def test_a_key_that_is_none_is_refused_by_its_path(tmp_path: Path) -> None:
@@ -217,46 +207,28 @@ def test_a_key_that_is_none_is_refused_by_its_path(tmp_path: Path) -> None:
             public_key(path)
 
 
-@pytest.fixture
-def signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """A slot that believes the builder's key, on a folder."""
-    pem(tmp_path / "builder.pem", BUILDER)
-    file = tmp_path / "site.yaml"
-    file.write_text(
-        f'ledger: "sqlite:///{tmp_path}/ledger.db"\n'
-        f'stores: {{builds: {{url: "file://{tmp_path}/builds"}}}}\n'
-        "repositories:\n  nights.example.org:\n    store: builds\n    public_url: http://127.0.0.1:1\n"
-        "    public_key: nights.pub\n    gateway: gateway\n"
-        "slots: {main: {repository: nights.example.org, store: builds, "
-        f'index_signature: {{public_key: "{tmp_path}/builder.pem"}}}}}}\n'
-    )
-    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
-    (tmp_path / "builds").mkdir()
-    return Site(load(), EnvSecrets({}))
-
-
 def test_a_slot_with_a_key_reads_only_what_is_signed(signed: Site) -> None:
     slot, store = signed.settings.slot("main"), signed.store("builds")
-    store.put("main/2026-11-21/index.json", DATA)
+    store.put(INDEX_KEY, INDEX)
     with refused(BadIndex):
         read_index(signed, slot, DAY)
     unsigned = index_version(signed, slot, DAY)
-    store.put("main/2026-11-21/index.json.sig", BUILDER.sign(DATA))
+    store.put(f"{INDEX_KEY}.sig", BUILDER.sign(INDEX))
     assert read_index(signed, slot, DAY)[0].build_id == "b1"
     assert index_version(signed, slot, DAY) != unsigned, "a watch looks again when only the signature came"
-    store.put("main/2026-11-21/index.json", DATA.replace(b"b1", b"b2"))
+    store.put(INDEX_KEY, INDEX.replace(b"b1", b"b2"))
     with refused(BadIndex):
         read_index(signed, slot, DAY)
 
 
 def test_an_index_that_is_written_at_this_moment_is_looked_at_again(signed: Site) -> None:
     slot, store = signed.settings.slot("main"), signed.store("builds")
-    store.put("main/2026-11-21/index.json", DATA)
+    store.put(INDEX_KEY, INDEX)
     waited: list[float] = []
 
     def pause(seconds: float) -> None:
         waited.append(seconds)
-        store.put("main/2026-11-21/index.json.sig", BUILDER.sign(DATA))
+        store.put(f"{INDEX_KEY}.sig", BUILDER.sign(INDEX))
 
     assert read_again(signed, slot, DAY, pause=pause)[0].build_id == "b1"
     assert len(waited) == 1
