@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 
-from include.airflow_api import AirflowApi
 from include.monitoring.findings import Finding, Severity
 from include.monitoring.store_checks import room, written
 from include.settings.load import load
@@ -29,6 +28,7 @@ from lab.cluster import Cluster
 from lab.environment import ADMIN, KEEPER, LEDGER, VIEWER, Lab, LabFolders
 from lab.errors import LabError, ServiceFailed
 from lab.ports import check_free
+from lab.secrets import write_private
 from lab.servers.weed_command import left_sockets
 from lab.services import (
     EXECUTION_API,
@@ -45,11 +45,12 @@ from lab.services import (
     wait,
     weed_ports,
 )
-from lab.supervise import ProcessState, Supervisor, end_marked, marked_processes, wait_for_end
+from lab.supervise import ProcessInfo, ProcessState, Supervisor, end_marked, marked_processes, wait_for_end
 
 STORAGE_READY_S = 120.0  # seconds on an idle machine; a service that ends is reported at once
 AIRFLOW_READY_S = 240.0  # the first start compiles all of Airflow, on whatever else the machine does
 STOP_S = 45.0
+POSTGRES_S = 15.0
 _FOUNDATIONS = frozenset({"postgres", "weed", "s3", "ledger", "rabbitmq"})
 _WITHOUT_AIRFLOW = frozenset({"weed", "gateway", "fts"})
 STARTS = 3  # a service that ends as often before it is ready does not become so
@@ -102,7 +103,9 @@ def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
     timings = Timings()
     supervisor = Supervisor(lab.place)
     wanted = services(lab, airflow=airflow)
-    _recover(lab, supervisor, say)
+    if not supervisor.running() and (marked_processes(lab.place) or postgres_server(lab).server_pid()):
+        say("ending services that an earlier start left behind")
+        _end_leftovers(lab)
     programs = [one.program for one in services(lab, airflow=True)]
     alive = supervisor.processes() if supervisor.running() else {}
     if alive and not supervisor.runs(programs):
@@ -115,7 +118,8 @@ def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
             supervisor.start(programs, _environment(lab))
     elif older := _changed(lab, supervisor):
         say(f"what runs was started with other settings than now ({', '.join(older)}): run nightshift lab restart")
-    _write_fts_tokens(lab)
+    lab.place.fts.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(lab.place.fts_tokens, f"{lab.secrets.fts_token} lab admin\n")
     by_name = {one.name: one for one in wanted}
     if lab.cluster:
         ledger_server(lab).prepare(LEDGER)
@@ -168,7 +172,7 @@ def restart(lab: Lab, *, say: Say) -> Timings:
         supervisor = Supervisor(lab.place)
         airflow = True
         if supervisor.running():
-            running = [info.name for info in supervisor.processes().values() if info.state.alive]
+            running = supervisor.alive()
             airflow = not running or not _WITHOUT_AIRFLOW.issuperset(running)
             programs = [service.program for service in services(lab, airflow=True)]
             changed = _changed(lab, supervisor)
@@ -194,18 +198,18 @@ def _changed(lab: Lab, supervisor: Supervisor) -> list[str]:
 
 
 def _environment(lab: Lab) -> dict[str, str]:
-    return lab.environment() | _only(os.environ, "AIRFLOW_CONN_")
+    return lab.environment() | {name: os.environ[name] for name in os.environ if name.startswith("AIRFLOW_CONN_")}
 
 
 def _down(lab: Lab, say: Say) -> int:
     supervisor = Supervisor(lab.place)
     stopped = 0
     if supervisor.running():
-        running = [info.name for info in supervisor.processes().values() if info.state.alive]
+        running = supervisor.alive()
         stopped = len(running)
         # Airflow before its database and the stores that its tasks use.
-        supervisor.stop_programs([name for name in running if name not in _FOUNDATIONS], timeout_s=STOP_S)
-        supervisor.stop_programs([name for name in running if name in _FOUNDATIONS], timeout_s=STOP_S)
+        for last in (False, True):
+            supervisor.stop_programs([one for one in running if (one in _FOUNDATIONS) is last], timeout_s=STOP_S)
         supervisor.shutdown(timeout_s=STOP_S)
     if left := _end_leftovers(lab):
         # of the scheduler's, or of a task; a worker that waits for work does not notice that the scheduler is gone
@@ -224,16 +228,11 @@ def status(lab: Lab) -> tuple[ServiceStatus, ...]:
     infos = supervisor.processes() if supervisor.running() else {}
     result = []
     for service in services(lab, airflow=True):
-        info = infos.get(service.name)
-        state = info.state if info else ProcessState.STOPPED
+        info = infos.get(service.name) or ProcessInfo(service.name, ProcessState.STOPPED, 0, 0, "")
         # supervisord calls a program running after its first seconds; it may answer before.
-        asked = state in {ProcessState.STARTING, ProcessState.RUNNING}
-        wrong = service.answers() if asked else state.name.lower()
-        result.append(
-            ServiceStatus(
-                service.name, state, info.pid if info else 0, info.seconds if info else 0, service.where, wrong
-            )
-        )
+        asked = info.state in {ProcessState.STARTING, ProcessState.RUNNING}
+        wrong = service.answers() if asked else info.state.name.lower()
+        result.append(ServiceStatus(service.name, info.state, info.pid, info.seconds, service.where, wrong))
     return tuple(result)
 
 
@@ -269,7 +268,9 @@ def _start_airflow(
             server.prepare()
     _start(supervisor, [by_name["postgres"]], STORAGE_READY_S, timings)
     server.ensure_database()
-    _write_passwords(lab)
+    secrets = lab.secrets
+    passwords = {ADMIN: secrets.admin_password, KEEPER: secrets.keeper_password, VIEWER: secrets.viewer_password}
+    write_private(lab.place.airflow_passwords, json.dumps(passwords))
     _migrate(lab, timings, say)
     parts = [service for service in airflow_services(lab) if service.name != EXECUTION_API.name]
     if lab.cluster:
@@ -283,7 +284,7 @@ def _start_airflow(
         for service in (execution, *workers):
             _start(supervisor, [service], AIRFLOW_READY_S, timings)
     with timings.measure("pools"):
-        api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+        api = lab.administrator()
         for pool in pools(load(environ=lab.environment())):
             api.put_pool(asdict(pool))
 
@@ -332,23 +333,6 @@ def _migrate(lab: Lab, timings: Timings, say: Say) -> None:
     record.write_text(json.dumps({"airflow": installed, "schema": server.schema_version()}))
 
 
-def _write_passwords(lab: Lab) -> None:
-    path = lab.place.airflow_passwords
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    secrets = lab.secrets
-    passwords = {ADMIN: secrets.admin_password, KEEPER: secrets.keeper_password, VIEWER: secrets.viewer_password}
-    path.write_text(json.dumps(passwords))
-
-
-def _write_fts_tokens(lab: Lab) -> None:
-    lab.place.fts.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = lab.place.fts_tokens
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(f"{lab.secrets.fts_token} lab admin\n")
-
-
 def _record(lab: Lab) -> None:
     """Makes the machines of the workers, and writes down which there are, for the commands to come."""
     before = Cluster.load(lab.place.cluster)
@@ -382,32 +366,20 @@ def _hand_out_keys(lab: Lab, settings: SiteSettings, place: LabFolders, *, whole
         link.symlink_to(ours / name)
 
 
-def _recover(lab: Lab, supervisor: Supervisor, say: Say) -> None:
-    """Clears away what a lab without its process manager left running."""
-    if not supervisor.running() and (marked_processes(lab.place) or postgres_server(lab).server_pid()):
-        say("ending services that an earlier start left behind")
-        _end_leftovers(lab)
-
-
 def _end_leftovers(lab: Lab) -> int:
     """Return how many processes beside the services it ended."""
     left = marked_processes(lab.place)
     # PostgreSQL first: SIGTERM, which the others get, would make it wait for its clients.
     server = postgres_server(lab)
     if pid := server.server_pid():
-        _end_postgres(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGINT)
+            if not wait_for_end(pid, timeout_s=POSTGRES_S):
+                os.kill(pid, signal.SIGKILL)
         if server.server_pid():
             raise LabError(f"PostgreSQL (pid {pid}) does not end: check {lab.place.log / 'postgres.log'}")
     end_marked(lab.place)
     return len(left)
-
-
-def _end_postgres(pid: int, *, patience_s: float = 15.0) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGINT)
-    if not wait_for_end(pid, timeout_s=patience_s):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -422,7 +394,3 @@ def _alone(lab: Lab) -> Iterator[None]:
                 f"another command is starting or stopping the services of {lab.place.var}: wait for it"
             ) from None
         yield
-
-
-def _only(environment: Mapping[str, str], prefix: str) -> dict[str, str]:
-    return {key: value for key, value in environment.items() if key.startswith(prefix)}

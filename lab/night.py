@@ -10,7 +10,6 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from include.airflow_api import AirflowApi
 from include.cli.airflow_connections import NIGHT_S, Snapshot, follow, start
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.publication import Publication
@@ -22,7 +21,7 @@ from include.site.bootstrap import found_repository, found_stores, try_stores
 from include.site.site import Site
 from lab import lifecycle
 from lab.build import PackedBuild, pack_build
-from lab.environment import ADMIN, Lab
+from lab.environment import Lab
 from lab.errors import NOT_THE_DEMONSTRATIONS
 
 
@@ -231,7 +230,7 @@ def run_night(lab: Lab, settings: SiteSettings, secrets: Secrets, wishes: Wishes
     found_repository(site, slot.repository, say=viewer.say)
     try_stores(site, stores, say=viewer.say)
     build = _build(lab, site, settings, wishes, viewer)
-    api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+    api = lab.administrator()
     dag_id = f"nightly_install_{wishes.slot}"
     run_id = start(api, dag_id, wishes.date, viewer.say, allow_future=wishes.allow_future)
     follow(api, dag_id, run_id, show=viewer.run, timeout_s=NIGHT_S)

@@ -14,12 +14,13 @@ from include.errors import NightshiftError
 from include.gateway.protocol import API
 from include.monitoring.airflow_checks import consumers
 from include.settings.pools import Queue
-from lab.cluster import Machine, find
+from lab.cluster import Machine
 from lab.environment import Lab
 from lab.errors import LabError
 from lab.ports import LOOPBACK, Ports
 from lab.postgres import Postgres, reachable
 from lab.servers.mariadb import MariaDbServer
+from lab.servers.process import find_program
 from lab.servers.rabbitmq import RabbitServer
 from lab.servers.weed_command import WeedPorts, weed_command
 from lab.supervise import Program
@@ -286,7 +287,7 @@ def s3(lab: Lab) -> Service:
         f"TCP-LISTEN:{lab.ports.s3},bind={lab.address},reuseaddr,fork,nodelay",
         f"TCP:{LOOPBACK}:{lab.ports.s3},nodelay",
     )
-    return _s3_service(lab, Program("s3", (str(find("socat")), *ways)), (), lab.address)
+    return _s3_service(lab, Program("s3", (str(find_program("socat")), *ways)), (), lab.address)
 
 
 def _s3_service(lab: Lab, program: Program, ports: tuple[str, ...], host: str) -> Service:

@@ -34,7 +34,7 @@ from include.stageout.status import TransferFilter, TransferStatus, count_archiv
 from include.stageout.urls import SiteOperation, site_urls
 from include.storage.store import Store
 from lab import lifecycle
-from lab.environment import ADMIN, Lab
+from lab.environment import Lab
 from lab.errors import NOT_THE_DEMONSTRATIONS, LabError
 
 USERS = ("ada", "ben", "cleo", "dan", "eva")
@@ -196,7 +196,7 @@ def run_stageout(lab: Lab, settings: SiteSettings, secrets: Secrets, *, files: i
     say(f"{files} files at their sites, {faults} of them with a fault; workflow {workflow}")
     began = time.monotonic()
     _request(site.ledger, settings, workflow, wanted)
-    with _unpaused(AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password), settings, say):
+    with _unpaused(lab.administrator(), settings, say):
         _follow(site.ledger, workflow, files, say)
     wall_s = time.monotonic() - began
     return account_of(workflow, wanted, list(_transfers(site.ledger, workflow)), places, wall_s=wall_s)

@@ -119,6 +119,10 @@ class Supervisor:
         infos = [_info(raw) for raw in self._call("getAllProcessInfo")]
         return {info.name: info for info in infos}
 
+    def alive(self) -> list[str]:
+        """The programs that run, start, or are about to end."""
+        return [info.name for info in self.processes().values() if info.state.alive]
+
     def process(self, name: str) -> ProcessInfo:
         return _info(self._call("getProcessInfo", name))
 

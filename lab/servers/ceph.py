@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port
+from lab.secrets import write_private
+from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, find_program, free_port
 
 PACKAGES = "ceph-mon ceph-mgr ceph-osd radosgw ceph-common"
-_PLACES = "/usr/sbin:/usr/local/sbin"
 _GIB = 1 << 30
 
 
@@ -32,11 +32,6 @@ class ObjectStore(enum.Enum):
     """In a sparse file, through the write path of production."""
     MEMSTORE = "memstore"
     """In memory: up sooner and two to three times faster; gone when the OSD stops."""
-
-
-def find_ceph(program: str = "ceph-mon") -> str | None:
-    """The path of a program of Ceph, or None where it is not installed."""
-    return shutil.which(program) or shutil.which(program, path=_PLACES)
 
 
 class CephCluster:
@@ -95,7 +90,7 @@ class CephCluster:
 
     def run(self, program: str, *arguments: str) -> str:
         """Return what a program of Ceph prints on this cluster; ServerStartError with what it said if it fails."""
-        command = [_program(program), *arguments]
+        command = [ceph_program(program), *arguments]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=self.environment(), timeout=120
         )
@@ -112,7 +107,7 @@ class CephCluster:
         ready = (lambda: self.active(name)) if wait else (lambda: True)
         daemon = ServerProcess(
             name,
-            [_program(program), *arguments, "-f", "--conf", str(self.conf)],
+            [ceph_program(program), *arguments, "-f", "--conf", str(self.conf)],
             log=self.directory / f"{name}.out",
             ready=ready,
             env=self.environment(),
@@ -149,10 +144,7 @@ class CephCluster:
         return self.directory / "ceph.conf"
 
     def _write_files(self) -> None:
-        if find_ceph() is None:
-            raise ServerStartError(
-                "ceph", f"the programs are missing; apt-get install --no-install-recommends {PACKAGES}"
-            )
+        ceph_program("ceph-mon")
         self.directory.mkdir(parents=True)
         (self.directory / "no-modules").mkdir()
         port, fsid = free_port(), str(uuid.uuid4())
@@ -180,8 +172,8 @@ class CephCluster:
             pairs = zip(capabilities[::2], capabilities[1::2], strict=True)
             caps = "".join(f'\tcaps {service} = "{allowed}"\n' for service, allowed in pairs)
             everything += f"[{entity}]\n\tkey = {key}\n{caps}"
-            _write_secret(self.keyring_of(entity), f"[{entity}]\n\tkey = {key}\n{caps}")
-        _write_secret(self.directory / "all.keyring", everything)
+            write_private(self.keyring_of(entity), f"[{entity}]\n\tkey = {key}\n{caps}")
+        write_private(self.directory / "all.keyring", everything)
 
     def _start_monitor(self) -> None:
         monmap, keys = self.directory / "monmap", self.directory / "all.keyring"
@@ -292,16 +284,12 @@ def _section(name: str, settings: Mapping[str, object]) -> str:
     return "".join([f"[{name}]\n", *(f"{key} = {value}\n" for key, value in settings.items())])
 
 
-def _program(name: str) -> str:
-    found = find_ceph(name)
-    if found is None:
+def ceph_program(name: str) -> str:
+    """The path of a program of Ceph; ServerStartError where it is not installed."""
+    path = find_program(name)
+    if path is None:
         raise ServerStartError(name, f"the program is missing; apt-get install --no-install-recommends {PACKAGES}")
-    return found
-
-
-def _write_secret(path: Path, text: str) -> None:
-    path.touch(mode=0o600)
-    path.write_text(text)
+    return path
 
 
 def _receive(source: socket.socket, length: int) -> bytes:

@@ -19,8 +19,8 @@ from include.storage.kinds import Credentials
 from lab.environment import MARK, LabFolders
 from lab.errors import CEPH_LAB_MISSING, OSD_UNKNOWN, LabError, ServiceFailed
 from lab.secrets import load_or_create
-from lab.servers.ceph import CephCluster, ObjectStore, find_ceph
-from lab.servers.process import free_port
+from lab.servers.ceph import CephCluster, ObjectStore, ceph_program
+from lab.servers.process import find_program, free_port
 from lab.servers.radosgw import NAME as RADOSGW
 from lab.servers.radosgw import RadosgwServer
 from lab.services import ServiceNotReady, wait
@@ -122,7 +122,7 @@ class CephLab:
         """Stop all daemons; with `purge`, remove the cluster and all that it holds."""
         supervisor = Supervisor(self.place)
         if supervisor.running():
-            running = [info.name for info in supervisor.processes().values() if info.state.alive]
+            running = supervisor.alive()
             clients = [name for name in running if name in (FUSE, RADOSGW)]
             osds = [name for name in running if name.startswith(("osd.", "mds."))]
             for names in (clients, osds, [name for name in running if name not in (*clients, *osds)]):
@@ -210,11 +210,11 @@ class CephLab:
         daemons += [(f"osd.{number}", "ceph-osd") for number in range(OSDS)]
         daemons += [("mds.a", "ceph-mds")]
         programs = [
-            Program(name, (_found(program), "-i", name.partition(".")[2], "-f", "--conf", conf))
+            Program(name, (ceph_program(program), "-i", name.partition(".")[2], "-f", "--conf", conf))
             for name, program in daemons
         ]
         programs.append(Program(RADOSGW, tuple(self._server().command())))
-        fuse = find_ceph("ceph-fuse")
+        fuse = find_program("ceph-fuse")
         if fuse is not None and Path("/dev/fuse").exists():
             command = (fuse, "-f", "--conf", conf, "-n", "client.admin", str(self.mountpoint))
             programs.append(Program(FUSE, command))
@@ -275,10 +275,3 @@ def make_pools(cluster: CephCluster) -> None:
     ceph("osd", "pool", "set", FILES, "min_size", "2")
     ceph("osd", "pool", "set", FILES, "allow_ec_overwrites", "true")
     ceph("fs", "add_data_pool", "labfs", FILES)
-
-
-def _found(program: str) -> str:
-    path = find_ceph(program)
-    if path is None:
-        raise LabError(f"{program} is missing; apt-get install --no-install-recommends {program}")
-    return path

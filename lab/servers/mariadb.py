@@ -12,15 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port
+from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, find_program, free_port
 
 LOGIN = "nightshift"
-_PLACES = "/usr/sbin:/usr/local/sbin"
-
-
-def find_mariadb(name: str = "mariadbd") -> str | None:
-    """The path of a program of the package, or None where it is not installed."""
-    return shutil.which(name) or shutil.which(name, path=_PLACES)
 
 
 class MariaDbServer:
@@ -65,7 +59,7 @@ class MariaDbServer:
 
     def command(self) -> list[str]:
         """The command line; it holds no secret."""
-        program = find_mariadb()
+        program = find_program("mariadbd")
         if program is None:
             raise ServerStartError("mariadb", "the program is missing; apt-get install mariadb-server")
         return [
@@ -137,7 +131,7 @@ class MariaDbServer:
         return self.directory / "init.sql"
 
     def _initialise(self) -> None:
-        install = find_mariadb("mariadb-install-db")
+        install = find_program("mariadb-install-db")
         if install is None:
             raise ServerStartError("mariadb", "mariadb-install-db is missing; apt-get install mariadb-server")
         data, temporary = self.directory / "data", self.directory / "tmp"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,8 +19,9 @@ from types import TracebackType
 from typing import Self
 
 from include.errors import NightshiftError
+from lab import ports
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK = ports.LOOPBACK
 
 
 class ServerStartError(NightshiftError):
@@ -154,6 +156,11 @@ class ServerProcess:
             os.killpg(self.pid, number)
 
 
+def find_program(name: str) -> str | None:
+    """The path of a program, also of one that is for root; None where it is not installed."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/local/sbin")
+
+
 def free_port() -> int:
     """A TCP port of loopback that no process listens on.
 
@@ -164,19 +171,9 @@ def free_port() -> int:
     with _ports_lock:
         for _ in range(1000):
             port = random.randrange(12_000, 32_000)  # noqa: S311 - not a secret
-            if _is_free(port) and _reserve(port):
+            if ports.can_listen(port) and _reserve(port):
                 return port
     raise ServerStartError("free_port", "no free port found between 12000 and 32000; stop what listens there")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
 
 
 def _reserve(port: int) -> bool:

@@ -28,7 +28,7 @@ def lab(tmp_path: Path) -> Lab:
 @pytest.fixture(autouse=True)
 def _programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers of Debian that need not be here."""
-    monkeypatch.setattr("lab.servers.mariadb.find_mariadb", lambda name="mariadbd": f"/usr/sbin/{name}")
+    monkeypatch.setattr("lab.servers.mariadb.find_program", lambda name: f"/usr/sbin/{name}")
 
 
 def test_only_its_environment_and_its_machine_s_names_tell_a_worker_from_another(lab: Lab) -> None:
