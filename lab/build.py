@@ -98,7 +98,8 @@ def pack_build(
     artifacts = tuple(_artifact(slot, date, done[job.project, job.platform], projects) for job in jobs)
     index = BuildIndex(slot, date.isoformat(), date, complete=True, artifacts=artifacts)
     try:
-        store.replace(index_key, _marked(index), expected=version)
+        marked = json.dumps({"made_by": MADE_BY, **json.loads(index.format())}, indent=1)
+        store.replace(index_key, marked.encode() + b"\n", expected=version)
     except Conflict as error:
         what = "was written by another while the build was packed; it stays, and names none of the new archives"
         raise FOREIGN_INDEX(f"{store.url}/{index_key} {what}. {_cure(slot, date)}") from error
@@ -125,10 +126,6 @@ def _own_index(store: Store, key: str, slot: str, date: datetime.date) -> tuple[
 
 def _cure(slot: str, date: datetime.date) -> str:
     return f"To install that build: nightshift nightly install --slot {slot} --date {date}"
-
-
-def _marked(index: BuildIndex) -> bytes:
-    return json.dumps({"made_by": MADE_BY, **json.loads(index.format())}, indent=1).encode() + b"\n"
 
 
 def _stored(

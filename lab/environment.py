@@ -80,7 +80,7 @@ class LabFolders:
         if len(os.fsencode(path)) < SOCKET_PATH_LIMIT:
             return path
         # The same for every command that speaks about this state folder.
-        tag = f"{os.getuid()}-{abs(hash_of(str(self.var))):x}"
+        tag = f"{os.getuid()}-{int.from_bytes(str(self.var).encode(), 'big') % 0xFFFFFFFB:x}"
         return Path(tempfile.gettempdir()) / f"nightshift-{tag}" / name
 
     def make(self) -> None:
@@ -166,7 +166,7 @@ class Lab:
                    "login": self.secrets.gateway_key_id, "password": self.secrets.gateway_key_secret}  # fmt: skip
         ours = {name: one for name, one in settings.stores.items() if one.connection and one.endpoint == self.s3_url}
         found = dict.fromkeys(_meant("store", {name: one.connection for name, one in ours.items()}), store)
-        gateways = {_label(one.fqrn): one.gateway for one in settings.repositories.values()}
+        gateways = {one.fqrn.partition(".")[0].replace("-", "_"): one.gateway for one in settings.repositories.values()}
         found |= dict.fromkeys(_meant("gateway", gateways), gateway)
         admin = {**gateway, "login": f"{self.secrets.gateway_key_id}-admin",
                  "password": self.secrets.gateway_admin_secret}  # fmt: skip
@@ -324,12 +324,3 @@ def _meant(kind: str, named: Mapping[str, str | None]) -> set[str]:
     used = Counter(one for one in named.values() if one)
     twice = {name for name, times in used.items() if times > 1 or name == kind}
     return {f"{kind}_{name}" for name in named} | twice
-
-
-def _label(fqrn: str) -> str:
-    return fqrn.partition(".")[0].replace("-", "_")
-
-
-def hash_of(text: str) -> int:
-    """A number for a text, the same in every process."""
-    return int.from_bytes(text.encode(), "big") % 0xFFFFFFFB

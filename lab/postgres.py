@@ -62,7 +62,9 @@ class Postgres:
     def prepare(self) -> None:
         """Makes the cluster if absent, and removes what a crash or a reboot left of a server that is gone."""
         if (self.data / "PG_VERSION").exists():
-            self._forget_dead_server()
+            # After a reboot the recorded pid may be another program's, and PostgreSQL would take that for itself.
+            if self.server_pid() is None:
+                (self.data / "postmaster.pid").unlink(missing_ok=True)
             self._admit()
             return
         shutil.rmtree(self.data, ignore_errors=True)  # an interrupted initdb
@@ -124,23 +126,12 @@ class Postgres:
         return pid if str(self.data) in words else None
 
     def _connect(self, database: str) -> psycopg2.extensions.connection:
-        return psycopg2.connect(
-            host=self.host,
-            port=self.port,
-            user=DATABASE_USER,
-            password=self.password,
-            dbname=database,
-            connect_timeout=3,
-        )
+        login = {"user": DATABASE_USER, "password": self.password, "dbname": database}
+        return psycopg2.connect(host=self.host, port=self.port, connect_timeout=3, **login)
 
     def _admit(self) -> None:
         if self.clients:
             (self.data / "pg_hba.conf").write_text(f"host all all {self.clients} scram-sha-256\n")
-
-    def _forget_dead_server(self) -> None:
-        # After a reboot the recorded pid may be another program's, and PostgreSQL would take that for itself.
-        if self.server_pid() is None:
-            (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def _as_user(self) -> tuple[str, ...]:
         user = unprivileged_user()

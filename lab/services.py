@@ -94,9 +94,8 @@ def weed_answers(url: str, access_key: str, secret_key: str) -> str | None:
         return f"another server answers: {server or 'nameless'}"
     if answer.status_code == 403:
         return "it refuses the keys of secrets.env: its state was made with others"
-    return (
-        None if answer.status_code == 200 and "ListAllMyBucketsResult" in answer.text else f"HTTP {answer.status_code}"
-    )
+    good = answer.status_code == 200 and "ListAllMyBucketsResult" in answer.text
+    return None if good else f"HTTP {answer.status_code}"
 
 
 def gateway_answers(url: str) -> str | None:
@@ -120,10 +119,10 @@ def fts_answers(url: str) -> str | None:
     if isinstance(answer, str):
         return answer
     try:
-        found = answer.json().get("service")
+        service = answer.json().get("service")
     except (ValueError, AttributeError):
-        found = None
-    return None if answer.ok and found == "nightshift-fts" else f"another server answers: {answer.text[:40]!r}"
+        service = None
+    return None if answer.ok and service == "nightshift-fts" else f"another server answers: {answer.text[:40]!r}"
 
 
 def execution_answers(url: str) -> str | None:

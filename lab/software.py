@@ -228,7 +228,9 @@ def _members(job: Job) -> list[_Member]:
             mtime = int(datetime(changed.year, changed.month, changed.day, tzinfo=UTC).timestamp())
             compiled = code.compiled(original, file.path, platform.level)
             if compiled is not None:
-                members.append(_Member(_compiled_path(file.path, platform), _header(content) + compiled, 0o644, mtime))
+                folder, _, name = file.path.rpartition("/")
+                place = f"{folder}/__pycache__/{name.removesuffix('.py')}{platform.suffix}"
+                members.append(_Member(place, _header(content) + compiled, 0o644, mtime))
         members.append(_Member(file.path, content, mode, mtime))
     code.save()
     marked = catalog_folders([member.path for member in members])
@@ -238,11 +240,6 @@ def _members(job: Job) -> list[_Member]:
 
 def _header(source: bytes) -> bytes:
     return importlib.util.MAGIC_NUMBER + HASH_BASED_UNCHECKED + importlib.util.source_hash(source)
-
-
-def _compiled_path(path: str, platform: Platform) -> str:
-    folder, _, name = path.rpartition("/")
-    return f"{folder}/__pycache__/{name.removesuffix('.py')}{platform.suffix}"
 
 
 class _CodeCache:
@@ -267,16 +264,11 @@ class _CodeCache:
         return self._used[key]
 
     def save(self) -> None:
-        if self._used.keys() == self._known.keys() and self.path.exists():
-            old = self.path.stat().st_size
-            data = marshal.dumps(self._used)
-            if len(data) == old:
-                return
-        else:
-            data = marshal.dumps(self._used)
+        if self._used == self._known and self.path.exists():
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        draft.write_bytes(data)
+        draft.write_bytes(marshal.dumps(self._used))
         draft.replace(self.path)
 
 

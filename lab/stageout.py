@@ -9,11 +9,10 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from sqlalchemy import Engine
@@ -195,17 +194,13 @@ def run_stageout(lab: Lab, settings: SiteSettings, secrets: Secrets, *, files: i
     faults = sum(file.fault is not None for file in wanted)
     say(f"{files} files at their sites, {faults} of them with a fault; workflow {workflow}")
     began = time.monotonic()
-    _request(site.ledger, settings, workflow, wanted)
+    for request in requests_of(workflow, wanted):
+        check_request(request, settings.sites)
+        record_request(site.ledger, request, now=datetime.now(UTC))
     with _unpaused(lab.administrator(), settings, say):
         _follow(site.ledger, workflow, files, say)
     wall_s = time.monotonic() - began
     return account_of(workflow, wanted, list(_transfers(site.ledger, workflow)), places, wall_s=wall_s)
-
-
-def _request(ledger: Engine, settings: SiteSettings, workflow: str, files: tuple[LabFile, ...]) -> None:
-    for request in requests_of(workflow, files):
-        check_request(request, settings.sites)
-        record_request(ledger, request, now=datetime.now(UTC))
 
 
 @contextmanager
@@ -248,10 +243,10 @@ def _follow(ledger: Engine, workflow: str, files: int, say: Say) -> None:
 
 def _states(ledger: Engine, workflow: str) -> dict[TransferState, int]:
     wanted = TransferFilter(workflow=workflow)
-    found: dict[TransferState, int] = {}
+    files: Counter[TransferState] = Counter()
     for count in (*count_transfers(ledger, wanted), *count_archived(ledger, wanted)):
-        found[count.state] = found.get(count.state, 0) + count.files
-    return {state: found[state] for state in TransferState if state in found}
+        files[count.state] += count.files
+    return {state: files[state] for state in TransferState if state in files}
 
 
 def _transfers(ledger: Engine, workflow: str) -> Iterator[TransferStatus]:
@@ -297,18 +292,11 @@ class StageoutAccount:
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
-        document: dict[str, Any] = {
-            "workflow": self.workflow,
-            "files": self.files,
-            "bytes": self.bytes,
-            "states": dict(self.states),
+        document = asdict(self) | {
             "failures": [
                 {"class": kind, "reason": reason, "files": count} for kind, (count, reason) in self.failures.items()
             ],
             "links": [{"link": link, "state": state, "files": count} for (link, state), count in self.links.items()],
-            "copied_s": self.copied_s,
-            "ended_s": self.ended_s,
-            "problems": self.problems,
             "wall_s": round(self.wall_s, 1),
         }
         path.write_text(json.dumps(document, indent=1) + "\n")
@@ -333,7 +321,7 @@ def account_of(
         workflow,
         len(found),
         sum(one.size or 0 for one in complete),
-        Counter(one.state.value for one in found),
+        dict(Counter(one.state.value for one in found)),
         {kind: (count, reasons[kind]) for kind, count in Counter(one.failure or "" for one in failed).most_common()},
         dict(sorted(Counter((f"{one.source} to {one.destination}", one.state.value) for one in found).items())),
         (percentile(copied, 50), percentile(copied, 95)),

@@ -180,14 +180,8 @@ def status() -> None:
     states = lifecycle.status(lab)
     for service in states:
         answers = "as itself" if service.good else str(service.wrong)
-        table.add_row(
-            service.name,
-            service.state.name.lower(),
-            str(service.pid or ""),
-            f"{service.seconds} s" if service.pid else "",
-            answers,
-            service.where,
-        )
+        pid, age = (str(service.pid), f"{service.seconds} s") if service.pid else ("", "")
+        table.add_row(service.name, service.state.name.lower(), pid, age, answers, service.where)
     console.print(table)
     for finding in lifecycle.disks(lab):
         text = f"{finding.severity.value}: disk of {finding.subject}: {finding.seen}. {finding.cure}"

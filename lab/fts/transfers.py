@@ -201,10 +201,6 @@ class Transfers:
                 self.scheduler.add(file, now)
         return True
 
-    def has_banned(self, caller: Caller) -> bool:
-        """Tell if a caller is a banned user."""
-        return (USER, caller.user, EVERY_VO) in self.bans
-
     def ban(self, kind: str, name: str, vo: str, document: dict[str, Any], now: float) -> list[str]:
         """Ban a storage or user for the jobs of a VO; the ids of those that it touches."""
         self.bans[kind, name, vo] = document

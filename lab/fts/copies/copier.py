@@ -97,16 +97,12 @@ class Copier(Protocol):
         """End all copies."""
 
 
-def failed(scope: FailureScope, errno: int, text: str) -> FailureReason:
-    return FailureReason(scope, errno, text)
-
-
 def source_missing() -> FailureReason:
-    return failed(FailureScope.SOURCE, ENOENT, "Result HTTP 404 : File not found  after 1 attempts")
+    return FailureReason(FailureScope.SOURCE, ENOENT, "Result HTTP 404 : File not found  after 1 attempts")
 
 
 def destination_exists() -> FailureReason:
-    return failed(FailureScope.DESTINATION, EEXIST, "Destination file exists and overwrite is not enabled")
+    return FailureReason(FailureScope.DESTINATION, EEXIST, "Destination file exists and overwrite is not enabled")
 
 
 def source_differs(order: CopyOrder, found: str) -> FailureReason | None:
@@ -115,7 +111,7 @@ def source_differs(order: CopyOrder, found: str) -> FailureReason | None:
     if not digits or found.lstrip("0") == digits:
         return None
     text = f"Source and user-defined {algorithm} checksum do not match ({found} != {order.expected[1]:>08})"
-    return failed(FailureScope.SOURCE, EIO, text)
+    return FailureReason(FailureScope.SOURCE, EIO, text)
 
 
 def destination_differs(order: CopyOrder, found: str, source: str | None) -> FailureReason | None:
@@ -126,4 +122,4 @@ def destination_differs(order: CopyOrder, found: str, source: str | None) -> Fai
         return None
     whose = "User-defined" if digits else "Source"
     text = f"{whose} and destination {algorithm} checksum do not match ({expected:>08} != {found})"
-    return failed(FailureScope.DESTINATION, EIO, text)
+    return FailureReason(FailureScope.DESTINATION, EIO, text)

@@ -21,7 +21,6 @@ from lab.fts.copies.copier import (
     CopyOrder,
     destination_differs,
     destination_exists,
-    failed,
     source_differs,
     source_missing,
 )
@@ -199,7 +198,7 @@ class RealCopier:
             end = copy.run()
         except BaseException as error:  # noqa: BLE001 - the file must end; panics of a native library are no Exception
             text = f"{type(error).__name__} in the copy"
-            end = CopyEnd(copy.order.file_id, failed(FailureScope.GENERAL_FAILURE, EIO, text))
+            end = CopyEnd(copy.order.file_id, FailureReason(FailureScope.GENERAL_FAILURE, EIO, text))
         self._ends.put((copy, end))
 
 
@@ -233,4 +232,4 @@ def _at(scope: FailureScope) -> Iterator[None]:
     except CopyFailed:
         raise
     except CopyFault as fault:
-        raise CopyFailed(failed(scope, fault.errno, fault.text)) from None
+        raise CopyFailed(FailureReason(scope, fault.errno, fault.text)) from None

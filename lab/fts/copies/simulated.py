@@ -24,7 +24,6 @@ from lab.fts.copies.copier import (
     CopyOrder,
     destination_differs,
     destination_exists,
-    failed,
     source_differs,
     source_missing,
 )
@@ -36,13 +35,13 @@ _LARGEST_MADE_UP = 4 << 30
 _S = FailureScope
 FAILURES: Mapping[str, FailureReason] = {
     "source-missing": source_missing(),
-    "source-unreachable": failed(_S.SOURCE, 112, "Result Could not connect to server  after 1 attempts"),
-    "source-checksum": failed(_S.SOURCE, EIO, "Source and user-defined adler32 checksum do not match (0 != 1)"),
-    "network": failed(_S.TRANSFER, ETIMEDOUT, "Connection timed out"),
-    "stalled": failed(_S.TRANSFER, EIO, "No performance marker received for 180 seconds"),
-    "destination-full": failed(_S.TRANSFER, ENOSPC, "No space left on device"),
-    "destination-denied": failed(_S.DESTINATION, 1, "HTTP 403 : Permission refused"),
-    "destination-checksum": failed(
+    "source-unreachable": FailureReason(_S.SOURCE, 112, "Result Could not connect to server  after 1 attempts"),
+    "source-checksum": FailureReason(_S.SOURCE, EIO, "Source and user-defined adler32 checksum do not match (0 != 1)"),
+    "network": FailureReason(_S.TRANSFER, ETIMEDOUT, "Connection timed out"),
+    "stalled": FailureReason(_S.TRANSFER, EIO, "No performance marker received for 180 seconds"),
+    "destination-full": FailureReason(_S.TRANSFER, ENOSPC, "No space left on device"),
+    "destination-denied": FailureReason(_S.DESTINATION, 1, "HTTP 403 : Permission refused"),
+    "destination-checksum": FailureReason(
         _S.DESTINATION, EIO, "User-defined and destination adler32 checksum do not match (1 != 00000000)"
     ),
 }
@@ -196,7 +195,7 @@ class SimulatedCopier:
         if "errno=" in order.source or "errno=" in order.destination:
             errno = _asked(order, "transfer_errno")
             if errno:
-                return failed(FailureScope.TRANSFER, int(errno), f"Simulated failure of errno {int(errno)}")
+                return FailureReason(FailureScope.TRANSFER, int(errno), f"Simulated failure of errno {int(errno)}")
         drawn = self._random.random() if self.model.failures else 1.0
         for name, fraction in self.model.failures.items():
             drawn -= fraction

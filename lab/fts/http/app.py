@@ -28,7 +28,7 @@ from lab.fts.http.calls import JSON, NOT_FOUND, Faults, FtsHandler, FtsRequest, 
 from lab.fts.http.job_calls import JobCalls
 from lab.fts.http.site_calls import IdentityCalls, LinkCalls, SimulatedCalls
 from lab.fts.records import StateFile
-from lab.fts.transfers import Transfers
+from lab.fts.transfers import EVERY_VO, USER, Transfers
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def create_fts_app(
             body = await _body(http)
             try:
                 caller = callers.caller(http.headers.get("authorization"), http.scope.get(SUBJECT))
-                if transfers.has_banned(caller):
+                if (USER, caller.user, EVERY_VO) in transfers.bans:
                     return page(403, "The user has been banned")
                 faults.before(http, body)
                 response = handler(FtsRequest(http, caller, body, clock()))
@@ -84,7 +84,7 @@ def create_fts_app(
         return call
 
     routes = [
-        Route(path, endpoint(_for_callers(path, handler)), methods=[method])
+        Route(path, endpoint(handler if path in _OPEN else for_users(handler, path)), methods=[method])
         for method, path, handler in fts_routes(transfers, faults if config.with_faults else None)
     ]
     app = Starlette(routes=routes, lifespan=lifespan)
@@ -136,10 +136,6 @@ def fts_routes(transfers: Transfers, faults: Faults | None) -> list[tuple[str, s
         ("POST", "/simulated/model", simulated.model),
     ]
     return [*routes, ("POST", "/simulated/faults", faults.set)] if faults is not None else routes
-
-
-def _for_callers(path: str, handler: FtsHandler) -> FtsHandler:
-    return handler if path in _OPEN else for_users(handler, breaks=path.startswith("/jobs/"))
 
 
 class MergedSlashes:

@@ -78,10 +78,6 @@ def _throughput(file: FileRecord) -> float | None:
     return round(file.size / seconds / (1 << 20), 6) if seconds and file.size else None
 
 
-def _none(_: FileRecord) -> None:
-    return None
-
-
 _FILE: Mapping[str, Callable[[FileRecord], Any]] = {
     "file_id": lambda file: file.file_id,
     "file_index": lambda file: file.index,
@@ -117,7 +113,7 @@ _FILE: Mapping[str, Callable[[FileRecord], Any]] = {
         "staging_metadata", "archive_start_time", "archive_finish_time", "archive_metadata", "scitag",
         "bringonline_token", "source_token_id", "destination_token_id", "current_failures", "dest_surl_uuid",
         "log_debug",
-    ), _none),
+    ), lambda _: None),
 }  # fmt: skip
 FILE_FIELDS = tuple(_FILE)
 
@@ -182,15 +178,15 @@ def page(status: int, text: str) -> Response:
     return Response(html, status, media_type="text/html")
 
 
-def for_users(handler: FtsHandler, *, breaks: bool) -> FtsHandler:
+def for_users(handler: FtsHandler, path: str) -> FtsHandler:
     """The handler, refused to callers without a credential: 403, as FTS has it, not 401.
 
-    ``breaks``: 500, as where FTS looks for the caller's VO before it looks for the right.
+    It is 500 below `/jobs/`, where FTS looks for the caller's VO before it looks for the right.
     """
 
     def call(request: FtsRequest) -> Response:
         if request.caller.method == "unauthenticated":
-            raise broken() if breaks else FtsRequestRefused(403, "Not enough permissions")
+            raise broken() if path.startswith("/jobs/") else FtsRequestRefused(403, "Not enough permissions")
         return handler(request)
 
     return call

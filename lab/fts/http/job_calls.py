@@ -31,8 +31,6 @@ _TERMINAL = {"http_status": "304 Not Modified", "http_message": "The job is in a
 class JobCalls(FtsCalls):
     """Calls below `/jobs` and `/archive`."""
 
-    __slots__ = ()
-
     def submit(self, request: FtsRequest) -> Response:
         if request.http.headers.get("content-type", "").startswith(_FORM):
             # FTS sees no files in a form, whatever the body is; the public client gives no type

@@ -108,7 +108,7 @@ def test_without_root_or_programs_it_says_what_to_do(monkeypatch: pytest.MonkeyP
         Cluster.choose(3)
     assert "root" in str(caught.value)
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr(clusters, "find", lambda program: None if program == "socat" else program)
+    monkeypatch.setattr(clusters, "find_program", lambda program: None if program == "socat" else program)
     with refused(LabError) as caught:
         Cluster.choose(3)
     assert str(caught.value).endswith("apt-get install socat")
