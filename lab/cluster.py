@@ -47,8 +47,7 @@ class Cluster:
     def choose(cls, workers: int) -> Self:
         """Return one on a network that this machine does not use yet.
 
-        Raises:
-            LabError: this user or this machine cannot have namespaces, or a program is missing.
+        Raises LabError: this user or this machine cannot have namespaces, or a program is missing.
         """
         if os.geteuid() != 0:
             raise LabError("network namespaces need root: run as root, or leave out --executor celery")
@@ -105,11 +104,7 @@ class Cluster:
         return f"ns{self.number}-{machine.name}"
 
     def make(self) -> None:
-        """Makes what is not there: after a reboot all of it is gone.
-
-        Raises:
-            LabError: the kernel refuses.
-        """
+        """Makes what is not there: after a reboot all of it is gone. Raises LabError: the kernel refuses."""
         links = {str(link["ifname"]) for link in _asked("link")}
         if self.bridge not in links:
             _ip("link", "add", self.bridge, "type", "bridge")

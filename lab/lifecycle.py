@@ -90,10 +90,8 @@ class Timings:
 def up(lab: Lab, *, airflow: bool, say: Say) -> Timings:
     """Starts what does not run yet, and returns when everything answers as itself.
 
-    Raises:
-        LabError: before anything is started.
-        LabError: the lab runs with other settings, or another command is at it.
-        ServiceFailed: a service ended or does not answer; what started stays, for its logs.
+    Raises LabError: before anything is started, or the lab runs with other settings, or another command is at it;
+    ServiceFailed: a service ended or does not answer; what started stays, for its logs.
     """
     with _alone(lab):
         return _up(lab, airflow, say)
@@ -154,8 +152,7 @@ def _found_buckets(lab: Lab, say: Say) -> None:
 def down(lab: Lab, *, say: Say) -> int:
     """Stops everything and proves it; returns how many services ran.
 
-    Raises:
-        LabError: a process of the lab cannot be ended.
+    Raises LabError: a process of the lab cannot be ended.
     """
     with _alone(lab):
         return _down(lab, say)

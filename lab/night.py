@@ -154,8 +154,7 @@ class Viewer:
 def demonstration_slot(settings: SiteSettings, name: str = "") -> Slot:
     """The slot of that name, by default the first one that is the demonstration's.
 
-    Raises:
-        LabError: It is not marked as the demonstration's, or other slots use its store or its repository.
+    Raises LabError: it is not marked as the demonstration's, or other slots use its store or its repository.
     """
     marked = [slot for slot in settings.slots.values() if slot.demonstration]
     if not name and not marked:
@@ -195,8 +194,7 @@ def _overlap(store: StoreSettings, other: StoreSettings) -> bool:
 def run_night(lab: Lab, settings: SiteSettings, secrets: Secrets, wishes: Wishes, viewer: Viewer) -> NightReport:
     """Runs a night of the demonstration and checks what became of it. The services stay up.
 
-    Raises:
-        LabError: The slot is not the demonstration's; nothing was started then.
+    Raises LabError: the slot is not the demonstration's; nothing was started then.
     """
     slot = demonstration_slot(settings, wishes.slot)
     began = time.monotonic()

@@ -45,8 +45,7 @@ class Ports:
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """The defaults plus `NIGHTSHIFT_PORT_OFFSET`, and what `NIGHTSHIFT_<NAME>_PORT` gives as it is.
 
-        Raises:
-            LabError: a variable is no port number, or two services share one.
+        Raises LabError: a variable is no port number, or two services share one.
         """
         offset = environment.get(OFFSET) or "0"
         if not offset.isdigit() or int(offset) > LARGEST_OFFSET:

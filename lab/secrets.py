@@ -63,11 +63,7 @@ class LabSecrets:
 
     @classmethod
     def parse(cls, text: str, *, name: str) -> Self:
-        """Reads `NIGHTSHIFT_SECRET_<NAME>=value` lines.
-
-        Raises:
-            LabError: a secret is missing or empty.
-        """
+        """Reads `NIGHTSHIFT_SECRET_<NAME>=value` lines. Raises LabError: a secret is missing or empty."""
         values: dict[str, str] = {}
         for line in text.splitlines():
             key, separator, value = line.partition("=")

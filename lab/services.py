@@ -61,8 +61,7 @@ class ServiceNotReady(NightshiftError):
 def wait(question: Question, *, alive: Question, timeout_s: float) -> float:
     """Ask until the answer becomes None; return the seconds that took.
 
-    Raises:
-        ServiceNotReady: the process is gone for good (`alive` returns why), or the time is over.
+    Raises ServiceNotReady: the process is gone for good (`alive` returns why), or the time is over.
     """
     began = time.monotonic()
     while True:

@@ -82,11 +82,7 @@ class SourceFile:
 
 
 def project_files(project: str) -> list[SourceFile]:
-    """The files of a project, sorted by path.
-
-    Raises:
-        LabError: the machine has no such package.
-    """
+    """The files of a project, sorted by path. Raises LabError: the machine has no such package."""
     if project == INTERPRETER:
         files = [*_interpreter_files()]
     else:

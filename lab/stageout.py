@@ -175,8 +175,7 @@ Say = Callable[[str], None]
 def run_stageout(lab: Lab, settings: SiteSettings, secrets: Secrets, *, files: int, say: Say) -> StageoutAccount:
     """Transfer so many files of the lab's users, and check what became of each. The services stay up.
 
-    Raises:
-        LabError: The configuration lacks the sites of the lab, or the files have not ended in time.
+    Raises LabError: the configuration lacks the sites of the lab, or the files have not ended in time.
     """
     absent = sorted({name for link in LINKS for name in link} - settings.sites.keys())
     if absent:

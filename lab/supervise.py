@@ -94,8 +94,7 @@ class Supervisor:
     def start(self, programs: Iterable[Program], environment: Mapping[str, str]) -> None:
         """Starts supervisord with its programs stopped; the environment reaches every one of them.
 
-        Raises:
-            LabError: it does not answer within 15 s.
+        Raises LabError: it does not answer within 15 s.
         """
         self.configuration.write_text(configuration(self, programs))
         self.socket.unlink(missing_ok=True)
@@ -127,11 +126,7 @@ class Supervisor:
         return _info(self._call("getProcessInfo", name))
 
     def start_program(self, name: str) -> None:
-        """Starts a program unless it lives; does not wait.
-
-        Raises:
-            ServiceFailed: its command cannot be run.
-        """
+        """Starts a program unless it lives; does not wait. Raises ServiceFailed: its command cannot be run."""
         if not self.process(name).state.alive:
             try:
                 self._call("startProcess", name, False)
@@ -244,8 +239,7 @@ def marked_processes(place: LabFolders) -> list[int]:
 def end_marked(place: LabFolders, *, patience_s: float = 5.0) -> None:
     """Ends what a lab left running, first kindly.
 
-    Raises:
-        LabError: processes survived SIGKILL, or belong to another user.
+    Raises LabError: processes survived SIGKILL, or belong to another user.
     """
     for how, patience in ((signal.SIGTERM, patience_s), (signal.SIGKILL, patience_s)):
         deadline = time.monotonic() + patience

@@ -141,8 +141,7 @@ def check_request(request: StageoutRequest, sites: Mapping[str, RemoteSite]) -> 
 def check_name_space(request: StageoutRequest, settings: StageoutSettings) -> None:
     """Check that every file of a checked request goes below the name space of its owner.
 
-    Raises:
-        StageoutError: OUTSIDE_NAME_SPACE, with the first file that does not.
+    Raises StageoutError: OUTSIDE_NAME_SPACE, with the first file that does not.
     """
     other = settings.impersonated_by(request.owner)
     if other is not None:

@@ -82,8 +82,7 @@ class UserCredentials:
     def of(self, owner: str, source: CredentialSource) -> OpenedCredential:
         """The credential of an Airflow user.
 
-        Raises:
-            CredentialNeeded: CREDENTIAL_MISSING, PROXY_EXPIRED or CREDENTIAL_UNREADABLE. The message has no secret.
+        Raises CredentialNeeded: CREDENTIAL_MISSING, PROXY_EXPIRED or CREDENTIAL_UNREADABLE. The message has no secret.
         """
         if source is CredentialSource.PROXY:
             return self._proxy(owner)

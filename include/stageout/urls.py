@@ -50,9 +50,8 @@ def storage_of(url: str) -> str:
 def site_urls(site: RemoteSite | None, operation: SiteOperation, name: str) -> dict[str, str]:
     """The URLs of a logical name at a site, by protocol, the preferred one first. Without a site the name is the URL.
 
-    Raises:
-        StageoutError: FILE_REFUSED for a name that no URL may be made of, NO_SITE_URL where no rule has its prefix, and
-            for a site that is not configured.
+    Raises StageoutError: FILE_REFUSED for a name that no URL may be made of, NO_SITE_URL where no rule has its prefix,
+    and for a site that is not configured.
     """
     if is_bare(name):
         return {PROTOCOLS.get(urlsplit(name).scheme, ""): name}

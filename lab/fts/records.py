@@ -167,8 +167,7 @@ _STATIC = ("source", "destination", "link", "user_size", "checksum", "activity",
 class StateFile:
     """Collection of changes that `flush` writes in one transaction. It belongs to one process.
 
-    Raises:
-        FtsServiceError: It cannot be opened, or another service has it.
+    Raises FtsServiceError: it cannot be opened, or another service has it.
     """
 
     def __init__(self, path: Path) -> None:

@@ -66,8 +66,7 @@ class FolderEntry:
 def folder_entries(blocks: Iterable[bytes]) -> Iterator[FolderEntry]:
     """The entries of a reply.
 
-    Raises:
-        ValueError: It is no XML, or has a document type, values or depths that no server needs.
+    Raises ValueError: it is no XML, or has a document type, values or depths that no server needs.
     """
     reader = _Reader()
     try:

@@ -93,8 +93,7 @@ class SitePlace(Protocol):
     def listed(self, prefix: str) -> Iterator[ListedFile]:
         """All files below a folder, by logical name.
 
-        Raises:
-            StageoutError: PLACE_UNLISTED; then what was listed so far is not all.
+        Raises StageoutError: PLACE_UNLISTED; then what was listed so far is not all.
         """
 
     def close(self) -> None:

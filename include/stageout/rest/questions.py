@@ -157,8 +157,7 @@ class TransferQuery:
     def seen_by(self, user: StageoutUser) -> TransferFilter:
         """Return what of it the user may see.
 
-        Raises:
-            StageoutError: OPERATORS_ONLY, and QUERY_INVALID where no index of the ledger leads to what is wanted.
+        Raises StageoutError: OPERATORS_ONLY, and QUERY_INVALID where no index of the ledger leads to what is wanted.
         """
         wanted = self.wanted
         if wanted.workflow is None and (wanted.user_job or wanted.name):
@@ -171,8 +170,7 @@ class TransferQuery:
 def owner_of(user: StageoutUser, asked: str | None) -> str | None:
     """Return whose transfers a call is about: None is those of all users, for operators only.
 
-    Raises:
-        StageoutError: OPERATORS_ONLY if a user asks for those of another.
+    Raises StageoutError: OPERATORS_ONLY if a user asks for those of another.
     """
     if user.operator:
         return asked
@@ -211,8 +209,7 @@ def workflow(ledger: Engine, owner: str, name: str) -> WorkflowSummary:
 def period(since: date | None, until: date | None, *, now: datetime) -> tuple[datetime, datetime]:
     """The beginnings of two days in UTC; without `until` today is the last day.
 
-    Raises:
-        StageoutError: QUERY_INVALID for a period that is longer than 366 days, or ends before it begins.
+    Raises StageoutError: QUERY_INVALID for a period that is longer than 366 days, or ends before it begins.
     """
     try:
         last = until or now.date() + timedelta(days=1)

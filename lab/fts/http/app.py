@@ -165,10 +165,8 @@ def _refuse_foreign(http: Request, *, by_name: bool) -> None:
     """Refuse what a page of another site makes a browser send: a program sends no Origin.
 
     The types of content that a browser sends without asking the server first are no JSON. ``by_name``: the service
-    needs a name that such a page cannot have either; it may have given its own name our address.
-
-    Raises:
-        FtsRequestRefused: 403 for the page, 400 for the type.
+    needs a name that such a page cannot have either; it may have given its own name our address. Raises
+    FtsRequestRefused: 403 for the page, 400 for the type.
     """
     host, origin = http.headers.get("host"), http.headers.get("origin")
     if by_name and host is not None and not _is_own(host):
