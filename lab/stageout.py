@@ -74,11 +74,7 @@ def content_of(seed: int) -> bytes:
 def planned(settings: SiteSettings, workflow: str, files: int, *, seed: int) -> tuple[LabFile, ...]:
     """The files of a workflow: shared among users and links; half of them belong to a data set.
 
-    Args:
-        settings: The name spaces of users, and the temporary areas of sites.
-        workflow: Its name; no two have files in common.
-        files: How many in all.
-        seed: Of their contents.
+    `settings`: the name spaces of users, and the temporary areas of sites. `seed`: of their contents.
     """
     faults = list(LabFault)
     found = []

@@ -66,17 +66,9 @@ def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, lim
     Their destinations are free again for other transfers, and they are in the daily sums from now on. A transfer stays
     while a copy of it may still write to its destination: `before` counts from then on.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        state: One of TRANSFER_ENDED. Failed and killed transfers can be resubmitted until they are archived.
-        before: How long ago they ended, at least.
-        limit: How many at most, up to 500.
-
-    Returns:
-        How many; less than the limit: there are no more.
-
-    Raises:
-        StageoutError: MOVE_REFUSED for a state in which transfers have not ended.
+    `state`: one of TRANSFER_ENDED. Failed and killed transfers can be resubmitted until they are archived. `before`:
+    how long ago they ended, at least. `limit`: how many at most, up to 500. Returns how many; less than the limit:
+    there are no more. Raises StageoutError: MOVE_REFUSED for a state in which transfers have not ended.
     """
     if state not in TRANSFER_ENDED:
         raise MOVE_REFUSED("transfer", f"what is {state.value} has not ended and is not archived")
@@ -93,11 +85,7 @@ def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, lim
 def archive_for_task(bind: Bind, owner: str, places: Sequence[str], *, now: datetime) -> None:
     """Move ended transfers of an owner's tasks to the archive, so that a further request may have their destinations.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        owner: The user.
-        places: The digests of the destinations.
-        now: When. A transfer stays while a copy of it may still write.
+    `places`: the digests of the destinations. `now`: when. A transfer stays while a copy of it may still write.
     """
     columns = stageout_transfers.c
     ended = [columns.state.in_([state.value for state in TRANSFER_ENDED]), at_rest(now)]

@@ -103,11 +103,7 @@ def place_files(bind: Bind, limits: BlockLimits, *, limit: int, now: datetime) -
 
     Files without a data set may be cleaned. It needs no claim, since nothing else than the ledger is asked.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        limits: When a block is closed.
-        limit: How many files at most.
-        now: When it is done.
+    `limits`: when a block is closed.
     """
 
     def work(connection: Connection) -> PlacedFiles:
@@ -155,17 +151,8 @@ def close_workflow(bind: Bind, owner: str, name: str, *, now: datetime) -> bool:
 
     Transfers that are on the way go on.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        owner: The user whom it belongs to.
-        name: Its name.
-        now: When it is closed.
-
-    Returns:
-        False if it was closed before.
-
-    Raises:
-        StageoutError: WORKFLOW_UNKNOWN if no request of the owner names it.
+    `name`: its name. Returns False if it was closed before. Raises StageoutError: WORKFLOW_UNKNOWN if no request of the
+    owner names it.
     """
     columns = stageout_workflows.c
     of_it = columns.digest == digest_of(owner, name)
@@ -240,14 +227,8 @@ def files_of_block(bind: Bind, block: int) -> tuple[Row[Any], ...]:
 def finish_block(bind: Bind, claimed: ClaimedBlock, moves: Sequence[TransferMove], *, now: datetime) -> frozenset[int]:
     """Record what the catalogue did with a block and its files, in one transaction.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        claimed: The block.
-        moves: Of each of its files: to registered, or to failed.
-        now: When it is recorded.
-
-    Returns:
-        The ids of the transfers that moved; none if another process has the block by now.
+    `moves`: of each of its files: to registered, or to failed. Returns the ids of the transfers that moved; none if
+    another process has the block by now.
     """
     registered = sum(move.to is TransferState.REGISTERED for move in moves)
     state = BlockState.REGISTERED if registered or not moves else BlockState.REFUSED

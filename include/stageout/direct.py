@@ -74,14 +74,9 @@ class TaskTry:
 def parse_files(given: Any, sites: Mapping[str, RemoteSite], task_id: str) -> tuple[FileToTransfer, ...]:
     """The files that a task was given.
 
-    Args:
-        given: A list of mappings with `source` and `destination`, perhaps `size` and `checksum`; or of pairs of source
-            and destination. Each of these is a URL, or `<site>:<logical name>` of a site of the configuration.
-        sites: The sites of the configuration.
-        task_id: The task.
-
-    Raises:
-        StageoutError: DIRECT_REFUSED for what is malformed; as `third_party_urls`.
+    `given`: a list of mappings with `source` and `destination`, perhaps `size` and `checksum`; or of pairs of source
+    and destination. Each of these is a URL, or `<site>:<logical name>` of a site of the configuration. Raises
+    StageoutError: DIRECT_REFUSED for what is malformed; as `third_party_urls`.
     """
     if not isinstance(given, Sequence) or isinstance(given, str) or not 0 < len(given) <= MOST_FILES:
         raise DIRECT_REFUSED("files", f"not a list of 1 to {MOST_FILES} files")
@@ -156,14 +151,8 @@ class TaskProgress:
 def look(bind: Bind, request: int, *, since: datetime, now: datetime) -> TaskProgress:
     """The progress of a request.
 
-    Args:
-        bind: The ledger.
-        request: Its row.
-        since: When the task began to wait.
-        now: The time, UTC.
-
-    Raises:
-        StageoutError: NO_PASS if no pass of a component that is needed has begun for ten minutes.
+    `since`: when the task began to wait. Raises StageoutError: NO_PASS if no pass of a component that is needed has
+    begun for ten minutes.
     """
     progress = TaskProgress(transfers_of_request(bind, request))
     passes = last_passes(bind) if progress.running else {}
@@ -180,15 +169,8 @@ def look(bind: Bind, request: int, *, since: datetime, now: datetime) -> TaskPro
 def kill_and_wait(bind: Bind, request: int, *, by: str, clock: Callable[[], datetime], seconds: float) -> bool:
     """Kill the transfers of a request, and wait until nothing of them can write any more.
 
-    Args:
-        bind: The ledger.
-        request: Its row.
-        by: Who kills them, for the history.
-        clock: The clock, UTC.
-        seconds: For how long it waits at most; 0: not at all.
-
-    Returns:
-        Whether all have ended. What FTS has ends when the monitor has seen it.
+    `seconds`: for how long it waits at most; 0: not at all. Returns whether all have ended. What FTS has ends when the
+    monitor has seen it.
     """
     ends = time.monotonic() + seconds
     kill(bind, by=by, now=clock(), ids=[transfer.id for transfer in transfers_of_request(bind, request)])

@@ -122,12 +122,7 @@ def digest_of(*texts: str) -> str:
 def check_request(request: StageoutRequest, sites: Mapping[str, RemoteSite]) -> None:
     """Check that a request can be recorded; change nothing.
 
-    Args:
-        request: As it came.
-        sites: The sites of the configuration.
-
-    Raises:
-        StageoutError: FILE_REFUSED, with the first thing that is wrong.
+    Raises StageoutError: FILE_REFUSED, with the first thing that is wrong.
     """
     for field in ("owner", "key", "workflow"):
         _check_word("the request", field, getattr(request, field))

@@ -60,14 +60,9 @@ def insert_new(table: Table) -> Insert:
 def record_request(bind: Bind, request: StageoutRequest, *, now: datetime) -> RequestReceipt:
     """Record the transfers of a request as new, in one transaction. The same request again changes nothing.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        request: One that `check_request` has passed.
-        now: When it came.
-
-    Raises:
-        StageoutError: REQUEST_CHANGED if the key was used for other files, DESTINATION_TAKEN if a transfer in the
-            ledger has the destination of one of the files, WORKFLOW_CLOSED. Nothing is recorded then.
+    `request`: one that `check_request` has passed. Raises StageoutError: REQUEST_CHANGED if the key was used for other
+    files, DESTINATION_TAKEN if a transfer in the ledger has the destination of one of the files, WORKFLOW_CLOSED.
+    Nothing is recorded then.
     """
 
     def work(connection: Connection) -> RequestReceipt:

@@ -74,12 +74,8 @@ def third_party_urls(
 ) -> tuple[str, str]:
     """Source and destination URL of a third-party copy, in the first protocol of the source that both sites have.
 
-    Args:
-        source: The site and the logical name there. Two URLs are taken as they are.
-        destination: The same of the copy.
-
-    Raises:
-        StageoutError: As `site_urls`; NO_SITE_URL, too, where the sites have no protocol in common.
+    `source`: the site and the logical name there. Two URLs are taken as they are. Raises StageoutError: as `site_urls`;
+    NO_SITE_URL, too, where the sites have no protocol in common.
     """
     if is_bare(source[1]) and is_bare(destination[1]):
         return source[1], destination[1]

@@ -88,13 +88,9 @@ class CephLab:
     def up(self, *, osd_gib: int = 8, say: Say) -> None:
         """Make the cluster where there is none, and start what does not run.
 
-        Args:
-            osd_gib: The size of each OSD's file in GiB; files are sparse. It counts when the cluster is made.
-            say: Takes lines about progress.
-
-        Raises:
-            LabError: A program is missing, or an earlier start left an unfinished cluster.
-            ServiceFailed: A daemon ended or does not answer.
+        `osd_gib`: the size of each OSD's file in GiB; files are sparse. It counts when the cluster is made. Raises
+        LabError: a program is missing, or an earlier start left an unfinished cluster; ServiceFailed: a daemon ended or
+        does not answer.
         """
         self.place.make()
         if not self._made.exists():

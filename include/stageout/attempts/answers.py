@@ -152,10 +152,7 @@ class AttemptJudge:
     def judge(self, row: TransferAtFts, file: FileStatus | None, job: JobAnswer) -> FileJudgement:
         """Return what becomes of a transfer.
 
-        Args:
-            row: The transfer; its state is one of AT_FTS.
-            file: Its file in the job; None: the reply does not have it.
-            job: The rest of the reply.
+        `row`: the transfer; its state is one of AT_FTS. `file`: its file in the job; None: the reply does not have it.
         """
         if file is None:
             text = "the FTS job ended without this file"
@@ -189,12 +186,8 @@ class AttemptJudge:
     ) -> FileJudgement:
         """A transfer that leaves its job without a copy.
 
-        Args:
-            row: As of `judge`.
-            failure: Why.
-            proof: What is at the destination is its own.
-            until: A copy of the attempt may still write until then.
-            began: When the attempt began to copy.
+        `failure`: why. `proof`: what is at the destination is its own. `until`: a copy of the attempt may still write
+        until then. `began`: when the attempt began to copy.
         """
         current, known = row.state, True if proof else None
         until = row.may_write_until or until
@@ -320,11 +313,8 @@ def may_write_until(file: FileStatus, size: int | None, *, margin: timedelta, no
     sets the time of the end at once, and the copy goes on: FTS kills only copies of jobs that were canceled as a whole,
     and notes their end when it does. It also ends files whose copies it has lost sight of.
 
-    Args:
-        file: FAILED, CANCELED, or not ended in a job that has.
-        size: Bytes; None if unknown.
-        margin: Added to FTS's limit of a copy's time.
-        now: The time.
+    `file`: FAILED, CANCELED, or not ended in a job that has. `size`: bytes; None if unknown. `margin`: added to FTS's
+    limit of a copy's time.
     """
     if file.start_time is None and file.transfer_host is None:
         # no host of FTS has taken it

@@ -83,10 +83,7 @@ class DraftJob:
         FTS tries each file once: after a second try of its own, a file that it finds at the destination could be what
         its first try left there, or what was there before.
 
-        Args:
-            number: The row of the job.
-            owner: The user.
-            queue_time: FTS cancels a file that waits longer.
+        `queue_time`: FTS cancels a file that waits longer.
         """
         metadata = {
             "job": number,
@@ -118,11 +115,7 @@ def draft_jobs(
 ) -> DraftedJobs:
     """Return what transfers of one queue become. A job has one rule for overwriting and one for checksums.
 
-    Args:
-        rows: The transfers.
-        source: Their site; None: it is not configured any more, or a bare URL has none.
-        destination: The same.
-        workflows: The workflow of each request.
+    `source`: their site; None: it is not configured any more, or a bare URL has none. `destination`: the same.
     """
     files: defaultdict[tuple[bool, VerifyChecksum], dict[int, FtsFile]] = defaultdict(dict)
     refused: dict[int, StageoutError] = {}
@@ -163,13 +156,7 @@ def _file(row: Transfer, source: RemoteSite | None, destination: RemoteSite | No
 def compared_by_fts(
     source: RemoteSite, destination: RemoteSite, declared: str | None
 ) -> tuple[VerifyChecksum, str | None]:
-    """Return which checksums FTS is to compare, and the file's checksum for it. It compares only what sites report.
-
-    Args:
-        source: The site that has the file.
-        destination: The site that it goes to.
-        declared: The checksum in the request.
-    """
+    """Return which checksums FTS is to compare, and the file's checksum for it. It compares only what sites report."""
     ends = _REPORTED.get(source.checksum), _REPORTED.get(destination.checksum)
     if declared is None:
         same = ends[0] is not None and ends[0] == ends[1]

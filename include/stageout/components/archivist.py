@@ -40,10 +40,7 @@ class DaySummary:
 def summarise(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> DaySummary:
     """The summary of the last day whose complete transfers are all archived.
 
-    Args:
-        stageout: What the component works with.
-        now: The clock.
-        limit: How many links at most; the rest is one entry, `OTHER_LINKS`.
+    `limit`: how many links at most; the rest is one entry, `OTHER_LINKS`.
     """
     until = now().astimezone(UTC) - timedelta(hours=stageout.settings.archive_hours)
     until = until.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -85,10 +82,7 @@ def archive(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> A
     Complete transfers are archived after `archive_hours`; failed and killed ones after `resubmit_days`, until which
     they can be resubmitted.
 
-    Args:
-        stageout: What the component works with.
-        now: The clock.
-        limit: How many rows of each kind at most.
+    `limit`: how many rows of each kind at most.
     """
     ledger, time = stageout.ledger, now()
     complete = time - timedelta(hours=stageout.settings.archive_hours)

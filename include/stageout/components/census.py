@@ -81,11 +81,8 @@ def take_census(
 ) -> CensusReport:
     """Find what is stuck or does not fit, repair what is safe, and record it in place of what the last census found.
 
-    Args:
-        stageout: Ledger, settings, FTS and sites.
-        now: The clock, UTC.
-        deletes: Whether unknown files are deleted at sites with `clean_unknown`; False: they are only named.
-        limits: How much is taken.
+    `stageout`: ledger, settings, FTS and sites. `deletes`: whether unknown files are deleted at sites with
+    `clean_unknown`; False: they are only named. `limits`: how much is taken.
     """
     limits, start = limits or CensusLimits(), now()
     parts: tuple[Iterable[CensusFinding], ...] = (

@@ -71,10 +71,7 @@ class MonitorReport:
 def monitor(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> MonitorReport:
     """Ask FTS for the jobs that are due, and move their transfers; one batch.
 
-    Args:
-        stageout: Ledger, settings and clients.
-        now: The clock, UTC.
-        limit: Jobs of each state, and transfers that are being killed, that are taken at most.
+    `limit`: jobs of each state, and transfers that are being killed, that are taken at most.
     """
     batch = _MonitorBatch(stageout, now)
     for state in (_J.SUBMITTED, _J.ACTIVE):
@@ -214,11 +211,8 @@ class _MonitorBatch:
     def _cancel(self, client: FtsClient, fts_id: str, files: Sequence[int], *, whole: bool) -> None:
         """Ask FTS to cancel files; the next look shows what became of them.
 
-        Args:
-            client: Of the job's server.
-            fts_id: The job.
-            files: The ids of its files.
-            whole: All that the job still does: FTS kills copies only of jobs that are canceled as a whole.
+        `client`: of the job's server. `fts_id`: the job. `files`: the ids of its files. `whole`: all that the job still
+        does: FTS kills copies only of jobs that are canceled as a whole.
         """
         try:
             if whole:

@@ -53,10 +53,7 @@ class RegisterReport:
 def register(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> RegisterReport:
     """Return one bounded pass: put verified files into blocks, close blocks, register closed ones.
 
-    Args:
-        stageout: What the component works with.
-        now: The clock.
-        limit: How many files are put into blocks, and about how many are registered, at most.
+    `limit`: how many files are put into blocks, and about how many are registered, at most.
     """
     limits = BlockLimits(stageout.settings.block_files, timedelta(minutes=stageout.settings.block_minutes))
     placed = place_files(stageout.ledger, limits, limit=limit, now=now())

@@ -50,13 +50,7 @@ class ReporterReport:
 
 
 def report(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> ReporterReport:
-    """Verify copies; one batch. What would have to be read here, and is large, is left to `read_back`.
-
-    Args:
-        stageout: Ledger, settings and clients.
-        now: The clock, UTC.
-        limit: Transfers that are taken at most.
-    """
+    """Verify copies; one batch. What would have to be read here, and is large, is left to `read_back`."""
     claimed = claim_transfers(stageout.ledger, _T.COPIED, stageout.worker, limit=limit, now=now())
     return _verified(stageout, claimed, now, READ_IN_PASS)
 

@@ -62,12 +62,9 @@ def stray_files(
 ) -> Iterator[CensusFinding]:
     """Old files that no transfer names, in the folders of all users who have sent files from a site.
 
-    Args:
-        stageout: Ledger, settings and sites.
-        now: When the census began.
-        deletes: Whether they are deleted at sites with `clean_unknown`.
-        files: How many files of a folder are listed, at most.
-        deletions: How many are deleted, at most.
+    `stageout`: ledger, settings and sites. `now`: when the census began. `deletes`: whether they are deleted at sites
+    with `clean_unknown`. `files`: how many files of a folder are listed, at most. `deletions`: how many are deleted, at
+    most.
     """
     since, lost = _ledger_since(stageout), restores(stageout.ledger)
     if since is None:
@@ -152,17 +149,9 @@ def _owners(stageout: Stageout, site: str) -> list[str]:
 def note_restore(bind: Bind, backup: str, *, by: str, now: datetime) -> datetime:
     """Record that the ledger was restored from a backup. Again with the same time, it changes nothing.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        backup: The time of the backup, as 2026-11-23T12:00:00Z: what was requested later is lost.
-        by: Who restored it.
-        now: When; until then requests may be lost.
-
-    Returns:
-        The time of the backup, UTC.
-
-    Raises:
-        StageoutError: RESTORE_REFUSED for what is no time with a zone, and for a time in the future.
+    `backup`: the time of the backup, as 2026-11-23T12:00:00Z: what was requested later is lost. `by`: who restored it.
+    `now`: when; until then requests may be lost. Returns the time of the backup, UTC. Raises StageoutError:
+    RESTORE_REFUSED for what is no time with a zone, and for a time in the future.
     """
     try:
         given = datetime.fromisoformat(backup)
@@ -223,10 +212,7 @@ class RetryReport:
 def retry_waiting(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> RetryReport:
     """Make new what has waited for long enough, and what waited for a credential that is there again; one batch.
 
-    Args:
-        stageout: Ledger, settings and clients.
-        now: The clock, UTC.
-        limit: Transfers of each kind that are taken at most.
+    `limit`: transfers of each kind that are taken at most.
     """
     ledger, worker = stageout.ledger, stageout.worker
     waited = claim_transfers(ledger, _T.RETRY_WAIT, worker, limit=limit, now=now())
@@ -305,16 +291,8 @@ def resubmit(
 ) -> frozenset[int]:
     """Make failed and killed transfers new again, with all their retries; what has another state is left.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        by: Who wants it, for the history.
-        now: When.
-        ids: Only these; None: all that fit the rest.
-        owner: Only those of this user.
-        workflow: Only those of this workflow, of `owner`.
-
-    Returns:
-        The ids of the transfers that are new now.
+    `ids`: only these; None: all that fit the rest. `workflow`: only those of this workflow, of `owner`. Returns the ids
+    of the transfers that are new now.
     """
     to = {_T.FAILED: _T.NEW, _T.KILLED: _T.NEW}
     return _moved(bind, to, f"resubmitted by {by}", now, (ids, owner, workflow))[_T.NEW]

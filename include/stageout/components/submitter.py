@@ -79,13 +79,7 @@ class SubmitReport:
 
 
 def submit(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> SubmitReport:
-    """Submit new transfers, and settle submissions whose outcome is not known; one batch.
-
-    Args:
-        stageout: Ledger, settings and clients.
-        now: The clock, UTC.
-        limit: Transfers that are taken at most.
-    """
+    """Submit new transfers, and settle submissions whose outcome is not known; one batch."""
     batch = _SubmitBatch(stageout, now)
     batch.rows += len(release_dead(stageout.ledger, limit=limit, now=now()))
     most = max(1, limit // stageout.settings.files_per_job)

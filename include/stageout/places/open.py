@@ -349,14 +349,9 @@ def open_place(
 ) -> SitePlace:
     """The storage of a site; nothing is sent yet.
 
-    Args:
-        site: Its `read` rules say how files are checked, its `write` rules how they are removed.
-        credential: The identity of the user; None: anonymous, or the key of the site's store.
-        options: What the deployment adds.
-
-    Raises:
-        StageoutError: PLACE_UNSUPPORTED if none of the site's `read` and `write` rules has a protocol that is spoken
-            here.
+    `site`: its `read` rules say how files are checked, its `write` rules how they are removed. `credential`: the
+    identity of the user; None: anonymous, or the key of the site's store. `options`: what the deployment adds. Raises
+    StageoutError: PLACE_UNSUPPORTED if none of the site's `read` and `write` rules has a protocol that is spoken here.
     """
     protocols = [rule.protocol for rule in (*site.read, *site.write)]
     if not STORAGES.keys() & set(protocols):

@@ -89,9 +89,7 @@ def verify(site: RemoteSite, evidence: CopyEvidence) -> CopyDecision:
     that differs from the request is compared with the source: FTS copies a source that is another file than the request
     says, as often as it is asked to.
 
-    Args:
-        site: The destination: its `checksum` and `clean_on_size` are the rule.
-        evidence: Begins without answers.
+    `site`: the destination: its `checksum` and `clean_on_size` are the rule. `evidence`: begins without answers.
     """
     if not evidence.destination:
         return _look(_DESTINATION, site.checksum)

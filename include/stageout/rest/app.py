@@ -236,9 +236,8 @@ T = TypeVar("T")
 def create_api(caller: Callable[..., StageoutUser], site: Callable[[], Site]) -> FastAPI:
     """The REST API as an app to be mounted.
 
-    Args:
-        caller: A FastAPI dependency: who calls. It raises 401 for a call without a login.
-        site: Gives the deployment; called in a thread for each call.
+    `caller`: a FastAPI dependency: who calls. It raises 401 for a call without a login. `site`: gives the deployment;
+    called in a thread for each call.
     """
     calls = UserCalls()
 

@@ -148,9 +148,8 @@ class Copy:
 class RealCopier:
     """Copies between storages, by a pool of threads.
 
-    Args:
-        storages: By the scheme of their URLs.
-        threads: How many copies are made at the same time; others wait although they are ACTIVE.
+    `storages`: by the scheme of their URLs. `threads`: how many copies are made at the same time; others wait although
+    they are ACTIVE.
     """
 
     def __init__(self, storages: Mapping[str, CopyStorage], threads: int) -> None:

@@ -39,9 +39,7 @@ class CopyNotPossible(CopyFault):
 class WebdavStorage:
     """Requests to any host, with the tokens that users gave for their files.
 
-    Args:
-        authorities: A PEM bundle for their certificates; None: the system's.
-        threads: Connections kept open.
+    `authorities`: a PEM bundle for their certificates; None: the system's.
     """
 
     def __init__(self, authorities: Path | None, threads: int) -> None:
@@ -95,15 +93,9 @@ class WebdavStorage:
     ) -> None:
         """Let the destination pull from the source.
 
-        Args:
-            source, destination: URLs.
-            tokens: For the two.
-            ends: Monotonic time at which it must have ended.
-            canceled: Asked at each marker.
-
-        Raises:
-            CopyNotPossible: The destination has no COPY.
-            CopyFault: It failed, or it was canceled; the connection is closed, at which storages stop.
+        `ends`: monotonic time at which it must have ended. `canceled`: asked at each marker. Raises CopyNotPossible:
+        the destination has no COPY; CopyFault: it failed, or it was canceled; the connection is closed, at which
+        storages stop.
         """
         headers = {"Source": _http(source), "Credential": "none", "Overwrite": "T"}
         if tokens:
