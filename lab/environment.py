@@ -160,29 +160,28 @@ class Lab:
         that the environment defines itself, for real services, are left to it.
         """
         settings = load(environ={**environment, **self.places()})
-        store = {"conn_type": "object_store", "host": self.address, "port": self.ports.s3, "schema": "http",
-                 "login": self.secrets.s3_access_key, "password": self.secrets.s3_secret_key}  # fmt: skip
-        gateway = {"conn_type": "cvmfs_gateway", "host": self.address, "port": self.ports.gateway, "schema": "http",
-                   "login": self.secrets.gateway_key_id, "password": self.secrets.gateway_key_secret}  # fmt: skip
+        secrets, ports = self.secrets, self.ports
+
+        def at(kind: str, port: int, **login: str) -> dict[str, object]:
+            return {"conn_type": kind, "host": self.address, "port": port, "schema": "http", **login}
+
+        store = at("object_store", ports.s3, login=secrets.s3_access_key, password=secrets.s3_secret_key)
+        key, kind = secrets.gateway_key_id, "cvmfs_gateway"
+        gateway = at(kind, ports.gateway, login=key, password=secrets.gateway_key_secret)
         ours = {name: one for name, one in settings.stores.items() if one.connection and one.endpoint == self.s3_url}
         found = dict.fromkeys(_meant("store", {name: one.connection for name, one in ours.items()}), store)
         gateways = {one.fqrn.partition(".")[0].replace("-", "_"): one.gateway for one in settings.repositories.values()}
         found |= dict.fromkeys(_meant("gateway", gateways), gateway)
-        admin = {**gateway, "login": f"{self.secrets.gateway_key_id}-admin",
-                 "password": self.secrets.gateway_admin_secret}  # fmt: skip
         if any(one.gateway_admin for one in settings.repositories.values()):
-            found["gateway_admin"] = admin
-        found[FTS_CONNECTION] = {"conn_type": "fts", "host": LOOPBACK, "port": self.ports.fts, "schema": "http",
-                                 "password": self.secrets.fts_token}  # fmt: skip
-        if settings.airflow_connection:
-            found[settings.airflow_connection] = {"conn_type": "http", "host": self.address, "port": self.ports.airflow,
-                                              "schema": "http", "login": VIEWER,
-                                              "password": self.secrets.viewer_password}  # fmt: skip
-        if keeper := settings.stageout.runs_connection:
-            found[keeper] = {"conn_type": "http", "host": self.address, "port": self.ports.airflow, "schema": "http",
-                             "login": KEEPER, "password": self.secrets.keeper_password}  # fmt: skip
-        if settings.metrics_connection:
-            found[settings.metrics_connection] = {"conn_type": "generic", "password": self.secrets.metrics_token}
+            password = secrets.gateway_admin_secret
+            found["gateway_admin"] = at(kind, ports.gateway, login=f"{key}-admin", password=password)
+        found[FTS_CONNECTION] = at("fts", ports.fts, password=secrets.fts_token) | {"host": LOOPBACK}
+        if name := settings.airflow_connection:
+            found[name] = at("http", ports.airflow, login=VIEWER, password=secrets.viewer_password)
+        if name := settings.stageout.runs_connection:
+            found[name] = at("http", ports.airflow, login=KEEPER, password=secrets.keeper_password)
+        if name := settings.metrics_connection:
+            found[name] = {"conn_type": "generic", "password": secrets.metrics_token}
         named = {connection_variable(name): json.dumps(value) for name, value in found.items()}
         return {key: value for key, value in named.items() if key not in environment}
 

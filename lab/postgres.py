@@ -21,6 +21,7 @@ from psycopg2 import sql
 from lab.environment import DATABASE, DATABASE_USER
 from lab.errors import LabError, ServiceFailed
 from lab.ports import LOOPBACK
+from lab.secrets import write_private
 
 NAME = "postgres"
 OWN_USER = "nightshift-pg"
@@ -72,8 +73,7 @@ class Postgres:
         user = unprivileged_user()
         with tempfile.TemporaryDirectory(prefix="nightshift-") as folder:
             password_file = Path(folder) / "password"
-            password_file.touch(mode=0o600)
-            password_file.write_text(self.password)
+            write_private(password_file, self.password)
             if user:
                 for path in (self.data, password_file, Path(folder)):
                     os.chown(path, user.pw_uid, user.pw_gid)

@@ -261,17 +261,9 @@ _COMPLETE = frozenset({TransferState.CLEANED, TransferState.KEPT})
 class StageoutAccount:
     """The files of a workflow as they ended.
 
-    Attributes:
-        workflow: Its name.
-        files: How many there are.
-        bytes: Of those that were copied.
-        states: Files by state.
-        failures: Failed files by class, each with the reason of one of them.
-        links: Files by link and state.
-        copied_s: Seconds from the request to the end of the copy: median, and 95 % of the files.
-        ended_s: The same to the last state.
-        problems: Files that do not match their state.
-        wall_s: Seconds from the request until all had ended.
+    `bytes`: of those that were copied. `failures`: failed files by class, each with the reason of one of them.
+    `copied_s`, `ended_s`: seconds from the request to the end of the copy, or to the last state: median, and 95 % of
+    the files. `problems`: files that do not match their state. `wall_s`: seconds until all had ended.
     """
 
     workflow: str

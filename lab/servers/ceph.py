@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.secrets import write_private
-from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, find_program, free_port
+from lab.servers.process import LOOPBACK, OwnServer, ServerProcess, ServerStartError, find_program, free_port
 
 PACKAGES = "ceph-mon ceph-mgr ceph-osd radosgw ceph-common"
 _GIB = 1 << 30
@@ -34,7 +34,7 @@ class ObjectStore(enum.Enum):
     """In memory: up sooner and two to three times faster; gone when the OSD stops."""
 
 
-class CephCluster:
+class CephCluster(OwnServer):
     """A cluster with all its files in `directory`, which must not exist yet. Started once.
 
     `modules`: the manager loads its modules, seconds of Python, without which the cluster's health is an error.
@@ -271,13 +271,6 @@ class CephCluster:
                 "mds_cache_memory_limit": 256 << 20,
             },
         }
-
-    def __enter__(self) -> CephCluster:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
 
 def _section(name: str, settings: Mapping[str, object]) -> str:

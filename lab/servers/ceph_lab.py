@@ -45,17 +45,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class CephLabStatus:
-    """How the cluster is.
+    """State of the cluster, of each OSD, of all placement groups together, and the place where CephFS is mounted."""
 
-    Attributes:
-        health: `HEALTH_OK` and so on; None: no answer.
-        osds: Whether each OSD is up, by its number.
-        clean: Whether all placement groups are active and clean.
-        endpoint: The S3 URL.
-        mount: Where CephFS is mounted; None: it is not.
-    """
-
-    health: str | None
+    health: str | None  # None: no answer
     osds: Mapping[int, bool]
     clean: bool
     endpoint: str

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, find_program, free_port
+from lab.secrets import write_private
+from lab.servers.process import LOOPBACK, OwnServer, ServerProcess, ServerStartError, find_program, free_port
 
 LOGIN = "nightshift"
 
 
-class MariaDbServer:
+class MariaDbServer(OwnServer):
     """A server with all its files in `directory`, and one user, `LOGIN`; on loopback only, if not told otherwise.
 
     The user may do everything in databases whose name begins with `nightshift`, and nothing else. `start` wants a
@@ -42,7 +43,6 @@ class MariaDbServer:
         self.port = port or free_port()
         self.log = directory / "mariadb.log"
         self.password = password or secrets.token_urlsafe(18)
-        self._process: ServerProcess | None = None
 
     def url(self, database: str) -> str:
         """The ledger URL of a database, without the password."""
@@ -107,25 +107,6 @@ class MariaDbServer:
         self._process = ServerProcess("mariadb", command, log=self.log, ready=self.ready, stop_timeout_s=20)
         self._process.start()
 
-    def stop(self) -> None:
-        """Stop it; its files stay."""
-        if self._process is not None:
-            self._process.stop()
-
-    @property
-    def process(self) -> ServerProcess:
-        """The running program, for those who send it signals."""
-        if self._process is None:
-            raise ServerStartError("mariadb", "is not started")
-        return self._process
-
-    def __enter__(self) -> MariaDbServer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     @property
     def _script(self) -> Path:
         return self.directory / "init.sql"
@@ -156,11 +137,11 @@ class MariaDbServer:
 
     def _write_script(self, more: str = "") -> None:
         """What the server runs whenever it starts."""
-        self._script.touch(mode=0o600)
         clients = LOOPBACK if self.host == LOOPBACK else "%"
-        self._script.write_text(
+        write_private(
+            self._script,
             f"CREATE OR REPLACE USER '{LOGIN}'@'{clients}' IDENTIFIED BY '{self.password}';\n"
-            f"GRANT ALL ON `nightshift%`.* TO '{LOGIN}'@'{clients}';\n{more}"
+            f"GRANT ALL ON `nightshift%`.* TO '{LOGIN}'@'{clients}';\n{more}",
         )
 
     def _execute(self, statement: str) -> None:

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from include.errors import NightshiftError
@@ -130,9 +130,7 @@ class ServerProcess:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _wait_until_ready(self) -> None:
@@ -154,6 +152,40 @@ class ServerProcess:
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+
+class OwnServer(ABC):
+    """A server that may run as a process of the one that made it, while a context lasts."""
+
+    _process: ServerProcess | None = None
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it here and wait until it is ready; ServerStartError if it is not."""
+
+    def stop(self) -> None:
+        """Stop it; its files stay."""
+        if self._process is not None:
+            self._process.stop()
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+
+    @property
+    def process(self) -> ServerProcess:
+        """The running program, for those who send it signals."""
+        if self._process is None:
+            raise ServerStartError(type(self).__name__, "is not started")
+        return self._process
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def find_program(name: str) -> str | None:

@@ -11,6 +11,7 @@ from include.storage.errors import NotFound, StoreError
 from include.storage.kinds import Credentials
 from include.storage.open import open_store
 from include.storage.roles import PolicyServer
+from lab.secrets import write_private
 from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError
 from lab.servers.s3 import S3Server
 from lab.servers.weed_command import WeedPorts, find_weed, left_sockets, weed_command
@@ -59,7 +60,6 @@ class WeedServer(S3Server):
         self.log = log or directory.parent / f"{directory.name}.log"
         self.host = host
         self.users = dict(users or {})
-        self._process: ServerProcess | None = None
 
     @property
     def endpoint(self) -> str:
@@ -96,8 +96,7 @@ class WeedServer(S3Server):
         """Start it here and wait until it is ready; ServerStartError if it is not."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.users:
-            self._identities.touch(mode=0o600)
-            self._identities.write_text(json.dumps(identities(self.credentials, self.users)))
+            write_private(self._identities, json.dumps(identities(self.credentials, self.users)))
         self._process = ServerProcess(
             "weed",
             self.command(),
@@ -111,23 +110,11 @@ class WeedServer(S3Server):
 
     def stop(self) -> None:
         """Stop it; what was acknowledged stays in the folder."""
+        super().stop()
         if self._process is not None:
-            self._process.stop()
             for path in left_sockets(self.ports):
                 path.unlink(missing_ok=True)
-
-    def kill(self) -> None:
-        """End it as a crash would."""
-        if self._process is not None:
-            self._process.kill()
 
     @property
     def _identities(self) -> Path:
         return self.directory / "identities.json"
-
-    @property
-    def process(self) -> ServerProcess:
-        """The running program, for those who send it signals."""
-        if self._process is None:
-            raise ServerStartError("weed", "is not started")
-        return self._process
