@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tarfile
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -84,7 +85,10 @@ class SourceFile:
 def project_files(project: str) -> list[SourceFile]:
     """The files of a project, sorted by path. Raises LabError: the machine has no such package."""
     if project == INTERPRETER:
-        files = [*_interpreter_files()]
+        library = _tree(Path(sysconfig.get_path("stdlib")), _library(), _LEFT_OUT_OF_INTERPRETER)
+        name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        links = (SourceFile(f"bin/{alias}", Path(sys.executable), link=name) for alias in ("python3", "python"))
+        files = [*library, SourceFile(f"bin/{name}", Path(sys.executable).resolve()), *links]
     else:
         root = Path(sysconfig.get_path("purelib")) / project
         if not root.is_dir():
@@ -111,25 +115,12 @@ def stamped(source: bytes, changed: date) -> bytes:
 
 def catalog_folders(paths: Sequence[str]) -> list[str]:
     """The folders that get a catalog of their own: large ones that are not nearly all of the folder above."""
-    below: dict[str, int] = {}
-    for path in paths:
-        folder = path.rpartition("/")[0]
-        while folder:
-            below[folder] = below.get(folder, 0) + 1
-            folder = folder.rpartition("/")[0]
+    below = Counter(folder for path in paths for folder in _folders(path))
     return sorted(
         folder
         for folder, count in below.items()
         if count >= CATALOG_FILES and count < NEARLY_ALL * below.get(folder.rpartition("/")[0], len(paths))
     )
-
-
-def _interpreter_files() -> Iterator[SourceFile]:
-    yield from _tree(Path(sysconfig.get_path("stdlib")), _library(), _LEFT_OUT_OF_INTERPRETER)
-    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    yield SourceFile(f"bin/{name}", Path(sys.executable).resolve())
-    for alias in ("python3", "python"):
-        yield SourceFile(f"bin/{alias}", Path(sys.executable), link=name)
 
 
 def _tree(root: Path, prefix: str, left_out: Set[str]) -> Iterator[SourceFile]:
@@ -281,10 +272,8 @@ def _compile(source: bytes, path: str, level: int) -> bytes | None:
 def _write(stream: zstandard.ZstdCompressionWriter, members: list[_Member]) -> None:
     newest: dict[str, int] = {}
     for member in members:
-        folder = member.path.rpartition("/")[0]
-        while folder:
+        for folder in _folders(member.path):
             newest[folder] = max(newest.get(folder, 0), member.mtime)
-            folder = folder.rpartition("/")[0]
     written: set[str] = set()
     with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20) as tar:
         for member in members:

@@ -9,6 +9,7 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lab.servers.process import LOOPBACK, OwnServer, ServerProcess, ServerStartE
 LOGIN = "nightshift"
 
 
+@dataclass(eq=False)
 class MariaDbServer(OwnServer):
     """A server with all its files in `directory`, and one user, `LOGIN`; on loopback only, if not told otherwise.
 
@@ -26,23 +28,17 @@ class MariaDbServer(OwnServer):
     `account`: whom root runs it as; `options`: more of them, for the server.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        host: str = LOOPBACK,
-        port: int | None = None,
-        password: str | None = None,
-        account: str = "mysql",
-        options: Sequence[str] = (),
-    ) -> None:
-        self.directory = directory
-        self.options = tuple(options)
-        self.account = account
-        self.host = host
-        self.port = port or free_port()
-        self.log = directory / "mariadb.log"
-        self.password = password or secrets.token_urlsafe(18)
+    directory: Path
+    _: KW_ONLY
+    host: str = LOOPBACK
+    port: int = field(default_factory=free_port)
+    password: str = field(default_factory=lambda: secrets.token_urlsafe(18), repr=False)
+    account: str = "mysql"
+    options: Sequence[str] = ()
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "mariadb.log"
 
     def url(self, database: str) -> str:
         """The ledger URL of a database, without the password."""

@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -34,6 +35,7 @@ class ServerStartError(NightshiftError):
         self.name = name
 
 
+@dataclass(eq=False)
 class ServerProcess:
     """One server program. A context manager: ready inside, gone with all its children outside.
 
@@ -41,29 +43,17 @@ class ServerProcess:
     Should the thread that called ``start`` end without stopping it, the kernel sends the program SIGTERM.
     """
 
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        log: Path,
-        ready: Callable[[], bool],
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        ready_timeout_s: float = 60,
-        stop_timeout_s: float = 10,
-        stop_signal: signal.Signals = signal.SIGTERM,
-    ) -> None:
-        self.name = name
-        self.command = list(command)
-        self.log = log
-        self._ready = ready
-        self._env = {**os.environ, **(env or {})}
-        self._cwd = cwd
-        self._ready_timeout_s = ready_timeout_s
-        self._stop_timeout_s = stop_timeout_s
-        self._stop_signal = stop_signal
-        self._process: subprocess.Popen[bytes] | None = None
+    name: str
+    command: Sequence[str]
+    _: KW_ONLY
+    log: Path
+    ready: Callable[[], bool]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+    ready_timeout_s: float = 60
+    stop_timeout_s: float = 10
+    stop_signal: signal.Signals = signal.SIGTERM
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     @property
     def pid(self) -> int:
@@ -88,8 +78,8 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=self._env,
-                cwd=self._cwd,
+                env={**os.environ, **self.env},
+                cwd=self.cwd,
                 start_new_session=True,
             )
         try:
@@ -102,9 +92,9 @@ class ServerProcess:
         """Ask it to end, then end it; harmless if it has ended."""
         if self._process is None:
             return
-        self._signal_group(self._stop_signal)
+        self._signal_group(self.stop_signal)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(self._stop_timeout_s)
+            self._process.wait(self.stop_timeout_s)
         self.kill()
 
     def kill(self) -> None:
@@ -135,12 +125,12 @@ class ServerProcess:
 
     def _wait_until_ready(self) -> None:
         assert self._process is not None  # noqa: S101 - for the type checker
-        deadline = time.monotonic() + self._ready_timeout_s
+        deadline = time.monotonic() + self.ready_timeout_s
         pause_s = 0.02
-        while not self._ready():
+        while not self.ready():
             if time.monotonic() > deadline:
                 raise ServerStartError(
-                    self.name, f"not ready after {self._ready_timeout_s:g} s; {self.log} ends:\n{self.last_words()}"
+                    self.name, f"not ready after {self.ready_timeout_s:g} s; {self.log} ends:\n{self.last_words()}"
                 )
             try:
                 code = self._process.wait(pause_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def identities(owner: Credentials, users: Mapping[str, Credentials]) -> dict[str
     }
 
 
+@dataclass(eq=False)
 class WeedServer(S3Server):
     """An S3 server with one user who owns everything, and ``users`` who may do only what policies say.
 
@@ -44,22 +46,13 @@ class WeedServer(S3Server):
 
     kind = PolicyServer.SEAWEEDFS
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        credentials: Credentials,
-        ports: WeedPorts | None = None,
-        log: Path | None = None,
-        host: str = LOOPBACK,
-        users: Mapping[str, Credentials] | None = None,
-    ) -> None:
-        self.directory = directory
-        self.credentials = credentials
-        self.ports = ports or WeedPorts.free()
-        self.log = log or directory.parent / f"{directory.name}.log"
-        self.host = host
-        self.users = dict(users or {})
+    directory: Path
+    _: KW_ONLY
+    credentials: Credentials
+    ports: WeedPorts = field(default_factory=WeedPorts.free)
+    log: Path | None = None
+    host: str = LOOPBACK
+    users: Mapping[str, Credentials] = field(default_factory=dict)
 
     @property
     def endpoint(self) -> str:
@@ -100,7 +93,7 @@ class WeedServer(S3Server):
         self._process = ServerProcess(
             "weed",
             self.command(),
-            log=self.log,
+            log=self.log or self.directory.parent / f"{self.directory.name}.log",
             ready=self.ready,
             env=self.environment(),
             cwd=self.directory,
