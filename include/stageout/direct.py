@@ -51,11 +51,8 @@ _PASSES: Mapping[StageoutComponent, tuple[str, str]] = {
 class TaskTry:
     """A try of a task.
 
-    Attributes:
-        task: DAG, run, task and map index.
-        number: Of the try.
-        first: The first try since the task was cleared: what earlier ones copied is copied again.
-        owner: The user whom the transfers belong to.
+    `task`: DAG, run, task and map index. `number`: of the try. `first`: the first try since the task was cleared: what
+    earlier ones copied is copied again. `owner`: the user whom the transfers belong to.
     """
 
     task: tuple[str, str, str, str]

@@ -76,11 +76,8 @@ class FileToTransfer:
 class TaskOptions:
     """Options that a task of a DAG chooses for its files.
 
-    Attributes:
-        fts: The connection of the FTS server.
-        verify: Which checksums FTS compares, as in `VerifyChecksum`.
-        overwrite: Whether files at the destinations are replaced.
-        priority: At FTS, 1 to 5.
+    `fts`: the connection of the FTS server. `verify`: which checksums FTS compares, as in `VerifyChecksum`.
+    `overwrite`: whether files at the destinations are replaced. `priority`: at FTS, 1 to 5.
     """
 
     fts: str
@@ -93,12 +90,9 @@ class TaskOptions:
 class StageoutRequest:
     """Files that are sent in one call.
 
-    Attributes:
-        owner: The user whom the transfers belong to.
-        key: The idempotency key: the same key again is the same request.
-        workflow: What the files belong to.
-        files: At least one, each with a destination of its own.
-        task: Of a task's files only; these may be bare URLs.
+    `owner`: the user whom the transfers belong to. `key`: the idempotency key: the same key again is the same request.
+    `workflow`: what the files belong to. `files`: at least one, each with a destination of its own. `task`: of a task's
+    files only; these may be bare URLs.
     """
 
     owner: str

@@ -79,8 +79,7 @@ class TransferMove:
 class TransferJobMove:
     """A move of an FTS job, in the form of `TransferMove`.
 
-    Attributes:
-        fts_id: The id that FTS gave it, which a server that was set up again makes in another way; None: as it was.
+    `fts_id`: the id that FTS gave it, which a server that was set up again makes in another way; None: as it was.
     """
 
     id: int

@@ -107,10 +107,8 @@ _UNDECIDED = frozenset(
 class JobAnswer:
     """The part of a job's status that its files depend on.
 
-    Attributes:
-        overwrites: The job may replace what is at its destinations.
-        ended: FTS does nothing more for it.
-        stopping: It ended so recently that a copy of it may still write.
+    `overwrites`: the job may replace what is at its destinations. `ended`: FTS does nothing more for it. `stopping`: it
+    ended so recently that a copy of it may still write.
     """
 
     overwrites: bool
@@ -127,11 +125,9 @@ class JobAnswer:
 class FileJudgement:
     """The consequences for a file.
 
-    Attributes:
-        move: Of its transfer, if it moves.
-        settled: The transfer is not in the job any more: whatever FTS reports of the file later does not matter.
-        cancel: FTS is asked to cancel the file.
-        until: The transfer stays as it is: a copy may still write until then.
+    `move`: of its transfer, if it moves. `settled`: the transfer is not in the job any more: whatever FTS reports of
+    the file later does not matter. `cancel`: FTS is asked to cancel the file. `until`: the transfer stays as it is: a
+    copy may still write until then.
     """
 
     move: TransferMove | None = None

@@ -24,11 +24,9 @@ _COMPLETE = frozenset({TransferState.CLEANED.value, TransferState.KEPT.value})
 class DaySummary:
     """The sums of a day.
 
-    Attributes:
-        day: Its beginning, in UTC.
-        complete: The sums of complete transfers.
-        failed: Files that failed, by the class of the last failure; as far as they are archived.
-        links: The sums of complete transfers by source and destination, those with the most files first.
+    `day`: its beginning, in UTC. `complete`: the sums of complete transfers. `failed`: files that failed, by the class
+    of the last failure; as far as they are archived. `links`: the sums of complete transfers by source and destination,
+    those with the most files first.
     """
 
     day: datetime

@@ -53,12 +53,8 @@ _T, _J, _K = TransferState, TransferJobState, FindingKind
 class CensusLimits:
     """Limits of one census.
 
-    Attributes:
-        findings: Of each kind that are recorded; all are counted.
-        jobs: That FTS is asked for.
-        copies: That destinations are asked for; the oldest.
-        files: Of one user's temporary folder.
-        deletions: Of unknown files.
+    `findings`: of each kind that are recorded; all are counted. `jobs`: that FTS is asked for. `copies`: that
+    destinations are asked for; the oldest. `files`: of one user's temporary folder. `deletions`: of unknown files.
     """
 
     findings: int = 1000

@@ -39,11 +39,8 @@ _CLEANER = StageoutComponent.CLEANER
 class CleanReport:
     """The work of one pass. Nothing was due if all are 0.
 
-    Attributes:
-        registered: Registered transfers that may be cleaned now.
-        cleaned: Sources that were removed, or did not exist.
-        kept: Sources that stay.
-        postponed: Sources that are tried again later.
+    `registered`: registered transfers that may be cleaned now. `cleaned`: sources that were removed, or did not exist.
+    `kept`: sources that stay. `postponed`: sources that are tried again later.
     """
 
     registered: int = 0

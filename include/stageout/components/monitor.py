@@ -55,11 +55,9 @@ _T, _J = TransferState, TransferJobState
 class MonitorReport:
     """The work of one batch of the monitor.
 
-    Attributes:
-        rows: Jobs, and transfers that are being killed, that it took; 0: nothing is due.
-        moved: Transfers by the state that they are in now.
-        ended: Jobs that ended.
-        faults: Jobs that could not be asked for, by the code of the error.
+    `rows`: jobs, and transfers that are being killed, that it took; 0: nothing is due. `moved`: transfers by the state
+    that they are in now. `ended`: jobs that ended. `faults`: jobs that could not be asked for, by the code of the
+    error.
     """
 
     rows: int

@@ -36,11 +36,8 @@ _T = TransferState
 class ReporterReport:
     """The work of one batch of the reporter.
 
-    Attributes:
-        rows: Transfers that it took; 0: nothing is due.
-        moved: Transfers by the state that they are in now.
-        unknown: Copies that could not be compared, by destination.
-        large: Copies that were left to `read_back`.
+    `rows`: transfers that it took; 0: nothing is due. `moved`: transfers by the state that they are in now. `unknown`:
+    copies that could not be compared, by destination. `large`: copies that were left to `read_back`.
     """
 
     rows: int

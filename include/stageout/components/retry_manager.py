@@ -198,10 +198,8 @@ _T, _J = TransferState, TransferJobState
 class RetryReport:
     """The work of one batch of the retry manager.
 
-    Attributes:
-        rows: Transfers that it took; 0: nothing is due.
-        retried: Those that are new now.
-        without_credential: Users whose credential is still missing, each with the reason.
+    `rows`: transfers that it took; 0: nothing is due. `retried`: those that are new now. `without_credential`: users
+    whose credential is still missing, each with the reason.
     """
 
     rows: int

@@ -65,11 +65,9 @@ _T, _J = TransferState, TransferJobState
 class SubmitReport:
     """The work of one batch of the submitter.
 
-    Attributes:
-        rows: Transfers and jobs that it took; 0: nothing is due.
-        jobs: Jobs that FTS has now.
-        outcomes: Transfers by the state that they are in now; those of jobs with an unclear outcome are `claimed`.
-        held: Queues that it left, by the reason.
+    `rows`: transfers and jobs that it took; 0: nothing is due. `jobs`: jobs that FTS has now. `outcomes`: transfers by
+    the state that they are in now; those of jobs with an unclear outcome are `claimed`. `held`: queues that it left, by
+    the reason.
     """
 
     rows: int

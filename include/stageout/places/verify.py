@@ -32,11 +32,9 @@ class CopyVerdict(Enum):
 class CopyEvidence:
     """The request, and the answers about a copy so far.
 
-    Attributes:
-        size: Bytes, as requested; None if unknown.
-        checksum: As requested, `adler32:0a1b2c3d` or crc32c; None if unknown.
-        destination: What the destination answered, by the mode of the question, in the order of the questions.
-        source: The same of the source.
+    `size`: bytes, as requested; None if unknown. `checksum`: as requested, `adler32:0a1b2c3d` or crc32c; None if
+    unknown. `destination`: what the destination answered, by the mode of the question, in the order of the questions.
+    `source`: the same of the source.
     """
 
     size: int | None
@@ -63,12 +61,9 @@ class CopyLook:
 class CopyDecision:
     """A verdict, and its reason.
 
-    Attributes:
-        reason: In the form of FTS, so that a failure has its class; for a verified copy, what was compared.
-        size: Of a verified copy, to be recorded.
-        checksum: The same; None where only sizes were compared.
-        proof: Whether the source may be removed, as far as the copy is concerned.
-        look: What is asked next.
+    `reason`: in the form of FTS, so that a failure has its class; for a verified copy, what was compared. `size`: of a
+    verified copy, to be recorded. `checksum`: the same; None where only sizes were compared. `proof`: whether the
+    source may be removed, as far as the copy is concerned. `look`: what is asked next.
     """
 
     verdict: CopyVerdict

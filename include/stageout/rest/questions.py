@@ -37,10 +37,8 @@ EDITED_DAG = "stage_out_submit"
 class StageoutUser:
     """A user of Airflow by name.
 
-    Attributes:
-        name: The user's name in Airflow.
-        operator: Whether the user may edit pools (docs/decisions/0031).
-        editor: Whether the user may edit the DAG EDITED_DAG.
+    `name`: the user's name in Airflow. `operator`: whether the user may edit pools (docs/decisions/0031). `editor`:
+    whether the user may edit the DAG EDITED_DAG.
     """
 
     name: str

@@ -52,9 +52,8 @@ FAILURES: Mapping[str, FailureReason] = {
 class SimulationModel:
     """How long copies take and how many fail.
 
-    Attributes:
-        mean_s, spread: Mean of the seconds, and sigma of their log-normal distribution; 0 for a fixed time.
-        failures: Fraction of copies that end with each of `FAILURES`.
+    `mean_s`, `spread`: mean of the seconds, and sigma of their log-normal distribution; 0 for a fixed time. `failures`:
+    fraction of copies that end with each of `FAILURES`.
     """
 
     mean_s: float = 20.0

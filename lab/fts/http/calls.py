@@ -205,11 +205,9 @@ _COUNTS = ("html", "busy", "partial")
 class Faults:
     """Faults of replies below `/jobs`, after their request was done.
 
-    Attributes:
-        delay_s: Each reply comes that much later.
-        counts: How many of the next replies are a page (`html`), 503 (`busy`), or, if they are about several jobs,
-            miss the first one (`partial`: 207).
-        fails: Submissions whose body has one of these texts get 500, and nothing is done.
+    `delay_s`: each reply comes that much later. `counts`: how many of the next replies are a page (`html`), 503
+    (`busy`), or, if they are about several jobs, miss the first one (`partial`: 207). `fails`: submissions whose body
+    has one of these texts get 500, and nothing is done.
     """
 
     transfers: Transfers
