@@ -138,14 +138,6 @@ def close_old_blocks(bind: Bind, *, limit: int, now: datetime) -> int:
     return writing(bind, work)
 
 
-def close_blocks(connection: Connection, owner: str, workflow: str, *, now: datetime) -> int:
-    """Close the open blocks of a workflow, in the caller's transaction; returns how many."""
-    columns = stageout_blocks.c
-    of_it = (columns.owner == owner, columns.workflow == workflow, columns.state == BlockState.OPEN.value)
-    ids = list(connection.scalars(select(columns.id).where(*of_it).order_by(columns.id).with_for_update()))
-    return _close(connection, ids, "its workflow is closed", now)
-
-
 def close_workflow(bind: Bind, owner: str, name: str, *, now: datetime) -> bool:
     """Close a workflow: it gets no further files, and its open blocks are registered. It cannot be opened again.
 
@@ -162,12 +154,16 @@ def close_workflow(bind: Bind, owner: str, name: str, *, now: datetime) -> bool:
     def work(connection: Connection) -> bool:
         if connection.scalar(known) is None:
             raise WORKFLOW_UNKNOWN(f"workflow {name} of {owner}", "no request names it")
-        note_workflow(connection, owner, name)
+        row = {"digest": digest_of(owner, name), "owner": owner, "name": name}
+        connection.execute(insert_new(stageout_workflows), row)
         changed = connection.execute(
             update(stageout_workflows).where(of_it, columns.closed_at.is_(None)).values(closed_at=now)
         )
         # after the mark: what is put into a block in this moment either sees it, or is seen here
-        close_blocks(connection, owner, name, now=now)
+        blocks = stageout_blocks.c
+        open_ones = (blocks.owner == owner, blocks.workflow == name, blocks.state == BlockState.OPEN.value)
+        ids = connection.scalars(select(blocks.id).where(*open_ones).order_by(blocks.id).with_for_update())
+        _close(connection, list(ids), "its workflow is closed", now)
         return changed.rowcount > 0
 
     return writing(bind, work)
@@ -178,12 +174,6 @@ def note_killed(bind: Bind, owner: str, name: str, *, now: datetime) -> None:
     columns = stageout_workflows.c
     where = (columns.digest == digest_of(owner, name), columns.killed_at.is_(None))
     writing(bind, lambda connection: connection.execute(update(stageout_workflows).where(*where).values(killed_at=now)))
-
-
-def note_workflow(connection: Connection, owner: str, name: str) -> None:
-    """Make the workflow's row, if it has none; what is done to it is written there."""
-    row = {"digest": digest_of(owner, name), "owner": owner, "name": name}
-    connection.execute(insert_new(stageout_workflows), row)
 
 
 @dataclass(frozen=True, slots=True)

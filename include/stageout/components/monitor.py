@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 
 from include.errors import NightshiftError
 from include.fts.client.client import MOST_JOBS, FtsClient
-from include.fts.client.jobs import FileStatus, JobStatus
+from include.fts.client.jobs import JobStatus
 from include.fts.errors import FtsError, FtsForbidden, JobUnknown
 from include.fts.states import FailureReason, FailureScope, JobState
 from include.ledger.engine import reading, writing
@@ -177,7 +177,7 @@ class _MonitorBatch:
         now = self.now()
         answer = JobAnswer.of(status, overwrites=row.overwrites, now=now)
         files = files_by_transfer(status.files)
-        judged = self._judgements(transfers, files, answer)
+        judged = {one.id: self._attempts().judge(one, files.get(one.id), answer) for one in transfers}
         cancels = [files[number].file_id for number, judgement in judged.items() if judgement.cancel]
         if cancels:
             running = {file.file_id for file in status.files if not file.file_state.terminal}
@@ -219,11 +219,6 @@ class _MonitorBatch:
                 client.cancel_files(fts_id, files)
         except FtsError as error:
             self.faults[error.code] += 1
-
-    def _judgements(
-        self, transfers: Sequence[TransferAtFts], files: Mapping[int, FileStatus], answer: JobAnswer
-    ) -> dict[int, FileJudgement]:
-        return {transfer.id: self._attempts().judge(transfer, files.get(transfer.id), answer) for transfer in transfers}
 
     def _attempts(self) -> AttemptJudge:
         return AttemptJudge(self.stageout.retry, self.now(), self.chance.random(), self.stageout.settings.copy_margin)

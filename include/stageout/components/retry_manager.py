@@ -18,7 +18,7 @@ from include.ledger.engine import Bind, reading, writing
 from include.settings.sites import RemoteSite
 from include.stageout.attempts.queues import server_of
 from include.stageout.blocks import close_workflow, note_killed
-from include.stageout.claims import ClaimedRows, claim_transfers, look_again
+from include.stageout.claims import claim_transfers, look_again
 from include.stageout.errors import RESTORE_REFUSED
 from include.stageout.files import digest_of
 from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome, is_in_folder_of, is_same_file
@@ -220,7 +220,12 @@ def retry_waiting(stageout: Stageout, *, now: Callable[[], datetime], limit: int
     usable, faults = _credentials(stageout, without.rows, now())
     moves = [TransferMove(row.id, _T.NEEDS_CREDENTIAL, _T.NEW, "the credential can be used") for row in usable]
     moved |= move_transfers(ledger, moves, StageoutComponent.RETRY, now=now(), claim=without.claim)
-    _wait_on(stageout, without, {row.id for row in usable}, now())
+    ready, at = {row.id for row in usable}, now()
+    missing = {row.id: (at - row.moved_at) / 4 for row in without.rows if row.id not in ready}
+    waits = {number: min(max(wait, SHORTEST_LOOK), LONGEST_LOOK) for number, wait in missing.items()}
+    # whole minutes: few different waits are few statements
+    rounded = {number: timedelta(minutes=round(wait / SHORTEST_LOOK)) for number, wait in waits.items()}
+    look_again(ledger, stageout_transfers, rounded, without.claim, now=at)
     return RetryReport(len(waited.rows) + len(without.rows), len(moved), faults)
 
 
@@ -255,16 +260,6 @@ def _fault(client: FtsClient, now: datetime) -> FtsError | None:
     except FtsError as error:
         return error
     return None
-
-
-def _wait_on(stageout: Stageout, claimed: ClaimedRows[Transfer], usable: Collection[int], now: datetime) -> None:
-    waits = {
-        row.id: min(max((now - row.moved_at) / 4, SHORTEST_LOOK), LONGEST_LOOK)
-        for row in claimed.rows if row.id not in usable
-    }  # fmt: skip
-    # whole minutes: few different waits are few statements
-    rounded = {number: timedelta(minutes=round(wait / SHORTEST_LOOK)) for number, wait in waits.items()}
-    look_again(stageout.ledger, stageout_transfers, rounded, claimed.claim, now=now)
 
 
 # -- what people do

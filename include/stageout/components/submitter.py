@@ -152,7 +152,10 @@ class _SubmitBatch:
         try:
             client = self._client(queue, server)
         except CredentialNeeded as error:
-            return self._without_credential(queue, error, wanted)
+            claimed = claim_queue(self.stageout.ledger, queue.id, self.stageout.worker, limit=wanted, now=self.now())
+            self.rows += len(claimed.rows)
+            self._move([_needs_credential(row.id, error) for row in claimed.rows], claimed.claim)
+            return len(claimed.rows)
         except FtsError as error:
             self._faulty(server, error)
             self.held[error.code] += 1
@@ -169,29 +172,27 @@ class _SubmitBatch:
         ledger, worker = self.stageout.ledger, self.stageout.worker
         claimed = claim_queue(ledger, queue.id, worker, limit=wanted, now=self.now(), held=held)
         self.rows += len(claimed.rows)
-        if claimed.rows:
-            self._submit_rows(queue, server, client, claimed)
-        return len(claimed.rows)
+        rows = {row.id: row for row in claimed.rows}
+        for draft in self._drafts(queue, claimed.rows, claimed.claim) if rows else ():
+            self._record(queue, server, client, draft, claimed.claim, rows)
+        return len(rows)
 
     def _obstacle(self, queue: TransferQueue, server: str, wanted: int) -> str | None:
         """Return why nothing of the queue is submitted now."""
         if wanted <= 0:
             return f"the limit of the link {' to '.join(queue.link)} is reached"
         if server not in self.faults and server not in self.banned:
-            self.banned[server] = self._banned(server)
+            try:
+                self.banned[server] = self.stageout.fts(server, "").bans(BanOf.STORAGE)
+            except FtsError as error:
+                # the list needs a right of its own; without it a banned storage is refused with the job
+                self._faulty(server, error)
+                self.banned[server] = ()
         if server in self.faults:
             return self.faults[server].code
         if self.unclear.hold(server, queue.owner):
             return f"{server} gives no clear reply to jobs of {queue.owner}"
         return None
-
-    def _banned(self, server: str) -> tuple[Ban, ...]:
-        try:
-            return self.stageout.fts(server, "").bans(BanOf.STORAGE)
-        except FtsError as error:
-            # the list needs a right of its own; without it a banned storage is refused with the job
-            self._faulty(server, error)
-            return ()
 
     def _faulty(self, server: str, error: FtsError) -> None:
         if error.outage:
@@ -202,21 +203,6 @@ class _SubmitBatch:
         client.keep_delegated(now=self.now())
         client.job_name("0")  # asks who we are before anything is claimed, and whether jobs get names
         return client
-
-    def _without_credential(self, queue: TransferQueue, error: CredentialNeeded, wanted: int) -> int:
-        claimed = claim_queue(self.stageout.ledger, queue.id, self.stageout.worker, limit=wanted, now=self.now())
-        self.rows += len(claimed.rows)
-        moves = [_needs_credential(row.id, error) for row in claimed.rows]
-        self._move(moves, claimed.claim)
-        return len(claimed.rows)
-
-    def _submit_rows(
-        self, queue: TransferQueue, server: str, client: FtsClient, claimed: ClaimedRows[Transfer]
-    ) -> None:
-        drafts = self._drafts(queue, claimed.rows, claimed.claim)
-        rows = {row.id: row for row in claimed.rows}
-        for draft in drafts:
-            self._record(queue, server, client, draft, claimed.claim, rows)
 
     def _drafts(self, queue: TransferQueue, rows: Sequence[Transfer], claim: str) -> tuple[DraftJob, ...]:
         """The jobs of these transfers; those that can be in none are moved."""

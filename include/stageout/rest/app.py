@@ -21,8 +21,7 @@ from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
 from include.site.site import Site
 from include.stageout.blocks import close_workflow
-from include.stageout.components.retry_manager import KilledTransfers, kill, resubmit
-from include.stageout.components.retry_manager import kill_workflow as kill_whole
+from include.stageout.components.retry_manager import KilledTransfers, kill, kill_workflow, resubmit
 from include.stageout.errors import (
     DESTINATION_TAKEN,
     MOVE_REFUSED,
@@ -178,17 +177,6 @@ def resubmit_chosen(ledger: Engine, user: StageoutUser, body: bytes, *, now: dat
     return ResubmittedDocument(resubmitted=len(moved))
 
 
-def close(ledger: Engine, user: StageoutUser, asked: str | None, name: str, *, now: datetime) -> ClosedDocument:
-    """Close a workflow. Raises StageoutError, WORKFLOW_UNKNOWN if its owner has no such workflow."""
-    return ClosedDocument(changed=close_workflow(ledger, owner_of(user, asked) or user.name, name, now=now))
-
-
-def kill_workflow(ledger: Engine, user: StageoutUser, asked: str | None, name: str, *, now: datetime) -> KilledDocument:
-    """Close a workflow, and kill its transfers. Raises as `close`."""
-    owner = owner_of(user, asked) or user.name
-    return KilledDocument.of(kill_whole(ledger, owner, name, by=user.name, now=now))
-
-
 def _choice(body: bytes, user: StageoutUser) -> tuple[tuple[int, ...] | None, str | None, str | None]:
     """Ids, owner and workflow as `kill` takes them. Raises StageoutError."""
     chosen = ChosenDocument.read(body)
@@ -322,11 +310,16 @@ class _Routes:
 
     async def close_workflow(self, caller: Caller, name: str, user: Name = None) -> ClosedDocument:
         """Close a workflow: it gets no further files. It cannot be opened again."""
-        return await self._write(lambda site, now: close(site.ledger, caller, user, name, now=now))
+        owner = owner_of(caller, user) or caller.name
+        changed = await self._write(lambda site, now: close_workflow(site.ledger, owner, name, now=now))
+        return ClosedDocument(changed=changed)
 
     async def kill_workflow(self, caller: Caller, name: str, user: Name = None) -> KilledDocument:
         """Close a workflow, and kill its transfers."""
-        return await self._write(lambda site, now: kill_workflow(site.ledger, caller, user, name, now=now))
+        owner, by = owner_of(caller, user) or caller.name, caller.name
+        return KilledDocument.of(
+            await self._write(lambda site, now: kill_workflow(site.ledger, owner, name, by=by, now=now))
+        )
 
     async def transfers(
         self,

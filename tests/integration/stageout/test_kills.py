@@ -13,9 +13,8 @@ from sqlalchemy import event
 from include.fts.states import FileState
 from include.settings.stageout import StageoutSettings
 from include.stageout.components.monitor import monitor
+from include.stageout.components.retry_manager import kill_workflow
 from include.stageout.places.facts import FileFacts
-from include.stageout.rest.app import kill_workflow
-from include.stageout.rest.questions import StageoutUser
 from tests.fakes.ftsservice import FtsService
 from tests.fakes.transferloop import ADLER32
 
@@ -116,9 +115,8 @@ def test_a_kill_of_a_whole_workflow_is_ended_at_fts(loop, tmp_path):
         loop.monitor()
         assert {"submitted", "active"} >= set(loop.states())
         loop.request(5)
-        user = StageoutUser("ann")
-        done = kill_workflow(loop.ledger, user, None, "workflow", now=loop.now())
-        assert (done.killed, done.killing) == (5, 50)
+        done = kill_workflow(loop.ledger, "ann", "workflow", by="ann", now=loop.now())
+        assert (len(done.killed), len(done.killing)) == (5, 50)
         for _ in range(500):
             loop.monitor()
             if set(loop.states()) == {"killed"}:
