@@ -164,6 +164,9 @@ _OUTCOME = (
 _STATIC = ("source", "destination", "link", "user_size", "checksum", "activity", "metadata", "tokens")
 
 
+LOCK_S = 2.0  # another service, which ends just now, may have the file for so long
+
+
 class StateFile:
     """Collection of changes that `flush` writes in one transaction. It belongs to one process.
 
@@ -175,7 +178,7 @@ class StateFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)
             path.chmod(0o600)  # it may hold tokens of storages
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=2)
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=LOCK_S)
             # one process only: the lock is kept
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode = WAL")

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ValidationError
 
 from include.fts.client.jobs import (
     FILE_FIELDS,
-    PRIORITIES,
     Ban,
     BannedUser,
     Delegation,
@@ -196,23 +195,6 @@ class FtsClient:
             call = FtsCall("DELETE", path, f"cancel of {len(batch)} files of FTS job {known}", job_id=known)
             states |= self._transport.value(call, partial(_states, batch))
         return states
-
-    def set_priority(self, job_ids: Iterable[str], priority: int) -> JobAnswers:
-        """Change the priority of jobs that have not ended.
-
-        Args:
-            job_ids: Their ids.
-            priority: 1 to 5, of which FTS serves the highest first; another one is refused before anything is sent.
-
-        Returns:
-            The state of each job after it, or the server's error for it.
-        """
-        if priority not in PRIORITIES:
-            raise FTS_JOB_INVALID(f"priority {priority!r} is not one of 1 to 5; {FTS_JOB_INVALID.hint}")
-        body = json.dumps({"params": {"priority": priority}}).encode()
-        return self._of_jobs("POST", "priority", job_ids, body=body)
-
-    # -- bans; they need the level `config` at the server
 
     def bans(self, of: BanOf) -> tuple[Ban, ...]:
         """List what is banned.

@@ -25,8 +25,6 @@ from lab.errors import LabError
 from lab.lifecycle import disks
 from lab.ports import Ports
 from lab.secrets import LabSecrets
-from lab.services import services
-from lab.supervise import Supervisor, configuration
 from tests.fakes.refused import refused
 
 OTHERS = {
@@ -42,15 +40,6 @@ OTHERS = {
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
     return Lab(LabFolders(tmp_path / "var"), Ports(), LabSecrets.generate())
-
-
-def test_no_secret_is_on_a_command_line_or_in_the_process_manager_s_file(lab: Lab) -> None:
-    programs = [one.program for one in services(lab, airflow=True)]
-    text = configuration(Supervisor(lab.place), programs)
-    words = " ".join(word for program in programs for word in program.command)
-    for name, secret in asdict(lab.secrets).items():
-        assert secret not in text, name
-        assert secret not in words, name
 
 
 def test_connections_follow_the_site_configuration_and_leave_real_ones_alone(lab: Lab) -> None:
