@@ -118,7 +118,7 @@ def test_a_source_that_was_written_again_with_the_same_size_is_kept(ledger, plac
     pisa = site("pisa", checksum="adler32")
     [number] = left(ledger, place, T.CLEANING, checksum=SUM)
     [name] = place.files
-    place.checksums[name] = OTHER
+    place.put(name, checksum=OTHER)
     assert cleaned(with_copies(ledger, place, pisa)) == CleanReport(kept=1)
     [row] = rows_of(ledger, [number])
     assert row.reason == f"the source has changed since it was copied: {OTHER}, not {SUM}"

@@ -16,7 +16,8 @@ from include.stageout.errors import CREDENTIAL_MISSING
 from include.stageout.jobs import declare_dead
 from include.stageout.places.compare import READ_IN_PASS
 from include.stageout.places.facts import FileFacts
-from tests.fakes.transferloop import ADLER32, DictPlace, mock_site
+from tests.fakes.places import MemoryPlace
+from tests.fakes.transferloop import ADLER32, mock_site
 
 ENDED = "2026-11-23T12:00:09"
 EXISTS = "DESTINATION [17] Destination file exists and overwrite is not enabled"
@@ -104,9 +105,8 @@ def test_a_part_that_an_attempt_left_is_replaced_by_the_next_one(loop, reason, s
     loop.retry()
     loop.submit()
     place, name = loop.places["bari"], loop.row(number).destination_name
-    place.files[name] = FileFacts(size, "adler32:00000001")
-    if later is not None:
-        place.times[name] = began + timedelta(seconds=later)
+    written = None if later is None else began + timedelta(seconds=later)
+    place.files[name] = FileFacts(size, "adler32:00000001", written)
     loop.answer_files([number], "FAILED", reason=EXISTS)
     loop.monitor()
     loop.report()
@@ -128,8 +128,7 @@ def test_a_part_that_a_lost_job_left_is_replaced_if_fts_was_seen_to_copy_it(loop
         declare_dead(loop.ledger, loop.jobs()[0].fts_id, by="operator", now=loop.now(), margin=timedelta(minutes=10))
     loop.server.jobs.clear()
     place, name = loop.places["bari"], loop.row(number).destination_name
-    place.files[name] = FileFacts(9, "adler32:00000001")
-    place.times[name] = began + timedelta(seconds=later)
+    place.files[name] = FileFacts(9, "adler32:00000001", began + timedelta(seconds=later))
     loop.later(hours=1)
     loop.monitor()
     loop.later(hours=1)
@@ -207,7 +206,7 @@ def outlasts_its_claim(loop, monkeypatch, slow, fast):
 
 def test_a_storage_that_answers_slowly_holds_up_no_other_and_costs_no_claim(loop, monkeypatch):
     loop.sites["rome"] = mock_site("rome")
-    rome = loop.places["rome"] = DictPlace()
+    rome = loop.places["rome"] = MemoryPlace()
     slow, fast = loop.submitted(), loop.submitted(destination="rome")
     loop.answer_files([*slow, *fast], "FINISHED", finish_time=ENDED)
     loop.monitor()
