@@ -118,14 +118,9 @@ class NightReport:
 
     def client_configuration(self) -> str:
         """The five lines with which a CernVM-FS client mounts the repository."""
-        return "\n".join(
-            (
-                f"CVMFS_REPOSITORIES={self.repository}",
-                f"CVMFS_SERVER_URL={self.url}",
-                f"CVMFS_PUBLIC_KEY={self.public_key}",
-                "CVMFS_HTTP_PROXY=DIRECT",
-                "CVMFS_CLIENT_PROFILE=single",
-            )
+        return (
+            f"CVMFS_REPOSITORIES={self.repository}\nCVMFS_SERVER_URL={self.url}\nCVMFS_PUBLIC_KEY={self.public_key}\n"
+            "CVMFS_HTTP_PROXY=DIRECT\nCVMFS_CLIENT_PROFILE=single"
         )
 
     def _count(self, state: State) -> int:

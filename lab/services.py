@@ -375,4 +375,4 @@ def resolved(component: Component) -> tuple[str, ...]:
 
 
 def _program(name: str) -> str:
-    return str(Path(sys.executable).parent / name)
+    return str(Path(sys.executable).with_name(name))

@@ -98,9 +98,9 @@ def project_files(project: str) -> list[SourceFile]:
     return sorted(files, key=lambda file: file.path)
 
 
-def last_change(project: str, path: str, day: date, seed: str) -> date:
+def last_change(project: str, path: str, day: date) -> date:
     """The day, not after `day`, on which a module last changed."""
-    digest = hashlib.sha256(f"{seed}/{project}/{path}".encode()).digest()
+    digest = hashlib.sha256(f"/{project}/{path}".encode()).digest()
     phase = int.from_bytes(digest[:8], "big") % CHANGE_PERIOD_DAYS
     return date.fromordinal(day.toordinal() - (day.toordinal() - phase) % CHANGE_PERIOD_DAYS)
 
@@ -155,7 +155,6 @@ class Job:
     project: str
     platform: str
     day: date
-    seed: str
     cache: Path
     target: Path
 
@@ -210,7 +209,7 @@ def _members(job: Job) -> list[_Member]:
         mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
         content, mtime = file.origin.read_bytes(), int(status.st_mtime)
         if file.is_module and content:
-            changed = last_change(job.project, file.path, job.day, job.seed)
+            changed = last_change(job.project, file.path, job.day)
             original, content = content, stamped(content, changed)
             mtime = int(datetime(changed.year, changed.month, changed.day, tzinfo=UTC).timestamp())
             compiled = code.compiled(original, file.path, platform.level)

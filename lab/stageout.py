@@ -25,7 +25,7 @@ from include.settings.sites import ChecksumMode, RemoteSite
 from include.site.bootstrap import found_stores
 from include.site.site import Site
 from include.stageout.blocks import close_workflow
-from include.stageout.files import FileKind, FileToTransfer, StageoutRequest, check_request
+from include.stageout.files import FileToTransfer, StageoutRequest, check_request
 from include.stageout.requests import record_request
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import TRANSFER_ENDED, TransferState
@@ -84,7 +84,19 @@ def planned(settings: SiteSettings, workflow: str, files: int, *, seed: int) -> 
         block, position = divmod(number, FAULTY)
         # another place in each block, so that all users and links have some
         fault = faults[block % len(faults)] if position == block % FAULTY else None
-        found.append(_planned(settings, workflow, owner, (source, destination), seed + number, fault))
+        if fault is LabFault.WRONG_CHECKSUM and settings.sites[source].checksum is ChecksumMode.READ_BACK:
+            # of such a site FTS compares the copy only, and a difference of a copy is retried for hours
+            fault = LabFault.NO_SOURCE
+        name, content = f"{workflow}/{seed + number}.root", content_of(seed + number)
+        checksum = zlib.adler32(content) ^ (1 if fault is LabFault.WRONG_CHECKSUM else 0)
+        stageout, area = settings.stageout, settings.sites[source].temporary or "/store/temp"
+        file = FileToTransfer(
+            source, f"{stageout.temporary_of(owner, area)}/{name}", destination,
+            f"{stageout.name_space_of(owner)}/{name}", size=len(content), checksum=f"adler32:{checksum:08x}",
+            dataset=f"/{workflow}/{owner}" if (seed + number) % 2 else None,
+            user_job=f"{workflow}.{(seed + number) % 10}",
+        )  # fmt: skip
+        found.append(LabFile(owner, file, seed + number, fault))
     return tuple(found)
 
 
@@ -132,31 +144,6 @@ class LabPlaces:
         if store is None:
             return Path(urlsplit(url).path)
         return store, urlsplit(url).path.removeprefix(f"/{urlsplit(store.url).hostname}").lstrip("/")
-
-
-def _planned(
-    settings: SiteSettings, workflow: str, owner: str, link: tuple[str, str], seed: int, fault: LabFault | None
-) -> LabFile:
-    source, destination = link
-    if fault is LabFault.WRONG_CHECKSUM and settings.sites[source].checksum is ChecksumMode.READ_BACK:
-        # of such a site FTS compares the copy only, and a difference of a copy is retried for hours
-        fault = LabFault.NO_SOURCE
-    content = content_of(seed)
-    checksum = zlib.adler32(content) ^ (1 if fault is LabFault.WRONG_CHECKSUM else 0)
-    stageout, area = settings.stageout, settings.sites[source].temporary or "/store/temp"
-    name = f"{workflow}/{seed}.root"
-    file = FileToTransfer(
-        source=source,
-        source_name=f"{stageout.temporary_of(owner, area)}/{name}",
-        destination=destination,
-        destination_name=f"{stageout.name_space_of(owner)}/{name}",
-        kind=FileKind.OUTPUT,
-        size=len(content),
-        checksum=f"adler32:{checksum:08x}",
-        dataset=f"/{workflow}/{owner}" if seed % 2 else None,
-        user_job=f"{workflow}.{seed % 10}",
-    )
-    return LabFile(owner, file, seed, fault)
 
 
 DAG_APPEARS_S = 120.0

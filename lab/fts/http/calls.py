@@ -20,7 +20,6 @@ from lab.fts.submission import read_object
 from lab.fts.transfers import Transfers
 
 HOST = "localhost"
-HOME = "https://gitlab.cern.ch/fts/fts3"
 
 
 @lru_cache(maxsize=4096)
@@ -49,17 +48,9 @@ def job_document(job: JobRecord) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def file_document(file: FileRecord, fields: Iterable[str]) -> dict[str, Any]:
-    """Some fields of a file; a name that no file has is left out."""
-    return {name: _FILE[name](file) for name in fields if name in _FILE}
-
-
-def attempts_document(file: FileRecord) -> list[dict[str, Any]]:
-    """The earlier tries of a file."""
-    return [
-        {"file_id": file.file_id, "attempt": number, "datetime": moment(when), "reason": reason, "transfer_host": HOST}
-        for number, (when, reason) in enumerate(file.attempts or (), start=1)
-    ]
+def file_document(file: FileRecord, fields: Iterable[str] | None = None) -> dict[str, Any]:
+    """Some fields of a file, or all; a name that no file has is left out."""
+    return {name: _FILE[name](file) for name in (_FILE if fields is None else fields) if name in _FILE}
 
 
 def _job_link(job: JobRecord) -> tuple[str | None, str | None]:
@@ -115,7 +106,6 @@ _FILE: Mapping[str, Callable[[FileRecord], Any]] = {
         "log_debug",
     ), lambda _: None),
 }  # fmt: skip
-FILE_FIELDS = tuple(_FILE)
 
 
 JSON = "application/json"

@@ -44,17 +44,15 @@ def content(archive: Path) -> dict[str, bytes]:
 
 
 def packed(folder: Path, project: str, platform: str, day: date = DAY) -> Path:
-    return pack(Job(project, platform, day, "", folder / "code", folder / f"{project}-{platform}-{day}.tar.zst")).path
+    return pack(Job(project, platform, day, folder / "code", folder / f"{project}-{platform}-{day}.tar.zst")).path
 
 
 @given(st.text(), st.dates(min_value=date(1990, 1, 1), max_value=date(2200, 1, 1)))
 def test_a_module_changes_once_in_each_period(path: str, day: date) -> None:
-    changed = last_change("project", path, day, "seed")
+    changed = last_change("project", path, day)
     assert timedelta() <= day - changed < timedelta(days=CHANGE_PERIOD_DAYS)
-    assert last_change("project", path, changed, "seed") == changed
-    assert last_change("project", path, changed - timedelta(days=1), "seed") == changed - timedelta(
-        days=CHANGE_PERIOD_DAYS
-    )
+    assert last_change("project", path, changed) == changed
+    assert last_change("project", path, changed - timedelta(days=1)) == changed - timedelta(days=CHANGE_PERIOD_DAYS)
 
 
 @given(st.binary(max_size=200))
@@ -84,7 +82,7 @@ def test_the_same_date_gives_the_same_bytes_in_another_process_without_a_cache(t
     script = (
         "import sys; from datetime import date; from pathlib import Path; from lab.software import Job, pack;"
         "folder = Path(sys.argv[1]);"
-        f"pack(Job('rich', '{OPT}', date(2026, 11, 21), '', folder / 'code', folder / 'b.tar.zst'))"
+        f"pack(Job('rich', '{OPT}', date(2026, 11, 21), folder / 'code', folder / 'b.tar.zst'))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env=environment)
