@@ -25,6 +25,8 @@ def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.server("ceph-mds")
 def test_osds_and_a_file_system_come_up_and_all_of_it_goes(tmp_path: Path) -> None:
     cluster = CephCluster(tmp_path / "c", osds=2, objectstore=ObjectStore.MEMSTORE, mds=True)
