@@ -56,8 +56,6 @@ def test_a_queue_is_served_by_those_who_take_from_it(broker: RabbitServer) -> No
         assert consumers(broker.url, ["publish", "benchmark"]) == {"publish": 1, "benchmark": 0}
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
 def test_the_clock_of_a_worker_is_known_whatever_its_time_zone(broker: RabbitServer, tmp_path: Path) -> None:
     assert clocks(broker.url) == {}
     words = (sys.executable, "-m", "celery", "--broker", broker.url, "worker", "--pool", "solo", "--hostname", "w@far")
