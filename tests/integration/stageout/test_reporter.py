@@ -71,16 +71,6 @@ def test_a_source_that_is_another_file_than_requested_is_not_copied_again(loop):
     assert row.reason == f"source-checksum, not retried: {reason}"
 
 
-def test_a_file_that_was_there_before_is_never_replaced(loop):
-    (number,) = loop.submitted(size=None, checksum=None)
-    loop.answer_files([number], "FAILED", reason=EXISTS)
-    loop.monitor()
-    loop.places["bari"].files[loop.row(number).destination_name] = FileFacts(10, "adler32:00000001")
-    loop.report()
-    row = loop.row(number)
-    assert (row.state, row.failure, bool(row.may_overwrite)) == ("failed", "destination-exists", False)
-
-
 STALLED = "No FTS server has updated the transfer status the last 900 seconds. Probably stalled"
 SOURCE_DOWN = "SOURCE [112] Result Could not connect to server"
 REFUSED = "DESTINATION [112] Result Could not connect to server"

@@ -28,12 +28,8 @@ from lab.secrets import LabSecrets
 from tests.fakes.refused import refused
 
 OTHERS = {
-    "AIRFLOW_CONN_METRICS",
-    "AIRFLOW_CONN_GATEWAY_NIGHTLIES",
-    "AIRFLOW_CONN_GATEWAY_ADMIN",
-    "AIRFLOW_CONN_AIRFLOW_API",
-    "AIRFLOW_CONN_AIRFLOW_RUNS",
-    "AIRFLOW_CONN_FTS_DEFAULT",
+    f"AIRFLOW_CONN_{name}"
+    for name in ("METRICS", "GATEWAY_NIGHTLIES", "GATEWAY_ADMIN", "AIRFLOW_API", "AIRFLOW_RUNS", "FTS_DEFAULT")
 }
 
 

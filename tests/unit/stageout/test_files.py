@@ -25,31 +25,16 @@ def test_what_can_be_transferred_is_taken():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"source": "rome"},
-        {"destination": "rome"},
-        {"source_name": "/store/../etc"},
-        {"destination_name": "/store/a\n"},
-        {"destination_name": "/store/a\ud800"},
-        {"source_name": "//host/a"},
-        {"source_name": "host/a"},
-        {"destination_name": "file:/etc/passwd"},
-        {"destination_name": "https://"},
-        {"dataset": "\ud800"},
-        {"destination_name": "https://169.254.169.254/a"},
-        {"destination_name": "/a", "source_name": "/a", "source": "bari"},
-        {"size": -1},
-        {"size": MAX_SIZE + 1},
-        {"checksum": "md5:00"},
-        {"activity": ""},
-        {"activity": "日本"},
-        {"activity": "€"},
-        {"source_name": "/store/temp/user/ann/two words"},
-        {"dataset": " padded"},
-        {"dataset": "d" * 513},
-        {"user_job": "two\nlines"},
-        {"user_job": "j" * 129},
+        {"source": "rome"}, {"destination": "rome"}, {"source_name": "/store/../etc"},
+        {"destination_name": "/store/a\n"}, {"destination_name": "/store/a\ud800"}, {"source_name": "//host/a"},
+        {"source_name": "host/a"}, {"destination_name": "file:/etc/passwd"}, {"destination_name": "https://"},
+        {"dataset": "\ud800"}, {"destination_name": "https://169.254.169.254/a"},
+        {"destination_name": "/a", "source_name": "/a", "source": "bari"}, {"size": -1}, {"size": MAX_SIZE + 1},
+        {"checksum": "md5:00"}, {"activity": ""}, {"activity": "日本"}, {"activity": "€"},
+        {"source_name": "/store/temp/user/ann/two words"}, {"dataset": " padded"}, {"dataset": "d" * 513},
+        {"user_job": "two\nlines"}, {"user_job": "j" * 129},
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_transferred_is_refused_with_its_number(fields):
     request = request_of(2)
     with refused(FILE_REFUSED) as caught:
