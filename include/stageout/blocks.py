@@ -272,7 +272,9 @@ def _fill(
             while room and room[0].files >= limits.files:
                 del room[0]
             if not room:
-                room.append(_new_block(digest, row, now + limits.age))
+                name = f"{row.dataset}#{secrets.token_hex(16)}"
+                new = CatalogueBlock(name, row.dataset, row.owner, row.workflow)
+                room.append(_Filled(None, digest, new, now + limits.age))
             block = room[0]
             if not block.added:
                 filled.append(block)
@@ -290,11 +292,6 @@ def _open_blocks(connection: Connection, digests: Sequence[str]) -> defaultdict[
     for row in rows_in(connection, query, columns.digest, digests):
         found[row.digest].append(_Filled(row.id, row.digest, _block(row), row.due_at, row.files, row.bytes))
     return found
-
-
-def _new_block(digest: str, row: Row[Any], due_at: datetime) -> _Filled:
-    name = f"{row.dataset}#{secrets.token_hex(16)}"
-    return _Filled(None, digest, CatalogueBlock(name, row.dataset, row.owner, row.workflow), due_at)
 
 
 def _store(connection: Connection, blocks: Sequence[_Filled], limits: BlockLimits, now: datetime) -> None:

@@ -374,11 +374,10 @@ class FtsTransport:
                 return FtsReply(response.status_code, None)
             if self._clock() > ends:
                 return CallFailure(True, "no whole reply in time")
-        return FtsReply(response.status_code, self._without_token(bytes(body)))
-
-    def _without_token(self, body: bytes) -> bytes:
-        """The body of a server that repeats our token, which then would be in errors and in states of jobs."""
-        return body.replace(self._token, b"<token>") if len(self._token) >= _SHORTEST_TOKEN else body
+        if len(self._token) >= _SHORTEST_TOKEN:
+            # a server may repeat it, and then it would be in errors and in states of jobs
+            body = body.replace(self._token, b"<token>")
+        return FtsReply(response.status_code, bytes(body))
 
 
 def _beginning(reply: FtsReply) -> str:

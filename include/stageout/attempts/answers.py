@@ -159,7 +159,12 @@ class AttemptJudge:
                 return self._finished(row, file, job)
             case FileState.FAILED:
                 failure = file.failure or FailureReason(None, None, "FTS gives no reason")
-                return self._failed_file(row, file, job, failure)
+                compared = row.state is not _T.KILLING and not is_bare(row.destination_name)
+                if failure_class(failure) is TransferFailureClass.DESTINATION_EXISTS and compared:
+                    text = "the destination exists: it is compared with the request"
+                    kind = TransferFailureClass.DESTINATION_EXISTS
+                    return self.copied(row, text, at=file.finish_time, failure=kind)
+                return self._ended(row, file, failure, job)
             case FileState.CANCELED:
                 return self._canceled(row, file, job)
             case _ if job.ended:
@@ -254,16 +259,6 @@ class AttemptJudge:
         copied = self.copied(row, "copied by FTS", at=file.finish_time, proof=proof)
         size = file.filesize if row.size is None else None
         return replace(copied, move=copied.move and replace(copied.move, size=size))
-
-    def _failed_file(
-        self, row: TransferAtFts, file: FileStatus, job: JobAnswer, failure: FailureReason
-    ) -> FileJudgement:
-        kind = failure_class(failure)
-        compared = row.state is not _T.KILLING and not is_bare(row.destination_name)
-        if kind is TransferFailureClass.DESTINATION_EXISTS and compared:
-            text = "the destination exists: it is compared with the request"
-            return self.copied(row, text, at=file.finish_time, failure=kind)
-        return self._ended(row, file, failure, job)
 
     def _ended(self, row: TransferAtFts, file: FileStatus, failure: FailureReason, job: JobAnswer) -> FileJudgement:
         """A file that FTS has ended without a copy."""

@@ -263,7 +263,9 @@ class DavStorage:
         for _ in range(_REDIRECTIONS + 1):
             if self._token and not may_carry_token(address):
                 return failed(errno.EOPNOTSUPP, "a token is not sent without TLS. Hint: use davs in the site's rules.")
-            outcome = self._once(method, address, work, self._with_token(headers, first, address), body)
+            same = urlsplit(address).netloc == urlsplit(first).netloc
+            token = {"Authorization": f"Bearer {self._token}"} if self._token is not None and same else {}
+            outcome = self._once(method, address, work, {**headers, **token}, body)
             if not isinstance(outcome, _Redirection):
                 return outcome
             try:
@@ -274,11 +276,6 @@ class DavStorage:
             if refusal:
                 return failed(errno.EACCES, f"{method}: the server redirects {refusal}")
         return failed(errno.ELOOP, f"{method}: the server redirects more than {_REDIRECTIONS} times")
-
-    def _with_token(self, headers: Mapping[str, str], first: str, address: str) -> dict[str, str]:
-        if self._token is None or urlsplit(address).netloc != urlsplit(first).netloc:
-            return dict(headers)
-        return {**headers, "Authorization": f"Bearer {self._token}"}
 
     def _refuses(self, method: str, first: str, address: str) -> str | None:
         """Return why a redirection is not followed: a server that lies must not have us change files of another one."""

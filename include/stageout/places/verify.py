@@ -96,7 +96,13 @@ def verify(site: RemoteSite, evidence: CopyEvidence) -> CopyDecision:
     sizes = _sizes(evidence)
     if sizes is not None and sizes.verdict is not CopyVerdict.VERIFIED:
         return sizes
-    return _by_size(site, evidence, sizes) if site.checksum is ChecksumMode.NONE else _by_checksum(evidence)
+    if site.checksum is not ChecksumMode.NONE:
+        return _by_checksum(evidence)
+    if sizes is not None:
+        return replace(sizes, proof=site.clean_on_size)
+    if not evidence.source:
+        return _look(_SOURCE, ChecksumMode.NONE)
+    return _cannot_tell(evidence, "neither the request nor the source has a size to compare with")
 
 
 def verified_on_proof(site: RemoteSite) -> bool:
@@ -118,14 +124,6 @@ def _sizes(evidence: CopyEvidence) -> CopyDecision | None:
     if source and source != wanted:
         return _source_differs("size", f"{source[0]} bytes", f"{wanted[0]}")
     return _decision(CopyVerdict.DIFFERS, _DESTINATION, errno.EIO, f"size mismatch ({wanted[0]} != {copy})")
-
-
-def _by_size(site: RemoteSite, evidence: CopyEvidence, sizes: CopyDecision | None) -> CopyDecision:
-    if sizes is not None:
-        return replace(sizes, proof=site.clean_on_size)
-    if not evidence.source:
-        return _look(_SOURCE, ChecksumMode.NONE)
-    return _cannot_tell(evidence, "neither the request nor the source has a size to compare with")
 
 
 def _by_checksum(evidence: CopyEvidence) -> CopyDecision:

@@ -71,7 +71,10 @@ class XrootdStorage:
             raise XRDFS_MISSING(f"site {site.name}", f"its root URLs need the program {_PROGRAM}, which is not in PATH")
         self._program = program
         self._options = replace(options, threads=min(options.threads, _PROCESSES))
-        self._environment = {**_inherited(), **_limits(options.timeout_s), **_identity(credential)}
+        # without the credentials of this process, which are not those of the user
+        hidden = ("X509_USER_", "BEARER_TOKEN")
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+        self._environment = {**inherited, **_limits(options.timeout_s), **_identity(credential)}
 
     def close(self) -> None:
         """Nothing is open between two calls."""
@@ -107,17 +110,14 @@ class XrootdStorage:
             return FileFacts(int(size[1]), None, _utc(time[1]) if (time := _MODIFIED.search(output.text)) else None)
         if checksum is ChecksumMode.READ_BACK:
             return self._read_back(url, int(size[1]))
-        return self._with_checksum(url, int(size[1]), checksum)
-
-    def _with_checksum(self, url: str, size: int, checksum: ChecksumMode) -> FileAnswer:
         output = self._run(url, "query", "checksum", query=f"?cks.type={checksum.value}")
         if output.number == _NOT_FOUND:
             return None
         if output.code:
             refused = _FAILURES.get(output.number or 0) == errno.EOPNOTSUPP
-            return FileFacts(size, None) if refused else output.failure("query checksum")
+            return FileFacts(int(size[1]), None) if refused else output.failure("query checksum")
         found = _CHECKSUM.search(output.text)
-        return FileFacts(size, checksum_of(found[1], found[2]) if found else None)
+        return FileFacts(int(size[1]), checksum_of(found[1], found[2]) if found else None)
 
     def _remove(self, url: str) -> FailureReason | None:
         output = self._run(url, "rm")
@@ -165,11 +165,6 @@ def _limits(timeout_s: float) -> dict[str, str]:
         # computed in software, it makes reading several times slower; the Adler-32 proves the same
         "XRD_CPUSEPGWRTRD": "0",
     }  # fmt: skip
-
-
-def _inherited() -> dict[str, str]:
-    """The environment without the credentials of this process, which are not those of the user."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("X509_USER_", "BEARER_TOKEN"))}
 
 
 def _identity(credential: Credential | None) -> dict[str, str]:

@@ -164,26 +164,14 @@ def record(site: Site, user: StageoutUser, body: bytes, key: str | None, *, now:
     return ReceiptDocument(request=receipt.id, files=receipt.files, repeated=receipt.repeated)
 
 
-def kill_chosen(ledger: Engine, user: StageoutUser, body: bytes, *, now: datetime) -> KilledDocument:
-    """Kill the chosen transfers. Raises StageoutError."""
-    ids, owner, workflow = _choice(body, user)
-    return KilledDocument.of(kill(ledger, by=user.name, now=now, ids=ids, owner=owner, workflow=workflow))
-
-
-def resubmit_chosen(ledger: Engine, user: StageoutUser, body: bytes, *, now: datetime) -> ResubmittedDocument:
-    """Make the chosen transfers that failed or were killed new again. Raises StageoutError."""
-    ids, owner, workflow = _choice(body, user)
-    moved = resubmit(ledger, by=user.name, now=now, ids=ids, owner=owner, workflow=workflow)
-    return ResubmittedDocument(resubmitted=len(moved))
-
-
-def _choice(body: bytes, user: StageoutUser) -> tuple[tuple[int, ...] | None, str | None, str | None]:
-    """Ids, owner and workflow as `kill` takes them. Raises StageoutError."""
+def _choice(body: bytes, user: StageoutUser) -> dict[str, Any]:
+    """Who changes what, as `kill` and `resubmit` take it. Raises StageoutError."""
     chosen = ChosenDocument.read(body)
     if (chosen.ids is None) is (chosen.workflow is None):
         raise BODY_INVALID("the request", "it has neither `ids` nor `workflow`, or both")
     owner = owner_of(user, chosen.user)
-    return chosen.ids, owner if chosen.ids is not None else owner or user.name, chosen.workflow
+    owner = owner if chosen.ids is not None else owner or user.name
+    return {"by": user.name, "ids": chosen.ids, "owner": owner, "workflow": chosen.workflow}
 
 
 WRITE_AT_ONCE, READ_AT_ONCE = 2, 4
@@ -301,12 +289,14 @@ class _Routes:
     async def kill(self, request: Request, caller: Caller) -> KilledDocument:
         """Kill transfers by their ids, or those of a workflow."""
         body = await bounded_body(request)
-        return await self._write(lambda site, now: kill_chosen(site.ledger, caller, body, now=now))
+        done = await self._write(lambda site, now: kill(site.ledger, now=now, **_choice(body, caller)))
+        return KilledDocument.of(done)
 
     async def resubmit(self, request: Request, caller: Caller) -> ResubmittedDocument:
         """Make failed and killed transfers new again, by their ids, or those of a workflow."""
         body = await bounded_body(request)
-        return await self._write(lambda site, now: resubmit_chosen(site.ledger, caller, body, now=now))
+        moved = await self._write(lambda site, now: resubmit(site.ledger, now=now, **_choice(body, caller)))
+        return ResubmittedDocument(resubmitted=len(moved))
 
     async def close_workflow(self, caller: Caller, name: str, user: Name = None) -> ClosedDocument:
         """Close a workflow: it gets no further files. It cannot be opened again."""
