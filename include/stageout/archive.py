@@ -118,11 +118,8 @@ def forget_jobs(bind: Bind, state: TransferJobState, *, before: datetime, limit:
     The archive has the FTS id of each transfer's last job. A job with transfers is checked again a day later: one
     failed file keeps its job for days, and such jobs would be read again by every pass.
 
-    Returns:
-        How many were checked; less than the limit: there are no more.
-
-    Raises:
-        StageoutError: MOVE_REFUSED for a state in which jobs have not ended.
+    Returns how many were checked; less than the limit: there are no more. Raises StageoutError: MOVE_REFUSED for a
+    state in which jobs have not ended.
     """
     if state not in JOB_ENDED:
         raise MOVE_REFUSED("FTS job", f"what is {state.value} has not ended and is not deleted")
