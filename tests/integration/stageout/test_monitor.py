@@ -11,7 +11,7 @@ from include.settings.sites import ChecksumMode
 from include.settings.stageout import StageoutSettings
 from include.stageout.claims import StageoutWorker, claim_jobs
 from include.stageout.components.monitor import monitor
-from include.stageout.components.retry_manager import kill, resubmit
+from include.stageout.components.retry_manager import kill
 from include.stageout.errors import MOVE_REFUSED
 from include.stageout.jobs import declare_dead
 from include.stageout.places.compare import READ_IN_PASS
@@ -146,15 +146,6 @@ def test_a_kill_that_comes_too_late_kills_nothing(loop):
     kill(loop.ledger, by="ann", now=loop.now(), owner="ann")
     loop.monitor()
     assert loop.states() == ["copied"]
-
-
-def test_people_kill_and_resubmit_only_what_they_name(loop):
-    mine, other = loop.request(owner="ann")[0], loop.request(owner="bob")[0]
-    assert kill(loop.ledger, by="ann", now=loop.now(), ids=[mine, other], owner="ann").killed == {mine}
-    assert loop.states() == ["killed", "new"]
-    assert resubmit(loop.ledger, by="ann", now=loop.now(), owner="bob", workflow="workflow") == frozenset()
-    assert resubmit(loop.ledger, by="ann", now=loop.now(), owner="ann", workflow="workflow") == {mine}
-    assert loop.states() == ["new", "new"]
 
 
 def test_what_a_lost_job_copied_is_not_copied_again(loop):

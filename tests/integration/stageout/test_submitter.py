@@ -89,43 +89,28 @@ def test_a_ban_that_lasts_for_days_is_tried_less_and_less_often(loop):
     assert (loop.row(number).state, loop.row(number).retries, loop.jobs()[0].state) == ("new", 0, "refused")
 
 
-def test_a_lost_reply_is_followed_up_by_the_id(loop):
-    loop.request(2)
-    loop.server.answer("POST", "/jobs", 500, {"status": "500", "message": "after it was stored"})
-    loop.submit()
-    assert (loop.states(), loop.jobs()[0].state) == (["claimed", "claimed"], "submitting")
-    loop.later(seconds=21)
-    report = loop.submit()
-    # it had not arrived: sent again, under the same id
-    assert (report.jobs, loop.states()) == (1, ["submitted", "submitted"])
-    assert [row.fts_id for row in loop.jobs()] == list(loop.server.jobs)
-
-
-def test_a_job_that_had_arrived_is_adopted(loop):
+@pytest.mark.parametrize("arrived", ["nowhere", "at FTS", "in its archive"])
+def test_a_lost_reply_is_followed_up_by_the_id(loop, arrived):
     ids = loop.request(2)
     loop.server.answer("POST", "/jobs", 502, b"<html>bad gateway</html>")
     loop.submit()
-    # the job exists all the same, and has even ended
-    asked = [one for one in loop.server.asked if one.path == "/jobs"][-1]
-    loop.server.reply(asked)
-    loop.answer_files(ids, "FINISHED")
+    assert (loop.states(), loop.jobs()[0].state) == (["claimed", "claimed"], "submitting")
+    fts_id = loop.jobs()[0].fts_id
+    if arrived == "at FTS":  # and it has even ended
+        loop.server.reply([one for one in loop.server.asked if one.path == "/jobs"][-1])
+        loop.answer_files(ids, "FINISHED")
+    elif arrived == "in its archive":
+        loop.server.answer("GET", "/archive/", 200, {"job_id": fts_id, "job_state": "FINISHED"})
     loop.later(seconds=21)
     before = loop.server.count("POST", "^/jobs$")
-    loop.submit()
-    assert (loop.server.count("POST", "^/jobs$"), loop.states()) == (before, ["submitted", "submitted"])
-    loop.monitor()
-    assert loop.states() == ["copied", "copied"]
-
-
-def test_an_archived_job_is_adopted(loop):
-    loop.request()
-    loop.server.answer("POST", "/jobs", 500, b"")
-    loop.submit()
-    fts_id = loop.jobs()[0].fts_id
-    loop.server.answer("GET", "/archive/", 200, {"job_id": fts_id, "job_state": "FINISHED"})
-    loop.later(seconds=21)
-    loop.submit()
-    assert (loop.server.count("POST", "^/jobs$"), loop.jobs()[0].state) == (1, "submitted")
+    report = loop.submit()
+    # one that had not arrived is sent again, under the same id
+    assert loop.server.count("POST", "^/jobs$") == before + (arrived == "nowhere")
+    assert (report.jobs, loop.states()) == (1, ["submitted", "submitted"])
+    assert arrived == "in its archive" or [row.fts_id for row in loop.jobs()] == list(loop.server.jobs)
+    if arrived == "at FTS":
+        loop.monitor()
+        assert loop.states() == ["copied", "copied"]
 
 
 def test_a_dead_job_is_not_adopted(loop):
