@@ -24,27 +24,13 @@ from include.settings.pools import Queue, pools
 from include.settings.secrets import EnvSecrets, connection_variable
 from include.site.bootstrap import found_stores
 from include.site.site import Site
+from lab import services as lab_services
 from lab.cluster import Cluster
 from lab.environment import ADMIN, KEEPER, LEDGER, VIEWER, Lab, LabFolders
 from lab.errors import LabError, ServiceFailed
 from lab.ports import check_free
 from lab.secrets import write_private
 from lab.servers.weed_command import left_sockets
-from lab.services import (
-    EXECUTION_API,
-    MIGRATE,
-    NotReadyReason,
-    Service,
-    ServiceNotReady,
-    airflow_services,
-    ledger_server,
-    postgres_server,
-    rabbitmq_server,
-    resolved,
-    services,
-    wait,
-    weed_ports,
-)
 from lab.supervise import ProcessInfo, ProcessState, Supervisor, end_marked, marked_processes, wait_for_end
 
 STORAGE_READY_S = 120.0  # seconds on an idle machine; a service that ends is reported at once
@@ -100,11 +86,11 @@ def up(lab: Lab, *, airflow: bool, say: Say) -> Timings:
 def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
     timings = Timings()
     supervisor = Supervisor(lab.place)
-    wanted = services(lab, airflow=airflow)
-    if not supervisor.running() and (marked_processes(lab.place) or postgres_server(lab).server_pid()):
+    wanted = lab_services.services(lab, airflow=airflow)
+    if not supervisor.running() and (marked_processes(lab.place) or lab_services.postgres_server(lab).server_pid()):
         say("ending services that an earlier start left behind")
         _end_leftovers(lab)
-    programs = [one.program for one in services(lab, airflow=True)]
+    programs = [one.program for one in lab_services.services(lab, airflow=True)]
     alive = supervisor.processes() if supervisor.running() else {}
     if alive and not supervisor.runs(programs):
         raise LabError(f"the services of {lab.place.var} run with other settings or ports: nightshift lab down first")
@@ -120,7 +106,7 @@ def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
     write_private(lab.place.fts_tokens, f"{lab.secrets.fts_token} lab admin\n")
     by_name = {one.name: one for one in wanted}
     if lab.cluster:
-        ledger_server(lab).prepare(LEDGER)
+        lab_services.ledger_server(lab).prepare(LEDGER)
         for name in ("ledger", "weed", "s3"):
             _start(supervisor, [by_name[name]], STORAGE_READY_S, timings)
     with ThreadPoolExecutor(max_workers=4) as pool:
@@ -171,7 +157,7 @@ def restart(lab: Lab, *, say: Say) -> Timings:
         if supervisor.running():
             running = supervisor.alive()
             airflow = not running or not _WITHOUT_AIRFLOW.issuperset(running)
-            programs = [service.program for service in services(lab, airflow=True)]
+            programs = [service.program for service in lab_services.services(lab, airflow=True)]
             changed = _changed(lab, supervisor)
             if changed or not supervisor.runs(programs):
                 say(f"settings changed ({', '.join(changed) or 'services'}): stores and databases are restarted, too")
@@ -214,7 +200,7 @@ def _down(lab: Lab, say: Say) -> int:
     if lab.cluster:
         lab.cluster.remove()
         lab.place.cluster.unlink(missing_ok=True)
-    for path in (supervisor.socket, supervisor.pid_file, *left_sockets(weed_ports(lab.ports))):
+    for path in (supervisor.socket, supervisor.pid_file, *left_sockets(lab_services.weed_ports(lab.ports))):
         path.unlink(missing_ok=True)
     return stopped
 
@@ -224,7 +210,7 @@ def status(lab: Lab) -> tuple[ServiceStatus, ...]:
     supervisor = Supervisor(lab.place)
     infos = supervisor.processes() if supervisor.running() else {}
     result = []
-    for service in services(lab, airflow=True):
+    for service in lab_services.services(lab, airflow=True):
         info = infos.get(service.name) or ProcessInfo(service.name, ProcessState.STOPPED, 0, 0, "")
         # supervisord calls a program running after its first seconds; it may answer before.
         asked = info.state in {ProcessState.STARTING, ProcessState.RUNNING}
@@ -241,7 +227,7 @@ def disks(lab: Lab) -> list[Finding]:
     return [one for one in room(folders) if one.severity is not Severity.OK]
 
 
-def _start(supervisor: Supervisor, group: list[Service], timeout_s: float, timings: Timings) -> None:
+def _start(supervisor: Supervisor, group: list[lab_services.Service], timeout_s: float, timings: Timings) -> None:
     """Starts services that become ready together, and waits for that."""
     for service in group:
         supervisor.start_program(service.name)
@@ -250,16 +236,16 @@ def _start(supervisor: Supervisor, group: list[Service], timeout_s: float, timin
     pids: dict[str, set[int]] = {}
     with timings.measure(name):
         try:
-            wait(first.answers, alive=lambda: _dead(supervisor, group, pids), timeout_s=timeout_s)
-        except ServiceNotReady as why:
+            lab_services.wait(first.answers, alive=lambda: _dead(supervisor, group, pids), timeout_s=timeout_s)
+        except lab_services.ServiceNotReady as why:
             culprit = next((one for one in group if one.name in why.services), first)
             raise ServiceFailed(name, str(why), str(supervisor.place.log / f"{culprit.name}.log")) from None
 
 
 def _start_airflow(
-    lab: Lab, supervisor: Supervisor, by_name: Mapping[str, Service], timings: Timings, say: Say
+    lab: Lab, supervisor: Supervisor, by_name: Mapping[str, lab_services.Service], timings: Timings, say: Say
 ) -> None:
-    server = postgres_server(lab)
+    server = lab_services.postgres_server(lab)
     if not supervisor.process("postgres").state.alive:
         with timings.measure("initdb"):
             server.prepare()
@@ -269,12 +255,14 @@ def _start_airflow(
     passwords = {ADMIN: secrets.admin_password, KEEPER: secrets.keeper_password, VIEWER: secrets.viewer_password}
     write_private(lab.place.airflow_passwords, json.dumps(passwords))
     _migrate(lab, timings, say)
-    parts = [service for service in airflow_services(lab) if service.name != EXECUTION_API.name]
+    parts = [
+        service for service in lab_services.airflow_services(lab) if service.name != lab_services.EXECUTION_API.name
+    ]
     if lab.cluster:
-        rabbitmq_server(lab).prepare()
+        lab_services.rabbitmq_server(lab).prepare()
         _start(supervisor, [by_name["rabbitmq"]], STORAGE_READY_S, timings)
         workers = [by_name[machine.name] for machine in lab.cluster.machines]
-        for service in (*workers, execution := by_name[EXECUTION_API.name]):
+        for service in (*workers, execution := by_name[lab_services.EXECUTION_API.name]):
             supervisor.start_program(service.name)
     _start(supervisor, parts, AIRFLOW_READY_S, timings)
     if lab.cluster:
@@ -286,7 +274,7 @@ def _start_airflow(
             api.put_pool(asdict(pool))
 
 
-def _dead(supervisor: Supervisor, group: list[Service], pids: dict[str, set[int]]) -> str | None:
+def _dead(supervisor: Supervisor, group: list[lab_services.Service], pids: dict[str, set[int]]) -> str | None:
     """Return why a group cannot become ready any more; `pids` remembers what was seen of it."""
     infos = supervisor.processes()
     for service in group:
@@ -297,11 +285,11 @@ def _dead(supervisor: Supervisor, group: list[Service], pids: dict[str, set[int]
         if info.state in {ProcessState.FATAL, ProcessState.STOPPED} or len(seen) > STARTS:
             why = info.detail or info.state.name.lower()
             said = f"{service.name} ended {len(seen)} times: {why}; {_last_words(supervisor, service)}"
-            return NotReadyReason(said, service.name)
+            return lab_services.NotReadyReason(said, service.name)
     return None
 
 
-def _last_words(supervisor: Supervisor, service: Service) -> str:
+def _last_words(supervisor: Supervisor, service: lab_services.Service) -> str:
     try:
         lines = (supervisor.place.log / f"{service.name}.log").read_text(errors="replace").splitlines()
     except OSError:
@@ -312,7 +300,7 @@ def _last_words(supervisor: Supervisor, service: Service) -> str:
 
 def _migrate(lab: Lab, timings: Timings, say: Say) -> None:
     """Brings Airflow's tables to its version, unless they are known to be there: asking Airflow takes seconds."""
-    server, record = postgres_server(lab), lab.place.airflow_home / "migrated.json"
+    server, record = lab_services.postgres_server(lab), lab.place.airflow_home / "migrated.json"
     installed = version("apache-airflow-core")
     with contextlib.suppress(OSError, ValueError):
         known = json.loads(record.read_text())
@@ -321,7 +309,7 @@ def _migrate(lab: Lab, timings: Timings, say: Say) -> None:
     say("making Airflow's tables")
     log = lab.place.log / "migrate.log"
     with timings.measure("airflow db migrate"), log.open("w") as output:
-        command = resolved(MIGRATE)
+        command = lab_services.resolved(lab_services.MIGRATE)
         result = subprocess.run(
             command, env=lab.environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd="/"
         )
@@ -367,7 +355,7 @@ def _end_leftovers(lab: Lab) -> int:
     """Return how many processes beside the services it ended."""
     left = marked_processes(lab.place)
     # PostgreSQL first: SIGTERM, which the others get, would make it wait for its clients.
-    server = postgres_server(lab)
+    server = lab_services.postgres_server(lab)
     if pid := server.server_pid():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGINT)

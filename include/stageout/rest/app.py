@@ -20,17 +20,9 @@ from starlette.exceptions import HTTPException
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
 from include.site.site import Site
+from include.stageout import errors
 from include.stageout.blocks import close_workflow
 from include.stageout.components.retry_manager import KilledTransfers, kill, kill_workflow, resubmit
-from include.stageout.errors import (
-    DESTINATION_TAKEN,
-    MOVE_REFUSED,
-    OUTSIDE_NAME_SPACE,
-    REQUEST_CHANGED,
-    WORKFLOW_CLOSED,
-    WORKFLOW_UNKNOWN,
-    StageoutError,
-)
 from include.stageout.files import MAX_FILES, FileKind, FileToTransfer, StageoutRequest, check_name_space, check_request
 from include.stageout.requests import record_request
 from include.stageout.rest import questions
@@ -182,12 +174,12 @@ STATUS: Mapping[str, int] = {
     UNKNOWN.code: 404,
     OPERATORS_ONLY.code: 403,
     VIEWERS_LOOK.code: 403,
-    OUTSIDE_NAME_SPACE.code: 403,
-    DESTINATION_TAKEN.code: 409,
-    REQUEST_CHANGED.code: 409,
-    WORKFLOW_CLOSED.code: 409,
-    WORKFLOW_UNKNOWN.code: 404,
-    MOVE_REFUSED.code: 409,
+    errors.OUTSIDE_NAME_SPACE.code: 403,
+    errors.DESTINATION_TAKEN.code: 409,
+    errors.REQUEST_CHANGED.code: 409,
+    errors.WORKFLOW_CLOSED.code: 409,
+    errors.WORKFLOW_UNKNOWN.code: 404,
+    errors.MOVE_REFUSED.code: 409,
 }
 """HTTP status by code of the error; 400 for others of a request."""
 _LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -380,7 +372,7 @@ async def _openapi(app: FastAPI) -> Response:
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, NightshiftError)  # noqa: S101 - what it is registered for
     headers = {"Retry-After": "1"} if error.retryable else {}
-    if not isinstance(error, StageoutError):
+    if not isinstance(error, errors.StageoutError):
         # what is wrong with the deployment is for its operators: messages name hosts and folders
         _log.error("a call failed: %s", error)
         status = 503 if isinstance(error, LedgerError) else 500
