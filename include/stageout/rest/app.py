@@ -27,23 +27,6 @@ from include.stageout.files import MAX_FILES, FileKind, FileToTransfer, Stageout
 from include.stageout.requests import record_request
 from include.stageout.rest import questions
 from include.stageout.rest.limits import UserCalls, bounded_body, require_json
-from include.stageout.rest.questions import (
-    BODY_INVALID,
-    BODY_TOO_LARGE,
-    EDITED_DAG,
-    OPERATORS_ONLY,
-    QUERY_INVALID,
-    TOO_MANY_CALLS,
-    UNKNOWN,
-    VIEWERS_LOOK,
-    StageoutUser,
-    SummaryKey,
-    TransferHistory,
-    TransferQuery,
-    TransferSummary,
-    WorkflowSummary,
-    owner_of,
-)
 from include.stageout.rest.remembered import RememberedCounts
 from include.stageout.status import MAX_PAGE, TransferPage, WorkflowStatus, list_transfers, list_workflows
 from include.stageout.sums import export_csv
@@ -64,7 +47,7 @@ class SentDocument(BaseModel):
             return cls.model_validate_json(body)
         except ValidationError as error:
             fault = first_fault(error)
-            raise BODY_INVALID(fault.where or "the body", fault.what) from None
+            raise questions.BODY_INVALID(fault.where or "the body", fault.what) from None
 
 
 class FileDocument(SentDocument):
@@ -94,7 +77,7 @@ class RequestDocument(SentDocument):
         keys = {key for key in (self.key, header) if key is not None}
         if len(keys) != 1:
             what = "the header and the body have different keys" if keys else "it has no idempotency key"
-            raise BODY_INVALID("the request", what)
+            raise questions.BODY_INVALID("the request", what)
         files = tuple(FileToTransfer(**dict(file)) for file in self.files)
         return StageoutRequest(owner, keys.pop(), self.workflow, files)
 
@@ -147,7 +130,7 @@ class ClosedDocument(BaseModel):
     changed: bool
 
 
-def record(site: Site, user: StageoutUser, body: bytes, key: str | None, *, now: datetime) -> ReceiptDocument:
+def record(site: Site, user: questions.StageoutUser, body: bytes, key: str | None, *, now: datetime) -> ReceiptDocument:
     """Record a request of the user. Raises StageoutError."""
     wanted = RequestDocument.read(body).to_request(user.name, key)
     check_request(wanted, site.settings.sites)
@@ -156,12 +139,12 @@ def record(site: Site, user: StageoutUser, body: bytes, key: str | None, *, now:
     return ReceiptDocument(request=receipt.id, files=receipt.files, repeated=receipt.repeated)
 
 
-def _choice(body: bytes, user: StageoutUser) -> dict[str, Any]:
+def _choice(body: bytes, user: questions.StageoutUser) -> dict[str, Any]:
     """Who changes what, as `kill` and `resubmit` take it. Raises StageoutError."""
     chosen = ChosenDocument.read(body)
     if (chosen.ids is None) is (chosen.workflow is None):
-        raise BODY_INVALID("the request", "it has neither `ids` nor `workflow`, or both")
-    owner = owner_of(user, chosen.user)
+        raise questions.BODY_INVALID("the request", "it has neither `ids` nor `workflow`, or both")
+    owner = questions.owner_of(user, chosen.user)
     owner = owner if chosen.ids is not None else owner or user.name
     return {"by": user.name, "ids": chosen.ids, "owner": owner, "workflow": chosen.workflow}
 
@@ -169,11 +152,11 @@ def _choice(body: bytes, user: StageoutUser) -> dict[str, Any]:
 WRITE_AT_ONCE, READ_AT_ONCE = 2, 4
 """Calls that work at the same time, in each process: the others wait, and Airflow's own threads stay free."""
 STATUS: Mapping[str, int] = {
-    BODY_TOO_LARGE.code: 413,
-    TOO_MANY_CALLS.code: 429,
-    UNKNOWN.code: 404,
-    OPERATORS_ONLY.code: 403,
-    VIEWERS_LOOK.code: 403,
+    questions.BODY_TOO_LARGE.code: 413,
+    questions.TOO_MANY_CALLS.code: 429,
+    questions.UNKNOWN.code: 404,
+    questions.OPERATORS_ONLY.code: 403,
+    questions.VIEWERS_LOOK.code: 403,
     errors.OUTSIDE_NAME_SPACE.code: 403,
     errors.DESTINATION_TAKEN.code: 409,
     errors.REQUEST_CHANGED.code: 409,
@@ -201,7 +184,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def create_api(caller: Callable[..., StageoutUser], site: Callable[[], Site]) -> FastAPI:
+def create_api(caller: Callable[..., questions.StageoutUser], site: Callable[[], Site]) -> FastAPI:
     """The REST API as an app to be mounted.
 
     `caller`: a FastAPI dependency: who calls. It raises 401 for a call without a login. `site`: gives the deployment;
@@ -209,10 +192,12 @@ def create_api(caller: Callable[..., StageoutUser], site: Callable[[], Site]) ->
     """
     calls = UserCalls()
 
-    def admit(request: Request, caller: StageoutUser = Depends(caller)) -> None:  # noqa: B008 - FastAPI's form
+    def admit(request: Request, caller: questions.StageoutUser = Depends(caller)) -> None:  # noqa: B008 - FastAPI's form
         calls.take(caller.name)
         if request.method not in _LOOKS and not caller.may_change:
-            raise VIEWERS_LOOK(f"user {caller.name}", f"the right to edit the DAG {EDITED_DAG} is missing")
+            raise questions.VIEWERS_LOOK(
+                f"user {caller.name}", f"the right to edit the DAG {questions.EDITED_DAG} is missing"
+            )
         require_json(request)
         request.state.caller = caller
 
@@ -248,12 +233,12 @@ def create_api(caller: Callable[..., StageoutUser], site: Callable[[], Site]) ->
     return app
 
 
-def _caller(request: Request) -> StageoutUser:
-    found: StageoutUser = request.state.caller
+def _caller(request: Request) -> questions.StageoutUser:
+    found: questions.StageoutUser = request.state.caller
     return found
 
 
-Caller = Annotated[StageoutUser, Depends(_caller)]
+Caller = Annotated[questions.StageoutUser, Depends(_caller)]
 IdempotencyKey = Annotated[str | None, Header()]
 Name = Annotated[str | None, Query(max_length=128)]
 RowNumber = Annotated[int, Path(ge=1, le=2**62)]
@@ -292,13 +277,13 @@ class _Routes:
 
     async def close_workflow(self, caller: Caller, name: str, user: Name = None) -> ClosedDocument:
         """Close a workflow: it gets no further files. It cannot be opened again."""
-        owner = owner_of(caller, user) or caller.name
+        owner = questions.owner_of(caller, user) or caller.name
         changed = await self._write(lambda site, now: close_workflow(site.ledger, owner, name, now=now))
         return ClosedDocument(changed=changed)
 
     async def kill_workflow(self, caller: Caller, name: str, user: Name = None) -> KilledDocument:
         """Close a workflow, and kill its transfers."""
-        owner, by = owner_of(caller, user) or caller.name, caller.name
+        owner, by = questions.owner_of(caller, user) or caller.name, caller.name
         return KilledDocument.of(
             await self._write(lambda site, now: kill_workflow(site.ledger, owner, name, by=by, now=now))
         )
@@ -306,7 +291,7 @@ class _Routes:
     async def transfers(
         self,
         caller: Caller,
-        query: Annotated[TransferQuery, Depends()],
+        query: Annotated[questions.TransferQuery, Depends()],
         after: Annotated[int | None, Query(ge=0, description="`after` of the page before")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
         archived: bool = True,
@@ -317,13 +302,16 @@ class _Routes:
             lambda ledger: list_transfers(ledger, wanted, after=after, limit=limit, archived=archived)
         )
 
-    async def transfer(self, caller: Caller, number: RowNumber) -> TransferHistory:
+    async def transfer(self, caller: Caller, number: RowNumber) -> questions.TransferHistory:
         """A transfer with its whole history and the reason of each move."""
         return await self._read(lambda ledger: questions.transfer(ledger, caller, number))
 
     async def summary(
-        self, caller: Caller, query: Annotated[TransferQuery, Depends()], by: SummaryKey = SummaryKey.STATE
-    ) -> TransferSummary:
+        self,
+        caller: Caller,
+        query: Annotated[questions.TransferQuery, Depends()],
+        by: questions.SummaryKey = questions.SummaryKey.STATE,
+    ) -> questions.TransferSummary:
         """Counts of transfers that are not archived, some seconds old; minutes, where counting takes long."""
         wanted = query.seen_by(caller)
         return await self._read(lambda ledger: questions.summary(ledger, self._remembered, wanted, by))
@@ -333,7 +321,7 @@ class _Routes:
         owner = questions.owner_of(caller, user) or caller.name
         return await self._read(lambda ledger: list_workflows(ledger, owner, after=after or ""))
 
-    async def workflow(self, caller: Caller, name: str, user: Name = None) -> WorkflowSummary:
+    async def workflow(self, caller: Caller, name: str, user: Name = None) -> questions.WorkflowSummary:
         """A workflow, and its files by state."""
         owner = questions.owner_of(caller, user) or caller.name
         return await self._read(lambda ledger: questions.workflow(ledger, owner, name))
@@ -386,13 +374,17 @@ async def _bad_query(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
     wrong = error.errors()[0]
     where = ".".join(map(str, wrong["loc"]))[:200]
-    return await _refused(request, QUERY_INVALID(where, str(wrong["msg"])[:500]))
+    return await _refused(request, questions.QUERY_INVALID(where, str(wrong["msg"])[:500]))
 
 
 async def _not_answered(_request: Request, error: Exception) -> Response:
     """A call without a login, of an unknown path, or with the wrong method."""
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
-    hint = "send a token of Airflow: POST /auth/token gives it" if error.status_code == 401 else QUERY_INVALID.hint
+    hint = (
+        "send a token of Airflow: POST /auth/token gives it"
+        if error.status_code == 401
+        else questions.QUERY_INVALID.hint
+    )
     return _refusal(error.status_code, f"http-{error.status_code}", str(error.detail), hint, error.headers or {})
 
 
