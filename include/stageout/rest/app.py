@@ -140,7 +140,7 @@ def record(site: Site, user: questions.StageoutUser, body: bytes, key: str | Non
 
 
 def _choice(body: bytes, user: questions.StageoutUser) -> dict[str, Any]:
-    """Who changes what, as `kill` and `resubmit` take it. Raises StageoutError."""
+    """The choice and its maker, as `kill` and `resubmit` take them. Raises StageoutError."""
     chosen = ChosenDocument.read(body)
     if (chosen.ids is None) is (chosen.workflow is None):
         raise questions.BODY_INVALID("the request", "it has neither `ids` nor `workflow`, or both")

@@ -16,7 +16,7 @@ from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED
 from include.stageout.places import dav as dav_module
 from include.stageout.places.dav import DavStorage
-from include.stageout.places.facts import UNKNOWN_TIME, FileFacts, PlaceOptions
+from include.stageout.places.facts import BLOCK, UNKNOWN_TIME, FileFacts, PlaceOptions
 from include.stageout.places.open import open_place
 from tests.fakes.certificates import Authority
 from tests.fakes.davserver import DavServer, listed, multistatus
@@ -163,7 +163,7 @@ def test_a_file_that_is_cut_off_while_it_is_read_has_no_checksum(place, dav):
 def test_a_file_that_comes_drop_by_drop_is_given_up(dav):
     times = iter(range(0, 10_000_000, 1000))
     storage = DavStorage(site_of(dav.url), None, OPTIONS, clock=lambda: next(times))
-    dav.files["/cms/big"] = bytes(3 * dav_module.BLOCK)
+    dav.files["/cms/big"] = bytes(3 * BLOCK)
     assert errno_of(storage.look([f"{dav.url}/cms/big"], checksum=READ_BACK)) == {errno.ETIMEDOUT}
     storage.close()
 
