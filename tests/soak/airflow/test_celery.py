@@ -95,7 +95,9 @@ def running_tasks(machine: Machine) -> list[str]:
 
 def cable(deployment: Deployment, machine: Machine, state: str) -> None:
     subprocess.run(
-        [str(find_program("ip")), "link", "set", cluster(deployment).link(machine), state], check=True, capture_output=True
+        [str(find_program("ip")), "link", "set", cluster(deployment).link(machine), state],
+        check=True,
+        capture_output=True,
     )
 
 
