@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from typing import Any, Self
 
 from include.settings.pools import Queue
 from lab.errors import LabError
+from lab.servers.process import find_program
 
 MOST_WORKERS = 99
 _NEEDED = {
@@ -24,7 +24,6 @@ _NEEDED = {
     "rabbitmq-server": "rabbitmq-server",
 }  # fmt: skip
 _AS_A_MACHINE = 'hostname "$0" && exec "$@" --queues "$NIGHTSHIFT_QUEUES"'
-_PLACES = "/usr/sbin:/sbin:/usr/local/sbin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,11 @@ class Cluster:
     def choose(cls, workers: int) -> Self:
         """Return one on a network that this machine does not use yet.
 
-        Raises:
-            LabError: this user or this machine cannot have namespaces, or a program is missing.
+        Raises LabError: this user or this machine cannot have namespaces, or a program is missing.
         """
         if os.geteuid() != 0:
             raise LabError("network namespaces need root: run as root, or leave out --executor celery")
-        if missing := {package for program, package in _NEEDED.items() if find(program) is None}:
+        if missing := {package for program, package in _NEEDED.items() if find_program(program) is None}:
             raise LabError(f"programs are missing: apt-get install {' '.join(sorted(missing))}")
         used = {str(route.get("dst")) for route in _asked("route", "show", "table", "all")}
         used |= {str(link["ifname"]) for link in _asked("link")}
@@ -106,11 +104,7 @@ class Cluster:
         return f"ns{self.number}-{machine.name}"
 
     def make(self) -> None:
-        """Makes what is not there: after a reboot all of it is gone.
-
-        Raises:
-            LabError: the kernel refuses.
-        """
+        """Makes what is not there: after a reboot all of it is gone. Raises LabError: the kernel refuses."""
         links = {str(link["ifname"]) for link in _asked("link")}
         if self.bridge not in links:
             _ip("link", "add", self.bridge, "type", "bridge")
@@ -142,12 +136,7 @@ class Cluster:
     def inside(self, machine: Machine, command: tuple[str, ...]) -> tuple[str, ...]:
         """The command line that runs a worker's command on a machine; the process keeps its number."""
         named = ("unshare", "--uts", "sh", "-c", _AS_A_MACHINE, machine.address)
-        return (str(find("ip")), "netns", "exec", machine.namespace, *named, *command)
-
-
-def find(program: str) -> str | None:
-    """The path of a program, also of one that is for root."""
-    return shutil.which(program) or shutil.which(program, path=_PLACES)
+        return (str(find_program("ip")), "netns", "exec", machine.namespace, *named, *command)
 
 
 def _asked(*words: str) -> list[Mapping[str, Any]]:
@@ -157,7 +146,7 @@ def _asked(*words: str) -> list[Mapping[str, Any]]:
 
 def _ip(*words: str, gone: bool = False) -> str:
     """Return what `ip` prints. `gone`: it is good if the thing has gone meanwhile."""
-    done = subprocess.run([str(find("ip")), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run([str(find_program("ip")), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode and not (gone and "Cannot find device" in done.stderr):
         raise LabError(f"ip {' '.join(words)}: {done.stderr.strip()}; run as root where namespaces are allowed")
     return done.stdout

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from include.settings.load import load, project_root
 from include.settings.pools import BROKER_URL, consumer_timeout
@@ -18,6 +18,9 @@ from lab.cluster import Cluster, Machine
 from lab.errors import LabError
 from lab.ports import LOOPBACK, Ports
 from lab.secrets import LabSecrets, load_or_create
+
+if TYPE_CHECKING:
+    from include.airflow_api import AirflowApi
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "NIGHTSHIFT_LAB"  # carried by every process of a lab: its state folder
@@ -40,74 +43,36 @@ SOCKET_PATH_LIMIT = 107  # bytes, sockaddr_un
 _ON_A_NETWORK = {"NIGHTSHIFT_GATEWAY_INSECURE": "true", "NIGHTSHIFT_STAGEOUT": "false"}
 
 
+class Below:
+    """A path below a lab's folder."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __get__(self, place: "LabFolders", _: object = None) -> Path:
+        return place.var / self._path
+
+
 @dataclass(frozen=True, slots=True)
 class LabFolders:
     """The folders of one lab; `var` is absolute."""
 
     var: Path
+    log, run, weed, fts = Below("log"), Below("run"), Below("weed"), Below("fts")
+    postgres, ledger, rabbitmq = Below("postgres"), Below("ledger"), Below("rabbitmq")
+    secrets, fts_tokens = Below("secrets.env"), Below("fts/tokens")
+    airflow_home, airflow_passwords = Below("airflow"), Below("airflow/passwords.json")
+    cluster = Below("run/cluster.json")  # which workers there are; absent while tasks run on this machine alone
+    sites = Below("sites")  # whose folders are sites of stage-out
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """`NIGHTSHIFT_VAR`, or `var/`; a relative one is below the project's root."""
         return cls((project_root(environment) / environment.get("NIGHTSHIFT_VAR", "var")).resolve())
 
-    @property
-    def log(self) -> Path:
-        return self.var / "log"
-
-    @property
-    def run(self) -> Path:
-        return self.var / "run"
-
-    @property
-    def secrets(self) -> Path:
-        return self.var / "secrets.env"
-
-    @property
-    def airflow_home(self) -> Path:
-        return self.var / "airflow"
-
-    @property
-    def airflow_passwords(self) -> Path:
-        return self.airflow_home / "passwords.json"
-
-    @property
-    def postgres(self) -> Path:
-        return self.var / "postgres"
-
-    @property
-    def weed(self) -> Path:
-        return self.var / "weed"
-
-    @property
-    def ledger(self) -> Path:
-        return self.var / "ledger"
-
-    @property
-    def rabbitmq(self) -> Path:
-        return self.var / "rabbitmq"
-
-    @property
-    def cluster(self) -> Path:
-        """Return which workers there are; absent while tasks run on this machine alone."""
-        return self.run / "cluster.json"
-
     def of(self, machine: Machine) -> "LabFolders":
         """The folders of a worker."""
         return LabFolders(self.var / "workers" / machine.name)
-
-    @property
-    def fts(self) -> Path:
-        return self.var / "fts"
-
-    @property
-    def sites(self) -> Path:
-        """Return whose folders are sites of stage-out."""
-        return self.var / "sites"
-
-    @property
-    def fts_tokens(self) -> Path:
-        return self.fts / "tokens"
 
     def socket(self, name: str) -> Path:
         """A unix socket's path: in the run folder, or in a private temporary one if that is too deep for the kernel."""
@@ -115,7 +80,7 @@ class LabFolders:
         if len(os.fsencode(path)) < SOCKET_PATH_LIMIT:
             return path
         # The same for every command that speaks about this state folder.
-        tag = f"{os.getuid()}-{abs(hash_of(str(self.var))):x}"
+        tag = f"{os.getuid()}-{int.from_bytes(str(self.var).encode(), 'big') % 0xFFFFFFFB:x}"
         return Path(tempfile.gettempdir()) / f"nightshift-{tag}" / name
 
     def make(self) -> None:
@@ -149,6 +114,12 @@ class Lab:
         ports, secrets = Ports.from_environment(environment), load_or_create(place.secrets)
         return cls(place, ports, secrets, cluster=Cluster.load(place.cluster))
 
+    @classmethod
+    def made(cls, environment: Mapping[str, str] = os.environ) -> Self | None:
+        """The lab that was made here, whose secrets this user may read; None if there is none."""
+        readable = os.access(LabFolders.from_environment(environment).secrets, os.R_OK)
+        return cls.from_environment(environment) if readable else None
+
     @property
     def address(self) -> str:
         """Return where the services listen."""
@@ -175,6 +146,12 @@ class Lab:
     def fts_url(self) -> str:
         return f"http://{LOOPBACK}:{self.ports.fts}"
 
+    def administrator(self) -> "AirflowApi":
+        """Airflow, as its administrator."""
+        from include.airflow_api import AirflowApi
+
+        return AirflowApi(self.airflow_url, ADMIN, self.secrets.admin_password)
+
     def connections(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The connections of these services, as Airflow reads them: `store_<name>`, `gateway_<name>`, `gateway_admin`,
         `fts_default`.
@@ -183,29 +160,28 @@ class Lab:
         that the environment defines itself, for real services, are left to it.
         """
         settings = load(environ={**environment, **self.places()})
-        store = {"conn_type": "object_store", "host": self.address, "port": self.ports.s3, "schema": "http",
-                 "login": self.secrets.s3_access_key, "password": self.secrets.s3_secret_key}  # fmt: skip
-        gateway = {"conn_type": "cvmfs_gateway", "host": self.address, "port": self.ports.gateway, "schema": "http",
-                   "login": self.secrets.gateway_key_id, "password": self.secrets.gateway_key_secret}  # fmt: skip
+        secrets, ports = self.secrets, self.ports
+
+        def at(kind: str, port: int, **login: str) -> dict[str, object]:
+            return {"conn_type": kind, "host": self.address, "port": port, "schema": "http", **login}
+
+        store = at("object_store", ports.s3, login=secrets.s3_access_key, password=secrets.s3_secret_key)
+        key, kind = secrets.gateway_key_id, "cvmfs_gateway"
+        gateway = at(kind, ports.gateway, login=key, password=secrets.gateway_key_secret)
         ours = {name: one for name, one in settings.stores.items() if one.connection and one.endpoint == self.s3_url}
         found = dict.fromkeys(_meant("store", {name: one.connection for name, one in ours.items()}), store)
-        gateways = {_label(one.fqrn): one.gateway for one in settings.repositories.values()}
+        gateways = {one.fqrn.partition(".")[0].replace("-", "_"): one.gateway for one in settings.repositories.values()}
         found |= dict.fromkeys(_meant("gateway", gateways), gateway)
-        admin = {**gateway, "login": f"{self.secrets.gateway_key_id}-admin",
-                 "password": self.secrets.gateway_admin_secret}  # fmt: skip
         if any(one.gateway_admin for one in settings.repositories.values()):
-            found["gateway_admin"] = admin
-        found[FTS_CONNECTION] = {"conn_type": "fts", "host": LOOPBACK, "port": self.ports.fts, "schema": "http",
-                                 "password": self.secrets.fts_token}  # fmt: skip
-        if settings.airflow_connection:
-            found[settings.airflow_connection] = {"conn_type": "http", "host": self.address, "port": self.ports.airflow,
-                                              "schema": "http", "login": VIEWER,
-                                              "password": self.secrets.viewer_password}  # fmt: skip
-        if keeper := settings.stageout.runs_connection:
-            found[keeper] = {"conn_type": "http", "host": self.address, "port": self.ports.airflow, "schema": "http",
-                             "login": KEEPER, "password": self.secrets.keeper_password}  # fmt: skip
-        if settings.metrics_connection:
-            found[settings.metrics_connection] = {"conn_type": "generic", "password": self.secrets.metrics_token}
+            password = secrets.gateway_admin_secret
+            found["gateway_admin"] = at(kind, ports.gateway, login=f"{key}-admin", password=password)
+        found[FTS_CONNECTION] = at("fts", ports.fts, password=secrets.fts_token) | {"host": LOOPBACK}
+        if name := settings.airflow_connection:
+            found[name] = at("http", ports.airflow, login=VIEWER, password=secrets.viewer_password)
+        if name := settings.stageout.runs_connection:
+            found[name] = at("http", ports.airflow, login=KEEPER, password=secrets.keeper_password)
+        if name := settings.metrics_connection:
+            found[name] = {"conn_type": "generic", "password": secrets.metrics_token}
         named = {connection_variable(name): json.dumps(value) for name, value in found.items()}
         return {key: value for key, value in named.items() if key not in environment}
 
@@ -329,18 +305,17 @@ def own_dags(environment: Mapping[str, str]) -> dict[str, str]:
 
 def adopt(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
     """Gives a command the settings of the lab that was made here, where its environment has none of its own."""
-    place = LabFolders.from_environment(environment)
-    if MARK not in environment and os.access(place.secrets, os.R_OK):
-        for key, value in Lab.from_environment(environment).settings(environment).items():
+    if MARK not in environment and (lab := Lab.made(environment)):
+        for key, value in lab.settings(environment).items():
             environment.setdefault(key, value)
 
 
 def of_a_lab(environment: Mapping[str, str] = os.environ) -> Lab:
     """The lab that was made here; raises LabError where there is none."""
-    place = LabFolders.from_environment(environment)
-    if not os.access(place.secrets, os.R_OK):
-        raise LabError(f"no lab was made in {place.var}: run `make up`, or set NIGHTSHIFT_VAR to its folder")
-    return Lab.from_environment(environment)
+    if (lab := Lab.made(environment)) is None:
+        var = LabFolders.from_environment(environment).var
+        raise LabError(f"no lab was made in {var}: run `make up`, or set NIGHTSHIFT_VAR to its folder")
+    return lab
 
 
 def _meant(kind: str, named: Mapping[str, str | None]) -> set[str]:
@@ -348,12 +323,3 @@ def _meant(kind: str, named: Mapping[str, str | None]) -> set[str]:
     used = Counter(one for one in named.values() if one)
     twice = {name for name, times in used.items() if times > 1 or name == kind}
     return {f"{kind}_{name}" for name in named} | twice
-
-
-def _label(fqrn: str) -> str:
-    return fqrn.partition(".")[0].replace("-", "_")
-
-
-def hash_of(text: str) -> int:
-    """A number for a text, the same in every process."""
-    return int.from_bytes(text.encode(), "big") % 0xFFFFFFFB

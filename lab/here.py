@@ -10,35 +10,28 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from include.airflow_api import AirflowApi
 from include.monitoring.findings import Finding, Severity
-from lab.environment import ADMIN, MARK, Lab, LabFolders
+from lab.environment import MARK, Lab
 from lab.retain import DATABASE
 
 
 def administrator() -> AirflowApi | None:
     """Airflow as the administrator of the lab here; None if there is no lab."""
-    if not os.access(LabFolders.from_environment(os.environ).secrets, os.R_OK):
-        return None
-    lab = Lab.from_environment()
-    return AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+    return lab.administrator() if (lab := Lab.made()) else None
 
 
 def findings() -> Iterator[Finding]:
     """Compare the settings with those that the programs of the lab here were started with, if it runs."""
     from lab.lifecycle import changed
 
-    place = LabFolders.from_environment(os.environ)
-    if MARK in os.environ or not os.access(place.secrets, os.R_OK):
-        return
-    if names := changed(Lab.from_environment()):
-        seen = f"its programs were started with other settings: {', '.join(names)}"
-        yield Finding("lab", str(place.var), Severity.ERROR, seen, "Run: nightshift lab restart")
+    if MARK not in os.environ and (lab := Lab.made()) and (names := changed(lab)):
+        differs = f"its programs were started with other settings: {', '.join(names)}"
+        yield Finding("lab", str(lab.place.var), Severity.ERROR, differs, "Run: nightshift lab restart")
 
 
 def defined(environment: Mapping[str, str]) -> frozenset[str] | None:
     """The connections in Airflow's database; None if there is no lab here, or its database does not answer."""
-    if not os.access(LabFolders.from_environment(environment).secrets, os.R_OK):
-        return None
-    return in_database(Lab.from_environment(environment).environment(environment)[DATABASE])
+    lab = Lab.made(environment)
+    return in_database(lab.environment(environment)[DATABASE]) if lab else None
 
 
 def in_database(url: str) -> frozenset[str] | None:

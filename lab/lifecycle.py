@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 
-from include.airflow_api import AirflowApi
 from include.monitoring.findings import Finding, Severity
 from include.monitoring.store_checks import room, written
 from include.settings.load import load
@@ -25,31 +24,19 @@ from include.settings.pools import Queue, pools
 from include.settings.secrets import EnvSecrets, connection_variable
 from include.site.bootstrap import found_stores
 from include.site.site import Site
+from lab import services as lab_services
 from lab.cluster import Cluster
 from lab.environment import ADMIN, KEEPER, LEDGER, VIEWER, Lab, LabFolders
 from lab.errors import LabError, ServiceFailed
 from lab.ports import check_free
+from lab.secrets import write_private
 from lab.servers.weed_command import left_sockets
-from lab.services import (
-    EXECUTION_API,
-    MIGRATE,
-    NotReadyReason,
-    Service,
-    ServiceNotReady,
-    airflow_services,
-    ledger_server,
-    postgres_server,
-    rabbitmq_server,
-    resolved,
-    services,
-    wait,
-    weed_ports,
-)
-from lab.supervise import ProcessState, Supervisor, end_marked, marked_processes, wait_for_end
+from lab.supervise import ProcessInfo, ProcessState, Supervisor, end_marked, marked_processes, wait_for_end
 
 STORAGE_READY_S = 120.0  # seconds on an idle machine; a service that ends is reported at once
 AIRFLOW_READY_S = 240.0  # the first start compiles all of Airflow, on whatever else the machine does
 STOP_S = 45.0
+POSTGRES_S = 15.0
 _FOUNDATIONS = frozenset({"postgres", "weed", "s3", "ledger", "rabbitmq"})
 _WITHOUT_AIRFLOW = frozenset({"weed", "gateway", "fts"})
 STARTS = 3  # a service that ends as often before it is ready does not become so
@@ -89,10 +76,8 @@ class Timings:
 def up(lab: Lab, *, airflow: bool, say: Say) -> Timings:
     """Starts what does not run yet, and returns when everything answers as itself.
 
-    Raises:
-        LabError: before anything is started.
-        LabError: the lab runs with other settings, or another command is at it.
-        ServiceFailed: a service ended or does not answer; what started stays, for its logs.
+    Raises LabError: before anything is started, or the lab runs with other settings, or another command is at it;
+    ServiceFailed: a service ended or does not answer; what started stays, for its logs.
     """
     with _alone(lab):
         return _up(lab, airflow, say)
@@ -101,9 +86,11 @@ def up(lab: Lab, *, airflow: bool, say: Say) -> Timings:
 def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
     timings = Timings()
     supervisor = Supervisor(lab.place)
-    wanted = services(lab, airflow=airflow)
-    _recover(lab, supervisor, say)
-    programs = [one.program for one in services(lab, airflow=True)]
+    wanted = lab_services.services(lab, airflow=airflow)
+    if not supervisor.running() and (marked_processes(lab.place) or lab_services.postgres_server(lab).server_pid()):
+        say("ending services that an earlier start left behind")
+        _end_leftovers(lab)
+    programs = [one.program for one in lab_services.services(lab, airflow=True)]
     alive = supervisor.processes() if supervisor.running() else {}
     if alive and not supervisor.runs(programs):
         raise LabError(f"the services of {lab.place.var} run with other settings or ports: nightshift lab down first")
@@ -115,10 +102,11 @@ def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
             supervisor.start(programs, _environment(lab))
     elif older := _changed(lab, supervisor):
         say(f"what runs was started with other settings than now ({', '.join(older)}): run nightshift lab restart")
-    _write_fts_tokens(lab)
+    lab.place.fts.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(lab.place.fts_tokens, f"{lab.secrets.fts_token} lab admin\n")
     by_name = {one.name: one for one in wanted}
     if lab.cluster:
-        ledger_server(lab).prepare(LEDGER)
+        lab_services.ledger_server(lab).prepare(LEDGER)
         for name in ("ledger", "weed", "s3"):
             _start(supervisor, [by_name[name]], STORAGE_READY_S, timings)
     with ThreadPoolExecutor(max_workers=4) as pool:
@@ -150,8 +138,7 @@ def _found_buckets(lab: Lab, say: Say) -> None:
 def down(lab: Lab, *, say: Say) -> int:
     """Stops everything and proves it; returns how many services ran.
 
-    Raises:
-        LabError: a process of the lab cannot be ended.
+    Raises LabError: a process of the lab cannot be ended.
     """
     with _alone(lab):
         return _down(lab, say)
@@ -168,9 +155,9 @@ def restart(lab: Lab, *, say: Say) -> Timings:
         supervisor = Supervisor(lab.place)
         airflow = True
         if supervisor.running():
-            running = [info.name for info in supervisor.processes().values() if info.state.alive]
+            running = supervisor.alive()
             airflow = not running or not _WITHOUT_AIRFLOW.issuperset(running)
-            programs = [service.program for service in services(lab, airflow=True)]
+            programs = [service.program for service in lab_services.services(lab, airflow=True)]
             changed = _changed(lab, supervisor)
             if changed or not supervisor.runs(programs):
                 say(f"settings changed ({', '.join(changed) or 'services'}): stores and databases are restarted, too")
@@ -194,18 +181,18 @@ def _changed(lab: Lab, supervisor: Supervisor) -> list[str]:
 
 
 def _environment(lab: Lab) -> dict[str, str]:
-    return lab.environment() | _only(os.environ, "AIRFLOW_CONN_")
+    return lab.environment() | {name: os.environ[name] for name in os.environ if name.startswith("AIRFLOW_CONN_")}
 
 
 def _down(lab: Lab, say: Say) -> int:
     supervisor = Supervisor(lab.place)
     stopped = 0
     if supervisor.running():
-        running = [info.name for info in supervisor.processes().values() if info.state.alive]
+        running = supervisor.alive()
         stopped = len(running)
         # Airflow before its database and the stores that its tasks use.
-        supervisor.stop_programs([name for name in running if name not in _FOUNDATIONS], timeout_s=STOP_S)
-        supervisor.stop_programs([name for name in running if name in _FOUNDATIONS], timeout_s=STOP_S)
+        for last in (False, True):
+            supervisor.stop_programs([one for one in running if (one in _FOUNDATIONS) is last], timeout_s=STOP_S)
         supervisor.shutdown(timeout_s=STOP_S)
     if left := _end_leftovers(lab):
         # of the scheduler's, or of a task; a worker that waits for work does not notice that the scheduler is gone
@@ -213,7 +200,7 @@ def _down(lab: Lab, say: Say) -> int:
     if lab.cluster:
         lab.cluster.remove()
         lab.place.cluster.unlink(missing_ok=True)
-    for path in (supervisor.socket, supervisor.pid_file, *left_sockets(weed_ports(lab.ports))):
+    for path in (supervisor.socket, supervisor.pid_file, *left_sockets(lab_services.weed_ports(lab.ports))):
         path.unlink(missing_ok=True)
     return stopped
 
@@ -223,17 +210,12 @@ def status(lab: Lab) -> tuple[ServiceStatus, ...]:
     supervisor = Supervisor(lab.place)
     infos = supervisor.processes() if supervisor.running() else {}
     result = []
-    for service in services(lab, airflow=True):
-        info = infos.get(service.name)
-        state = info.state if info else ProcessState.STOPPED
+    for service in lab_services.services(lab, airflow=True):
+        info = infos.get(service.name) or ProcessInfo(service.name, ProcessState.STOPPED, 0, 0, "")
         # supervisord calls a program running after its first seconds; it may answer before.
-        asked = state in {ProcessState.STARTING, ProcessState.RUNNING}
-        wrong = service.answers() if asked else state.name.lower()
-        result.append(
-            ServiceStatus(
-                service.name, state, info.pid if info else 0, info.seconds if info else 0, service.where, wrong
-            )
-        )
+        asked = info.state in {ProcessState.STARTING, ProcessState.RUNNING}
+        wrong = service.answers() if asked else info.state.name.lower()
+        result.append(ServiceStatus(service.name, info.state, info.pid, info.seconds, service.where, wrong))
     return tuple(result)
 
 
@@ -245,7 +227,7 @@ def disks(lab: Lab) -> list[Finding]:
     return [one for one in room(folders) if one.severity is not Severity.OK]
 
 
-def _start(supervisor: Supervisor, group: list[Service], timeout_s: float, timings: Timings) -> None:
+def _start(supervisor: Supervisor, group: list[lab_services.Service], timeout_s: float, timings: Timings) -> None:
     """Starts services that become ready together, and waits for that."""
     for service in group:
         supervisor.start_program(service.name)
@@ -254,41 +236,45 @@ def _start(supervisor: Supervisor, group: list[Service], timeout_s: float, timin
     pids: dict[str, set[int]] = {}
     with timings.measure(name):
         try:
-            wait(first.answers, alive=lambda: _dead(supervisor, group, pids), timeout_s=timeout_s)
-        except ServiceNotReady as why:
+            lab_services.wait(first.answers, alive=lambda: _dead(supervisor, group, pids), timeout_s=timeout_s)
+        except lab_services.ServiceNotReady as why:
             culprit = next((one for one in group if one.name in why.services), first)
             raise ServiceFailed(name, str(why), str(supervisor.place.log / f"{culprit.name}.log")) from None
 
 
 def _start_airflow(
-    lab: Lab, supervisor: Supervisor, by_name: Mapping[str, Service], timings: Timings, say: Say
+    lab: Lab, supervisor: Supervisor, by_name: Mapping[str, lab_services.Service], timings: Timings, say: Say
 ) -> None:
-    server = postgres_server(lab)
+    server = lab_services.postgres_server(lab)
     if not supervisor.process("postgres").state.alive:
         with timings.measure("initdb"):
             server.prepare()
     _start(supervisor, [by_name["postgres"]], STORAGE_READY_S, timings)
     server.ensure_database()
-    _write_passwords(lab)
+    secrets = lab.secrets
+    passwords = {ADMIN: secrets.admin_password, KEEPER: secrets.keeper_password, VIEWER: secrets.viewer_password}
+    write_private(lab.place.airflow_passwords, json.dumps(passwords))
     _migrate(lab, timings, say)
-    parts = [service for service in airflow_services(lab) if service.name != EXECUTION_API.name]
+    parts = [
+        service for service in lab_services.airflow_services(lab) if service.name != lab_services.EXECUTION_API.name
+    ]
     if lab.cluster:
-        rabbitmq_server(lab).prepare()
+        lab_services.rabbitmq_server(lab).prepare()
         _start(supervisor, [by_name["rabbitmq"]], STORAGE_READY_S, timings)
         workers = [by_name[machine.name] for machine in lab.cluster.machines]
-        for service in (*workers, execution := by_name[EXECUTION_API.name]):
+        for service in (*workers, execution := by_name[lab_services.EXECUTION_API.name]):
             supervisor.start_program(service.name)
     _start(supervisor, parts, AIRFLOW_READY_S, timings)
     if lab.cluster:
         for service in (execution, *workers):
             _start(supervisor, [service], AIRFLOW_READY_S, timings)
     with timings.measure("pools"):
-        api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+        api = lab.administrator()
         for pool in pools(load(environ=lab.environment())):
             api.put_pool(asdict(pool))
 
 
-def _dead(supervisor: Supervisor, group: list[Service], pids: dict[str, set[int]]) -> str | None:
+def _dead(supervisor: Supervisor, group: list[lab_services.Service], pids: dict[str, set[int]]) -> str | None:
     """Return why a group cannot become ready any more; `pids` remembers what was seen of it."""
     infos = supervisor.processes()
     for service in group:
@@ -299,11 +285,11 @@ def _dead(supervisor: Supervisor, group: list[Service], pids: dict[str, set[int]
         if info.state in {ProcessState.FATAL, ProcessState.STOPPED} or len(seen) > STARTS:
             why = info.detail or info.state.name.lower()
             said = f"{service.name} ended {len(seen)} times: {why}; {_last_words(supervisor, service)}"
-            return NotReadyReason(said, service.name)
+            return lab_services.NotReadyReason(said, service.name)
     return None
 
 
-def _last_words(supervisor: Supervisor, service: Service) -> str:
+def _last_words(supervisor: Supervisor, service: lab_services.Service) -> str:
     try:
         lines = (supervisor.place.log / f"{service.name}.log").read_text(errors="replace").splitlines()
     except OSError:
@@ -314,7 +300,7 @@ def _last_words(supervisor: Supervisor, service: Service) -> str:
 
 def _migrate(lab: Lab, timings: Timings, say: Say) -> None:
     """Brings Airflow's tables to its version, unless they are known to be there: asking Airflow takes seconds."""
-    server, record = postgres_server(lab), lab.place.airflow_home / "migrated.json"
+    server, record = lab_services.postgres_server(lab), lab.place.airflow_home / "migrated.json"
     installed = version("apache-airflow-core")
     with contextlib.suppress(OSError, ValueError):
         known = json.loads(record.read_text())
@@ -323,30 +309,13 @@ def _migrate(lab: Lab, timings: Timings, say: Say) -> None:
     say("making Airflow's tables")
     log = lab.place.log / "migrate.log"
     with timings.measure("airflow db migrate"), log.open("w") as output:
-        command = resolved(MIGRATE)
+        command = lab_services.resolved(lab_services.MIGRATE)
         result = subprocess.run(
             command, env=lab.environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd="/"
         )
     if result.returncode:
         raise ServiceFailed("airflow db migrate", f"exit code {result.returncode}", str(log))
     record.write_text(json.dumps({"airflow": installed, "schema": server.schema_version()}))
-
-
-def _write_passwords(lab: Lab) -> None:
-    path = lab.place.airflow_passwords
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    secrets = lab.secrets
-    passwords = {ADMIN: secrets.admin_password, KEEPER: secrets.keeper_password, VIEWER: secrets.viewer_password}
-    path.write_text(json.dumps(passwords))
-
-
-def _write_fts_tokens(lab: Lab) -> None:
-    lab.place.fts.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = lab.place.fts_tokens
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(f"{lab.secrets.fts_token} lab admin\n")
 
 
 def _record(lab: Lab) -> None:
@@ -382,32 +351,20 @@ def _hand_out_keys(lab: Lab, settings: SiteSettings, place: LabFolders, *, whole
         link.symlink_to(ours / name)
 
 
-def _recover(lab: Lab, supervisor: Supervisor, say: Say) -> None:
-    """Clears away what a lab without its process manager left running."""
-    if not supervisor.running() and (marked_processes(lab.place) or postgres_server(lab).server_pid()):
-        say("ending services that an earlier start left behind")
-        _end_leftovers(lab)
-
-
 def _end_leftovers(lab: Lab) -> int:
     """Return how many processes beside the services it ended."""
     left = marked_processes(lab.place)
     # PostgreSQL first: SIGTERM, which the others get, would make it wait for its clients.
-    server = postgres_server(lab)
+    server = lab_services.postgres_server(lab)
     if pid := server.server_pid():
-        _end_postgres(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGINT)
+            if not wait_for_end(pid, timeout_s=POSTGRES_S):
+                os.kill(pid, signal.SIGKILL)
         if server.server_pid():
             raise LabError(f"PostgreSQL (pid {pid}) does not end: check {lab.place.log / 'postgres.log'}")
     end_marked(lab.place)
     return len(left)
-
-
-def _end_postgres(pid: int, *, patience_s: float = 15.0) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGINT)
-    if not wait_for_end(pid, timeout_s=patience_s):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -422,7 +379,3 @@ def _alone(lab: Lab) -> Iterator[None]:
                 f"another command is starting or stopping the services of {lab.place.var}: wait for it"
             ) from None
         yield
-
-
-def _only(environment: Mapping[str, str], prefix: str) -> dict[str, str]:
-    return {key: value for key, value in environment.items() if key.startswith(prefix)}

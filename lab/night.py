@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from include.airflow_api import AirflowApi
 from include.cli.airflow_connections import NIGHT_S, Snapshot, follow, start
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.publication import Publication
@@ -22,7 +21,7 @@ from include.site.bootstrap import found_repository, found_stores, try_stores
 from include.site.site import Site
 from lab import lifecycle
 from lab.build import PackedBuild, pack_build
-from lab.environment import ADMIN, Lab
+from lab.environment import Lab
 from lab.errors import NOT_THE_DEMONSTRATIONS
 
 
@@ -49,14 +48,14 @@ class ArtifactLine:
             platform=one.platform or one.destination,
             state=one.state.value,
             reason=one.reason,
-            files=one.files or 0,
-            bytes=one.bytes or 0,
-            objects_new=one.objects_new or 0,
-            objects_reused=one.objects_reused or 0,
-            bytes_uploaded=one.bytes_uploaded or 0,
+            **{name: getattr(one, name) or 0 for name in _COUNTS},
             seconds=round(sum(one.seconds.values()), 2),
             lease_held_s=round(one.lease_held_s or 0.0, 3),
         )
+
+
+_COUNTS = ("files", "bytes", "objects_new", "objects_reused", "bytes_uploaded")
+_OF_THE_NIGHT = ("slot", "date", "run", "repository", "url", "public_key", "revision", "root_hash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +78,7 @@ class NightReport:
     @property
     def good(self) -> bool:
         """Every artifact that the build lists is in the repository, and the repository has no problem."""
-        return (
-            not self.problems and len(self.lines) == self.expected and self.published + self.unchanged == self.expected
-        )
+        return not self.problems and not self.failed and len(self.lines) == self.expected
 
     @property
     def published(self) -> int:
@@ -102,27 +99,13 @@ class NightReport:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "slot": self.slot,
-            "date": self.date,
-            "run": self.run,
-            "repository": self.repository,
-            "url": self.url,
-            "public_key": self.public_key,
-            "revision": self.revision,
-            "root_hash": self.root_hash,
+            **{name: getattr(self, name) for name in _OF_THE_NIGHT},
             "artifacts": self.expected,
-            "published": self.published,
-            "unchanged": self.unchanged,
-            "failed": self.failed,
-            "files": self.total("files"),
-            "bytes": self.total("bytes"),
-            "objects_new": self.total("objects_new"),
-            "objects_reused": self.total("objects_reused"),
-            "bytes_uploaded": self.total("bytes_uploaded"),
+            **{name: getattr(self, name) for name in ("published", "unchanged", "failed", "good")},
+            **{name: self.total(name) for name in _COUNTS},
             "lease_held_s_max": max((line.lease_held_s for line in self.lines), default=0.0),
             "wall_s": round(self.wall_s, 1),
             "check": list(self.problems) or "no problems found",
-            "good": self.good,
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             "per_artifact": [asdict(line) for line in self.lines],
         }
@@ -135,24 +118,13 @@ class NightReport:
 
     def client_configuration(self) -> str:
         """The five lines with which a CernVM-FS client mounts the repository."""
-        return "\n".join(
-            (
-                f"CVMFS_REPOSITORIES={self.repository}",
-                f"CVMFS_SERVER_URL={self.url}",
-                f"CVMFS_PUBLIC_KEY={self.public_key}",
-                "CVMFS_HTTP_PROXY=DIRECT",
-                "CVMFS_CLIENT_PROFILE=single",
-            )
+        return (
+            f"CVMFS_REPOSITORIES={self.repository}\nCVMFS_SERVER_URL={self.url}\nCVMFS_PUBLIC_KEY={self.public_key}\n"
+            "CVMFS_HTTP_PROXY=DIRECT\nCVMFS_CLIENT_PROFILE=single"
         )
 
     def _count(self, state: State) -> int:
         return sum(line.state == state.value for line in self.lines)
-
-
-def artifact_lines(publications: Sequence[Publication]) -> tuple[ArtifactLine, ...]:
-    """The artifacts of a run, by project and platform."""
-    lines = (ArtifactLine.of(one) for one in publications if one.artifact is not None or one.project)
-    return tuple(sorted(lines, key=lambda line: (line.project, line.platform)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +149,7 @@ class Viewer:
 def demonstration_slot(settings: SiteSettings, name: str = "") -> Slot:
     """The slot of that name, by default the first one that is the demonstration's.
 
-    Raises:
-        LabError: It is not marked as the demonstration's, or other slots use its store or its repository.
+    Raises LabError: it is not marked as the demonstration's, or other slots use its store or its repository.
     """
     marked = [slot for slot in settings.slots.values() if slot.demonstration]
     if not name and not marked:
@@ -218,8 +189,7 @@ def _overlap(store: StoreSettings, other: StoreSettings) -> bool:
 def run_night(lab: Lab, settings: SiteSettings, secrets: Secrets, wishes: Wishes, viewer: Viewer) -> NightReport:
     """Runs a night of the demonstration and checks what became of it. The services stay up.
 
-    Raises:
-        LabError: The slot is not the demonstration's; nothing was started then.
+    Raises LabError: the slot is not the demonstration's; nothing was started then.
     """
     slot = demonstration_slot(settings, wishes.slot)
     began = time.monotonic()
@@ -231,7 +201,7 @@ def run_night(lab: Lab, settings: SiteSettings, secrets: Secrets, wishes: Wishes
     found_repository(site, slot.repository, say=viewer.say)
     try_stores(site, stores, say=viewer.say)
     build = _build(lab, site, settings, wishes, viewer)
-    api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+    api = lab.administrator()
     dag_id = f"nightly_install_{wishes.slot}"
     run_id = start(api, dag_id, wishes.date, viewer.say, allow_future=wishes.allow_future)
     follow(api, dag_id, run_id, show=viewer.run, timeout_s=NIGHT_S)
@@ -269,16 +239,19 @@ def _report(
     served = settings.repository(slot.repository)
     repository = site.repository(slot.repository)
     problems = check(repository).problems
+    run = f"{dag_id}/{run_id}"
+    published = (one for one in publications_of_run(site.ledger, run) if one.artifact is not None or one.project)
+    lines = sorted(map(ArtifactLine.of, published), key=lambda line: (line.project, line.platform))
     return NightReport(
         slot=slot.name,
         date=wishes.date.isoformat(),
-        run=f"{dag_id}/{run_id}",
+        run=run,
         repository=served.fqrn,
         url=served.public_url,
         public_key=str(served.public_key),
         revision=repository.manifest.revision,
         root_hash=str(repository.manifest.root),
-        lines=artifact_lines(publications_of_run(site.ledger, f"{dag_id}/{run_id}")),
+        lines=tuple(lines),
         expected=len(build.index.artifacts),
         problems=tuple(str(problem) for problem in problems),
         wall_s=time.monotonic() - began,

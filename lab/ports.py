@@ -4,8 +4,8 @@ import contextlib
 import itertools
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from dataclasses import asdict, dataclass, fields
+from typing import Self
 
 import psutil
 
@@ -14,45 +14,38 @@ from lab.errors import LabError
 LOOPBACK = "127.0.0.1"
 OFFSET = "NIGHTSHIFT_PORT_OFFSET"
 LARGEST_OFFSET = 30_000
-_VARIABLE = "variable"
-
-
-def _moved_by(name: str, default: int) -> Any:
-    """A port that the environment variable of this name moves."""
-    return field(default=default, metadata={_VARIABLE: f"NIGHTSHIFT_{name}_PORT"})
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
     """One number per listening socket; all defaults lie below the kernel's range of outgoing ports."""
 
-    s3: int = _moved_by("S3", 8433)
-    s3_grpc: int = _moved_by("S3_GRPC", 18433)
-    weed_master: int = _moved_by("WEED_MASTER", 21333)
-    weed_master_grpc: int = _moved_by("WEED_MASTER_GRPC", 31333)
-    weed_volume: int = _moved_by("WEED_VOLUME", 21080)
-    weed_volume_grpc: int = _moved_by("WEED_VOLUME_GRPC", 31080)
-    weed_filer: int = _moved_by("WEED_FILER", 21888)
-    weed_filer_grpc: int = _moved_by("WEED_FILER_GRPC", 31888)
-    weed_admin: int = _moved_by("WEED_ADMIN", 21646)
-    weed_admin_grpc: int = _moved_by("WEED_ADMIN_GRPC", 31646)
-    gateway: int = _moved_by("GATEWAY", 4929)
-    fts: int = _moved_by("FTS", 8446)
-    postgres: int = _moved_by("POSTGRES", 15432)
-    airflow: int = _moved_by("AIRFLOW", 8080)
+    s3: int = 8433
+    s3_grpc: int = 18433
+    weed_master: int = 21333
+    weed_master_grpc: int = 31333
+    weed_volume: int = 21080
+    weed_volume_grpc: int = 31080
+    weed_filer: int = 21888
+    weed_filer_grpc: int = 31888
+    weed_admin: int = 21646
+    weed_admin_grpc: int = 31646
+    gateway: int = 4929
+    fts: int = 8446
+    postgres: int = 15432
+    airflow: int = 8080
     # with Celery only
-    execution: int = _moved_by("EXECUTION", 8081)
-    ledger: int = _moved_by("LEDGER", 13306)
-    rabbitmq: int = _moved_by("RABBITMQ", 5672)
-    rabbitmq_node: int = _moved_by("RABBITMQ_NODE", 25672)
-    rabbitmq_names: int = _moved_by("RABBITMQ_NAMES", 14369)
+    execution: int = 8081
+    ledger: int = 13306
+    rabbitmq: int = 5672
+    rabbitmq_node: int = 25672
+    rabbitmq_names: int = 14369
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """The defaults plus `NIGHTSHIFT_PORT_OFFSET`, and what `NIGHTSHIFT_<NAME>_PORT` gives as it is.
 
-        Raises:
-            LabError: a variable is no port number, or two services share one.
+        Raises LabError: a variable is no port number, or two services share one.
         """
         offset = environment.get(OFFSET) or "0"
         if not offset.isdigit() or int(offset) > LARGEST_OFFSET:
@@ -91,19 +84,20 @@ class Ports:
 
 def variable(name: str) -> str:
     """The environment variable that moves a port."""
-    return next(str(one.metadata[_VARIABLE]) for one in fields(Ports) if one.name == name)
+    return f"NIGHTSHIFT_{name.upper()}_PORT"
 
 
 def check_free(ports: Ports, names: Iterable[str]) -> None:
     """Raises LabError, which names every one of these ports that are in use, and how to move them."""
-    taken: dict[str, int] = {name: getattr(ports, name) for name in names if not _can_listen(getattr(ports, name))}
+    taken: dict[str, int] = {name: getattr(ports, name) for name in names if not can_listen(getattr(ports, name))}
     if not taken:
         return
     defaults = asdict(Ports())
-    offset = next((one for one in range(100, 1000, 100) if all(_can_listen(p + one) for p in defaults.values())), None)
+    offset = next((one for one in range(100, 1000, 100) if all(can_listen(p + one) for p in defaults.values())), None)
     used, exports = set(asdict(ports).values()), []
     for name, port in taken.items():
-        free = next(one for one in itertools.chain(range(port + 1, 65536), range(1024, port)) if _is_free(one, used))
+        others = itertools.chain(range(port + 1, 65536), range(1024, port))
+        free = next(one for one in others if one not in used and can_listen(one))
         used.add(free)
         exports.append(f"{variable(name)}={free}")
     lines = []
@@ -130,11 +124,8 @@ def holder(port: int) -> str | None:
     return None
 
 
-def _is_free(port: int, used: set[int]) -> bool:
-    return port not in used and _can_listen(port)
-
-
-def _can_listen(port: int) -> bool:
+def can_listen(port: int) -> bool:
+    """Tell whether a server could listen on a port of loopback."""
     with socket.socket() as probe:
         # As servers do: connections of an earlier server that still close are no obstacle.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -21,6 +21,7 @@ from psycopg2 import sql
 from lab.environment import DATABASE, DATABASE_USER
 from lab.errors import LabError, ServiceFailed
 from lab.ports import LOOPBACK
+from lab.secrets import write_private
 
 NAME = "postgres"
 OWN_USER = "nightshift-pg"
@@ -62,7 +63,9 @@ class Postgres:
     def prepare(self) -> None:
         """Makes the cluster if absent, and removes what a crash or a reboot left of a server that is gone."""
         if (self.data / "PG_VERSION").exists():
-            self._forget_dead_server()
+            # After a reboot the recorded pid may be another program's, and PostgreSQL would take that for itself.
+            if self.server_pid() is None:
+                (self.data / "postmaster.pid").unlink(missing_ok=True)
             self._admit()
             return
         shutil.rmtree(self.data, ignore_errors=True)  # an interrupted initdb
@@ -70,8 +73,7 @@ class Postgres:
         user = unprivileged_user()
         with tempfile.TemporaryDirectory(prefix="nightshift-") as folder:
             password_file = Path(folder) / "password"
-            password_file.touch(mode=0o600)
-            password_file.write_text(self.password)
+            write_private(password_file, self.password)
             if user:
                 for path in (self.data, password_file, Path(folder)):
                     os.chown(path, user.pw_uid, user.pw_gid)
@@ -124,23 +126,12 @@ class Postgres:
         return pid if str(self.data) in words else None
 
     def _connect(self, database: str) -> psycopg2.extensions.connection:
-        return psycopg2.connect(
-            host=self.host,
-            port=self.port,
-            user=DATABASE_USER,
-            password=self.password,
-            dbname=database,
-            connect_timeout=3,
-        )
+        login = {"user": DATABASE_USER, "password": self.password, "dbname": database}
+        return psycopg2.connect(host=self.host, port=self.port, connect_timeout=3, **login)
 
     def _admit(self) -> None:
         if self.clients:
             (self.data / "pg_hba.conf").write_text(f"host all all {self.clients} scram-sha-256\n")
-
-    def _forget_dead_server(self) -> None:
-        # After a reboot the recorded pid may be another program's, and PostgreSQL would take that for itself.
-        if self.server_pid() is None:
-            (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def _as_user(self) -> tuple[str, ...]:
         user = unprivileged_user()

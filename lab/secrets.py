@@ -7,70 +7,45 @@ import os
 import secrets
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from lab.errors import LabError
 
-_VARIABLE = "variable"
 JWT_BYTES = 64  # Airflow warns below this length on every process
 
 
-def _kept_as(name: str) -> Any:
-    """A field that the file has under this name."""
-    return field(repr=False, metadata={_VARIABLE: f"NIGHTSHIFT_SECRET_{name}"})
+class Derived:
+    """A secret that follows from another one, one way."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name.encode()
+
+    def __get__(self, kept: "LabSecrets", _: object = None) -> str:
+        return hmac.new(kept.api_secret_key.encode(), self._name, hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class LabSecrets:
     """All secrets; none shows in a representation."""
 
-    admin_password: str = _kept_as("ADMIN_PASSWORD")
-    postgres_password: str = _kept_as("POSTGRES_PASSWORD")
-    s3_access_key: str = _kept_as("S3_ACCESS_KEY")
-    s3_secret_key: str = _kept_as("S3_SECRET_KEY")
-    gateway_key_id: str = _kept_as("GATEWAY_KEY_ID")
-    gateway_key_secret: str = _kept_as("GATEWAY_KEY_SECRET")
-    jwt_secret: str = _kept_as("JWT_SECRET")
-    api_secret_key: str = _kept_as("API_SECRET_KEY")
-    fernet_key: str = _kept_as("FERNET_KEY")
+    admin_password: str = field(repr=False)
+    postgres_password: str = field(repr=False)
+    s3_access_key: str = field(repr=False)
+    s3_secret_key: str = field(repr=False)
+    gateway_key_id: str = field(repr=False)
+    gateway_key_secret: str = field(repr=False)
+    jwt_secret: str = field(repr=False)
+    api_secret_key: str = field(repr=False)
+    fernet_key: str = field(repr=False)
 
-    @property
-    def gateway_admin_secret(self) -> str:
-        """Of the gateway's administrator; derived, one way, so that files of secrets need not change."""
-        return self._derived(b"gateway administrator")
-
-    @property
-    def viewer_password(self) -> str:
-        """Of the user of Airflow who may only look."""
-        return self._derived(b"airflow viewer")
-
-    @property
-    def keeper_password(self) -> str:
-        """Of the user of Airflow who deletes old runs."""
-        return self._derived(b"airflow keeper")
-
-    @property
-    def metrics_token(self) -> str:
-        """With which Prometheus reads the figures."""
-        return self._derived(b"metrics")
-
-    @property
-    def fts_token(self) -> str:
-        """The bearer token of the lab's user at its FTS."""
-        return self._derived(b"fts")
-
-    @property
-    def ledger_password(self) -> str:
-        """Of the ledger's user in MariaDB."""
-        return self._derived(b"ledger")
-
-    @property
-    def broker_password(self) -> str:
-        """Of Celery's user in RabbitMQ."""
-        return self._derived(b"broker")
-
-    def _derived(self, what: bytes) -> str:
-        return hmac.new(self.api_secret_key.encode(), what, hashlib.sha256).hexdigest()
+    # derived, so that files of secrets need not change
+    gateway_admin_secret = Derived("gateway administrator")
+    viewer_password = Derived("airflow viewer")  # of the user of Airflow who may only look
+    keeper_password = Derived("airflow keeper")  # of the user of Airflow who deletes old runs
+    metrics_token = Derived("metrics")  # with which Prometheus reads the figures
+    fts_token = Derived("fts")  # the bearer token of the lab's user at its FTS
+    ledger_password = Derived("ledger")  # of the ledger's user in MariaDB
+    broker_password = Derived("broker")  # of Celery's user in RabbitMQ
 
     @classmethod
     def generate(cls) -> Self:
@@ -88,30 +63,30 @@ class LabSecrets:
 
     @classmethod
     def parse(cls, text: str, *, name: str) -> Self:
-        """Reads `NIGHTSHIFT_SECRET_<NAME>=value` lines.
-
-        Raises:
-            LabError: a secret is missing or empty.
-        """
+        """Reads `NIGHTSHIFT_SECRET_<NAME>=value` lines. Raises LabError: a secret is missing or empty."""
         values: dict[str, str] = {}
         for line in text.splitlines():
             key, separator, value = line.partition("=")
             if separator and not line.startswith("#"):
                 values[key.strip()] = value.strip()
         try:
-            found = {one.name: values[one.metadata[_VARIABLE]] for one in fields(cls)}
+            found = {one.name: values[_variable(one.name)] for one in fields(cls)}
         except KeyError as missing:
             raise LabError(
                 f"{name} lacks {missing.args[0]}: restore the file, or remove it together with the state next to it"
             ) from missing
-        if empty := [one.metadata[_VARIABLE] for one in fields(cls) if not found[one.name]]:
+        if empty := [_variable(one.name) for one in fields(cls) if not found[one.name]]:
             raise LabError(f"{name} has no value for {', '.join(empty)}: restore the file")
         return cls(**found)
 
     def format(self) -> str:
         lines = ["# Made by `nightshift lab up`. The state beside this file needs these secrets: keep both or neither."]
-        lines += [f"{one.metadata[_VARIABLE]}={getattr(self, one.name)}" for one in fields(self)]
+        lines += [f"{_variable(one.name)}={getattr(self, one.name)}" for one in fields(self)]
         return "\n".join(lines) + "\n"
+
+
+def _variable(name: str) -> str:
+    return f"NIGHTSHIFT_SECRET_{name.upper()}"
 
 
 def load_or_create(path: Path) -> LabSecrets:
@@ -136,3 +111,10 @@ def load_or_create(path: Path) -> LabSecrets:
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
     return LabSecrets.parse(text, name=str(path))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read."""
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(text)

@@ -14,12 +14,13 @@ from include.errors import NightshiftError
 from include.gateway.protocol import API
 from include.monitoring.airflow_checks import consumers
 from include.settings.pools import Queue
-from lab.cluster import Machine, find
+from lab.cluster import Machine
 from lab.environment import Lab
 from lab.errors import LabError
 from lab.ports import LOOPBACK, Ports
 from lab.postgres import Postgres, reachable
 from lab.servers.mariadb import MariaDbServer
+from lab.servers.process import find_program
 from lab.servers.rabbitmq import RabbitServer
 from lab.servers.weed_command import WeedPorts, weed_command
 from lab.supervise import Program
@@ -60,8 +61,7 @@ class ServiceNotReady(NightshiftError):
 def wait(question: Question, *, alive: Question, timeout_s: float) -> float:
     """Ask until the answer becomes None; return the seconds that took.
 
-    Raises:
-        ServiceNotReady: the process is gone for good (`alive` returns why), or the time is over.
+    Raises ServiceNotReady: the process is gone for good (`alive` returns why), or the time is over.
     """
     began = time.monotonic()
     while True:
@@ -93,9 +93,8 @@ def weed_answers(url: str, access_key: str, secret_key: str) -> str | None:
         return f"another server answers: {server or 'nameless'}"
     if answer.status_code == 403:
         return "it refuses the keys of secrets.env: its state was made with others"
-    return (
-        None if answer.status_code == 200 and "ListAllMyBucketsResult" in answer.text else f"HTTP {answer.status_code}"
-    )
+    good = answer.status_code == 200 and "ListAllMyBucketsResult" in answer.text
+    return None if good else f"HTTP {answer.status_code}"
 
 
 def gateway_answers(url: str) -> str | None:
@@ -119,10 +118,10 @@ def fts_answers(url: str) -> str | None:
     if isinstance(answer, str):
         return answer
     try:
-        found = answer.json().get("service")
+        service = answer.json().get("service")
     except (ValueError, AttributeError):
-        found = None
-    return None if answer.ok and found == "nightshift-fts" else f"another server answers: {answer.text[:40]!r}"
+        service = None
+    return None if answer.ok and service == "nightshift-fts" else f"another server answers: {answer.text[:40]!r}"
 
 
 def execution_answers(url: str) -> str | None:
@@ -286,7 +285,7 @@ def s3(lab: Lab) -> Service:
         f"TCP-LISTEN:{lab.ports.s3},bind={lab.address},reuseaddr,fork,nodelay",
         f"TCP:{LOOPBACK}:{lab.ports.s3},nodelay",
     )
-    return _s3_service(lab, Program("s3", (str(find("socat")), *ways)), (), lab.address)
+    return _s3_service(lab, Program("s3", (str(find_program("socat")), *ways)), (), lab.address)
 
 
 def _s3_service(lab: Lab, program: Program, ports: tuple[str, ...], host: str) -> Service:
@@ -376,4 +375,4 @@ def resolved(component: Component) -> tuple[str, ...]:
 
 
 def _program(name: str) -> str:
-    return str(Path(sys.executable).parent / name)
+    return str(Path(sys.executable).with_name(name))

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tarfile
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -82,13 +83,12 @@ class SourceFile:
 
 
 def project_files(project: str) -> list[SourceFile]:
-    """The files of a project, sorted by path.
-
-    Raises:
-        LabError: the machine has no such package.
-    """
+    """The files of a project, sorted by path. Raises LabError: the machine has no such package."""
     if project == INTERPRETER:
-        files = [*_interpreter_files()]
+        library = _tree(Path(sysconfig.get_path("stdlib")), _library(), _LEFT_OUT_OF_INTERPRETER)
+        name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        links = (SourceFile(f"bin/{alias}", Path(sys.executable), link=name) for alias in ("python3", "python"))
+        files = [*library, SourceFile(f"bin/{name}", Path(sys.executable).resolve()), *links]
     else:
         root = Path(sysconfig.get_path("purelib")) / project
         if not root.is_dir():
@@ -98,9 +98,9 @@ def project_files(project: str) -> list[SourceFile]:
     return sorted(files, key=lambda file: file.path)
 
 
-def last_change(project: str, path: str, day: date, seed: str) -> date:
+def last_change(project: str, path: str, day: date) -> date:
     """The day, not after `day`, on which a module last changed."""
-    digest = hashlib.sha256(f"{seed}/{project}/{path}".encode()).digest()
+    digest = hashlib.sha256(f"/{project}/{path}".encode()).digest()
     phase = int.from_bytes(digest[:8], "big") % CHANGE_PERIOD_DAYS
     return date.fromordinal(day.toordinal() - (day.toordinal() - phase) % CHANGE_PERIOD_DAYS)
 
@@ -115,25 +115,12 @@ def stamped(source: bytes, changed: date) -> bytes:
 
 def catalog_folders(paths: Sequence[str]) -> list[str]:
     """The folders that get a catalog of their own: large ones that are not nearly all of the folder above."""
-    below: dict[str, int] = {}
-    for path in paths:
-        folder = path.rpartition("/")[0]
-        while folder:
-            below[folder] = below.get(folder, 0) + 1
-            folder = folder.rpartition("/")[0]
+    below = Counter(folder for path in paths for folder in _folders(path))
     return sorted(
         folder
         for folder, count in below.items()
         if count >= CATALOG_FILES and count < NEARLY_ALL * below.get(folder.rpartition("/")[0], len(paths))
     )
-
-
-def _interpreter_files() -> Iterator[SourceFile]:
-    yield from _tree(Path(sysconfig.get_path("stdlib")), _library(), _LEFT_OUT_OF_INTERPRETER)
-    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    yield SourceFile(f"bin/{name}", Path(sys.executable).resolve())
-    for alias in ("python3", "python"):
-        yield SourceFile(f"bin/{alias}", Path(sys.executable), link=name)
 
 
 def _tree(root: Path, prefix: str, left_out: Set[str]) -> Iterator[SourceFile]:
@@ -168,7 +155,6 @@ class Job:
     project: str
     platform: str
     day: date
-    seed: str
     cache: Path
     target: Path
 
@@ -223,12 +209,14 @@ def _members(job: Job) -> list[_Member]:
         mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
         content, mtime = file.origin.read_bytes(), int(status.st_mtime)
         if file.is_module and content:
-            changed = last_change(job.project, file.path, job.day, job.seed)
+            changed = last_change(job.project, file.path, job.day)
             original, content = content, stamped(content, changed)
             mtime = int(datetime(changed.year, changed.month, changed.day, tzinfo=UTC).timestamp())
             compiled = code.compiled(original, file.path, platform.level)
             if compiled is not None:
-                members.append(_Member(_compiled_path(file.path, platform), _header(content) + compiled, 0o644, mtime))
+                folder, _, name = file.path.rpartition("/")
+                place = f"{folder}/__pycache__/{name.removesuffix('.py')}{platform.suffix}"
+                members.append(_Member(place, _header(content) + compiled, 0o644, mtime))
         members.append(_Member(file.path, content, mode, mtime))
     code.save()
     marked = catalog_folders([member.path for member in members])
@@ -238,11 +226,6 @@ def _members(job: Job) -> list[_Member]:
 
 def _header(source: bytes) -> bytes:
     return importlib.util.MAGIC_NUMBER + HASH_BASED_UNCHECKED + importlib.util.source_hash(source)
-
-
-def _compiled_path(path: str, platform: Platform) -> str:
-    folder, _, name = path.rpartition("/")
-    return f"{folder}/__pycache__/{name.removesuffix('.py')}{platform.suffix}"
 
 
 class _CodeCache:
@@ -267,16 +250,11 @@ class _CodeCache:
         return self._used[key]
 
     def save(self) -> None:
-        if self._used.keys() == self._known.keys() and self.path.exists():
-            old = self.path.stat().st_size
-            data = marshal.dumps(self._used)
-            if len(data) == old:
-                return
-        else:
-            data = marshal.dumps(self._used)
+        if self._used == self._known and self.path.exists():
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        draft.write_bytes(data)
+        draft.write_bytes(marshal.dumps(self._used))
         draft.replace(self.path)
 
 
@@ -293,10 +271,8 @@ def _compile(source: bytes, path: str, level: int) -> bytes | None:
 def _write(stream: zstandard.ZstdCompressionWriter, members: list[_Member]) -> None:
     newest: dict[str, int] = {}
     for member in members:
-        folder = member.path.rpartition("/")[0]
-        while folder:
+        for folder in _folders(member.path):
             newest[folder] = max(newest.get(folder, 0), member.mtime)
-            folder = folder.rpartition("/")[0]
     written: set[str] = set()
     with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20) as tar:
         for member in members:

@@ -9,11 +9,10 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from sqlalchemy import Engine
@@ -26,7 +25,7 @@ from include.settings.sites import ChecksumMode, RemoteSite
 from include.site.bootstrap import found_stores
 from include.site.site import Site
 from include.stageout.blocks import close_workflow
-from include.stageout.files import FileKind, FileToTransfer, StageoutRequest, check_request
+from include.stageout.files import FileToTransfer, StageoutRequest, check_request
 from include.stageout.requests import record_request
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import TRANSFER_ENDED, TransferState
@@ -34,7 +33,7 @@ from include.stageout.status import TransferFilter, TransferStatus, count_archiv
 from include.stageout.urls import SiteOperation, site_urls
 from include.storage.store import Store
 from lab import lifecycle
-from lab.environment import ADMIN, Lab
+from lab.environment import Lab
 from lab.errors import NOT_THE_DEMONSTRATIONS, LabError
 
 USERS = ("ada", "ben", "cleo", "dan", "eva")
@@ -75,11 +74,7 @@ def content_of(seed: int) -> bytes:
 def planned(settings: SiteSettings, workflow: str, files: int, *, seed: int) -> tuple[LabFile, ...]:
     """The files of a workflow: shared among users and links; half of them belong to a data set.
 
-    Args:
-        settings: The name spaces of users, and the temporary areas of sites.
-        workflow: Its name; no two have files in common.
-        files: How many in all.
-        seed: Of their contents.
+    `settings`: the name spaces of users, and the temporary areas of sites. `seed`: of their contents.
     """
     faults = list(LabFault)
     found = []
@@ -89,7 +84,19 @@ def planned(settings: SiteSettings, workflow: str, files: int, *, seed: int) -> 
         block, position = divmod(number, FAULTY)
         # another place in each block, so that all users and links have some
         fault = faults[block % len(faults)] if position == block % FAULTY else None
-        found.append(_planned(settings, workflow, owner, (source, destination), seed + number, fault))
+        if fault is LabFault.WRONG_CHECKSUM and settings.sites[source].checksum is ChecksumMode.READ_BACK:
+            # of such a site FTS compares the copy only, and a difference of a copy is retried for hours
+            fault = LabFault.NO_SOURCE
+        name, content = f"{workflow}/{seed + number}.root", content_of(seed + number)
+        checksum = zlib.adler32(content) ^ (1 if fault is LabFault.WRONG_CHECKSUM else 0)
+        stageout, area = settings.stageout, settings.sites[source].temporary or "/store/temp"
+        file = FileToTransfer(
+            source, f"{stageout.temporary_of(owner, area)}/{name}", destination,
+            f"{stageout.name_space_of(owner)}/{name}", size=len(content), checksum=f"adler32:{checksum:08x}",
+            dataset=f"/{workflow}/{owner}" if (seed + number) % 2 else None,
+            user_job=f"{workflow}.{(seed + number) % 10}",
+        )  # fmt: skip
+        found.append(LabFile(owner, file, seed + number, fault))
     return tuple(found)
 
 
@@ -139,31 +146,6 @@ class LabPlaces:
         return store, urlsplit(url).path.removeprefix(f"/{urlsplit(store.url).hostname}").lstrip("/")
 
 
-def _planned(
-    settings: SiteSettings, workflow: str, owner: str, link: tuple[str, str], seed: int, fault: LabFault | None
-) -> LabFile:
-    source, destination = link
-    if fault is LabFault.WRONG_CHECKSUM and settings.sites[source].checksum is ChecksumMode.READ_BACK:
-        # of such a site FTS compares the copy only, and a difference of a copy is retried for hours
-        fault = LabFault.NO_SOURCE
-    content = content_of(seed)
-    checksum = zlib.adler32(content) ^ (1 if fault is LabFault.WRONG_CHECKSUM else 0)
-    stageout, area = settings.stageout, settings.sites[source].temporary or "/store/temp"
-    name = f"{workflow}/{seed}.root"
-    file = FileToTransfer(
-        source=source,
-        source_name=f"{stageout.temporary_of(owner, area)}/{name}",
-        destination=destination,
-        destination_name=f"{stageout.name_space_of(owner)}/{name}",
-        kind=FileKind.OUTPUT,
-        size=len(content),
-        checksum=f"adler32:{checksum:08x}",
-        dataset=f"/{workflow}/{owner}" if seed % 2 else None,
-        user_job=f"{workflow}.{seed % 10}",
-    )
-    return LabFile(owner, file, seed, fault)
-
-
 DAG_APPEARS_S = 120.0
 LONGEST_S = 1800.0
 POLL_S = 2.0
@@ -176,8 +158,7 @@ Say = Callable[[str], None]
 def run_stageout(lab: Lab, settings: SiteSettings, secrets: Secrets, *, files: int, say: Say) -> StageoutAccount:
     """Transfer so many files of the lab's users, and check what became of each. The services stay up.
 
-    Raises:
-        LabError: The configuration lacks the sites of the lab, or the files have not ended in time.
+    Raises LabError: the configuration lacks the sites of the lab, or the files have not ended in time.
     """
     absent = sorted({name for link in LINKS for name in link} - settings.sites.keys())
     if absent:
@@ -195,17 +176,13 @@ def run_stageout(lab: Lab, settings: SiteSettings, secrets: Secrets, *, files: i
     faults = sum(file.fault is not None for file in wanted)
     say(f"{files} files at their sites, {faults} of them with a fault; workflow {workflow}")
     began = time.monotonic()
-    _request(site.ledger, settings, workflow, wanted)
-    with _unpaused(AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password), settings, say):
+    for request in requests_of(workflow, wanted):
+        check_request(request, settings.sites)
+        record_request(site.ledger, request, now=datetime.now(UTC))
+    with _unpaused(lab.administrator(), settings, say):
         _follow(site.ledger, workflow, files, say)
     wall_s = time.monotonic() - began
     return account_of(workflow, wanted, list(_transfers(site.ledger, workflow)), places, wall_s=wall_s)
-
-
-def _request(ledger: Engine, settings: SiteSettings, workflow: str, files: tuple[LabFile, ...]) -> None:
-    for request in requests_of(workflow, files):
-        check_request(request, settings.sites)
-        record_request(ledger, request, now=datetime.now(UTC))
 
 
 @contextmanager
@@ -248,10 +225,10 @@ def _follow(ledger: Engine, workflow: str, files: int, say: Say) -> None:
 
 def _states(ledger: Engine, workflow: str) -> dict[TransferState, int]:
     wanted = TransferFilter(workflow=workflow)
-    found: dict[TransferState, int] = {}
+    files: Counter[TransferState] = Counter()
     for count in (*count_transfers(ledger, wanted), *count_archived(ledger, wanted)):
-        found[count.state] = found.get(count.state, 0) + count.files
-    return {state: found[state] for state in TransferState if state in found}
+        files[count.state] += count.files
+    return {state: files[state] for state in TransferState if state in files}
 
 
 def _transfers(ledger: Engine, workflow: str) -> Iterator[TransferStatus]:
@@ -271,17 +248,9 @@ _COMPLETE = frozenset({TransferState.CLEANED, TransferState.KEPT})
 class StageoutAccount:
     """The files of a workflow as they ended.
 
-    Attributes:
-        workflow: Its name.
-        files: How many there are.
-        bytes: Of those that were copied.
-        states: Files by state.
-        failures: Failed files by class, each with the reason of one of them.
-        links: Files by link and state.
-        copied_s: Seconds from the request to the end of the copy: median, and 95 % of the files.
-        ended_s: The same to the last state.
-        problems: Files that do not match their state.
-        wall_s: Seconds from the request until all had ended.
+    `bytes`: of those that were copied. `failures`: failed files by class, each with the reason of one of them.
+    `copied_s`, `ended_s`: seconds from the request to the end of the copy, or to the last state: median, and 95 % of
+    the files. `problems`: files that do not match their state. `wall_s`: seconds until all had ended.
     """
 
     workflow: str
@@ -297,18 +266,11 @@ class StageoutAccount:
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
-        document: dict[str, Any] = {
-            "workflow": self.workflow,
-            "files": self.files,
-            "bytes": self.bytes,
-            "states": dict(self.states),
+        document = asdict(self) | {
             "failures": [
                 {"class": kind, "reason": reason, "files": count} for kind, (count, reason) in self.failures.items()
             ],
             "links": [{"link": link, "state": state, "files": count} for (link, state), count in self.links.items()],
-            "copied_s": self.copied_s,
-            "ended_s": self.ended_s,
-            "problems": self.problems,
             "wall_s": round(self.wall_s, 1),
         }
         path.write_text(json.dumps(document, indent=1) + "\n")
@@ -333,7 +295,7 @@ def account_of(
         workflow,
         len(found),
         sum(one.size or 0 for one in complete),
-        Counter(one.state.value for one in found),
+        dict(Counter(one.state.value for one in found)),
         {kind: (count, reasons[kind]) for kind, count in Counter(one.failure or "" for one in failed).most_common()},
         dict(sorted(Counter((f"{one.source} to {one.destination}", one.state.value) for one in found).items())),
         (percentile(copied, 50), percentile(copied, 95)),

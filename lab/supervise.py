@@ -94,8 +94,7 @@ class Supervisor:
     def start(self, programs: Iterable[Program], environment: Mapping[str, str]) -> None:
         """Starts supervisord with its programs stopped; the environment reaches every one of them.
 
-        Raises:
-            LabError: it does not answer within 15 s.
+        Raises LabError: it does not answer within 15 s.
         """
         self.configuration.write_text(configuration(self, programs))
         self.socket.unlink(missing_ok=True)
@@ -119,15 +118,15 @@ class Supervisor:
         infos = [_info(raw) for raw in self._call("getAllProcessInfo")]
         return {info.name: info for info in infos}
 
+    def alive(self) -> list[str]:
+        """The programs that run, start, or are about to end."""
+        return [info.name for info in self.processes().values() if info.state.alive]
+
     def process(self, name: str) -> ProcessInfo:
         return _info(self._call("getProcessInfo", name))
 
     def start_program(self, name: str) -> None:
-        """Starts a program unless it lives; does not wait.
-
-        Raises:
-            ServiceFailed: its command cannot be run.
-        """
+        """Starts a program unless it lives; does not wait. Raises ServiceFailed: its command cannot be run."""
         if not self.process(name).state.alive:
             try:
                 self._call("startProcess", name, False)
@@ -218,10 +217,8 @@ def wait_for_end(pid: int, *, timeout_s: float) -> bool:
     """Wait until a process has ended; whether it has."""
     try:
         psutil.Process(pid).wait(timeout_s)
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.TimeoutExpired:
-        return False
+    except psutil.Error as error:
+        return isinstance(error, psutil.NoSuchProcess)
     return True
 
 
@@ -240,8 +237,7 @@ def marked_processes(place: LabFolders) -> list[int]:
 def end_marked(place: LabFolders, *, patience_s: float = 5.0) -> None:
     """Ends what a lab left running, first kindly.
 
-    Raises:
-        LabError: processes survived SIGKILL, or belong to another user.
+    Raises LabError: processes survived SIGKILL, or belong to another user.
     """
     for how, patience in ((signal.SIGTERM, patience_s), (signal.SIGKILL, patience_s)):
         deadline = time.monotonic() + patience

@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from lab.cluster import Cluster, find
+from lab.cluster import Cluster
+from lab.servers.process import find_program
 
 _PERIOD_US = 100_000
 _FIRST, _SECOND = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
@@ -32,7 +33,7 @@ def limited(cluster: Cluster, cores: float) -> Iterator[None]:
                 (group / "cpu.cfs_quota_us").write_text(str(quota))
             else:
                 (group / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
-            listed = (str(find("ip")), "netns", "pids", machine.namespace)
+            listed = (str(find_program("ip")), "netns", "pids", machine.namespace)
             for pid in subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split():
                 (group / "cgroup.procs").write_text(pid)
         yield

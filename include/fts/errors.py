@@ -41,10 +41,8 @@ def redact(text: str) -> str:
 class FtsError(NightshiftError):
     """A call to an FTS server that did not do what was asked.
 
-    Attributes:
-        job_id: The job that it is about, if it is about one; for a submission, if the id was known before.
-        status: The HTTP status of the reply, or of the job's part of it.
-        reason: The server's own text, without secrets.
+    `job_id`: the job that it is about, if it is about one; for a submission, if the id was known before. `status`: the
+    HTTP status of the reply, or of the job's part of it. `reason`: the server's own text, without secrets.
     """
 
     code = "fts-error"

@@ -13,22 +13,13 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, Select, Table, delete, insert, select, update
 
 from include.ledger.engine import Bind, reading, writing
+from include.stageout import tables
 from include.stageout.blocks import BlockState
 from include.stageout.claims import at_rest, due, lock_oldest
 from include.stageout.errors import MOVE_REFUSED
 from include.stageout.requests import AT_ONCE, pieces
 from include.stageout.states import JOB_ENDED, TRANSFER_ENDED, TransferJobState, TransferState
 from include.stageout.sums import add_sums, sums_of
-from include.stageout.tables import (
-    stageout_archive,
-    stageout_blocks,
-    stageout_jobs,
-    stageout_moves,
-    stageout_queues,
-    stageout_requests,
-    stageout_transfers,
-    stageout_workflows,
-)
 from include.stageout.transfers import document_of
 
 LOOKED_AT_AGAIN = timedelta(days=1)
@@ -47,15 +38,15 @@ class MoveRecord:
 
 _KEPT = TypeAdapter(tuple[MoveRecord, ...])
 """Reads the history of a transfer in the archive."""
-_MOVE = [stageout_moves.c[name] for name in ("state_before", "state", "component", "reason", "moved_at")]
+_MOVE = [tables.stageout_moves.c[name] for name in ("state_before", "state", "component", "reason", "moved_at")]
 
 
 def history(bind: Bind, transfer: int) -> tuple[MoveRecord, ...]:
     """The moves of a transfer, archived or not, the oldest first; empty for one that was not moved yet."""
-    columns = stageout_moves.c
+    columns = tables.stageout_moves.c
     with reading(bind) as connection:
         rows = connection.execute(select(*_MOVE).where(columns.transfer == transfer).order_by(columns.id)).all()
-        kept = select(stageout_archive.c.history).where(stageout_archive.c.id == transfer)
+        kept = select(tables.stageout_archive.c.history).where(tables.stageout_archive.c.id == transfer)
         text = None if rows else connection.scalar(kept)
     return tuple(MoveRecord(*row) for row in rows) if text is None else _KEPT.validate_json(text)
 
@@ -66,24 +57,16 @@ def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, lim
     Their destinations are free again for other transfers, and they are in the daily sums from now on. A transfer stays
     while a copy of it may still write to its destination: `before` counts from then on.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        state: One of TRANSFER_ENDED. Failed and killed transfers can be resubmitted until they are archived.
-        before: How long ago they ended, at least.
-        limit: How many at most, up to 500.
-
-    Returns:
-        How many; less than the limit: there are no more.
-
-    Raises:
-        StageoutError: MOVE_REFUSED for a state in which transfers have not ended.
+    `state`: one of TRANSFER_ENDED. Failed and killed transfers can be resubmitted until they are archived. `before`:
+    how long ago they ended, at least. `limit`: how many at most, up to 500. Returns how many; less than the limit:
+    there are no more. Raises StageoutError: MOVE_REFUSED for a state in which transfers have not ended.
     """
     if state not in TRANSFER_ENDED:
         raise MOVE_REFUSED("transfer", f"what is {state.value} has not ended and is not archived")
 
     def work(connection: Connection) -> int:
-        where = [*due(stageout_transfers, state, before), at_rest(before)]
-        ids = lock_oldest(connection, stageout_transfers, where, min(limit, AT_ONCE))
+        where = [*due(tables.stageout_transfers, state, before), at_rest(before)]
+        ids = lock_oldest(connection, tables.stageout_transfers, where, min(limit, AT_ONCE))
         _archive(connection, ids)
         return len(ids)
 
@@ -93,16 +76,16 @@ def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, lim
 def archive_for_task(bind: Bind, owner: str, places: Sequence[str], *, now: datetime) -> None:
     """Move ended transfers of an owner's tasks to the archive, so that a further request may have their destinations.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        owner: The user.
-        places: The digests of the destinations.
-        now: When. A transfer stays while a copy of it may still write.
+    `places`: the digests of the destinations. `now`: when. A transfer stays while a copy of it may still write.
     """
-    columns = stageout_transfers.c
+    columns = tables.stageout_transfers.c
     ended = [columns.state.in_([state.value for state in TRANSFER_ENDED]), at_rest(now)]
-    of_tasks = [stageout_queues.c.owner == owner, stageout_queues.c.fts.is_not(None)]
-    query = select(columns.id).join(stageout_queues, columns.queue == stageout_queues.c.id).where(*ended, *of_tasks)
+    of_tasks = [tables.stageout_queues.c.owner == owner, tables.stageout_queues.c.fts.is_not(None)]
+    query = (
+        select(columns.id)
+        .join(tables.stageout_queues, columns.queue == tables.stageout_queues.c.id)
+        .where(*ended, *of_tasks)
+    )
 
     def work(connection: Connection) -> None:
         for piece in pieces(places):
@@ -117,9 +100,9 @@ def _archive(connection: Connection, ids: Sequence[int]) -> None:
         return
     rows, moves = _archived(connection, ids)
     documents = [{**row, "history": json.dumps([*map(document_of, moves[row["id"]])])} for row in rows]
-    connection.execute(insert(stageout_archive), documents)
-    connection.execute(delete(stageout_moves).where(stageout_moves.c.transfer.in_(ids)))
-    connection.execute(delete(stageout_transfers).where(stageout_transfers.c.id.in_(ids)))
+    connection.execute(insert(tables.stageout_archive), documents)
+    connection.execute(delete(tables.stageout_moves).where(tables.stageout_moves.c.transfer.in_(ids)))
+    connection.execute(delete(tables.stageout_transfers).where(tables.stageout_transfers.c.id.in_(ids)))
     # last: every archivist adds to the same few rows and waits for who has them
     add_sums(connection, (sums_of(row, *_steps(moves[row["id"]])) for row in rows))
 
@@ -130,27 +113,26 @@ def forget_jobs(bind: Bind, state: TransferJobState, *, before: datetime, limit:
     The archive has the FTS id of each transfer's last job. A job with transfers is checked again a day later: one
     failed file keeps its job for days, and such jobs would be read again by every pass.
 
-    Returns:
-        How many were checked; less than the limit: there are no more.
-
-    Raises:
-        StageoutError: MOVE_REFUSED for a state in which jobs have not ended.
+    Returns how many were checked; less than the limit: there are no more. Raises StageoutError: MOVE_REFUSED for a
+    state in which jobs have not ended.
     """
     if state not in JOB_ENDED:
         raise MOVE_REFUSED("FTS job", f"what is {state.value} has not ended and is not deleted")
-    columns = stageout_jobs.c
-    transfers = stageout_transfers.c
+    columns = tables.stageout_jobs.c
+    transfers = tables.stageout_transfers.c
 
     def work(connection: Connection) -> int:
-        ids = lock_oldest(connection, stageout_jobs, due(stageout_jobs, state, before), min(limit, AT_ONCE))
+        ids = lock_oldest(
+            connection, tables.stageout_jobs, due(tables.stageout_jobs, state, before), min(limit, AT_ONCE)
+        )
         used = set(connection.scalars(select(transfers.job).where(transfers.job.in_(ids)).distinct()))
         unused = [number for number in ids if number not in used]
         if used:
             later = {"due_at": before + LOOKED_AT_AGAIN}
-            connection.execute(update(stageout_jobs).where(columns.id.in_(used)).values(later))
+            connection.execute(update(tables.stageout_jobs).where(columns.id.in_(used)).values(later))
         if unused:
-            connection.execute(delete(stageout_moves).where(stageout_moves.c.job.in_(unused)))
-            connection.execute(delete(stageout_jobs).where(columns.id.in_(unused)))
+            connection.execute(delete(tables.stageout_moves).where(tables.stageout_moves.c.job.in_(unused)))
+            connection.execute(delete(tables.stageout_jobs).where(columns.id.in_(unused)))
         return len(ids)
 
     return writing(bind, work)
@@ -161,10 +143,10 @@ def forget_requests(bind: Bind, *, before: datetime, limit: int) -> int:
 
     Their idempotency keys are free again. The archive has the workflow of each transfer.
     """
-    columns = stageout_requests.c
-    used = select(stageout_transfers.c.id).where(stageout_transfers.c.request == columns.id).exists()
+    columns = tables.stageout_requests.c
+    used = select(tables.stageout_transfers.c.id).where(tables.stageout_transfers.c.request == columns.id).exists()
     query = select(columns.id).where(columns.created_at < before, ~used).order_by(columns.created_at)
-    return _delete(bind, stageout_requests, query, limit)
+    return _delete(bind, tables.stageout_requests, query, limit)
 
 
 def forget_blocks(bind: Bind, state: BlockState, *, before: datetime, limit: int) -> int:
@@ -172,18 +154,18 @@ def forget_blocks(bind: Bind, state: BlockState, *, before: datetime, limit: int
 
     The catalogue has the name of each file's block.
     """
-    columns = stageout_blocks.c
-    used = select(stageout_transfers.c.id).where(stageout_transfers.c.block == columns.id).exists()
-    query = select(columns.id).where(*due(stageout_blocks, state, before), ~used).order_by(columns.due_at)
-    return _delete(bind, stageout_blocks, query, limit)
+    columns = tables.stageout_blocks.c
+    used = select(tables.stageout_transfers.c.id).where(tables.stageout_transfers.c.block == columns.id).exists()
+    query = select(columns.id).where(*due(tables.stageout_blocks, state, before), ~used).order_by(columns.due_at)
+    return _delete(bind, tables.stageout_blocks, query, limit)
 
 
 def forget_workflows(bind: Bind, *, before: datetime, limit: int) -> int:
     """Delete the marks of workflows that were closed before a time and have no requests any more; returns how many."""
-    columns, requests = stageout_workflows.c, stageout_requests.c
+    columns, requests = tables.stageout_workflows.c, tables.stageout_requests.c
     used = select(requests.id).where(requests.workflow == columns.name, requests.owner == columns.owner).exists()
     query = select(columns.id).where(columns.closed_at < before, ~used).order_by(columns.closed_at)
-    return _delete(bind, stageout_workflows, query, limit)
+    return _delete(bind, tables.stageout_workflows, query, limit)
 
 
 def _delete(bind: Bind, table: Table, query: Select[tuple[int]], limit: int) -> int:
@@ -211,20 +193,20 @@ def _archived(
 ) -> tuple[list[dict[str, Any]], Mapping[int, list[MoveRecord]]]:
     """The transfers as the archive has them, and their moves, the oldest first."""
     moves: defaultdict[int, list[MoveRecord]] = defaultdict(list)
-    columns = stageout_moves.c
+    columns = tables.stageout_moves.c
     query = select(columns.transfer, *_MOVE).where(columns.transfer.in_(ids)).order_by(columns.id)
     for transfer, *move in connection.execute(query):
         moves[transfer].append(MoveRecord(*move))
-    names = set(stageout_archive.columns.keys()) & set(stageout_transfers.columns.keys())
+    names = set(tables.stageout_archive.columns.keys()) & set(tables.stageout_transfers.columns.keys())
     chosen = (
         select(
-            *(stageout_transfers.c[name] for name in sorted(names)),
-            stageout_queues.c.owner, stageout_queues.c.source, stageout_queues.c.destination,
-            stageout_requests.c.workflow, stageout_jobs.c.fts_id,
+            *(tables.stageout_transfers.c[name] for name in sorted(names)),
+            tables.stageout_queues.c.owner, tables.stageout_queues.c.source, tables.stageout_queues.c.destination,
+            tables.stageout_requests.c.workflow, tables.stageout_jobs.c.fts_id,
         )
-        .join(stageout_queues, stageout_transfers.c.queue == stageout_queues.c.id)
-        .join(stageout_requests, stageout_transfers.c.request == stageout_requests.c.id)
-        .outerjoin(stageout_jobs, stageout_transfers.c.job == stageout_jobs.c.id)
-        .where(stageout_transfers.c.id.in_(ids))
+        .join(tables.stageout_queues, tables.stageout_transfers.c.queue == tables.stageout_queues.c.id)
+        .join(tables.stageout_requests, tables.stageout_transfers.c.request == tables.stageout_requests.c.id)
+        .outerjoin(tables.stageout_jobs, tables.stageout_transfers.c.job == tables.stageout_jobs.c.id)
+        .where(tables.stageout_transfers.c.id.in_(ids))
     )  # fmt: skip
     return [dict(row) for row in connection.execute(chosen).mappings()], moves

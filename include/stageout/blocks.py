@@ -103,11 +103,7 @@ def place_files(bind: Bind, limits: BlockLimits, *, limit: int, now: datetime) -
 
     Files without a data set may be cleaned. It needs no claim, since nothing else than the ledger is asked.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        limits: When a block is closed.
-        limit: How many files at most.
-        now: When it is done.
+    `limits`: when a block is closed.
     """
 
     def work(connection: Connection) -> PlacedFiles:
@@ -142,30 +138,13 @@ def close_old_blocks(bind: Bind, *, limit: int, now: datetime) -> int:
     return writing(bind, work)
 
 
-def close_blocks(connection: Connection, owner: str, workflow: str, *, now: datetime) -> int:
-    """Close the open blocks of a workflow, in the caller's transaction; returns how many."""
-    columns = stageout_blocks.c
-    of_it = (columns.owner == owner, columns.workflow == workflow, columns.state == BlockState.OPEN.value)
-    ids = list(connection.scalars(select(columns.id).where(*of_it).order_by(columns.id).with_for_update()))
-    return _close(connection, ids, "its workflow is closed", now)
-
-
 def close_workflow(bind: Bind, owner: str, name: str, *, now: datetime) -> bool:
     """Close a workflow: it gets no further files, and its open blocks are registered. It cannot be opened again.
 
     Transfers that are on the way go on.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        owner: The user whom it belongs to.
-        name: Its name.
-        now: When it is closed.
-
-    Returns:
-        False if it was closed before.
-
-    Raises:
-        StageoutError: WORKFLOW_UNKNOWN if no request of the owner names it.
+    `name`: its name. Returns False if it was closed before. Raises StageoutError: WORKFLOW_UNKNOWN if no request of the
+    owner names it.
     """
     columns = stageout_workflows.c
     of_it = columns.digest == digest_of(owner, name)
@@ -175,12 +154,16 @@ def close_workflow(bind: Bind, owner: str, name: str, *, now: datetime) -> bool:
     def work(connection: Connection) -> bool:
         if connection.scalar(known) is None:
             raise WORKFLOW_UNKNOWN(f"workflow {name} of {owner}", "no request names it")
-        note_workflow(connection, owner, name)
+        row = {"digest": digest_of(owner, name), "owner": owner, "name": name}
+        connection.execute(insert_new(stageout_workflows), row)
         changed = connection.execute(
             update(stageout_workflows).where(of_it, columns.closed_at.is_(None)).values(closed_at=now)
         )
         # after the mark: what is put into a block in this moment either sees it, or is seen here
-        close_blocks(connection, owner, name, now=now)
+        blocks = stageout_blocks.c
+        open_ones = (blocks.owner == owner, blocks.workflow == name, blocks.state == BlockState.OPEN.value)
+        ids = connection.scalars(select(blocks.id).where(*open_ones).order_by(blocks.id).with_for_update())
+        _close(connection, list(ids), "its workflow is closed", now)
         return changed.rowcount > 0
 
     return writing(bind, work)
@@ -191,12 +174,6 @@ def note_killed(bind: Bind, owner: str, name: str, *, now: datetime) -> None:
     columns = stageout_workflows.c
     where = (columns.digest == digest_of(owner, name), columns.killed_at.is_(None))
     writing(bind, lambda connection: connection.execute(update(stageout_workflows).where(*where).values(killed_at=now)))
-
-
-def note_workflow(connection: Connection, owner: str, name: str) -> None:
-    """Make the workflow's row, if it has none; what is done to it is written there."""
-    row = {"digest": digest_of(owner, name), "owner": owner, "name": name}
-    connection.execute(insert_new(stageout_workflows), row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +217,8 @@ def files_of_block(bind: Bind, block: int) -> tuple[Row[Any], ...]:
 def finish_block(bind: Bind, claimed: ClaimedBlock, moves: Sequence[TransferMove], *, now: datetime) -> frozenset[int]:
     """Record what the catalogue did with a block and its files, in one transaction.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        claimed: The block.
-        moves: Of each of its files: to registered, or to failed.
-        now: When it is recorded.
-
-    Returns:
-        The ids of the transfers that moved; none if another process has the block by now.
+    `moves`: of each of its files: to registered, or to failed. Returns the ids of the transfers that moved; none if
+    another process has the block by now.
     """
     registered = sum(move.to is TransferState.REGISTERED for move in moves)
     state = BlockState.REGISTERED if registered or not moves else BlockState.REFUSED
@@ -301,7 +272,9 @@ def _fill(
             while room and room[0].files >= limits.files:
                 del room[0]
             if not room:
-                room.append(_new_block(digest, row, now + limits.age))
+                name = f"{row.dataset}#{secrets.token_hex(16)}"
+                new = CatalogueBlock(name, row.dataset, row.owner, row.workflow)
+                room.append(_Filled(None, digest, new, now + limits.age))
             block = room[0]
             if not block.added:
                 filled.append(block)
@@ -319,11 +292,6 @@ def _open_blocks(connection: Connection, digests: Sequence[str]) -> defaultdict[
     for row in rows_in(connection, query, columns.digest, digests):
         found[row.digest].append(_Filled(row.id, row.digest, _block(row), row.due_at, row.files, row.bytes))
     return found
-
-
-def _new_block(digest: str, row: Row[Any], due_at: datetime) -> _Filled:
-    name = f"{row.dataset}#{secrets.token_hex(16)}"
-    return _Filled(None, digest, CatalogueBlock(name, row.dataset, row.owner, row.workflow), due_at)
 
 
 def _store(connection: Connection, blocks: Sequence[_Filled], limits: BlockLimits, now: datetime) -> None:

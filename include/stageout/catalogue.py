@@ -44,16 +44,8 @@ class Catalogue(Protocol):
 
         A file that the data set has already with the same size and checksum is registered.
 
-        Args:
-            block: A block that is closed.
-            files: Its files.
-            now: When they are registered.
-
-        Returns:
-            The reason of each file that is refused, by id; the others are registered.
-
-        Raises:
-            NightshiftError: The catalogue cannot be asked; the same call is made later.
+        Returns the reason of each file that is refused, by id; the others are registered. Raises NightshiftError: the
+        catalogue cannot be asked; the same call is made later.
         """
 
 

@@ -51,11 +51,7 @@ class ClaimedRows(Generic[T]):
 def waiting_queues(bind: Bind, *, now: datetime, after: int = 0, limit: int = 1000) -> list[int]:
     """The queues that have new transfers that are due, by number.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        now: What was due before it counts.
-        after: Only queues with a higher number: the last one of an earlier call.
-        limit: How many at most.
+    `after`: only queues with a higher number: the last one of an earlier call.
     """
     columns = stageout_transfers.c
     new, oldest = TransferState.NEW.value, func.min(columns.due_at)
@@ -73,13 +69,8 @@ def claim_queue(
 ) -> ClaimedRows[Transfer]:
     """Take new transfers of one queue for the submitter, the oldest first; their state is claimed then.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        queue: One of `waiting_queues`.
-        worker: Who claims.
-        limit: How many at most.
-        now: What was due before it is taken.
-        held: For how long a transfer has to have been due.
+    `queue`: one of `waiting_queues`. `now`: what was due before it is taken. `held`: for how long a transfer has to
+    have been due.
     """
     where = [*due(stageout_transfers, TransferState.NEW, now - held), stageout_transfers.c.queue == queue, at_rest(now)]
     move = (TransferState.NEW, TransferState.CLAIMED, StageoutComponent.SUBMITTER)
@@ -148,16 +139,8 @@ def keep_claim(
 ) -> frozenset[int]:
     """Let a claim last for as long again, for work that takes longer than one.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        table: That of transfers or of jobs.
-        ids: The rows that the caller still works on.
-        claim: The caller's.
-        worker: The caller.
-        now: From when on.
-
-    Returns:
-        The rows that the claim still has. What another process has by now is not the caller's to touch.
+    `table`: that of transfers or of jobs. `ids`: the rows that the caller still works on. `now`: from when on. Returns
+    the rows that the claim still has. What another process has by now is not the caller's to touch.
     """
 
     def work(connection: Connection) -> frozenset[int]:
@@ -181,14 +164,8 @@ def look_again(
 ) -> None:
     """End a claim of rows that are not moved; each is due again after its wait.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        table: That of transfers or of jobs.
-        waits: By the ids of the rows. Those that another claim has are left.
-        claim: The caller's.
-        now: When it looked.
-        reasons: Why rows wait, where that is worth knowing.
-        to: LARGE, whose component may take them meanwhile.
+    `table`: that of transfers or of jobs. `waits`: by the ids of the rows. Those that another claim has are left.
+    `reasons`: why rows wait, where that is worth knowing. `to`: LARGE, whose component may take them meanwhile.
     """
     together: defaultdict[tuple[timedelta, str | None], list[int]] = defaultdict(list)
     for number, wait in waits.items():
@@ -221,13 +198,7 @@ def release_dead(bind: Bind, *, limit: int, now: datetime) -> frozenset[int]:
 
     All other claims end by themselves; transfers of a job that was being submitted go with the job (`claim_jobs`).
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        limit: How many at most.
-        now: Claims that ended before it are those of dead processes.
-
-    Returns:
-        The ids of the transfers.
+    `now`: claims that ended before it are those of dead processes. Returns the ids of the transfers.
     """
     where = [*due(stageout_transfers, TransferState.CLAIMED, now), stageout_transfers.c.job.is_(None)]
     columns = stageout_transfers.c

@@ -12,16 +12,9 @@ from include.fts.client.jobs import FtsFile
 from include.fts.errors import redact
 from include.ledger.engine import Bind
 from include.settings.sites import RemoteSite
+from include.stageout import errors
 from include.stageout.archive import archive_for_task
 from include.stageout.components.retry_manager import kill, resubmit
-from include.stageout.errors import (
-    DESTINATION_TAKEN,
-    DIRECT_REFUSED,
-    FILES_FAILED,
-    FILES_UNTRANSFERABLE,
-    NO_PASS,
-    StageoutError,
-)
 from include.stageout.files import FileToTransfer, StageoutRequest, TaskOptions, check_request, digest_of
 from include.stageout.passes import last_passes
 from include.stageout.requests import record_request
@@ -51,11 +44,8 @@ _PASSES: Mapping[StageoutComponent, tuple[str, str]] = {
 class TaskTry:
     """A try of a task.
 
-    Attributes:
-        task: DAG, run, task and map index.
-        number: Of the try.
-        first: The first try since the task was cleared: what earlier ones copied is copied again.
-        owner: The user whom the transfers belong to.
+    `task`: DAG, run, task and map index. `number`: of the try. `first`: the first try since the task was cleared: what
+    earlier ones copied is copied again. `owner`: the user whom the transfers belong to.
     """
 
     task: tuple[str, str, str, str]
@@ -74,17 +64,12 @@ class TaskTry:
 def parse_files(given: Any, sites: Mapping[str, RemoteSite], task_id: str) -> tuple[FileToTransfer, ...]:
     """The files that a task was given.
 
-    Args:
-        given: A list of mappings with `source` and `destination`, perhaps `size` and `checksum`; or of pairs of source
-            and destination. Each of these is a URL, or `<site>:<logical name>` of a site of the configuration.
-        sites: The sites of the configuration.
-        task_id: The task.
-
-    Raises:
-        StageoutError: DIRECT_REFUSED for what is malformed; as `third_party_urls`.
+    `given`: a list of mappings with `source` and `destination`, perhaps `size` and `checksum`; or of pairs of source
+    and destination. Each of these is a URL, or `<site>:<logical name>` of a site of the configuration. Raises
+    StageoutError: DIRECT_REFUSED for what is malformed; as `third_party_urls`.
     """
     if not isinstance(given, Sequence) or isinstance(given, str) or not 0 < len(given) <= MOST_FILES:
-        raise DIRECT_REFUSED("files", f"not a list of 1 to {MOST_FILES} files")
+        raise errors.DIRECT_REFUSED("files", f"not a list of 1 to {MOST_FILES} files")
     return tuple(_file(f"file {index}", entry, sites, task_id) for index, entry in enumerate(given))
 
 
@@ -93,22 +78,20 @@ def record(
 ) -> int:
     """Record the request of a try, or find that of an earlier one and try again what failed; its row.
 
-    Transfers of earlier requests of tasks of the owner leave their destinations, once they have ended.
-
-    Raises:
-        StageoutError: As `check_request` and `record_request`; FILES_FAILED while another transfer has a destination.
+    Transfers of earlier requests of tasks of the owner leave their destinations, once they have ended. Raises
+    StageoutError: As `check_request` and `record_request`; FILES_FAILED while another transfer has a destination.
     """
     check_request(request, sites)
     try:
         receipt = record_request(bind, request, now=now)
-    except StageoutError as error:
-        if error.code != DESTINATION_TAKEN.code:
+    except errors.StageoutError as error:
+        if error.code != errors.DESTINATION_TAKEN.code:
             raise
         archive_for_task(bind, request.owner, [file.place for file in request.files], now=now)
         try:
             receipt = record_request(bind, request, now=now)
-        except StageoutError as taken:
-            raise FILES_FAILED(taken.subject, taken.what) from None
+        except errors.StageoutError as taken:
+            raise errors.FILES_FAILED(taken.subject, taken.what) from None
     if receipt.repeated and task.number > 1:
         failed = [transfer.id for transfer in transfers_of_request(bind, receipt.id)]
         resubmit(bind, by=f"try {task.number} of its task", now=now, ids=failed)
@@ -142,7 +125,7 @@ class TaskProgress:
         reasons = sorted(f"{redact(transfer.destination_name)}: {redact(transfer.reason)}" for transfer in failed)
         more = len(reasons) - _MOST_REASONS
         text = "; ".join(reasons[:_MOST_REASONS]) + (f"; and {more} more" if more > 0 else "")
-        kind = FILES_FAILED if any(map(_may_pass, failed)) else FILES_UNTRANSFERABLE
+        kind = errors.FILES_FAILED if any(map(_may_pass, failed)) else errors.FILES_UNTRANSFERABLE
         raise kind(task, f"{len(failed)} of {len(self.transfers)} files failed: {text}")
 
     def to_json(self) -> dict[str, Any]:
@@ -158,14 +141,8 @@ class TaskProgress:
 def look(bind: Bind, request: int, *, since: datetime, now: datetime) -> TaskProgress:
     """The progress of a request.
 
-    Args:
-        bind: The ledger.
-        request: Its row.
-        since: When the task began to wait.
-        now: The time, UTC.
-
-    Raises:
-        StageoutError: NO_PASS if no pass of a component that is needed has begun for ten minutes.
+    `since`: when the task began to wait. Raises StageoutError: NO_PASS if no pass of a component that is needed has
+    begun for ten minutes.
     """
     progress = TaskProgress(transfers_of_request(bind, request))
     passes = last_passes(bind) if progress.running else {}
@@ -173,7 +150,7 @@ def look(bind: Bind, request: int, *, since: datetime, now: datetime) -> TaskPro
         movers = {rule.component for (current, _), rule in TRANSFER_MOVES.items() if current is state}
         for component, dag in (_PASSES[mover] for mover in movers if mover in _PASSES):
             if now - max(passes.get(component, since), since) > LONGEST_WITHOUT_PASS:
-                raise NO_PASS(
+                raise errors.NO_PASS(
                     f"DAG {dag}", f"no pass of `{component}` has begun for 10 minutes; files are {state.value}"
                 )
     return progress
@@ -182,15 +159,8 @@ def look(bind: Bind, request: int, *, since: datetime, now: datetime) -> TaskPro
 def kill_and_wait(bind: Bind, request: int, *, by: str, clock: Callable[[], datetime], seconds: float) -> bool:
     """Kill the transfers of a request, and wait until nothing of them can write any more.
 
-    Args:
-        bind: The ledger.
-        request: Its row.
-        by: Who kills them, for the history.
-        clock: The clock, UTC.
-        seconds: For how long it waits at most; 0: not at all.
-
-    Returns:
-        Whether all have ended. What FTS has ends when the monitor has seen it.
+    `seconds`: for how long it waits at most; 0: not at all. Returns whether all have ended. What FTS has ends when the
+    monitor has seen it.
     """
     ends = time.monotonic() + seconds
     kill(bind, by=by, now=clock(), ids=[transfer.id for transfer in transfers_of_request(bind, request)])
@@ -214,24 +184,24 @@ def _file(what: str, entry: Any, sites: Mapping[str, RemoteSite], task_id: str) 
     if fields is None and isinstance(entry, Sequence) and not isinstance(entry, str) and len(entry) == 2:
         fields = {"source": entry[0], "destination": entry[1]}
     if fields is None or not {"source", "destination"} <= fields.keys() <= _FIELDS:
-        raise DIRECT_REFUSED(what, f"neither a pair nor a mapping of {', '.join(sorted(_FIELDS))}")
+        raise errors.DIRECT_REFUSED(what, f"neither a pair nor a mapping of {', '.join(sorted(_FIELDS))}")
     source, destination, size = fields["source"], fields["destination"], fields.get("size")
     if not isinstance(source, str) or not isinstance(destination, str):
-        raise DIRECT_REFUSED(what, "source and destination are not texts")
+        raise errors.DIRECT_REFUSED(what, "source and destination are not texts")
     # a template gives a text
     if isinstance(size, str) and size.isascii() and size.isdigit():
         size = int(size)
     checksum = fields.get("checksum") or None
     if not isinstance(size, int | None) or not isinstance(checksum, str | None):
-        raise DIRECT_REFUSED(what, "size is not a number, or checksum not a text")
+        raise errors.DIRECT_REFUSED(what, "size is not a number, or checksum not a text")
     ends = _end(what, source, sites), _end(what, destination, sites)
     try:
         urls = third_party_urls(*((sites.get(site), name) for site, name in ends))
-    except StageoutError as error:
+    except errors.StageoutError as error:
         error.add_note(f"in {what} of the task")
         raise
     if fault := FtsFile(*urls, size=size, checksum=checksum).fault():
-        raise DIRECT_REFUSED(what, fault)
+        raise errors.DIRECT_REFUSED(what, fault)
     return FileToTransfer(*ends[0], *ends[1], size=size, checksum=checksum, user_job=task_id[:_MOST_WORD])
 
 
@@ -239,9 +209,11 @@ def _end(what: str, text: str, sites: Mapping[str, RemoteSite]) -> tuple[str, st
     """The site and the logical name; of a URL its storage, and the URL itself."""
     if is_bare(text):
         if len(text) > _MOST_URL or len(storage_of(text)) > _MOST_WORD:
-            raise DIRECT_REFUSED(what, f"a URL has more than {_MOST_URL} characters, or its host {_MOST_WORD}")
+            raise errors.DIRECT_REFUSED(what, f"a URL has more than {_MOST_URL} characters, or its host {_MOST_WORD}")
         return storage_of(text), text
     site, _, name = text.partition(":")
     if site not in sites:
-        raise DIRECT_REFUSED(repr(text[:200]), "neither a URL nor <site>:<logical name> of a site of the configuration")
+        raise errors.DIRECT_REFUSED(
+            repr(text[:200]), "neither a URL nor <site>:<logical name> of a site of the configuration"
+        )
     return site, name

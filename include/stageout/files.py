@@ -76,11 +76,8 @@ class FileToTransfer:
 class TaskOptions:
     """Options that a task of a DAG chooses for its files.
 
-    Attributes:
-        fts: The connection of the FTS server.
-        verify: Which checksums FTS compares, as in `VerifyChecksum`.
-        overwrite: Whether files at the destinations are replaced.
-        priority: At FTS, 1 to 5.
+    `fts`: the connection of the FTS server. `verify`: which checksums FTS compares, as in `VerifyChecksum`.
+    `overwrite`: whether files at the destinations are replaced. `priority`: at FTS, 1 to 5.
     """
 
     fts: str
@@ -93,12 +90,9 @@ class TaskOptions:
 class StageoutRequest:
     """Files that are sent in one call.
 
-    Attributes:
-        owner: The user whom the transfers belong to.
-        key: The idempotency key: the same key again is the same request.
-        workflow: What the files belong to.
-        files: At least one, each with a destination of its own.
-        task: Of a task's files only; these may be bare URLs.
+    `owner`: the user whom the transfers belong to. `key`: the idempotency key: the same key again is the same request.
+    `workflow`: what the files belong to. `files`: at least one, each with a destination of its own. `task`: of a task's
+    files only; these may be bare URLs.
     """
 
     owner: str
@@ -122,12 +116,7 @@ def digest_of(*texts: str) -> str:
 def check_request(request: StageoutRequest, sites: Mapping[str, RemoteSite]) -> None:
     """Check that a request can be recorded; change nothing.
 
-    Args:
-        request: As it came.
-        sites: The sites of the configuration.
-
-    Raises:
-        StageoutError: FILE_REFUSED, with the first thing that is wrong.
+    Raises StageoutError: FILE_REFUSED, with the first thing that is wrong.
     """
     for field in ("owner", "key", "workflow"):
         _check_word("the request", field, getattr(request, field))
@@ -141,8 +130,7 @@ def check_request(request: StageoutRequest, sites: Mapping[str, RemoteSite]) -> 
 def check_name_space(request: StageoutRequest, settings: StageoutSettings) -> None:
     """Check that every file of a checked request goes below the name space of its owner.
 
-    Raises:
-        StageoutError: OUTSIDE_NAME_SPACE, with the first file that does not.
+    Raises StageoutError: OUTSIDE_NAME_SPACE, with the first file that does not.
     """
     other = settings.impersonated_by(request.owner)
     if other is not None:

@@ -137,11 +137,8 @@ class FindingOutcome(Enum):
 class CensusFinding:
     """A fault, with the reason for people.
 
-    Attributes:
-        site: Where it is.
-        transfer, job: The rows that it is about.
-        name: The logical name of a file.
-        bytes: Its size.
+    `site`: where it is. `transfer`, `job`: the rows that it is about. `name`: the logical name of a file. `bytes`: its
+    size.
     """
 
     kind: FindingKind

@@ -49,17 +49,10 @@ def record_job(
 ) -> tuple[int | None, frozenset[int]]:
     """Record a job as submitting, and its transfers as being in it; the job has their claim.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        job: What is submitted.
-        transfers: Their ids; the caller has claimed them.
-        worker: Who claimed them. Another one takes the job when the claim has ended (`claim_jobs`).
-        claim: The claim of the transfers.
-        now: When it is recorded.
-
-    Returns:
-        The row of the job, and the transfers that are in it: not those whose claim is lost or that were killed. The
-        request has only these; None and none if there are none.
+    `transfers`: their ids; the caller has claimed them. `worker`: who claimed them. Another one takes the job when the
+    claim has ended (`claim_jobs`). `claim`: the claim of the transfers. Returns the row of the job, and the transfers
+    that are in it: not those whose claim is lost or that were killed. The request has only these; None and none if
+    there are none.
     """
     columns = stageout_transfers.c
     values = {
@@ -107,15 +100,8 @@ def note_unclear(
 ) -> None:
     """Record that a submission had no clear reply, and end the claim of the job and its transfers.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        number: The row of the job.
-        transfers: Those in it.
-        claim: The caller's.
-        tries: How many submissions had none by now.
-        wait: After how long the job is looked for.
-        reason: What the user reads on each of its transfers.
-        now: When the reply was due.
+    `tries`: how many submissions had none by now. `wait`: after how long the job is looked for. `reason`: what the user
+    reads on each of its transfers. `now`: when the reply was due.
     """
     values = {"reason": reason[:MAX_REASON_CHARACTERS], "due_at": now + wait, "claim": None, "claimed_by": None}
 
@@ -148,12 +134,7 @@ def transfers_of_jobs(
 ) -> tuple[T, ...]:
     """The transfers that are in these jobs, by job and id.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        jobs: The rows of the jobs.
-        kind: What is read of them.
-        states: Only transfers in one of them.
-        claim: Only transfers that have this claim; None: any.
+    `states`: only transfers in one of them. `claim`: only transfers that have this claim; None: any.
     """
     columns = stageout_transfers.c
     query = select(*columns_of(kind, stageout_transfers)).where(columns.state.in_([state.value for state in states]))
@@ -172,18 +153,8 @@ def declare_dead(bind: Bind, fts_id: str, *, by: str, now: datetime, margin: tim
     Only a person can know that. Its copies may go on all the same: the next attempts begin, and kills are confirmed,
     when the time is over that a copy may take.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        fts_id: The job's id at FTS.
-        by: Who declares it, for the history.
-        now: When.
-        margin: Added to the longest time that a copy may take.
-
-    Returns:
-        The ids of the transfers that moved.
-
-    Raises:
-        StageoutError: MOVE_REFUSED if the ledger has no such job, or one that has ended, or while a process submits it.
+    `margin`: added to the longest time that a copy may take. Returns the ids of the transfers that moved. Raises
+    StageoutError: MOVE_REFUSED if the ledger has no such job, or one that has ended, or while a process submits it.
     """
     reason = f"its FTS job was declared dead by {by}"
 

@@ -79,8 +79,7 @@ class TransferMove:
 class TransferJobMove:
     """A move of an FTS job, in the form of `TransferMove`.
 
-    Attributes:
-        fts_id: The id that FTS gave it, which a server that was set up again makes in another way; None: as it was.
+    `fts_id`: the id that FTS gave it, which a server that was set up again makes in another way; None: as it was.
     """
 
     id: int
@@ -104,20 +103,10 @@ def move_transfers(
     too slow, or whose answer was lost, changes nothing. One that becomes new is due only when no copy of an earlier
     attempt can write to its destination any more.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        moves: At most one for each transfer.
-        by: The component that makes them.
-        now: When they are made.
-        claim: The claim under which the caller has the transfers; None for a component that claims their jobs, and for
-            people.
-
-    Returns:
-        The ids of the transfers that moved.
-
-    Raises:
-        StageoutError: MOVE_REFUSED for a move that the table does not have, and for one of a transfer with a
-            registration that only those without make, or the reverse. Nothing is moved then.
+    `moves`: at most one for each transfer. `claim`: the claim under which the caller has the transfers; None for a
+    component that claims their jobs, and for people. Returns the ids of the transfers that moved. Raises StageoutError:
+    MOVE_REFUSED for a move that the table does not have, and for one of a transfer with a registration that only those
+    without make, or the reverse. Nothing is moved then.
     """
     rules = {pair: require_transfer_move(*pair, by) for pair in {(move.current, move.to) for move in moves}}
     wanted = {move.id: move for move in moves}
@@ -163,13 +152,8 @@ def move_claimed(
 ) -> None:
     """Move transfers that a claim takes, and write the claim with it.
 
-    Args:
-        connection: The transaction in which the caller has locked them.
-        ids: The transfers.
-        move: From which state to which, and by whom.
-        reason: Why, for people.
-        claim: The values of the claim.
-        now: When.
+    `connection`: the transaction in which the caller has locked them. `move`: from which state to which, and by whom.
+    `reason`: why, for people. `claim`: the values of the claim.
     """
     before, to, by = move
     require_transfer_move(before, to, by)
@@ -181,12 +165,8 @@ def move_claimed(
 def note_moves(connection: Connection, table: Table, ids: Sequence[int], before: _State, by: StageoutComponent) -> None:
     """Add to the history what rows are after a move: their state, reason and time.
 
-    Args:
-        connection: The transaction in which the caller has changed the rows.
-        table: That of transfers or of jobs.
-        ids: The rows.
-        before: The state that all of them had.
-        by: Who moved them.
+    `connection`: the transaction in which the caller has changed the rows. `table`: that of transfers or of jobs.
+    `before`: the state that all of them had.
     """
     whose = "transfer" if table is stageout_transfers else "job"
     row = table.c
@@ -201,9 +181,7 @@ def note_moves(connection: Connection, table: Table, ids: Sequence[int], before:
 def note_writing(connection: Connection, writing: Mapping[int, datetime]) -> None:
     """Record of transfers that are being killed until when a copy of them may still write.
 
-    Args:
-        connection: The caller's transaction.
-        writing: The times, by the ids of the transfers. One that has another state by now is left.
+    `writing`: the times, by the ids of the transfers. One that has another state by now is left.
     """
     columns = stageout_transfers.c
     for number, until in writing.items():
@@ -265,11 +243,8 @@ def _update_rows(
 ) -> None:
     """Change rows in one statement, each in its own way; up to as many as `pieces` makes of them.
 
-    Args:
-        connection: The transaction.
-        table: With the column `id`.
-        changes: The values of each row, by its id. A row keeps the columns that are not named for it.
-        same: The values of all of them.
+    `table`: with the column `id`. `changes`: the values of each row, by its id. A row keeps the columns that are not
+    named for it. `same`: the values of all of them.
     """
     values = dict(same)
     for name in {name for row in changes.values() for name in row}:

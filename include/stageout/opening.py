@@ -82,8 +82,7 @@ class UserCredentials:
     def of(self, owner: str, source: CredentialSource) -> OpenedCredential:
         """The credential of an Airflow user.
 
-        Raises:
-            CredentialNeeded: CREDENTIAL_MISSING, PROXY_EXPIRED or CREDENTIAL_UNREADABLE. The message has no secret.
+        Raises CredentialNeeded: CREDENTIAL_MISSING, PROXY_EXPIRED or CREDENTIAL_UNREADABLE. The message has no secret.
         """
         if source is CredentialSource.PROXY:
             return self._proxy(owner)
@@ -129,9 +128,8 @@ class _NoToken:
 class TokenIssuer:
     """Exchanges the token of a user for one that FTS and the sites take.
 
-    Args:
-        connection: Where the token endpoint is (host), our client id and secret (login, password), and in the extra:
-            `subjects`, a folder with one token a user, `<user>.token`; `audience` and `scope` of the tokens.
+    `connection`: where the token endpoint is (host), our client id and secret (login, password), and in the extra:
+    `subjects`, a folder with one token a user, `<user>.token`; `audience` and `scope` of the tokens.
     """
 
     connection: ConnectionSecrets
@@ -267,13 +265,9 @@ class FtsClients(Protocol):
     def __call__(self, server: str, owner: str, *sites: str) -> FtsClient:
         """The client of a server.
 
-        Args:
-            server: The id of its connection.
-            owner: The user whom the jobs belong to.
-            sites: Source and destination: they say whose credential is used. None: that of the connection.
-
-        Raises:
-            CredentialNeeded: CREDENTIAL_MISSING where the user has no credential that can be used.
+        `server`: the id of its connection. `owner`: the user whom the jobs belong to. `sites`: source and destination:
+        they say whose credential is used. None: that of the connection. Raises CredentialNeeded: CREDENTIAL_MISSING
+        where the user has no credential that can be used.
         """
 
 
@@ -317,9 +311,7 @@ TIMEOUT_S = 30.0
 def open_stageout(site: Site, worker: str) -> Stageout:
     """Ledger, settings and clients of a deployment; nothing is sent yet.
 
-    Args:
-        site: The settings, and where secrets come from.
-        worker: The name of the process in claims, for people.
+    `site`: the settings, and where secrets come from. `worker`: the name of the process in claims, for people.
     """
     clients = _Clients(site)
     return Stageout(

@@ -169,13 +169,8 @@ def run_pass(
 ) -> PassAccount:
     """Run batches of the components in turns. A component that raises an error ends early, and no other with it.
 
-    Args:
-        stageout: What the components work with.
-        components: By name, in the order of their turns.
-        now: The clock, UTC.
-        left: Whether there is time for a further batch. A batch that has begun is finished.
-        limit: Rows of a batch at most.
-        say: Takes the counts of each batch that found something.
+    `components`: by name, in the order of their turns. `left`: whether there is time for a further batch. A batch that
+    has begun is finished. `limit`: rows of a batch at most. `say`: takes the counts of each batch that found something.
     """
     accounts = {name: ComponentAccount() for name in components}
     at_work = dict(components)

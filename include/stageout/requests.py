@@ -60,14 +60,9 @@ def insert_new(table: Table) -> Insert:
 def record_request(bind: Bind, request: StageoutRequest, *, now: datetime) -> RequestReceipt:
     """Record the transfers of a request as new, in one transaction. The same request again changes nothing.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        request: One that `check_request` has passed.
-        now: When it came.
-
-    Raises:
-        StageoutError: REQUEST_CHANGED if the key was used for other files, DESTINATION_TAKEN if a transfer in the
-            ledger has the destination of one of the files, WORKFLOW_CLOSED. Nothing is recorded then.
+    `request`: one that `check_request` has passed. Raises StageoutError: REQUEST_CHANGED if the key was used for other
+    files, DESTINATION_TAKEN if a transfer in the ledger has the destination of one of the files, WORKFLOW_CLOSED.
+    Nothing is recorded then.
     """
 
     def work(connection: Connection) -> RequestReceipt:
@@ -77,7 +72,11 @@ def record_request(bind: Bind, request: StageoutRequest, *, now: datetime) -> Re
         _refuse_closed(connection, request)
         try:
             with connection.begin_nested():
-                number = _insert_request(connection, request, now)
+                values = {
+                    "owner": request.owner, "key": request.key, "workflow": request.workflow,
+                    "digest": request.digest, "files": len(request.files), "created_at": now,
+                }  # fmt: skip
+                number = int(connection.execute(insert(stageout_requests).values(values)).lastrowid)
         except IntegrityError:
             # another process recorded it in this moment
             found = _recorded(connection, request)
@@ -108,19 +107,6 @@ def _refuse_closed(connection: Connection, request: StageoutRequest) -> None:
     if closed_at is not None:
         workflow = f"workflow {request.workflow} of {request.owner}"
         raise WORKFLOW_CLOSED(workflow, f"it was closed at {closed_at.isoformat(timespec='seconds')}")
-
-
-def _insert_request(connection: Connection, request: StageoutRequest, now: datetime) -> int:
-    values = {
-        "owner": request.owner,
-        "key": request.key,
-        "workflow": request.workflow,
-        "digest": request.digest,
-        "files": len(request.files),
-        "created_at": now,
-    }
-    done = connection.execute(insert(stageout_requests).values(values))
-    return int(done.lastrowid)
 
 
 def _insert_transfers(connection: Connection, request: StageoutRequest, number: int, now: datetime) -> None:

@@ -175,10 +175,8 @@ RetryAlgorithm = Callable[[FailureReason, int, float], RetryDecision]
 def exponential(failure: FailureReason, spent: int, chance: float) -> RetryDecision:
     """The rule of the failure's class, with jitter: a wait is between half of the rule's and all of it.
 
-    Args:
-        failure: What FTS reported.
-        spent: Retries before this failure, 0 for a first attempt.
-        chance: From 0 to 1; it spreads transfers that failed together.
+    `spent`: retries before this failure, 0 for a first attempt. `chance`: from 0 to 1; it spreads transfers that failed
+    together.
     """
     kind = failure_class(failure)
     return _decided(kind, RETRY_RULES[kind], failure, spent, chance)

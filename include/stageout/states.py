@@ -151,8 +151,7 @@ JOB_ENDED = frozenset({*_RESULTS, _J.REFUSED, _J.DEAD})
 def require_transfer_move(current: TransferState, to: TransferState, by: StageoutComponent) -> MoveRule:
     """The rule of a move of transfers; whether each has a registration is the caller's to compare with it.
 
-    Raises:
-        StageoutError: MOVE_REFUSED for a move that the table does not have, or has for another component.
+    Raises StageoutError: MOVE_REFUSED for a move that the table does not have, or has for another component.
     """
     return _require("transfer", TRANSFER_MOVES.get((current, to)), current, to, by)
 

@@ -160,10 +160,8 @@ def count_transfers(bind: Bind, wanted: TransferFilter) -> tuple[TransferCount, 
 def count_archived(bind: Bind, wanted: TransferFilter, *, since: datetime | None = None) -> tuple[TransferCount, ...]:
     """Transfers that are archived, by owner, link, state, workflow and failure class, from their daily sums.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        wanted: Which; `user_job` and `name` are not in the sums, and are not considered.
-        since: Only days from this one on; without it and without `owner` or `workflow`, all days are read.
+    `wanted`: which; `user_job` and `name` are not in the sums, and are not considered. `since`: only days from this one
+    on; without it and without `owner` or `workflow`, all days are read.
     """
     columns = stageout_analytics.c
     names = (columns.owner, columns.source, columns.destination, columns.state, columns.workflow, columns.failure)
@@ -195,16 +193,10 @@ def list_transfers(
 ) -> TransferPage:
     """Transfers, archived or not, the newest request first.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        wanted: Which.
-        after: The `after` of the page before; None: the first page.
-        limit: How many at most, up to MAX_PAGE.
-        archived: Whether archived ones are among them.
-
-    Returns:
-        A page; without `owner` and `workflow` it may have fewer rows than `limit`, or none, and a next page, unless few
-        have the wanted states and link and none of them is archived.
+    `after`: the `after` of the page before; None: the first page. `limit`: how many at most, up to MAX_PAGE.
+    `archived`: whether archived ones are among them. Returns a page; without `owner` and `workflow` it may have fewer
+    rows than `limit`, or none, and a next page, unless few have the wanted states and link and none of them is
+    archived.
     """
     limit = max(1, min(limit, MAX_PAGE))
     with reading(bind) as connection:

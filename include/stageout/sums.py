@@ -84,10 +84,8 @@ def sums_of(
 ) -> tuple[SumKey, TransferSums]:
     """Return what a transfer that has ended adds to which sum; pure.
 
-    Args:
-        transfer: A row of the archive.
-        submitted_at: When FTS had it first; None: never.
-        verified_at: When its destination was verified; None: it was not.
+    `transfer`: a row of the archive. `submitted_at`: when FTS had it first; None: never. `verified_at`: when its
+    destination was verified; None: it was not.
     """
     created_at, ended_at = transfer["created_at"], transfer["moved_at"]
     day = ended_at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -128,14 +126,7 @@ def add_sums(connection: Connection, added: Iterable[tuple[SumKey, TransferSums]
 def read_sums(
     bind: Bind, *, since: datetime, until: datetime, owner: str | None = None
 ) -> Iterator[tuple[SumKey, TransferSums]]:
-    """The sums of the days from `since` to before `until`, by day; they are read in pieces, as they are taken.
-
-    Args:
-        bind: The ledger, or the caller's transaction.
-        since: The first day.
-        until: The day after the last one.
-        owner: Only those of this user.
-    """
+    """The sums of the days from `since` to before `until`, by day; they are read in pieces, as they are taken."""
     columns = stageout_analytics.c
     query = select(stageout_analytics).where(columns.day >= since, columns.day < until)
     query = query.where(columns.owner == owner) if owner is not None else query

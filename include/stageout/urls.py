@@ -50,9 +50,8 @@ def storage_of(url: str) -> str:
 def site_urls(site: RemoteSite | None, operation: SiteOperation, name: str) -> dict[str, str]:
     """The URLs of a logical name at a site, by protocol, the preferred one first. Without a site the name is the URL.
 
-    Raises:
-        StageoutError: FILE_REFUSED for a name that no URL may be made of, NO_SITE_URL where no rule has its prefix, and
-            for a site that is not configured.
+    Raises StageoutError: FILE_REFUSED for a name that no URL may be made of, NO_SITE_URL where no rule has its prefix,
+    and for a site that is not configured.
     """
     if is_bare(name):
         return {PROTOCOLS.get(urlsplit(name).scheme, ""): name}
@@ -75,12 +74,8 @@ def third_party_urls(
 ) -> tuple[str, str]:
     """Source and destination URL of a third-party copy, in the first protocol of the source that both sites have.
 
-    Args:
-        source: The site and the logical name there. Two URLs are taken as they are.
-        destination: The same of the copy.
-
-    Raises:
-        StageoutError: As `site_urls`; NO_SITE_URL, too, where the sites have no protocol in common.
+    `source`: the site and the logical name there. Two URLs are taken as they are. Raises StageoutError: as `site_urls`;
+    NO_SITE_URL, too, where the sites have no protocol in common.
     """
     if is_bare(source[1]) and is_bare(destination[1]):
         return source[1], destination[1]

@@ -35,13 +35,12 @@ def demonstrate() -> None:
     On the folder the first one is accepted as the baseline, and a second one is compared with it. The services stay up.
     Exit code 1 if a campaign ends without a verdict.
     """
-    from include.airflow_api import AirflowApi
     from include.benchmarks.judge.judge import accept_baseline, accepted_baseline
     from include.cli.airflow_connections import follow
     from include.pages.registry import PREFIX
     from include.site.bootstrap import found_stores
     from lab import lifecycle
-    from lab.environment import ADMIN, Lab, adopt
+    from lab.environment import Lab, adopt
     from lab.errors import NOT_THE_DEMONSTRATIONS
 
     if absent := sorted(DEMONSTRATED.keys() - open_site().settings.benchmarks.targets.keys()):
@@ -54,7 +53,7 @@ def demonstrate() -> None:
     for folder in _folders(site):
         folder.mkdir(parents=True, exist_ok=True)
     found_stores(site, _stores(site), say=typer.echo)
-    api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+    api = lab.administrator()
     api.wait_for_dag(DAG_ID, timeout_s=DAG_APPEARS_S)
     api.unpause(DAG_ID)
 

@@ -101,14 +101,13 @@ def unpause(
     every: Annotated[bool, typer.Option("--all", help="All that `nightshift preflight` warns of.")] = False,
 ) -> None:
     """Unpause DAGs. The last tick of a schedule that was missed begins at once then."""
-    from include.airflow_api import AirflowApi
     from include.monitoring.airflow_checks import needed, started_by_hand
     from include.settings.load import load
 
     if every == bool(dags):
         raise typer.BadParameter("name DAGs, or give --all", param_hint="DAG")
     lab = of_a_lab()
-    api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+    api = lab.administrator()
     paused = api.paused()
     settings = load(environ=lab.environment())
     chosen = dags or [*needed(settings), *(name for name in started_by_hand(settings) if paused.get(name))]
@@ -181,14 +180,8 @@ def status() -> None:
     states = lifecycle.status(lab)
     for service in states:
         answers = "as itself" if service.good else str(service.wrong)
-        table.add_row(
-            service.name,
-            service.state.name.lower(),
-            str(service.pid or ""),
-            f"{service.seconds} s" if service.pid else "",
-            answers,
-            service.where,
-        )
+        pid, age = (str(service.pid), f"{service.seconds} s") if service.pid else ("", "")
+        table.add_row(service.name, service.state.name.lower(), pid, age, answers, service.where)
     console.print(table)
     for finding in lifecycle.disks(lab):
         text = f"{finding.severity.value}: disk of {finding.subject}: {finding.seen}. {finding.cure}"
@@ -261,14 +254,13 @@ def show_places(lab: Lab, *, airflow: bool) -> None:
 
 def show_paused(lab: Lab) -> None:
     """Prints which DAGs have to be unpaused for nights to run by themselves."""
-    from include.airflow_api import AirflowApi
     from include.cli.main import typeable
     from include.dag_runs import UNPAUSE
     from include.monitoring.airflow_checks import judged_paused, needed
     from include.monitoring.findings import Severity
     from include.settings.load import load
 
-    paused = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password).paused()
+    paused = lab.administrator().paused()
     found = [finding for finding in judged_paused(needed(load(environ=lab.environment())), paused)
              if finding.severity is not Severity.OK]  # fmt: skip
     if not found:

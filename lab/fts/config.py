@@ -11,26 +11,10 @@ from lab.fts.copies.simulated import SimulationModel
 
 @dataclass(frozen=True, slots=True)
 class FtsServiceConfig:
-    """Where the service listens, who may call it, and how it copies.
+    """Address of the service, its callers, and its copies, as the options of `nightshift fts serve` describe them.
 
-    Attributes:
-        state: The SQLite file.
-        tokens: A file with a line `<token> <user>` for each caller, and `admin` behind those who may ban; None: no
-            token is accepted.
-        certificate, key, authorities: PEM files for mutual TLS; callers are then known by their certificates.
-        admins: Users who may ban, beside those of the token file.
-        active_per_link: How many files of a link are copied at the same time.
-        tick_s: Seconds between two checks of what has ended and what can start.
-        archive_after_s: When a job that has ended leaves the memory.
-        model: Of simulated copies.
-        folder: Files below it can be copied as `file://localhost/<path>`; None: none can.
-        s3_endpoint, s3_credentials: Of `s3://bucket/key`; without credentials, none can be copied.
-        webdav: Files can be copied between `http`, `https`, `dav` and `davs` storages.
-        storage_authorities: A PEM bundle for their certificates; None: the system's.
-        threads: How many of these copies are made at the same time.
-        connections: At the same time, and never more than three quarters of the process's file descriptors.
-        head_s: Seconds until the head of a request has to be complete.
-        with_faults: `POST /simulated/faults` is accepted.
+    Beside these: `host`; `connections` at the same time, of which there are never more than three quarters of the
+    process's file descriptors; and `head_s`, the seconds until the head of a request has to be complete.
     """
 
     state: Path

@@ -16,9 +16,7 @@ class FtsServiceError(NightshiftError):
 class FtsRequestRefused(FtsServiceError):
     """A request was understood and rejected; nothing changed.
 
-    Attributes:
-        status: Of the reply.
-        message: FTS's own text for it.
+    `status`: of the reply. `message`: FTS's own text for it.
     """
 
     code = "fts-service-refused"

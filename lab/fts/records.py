@@ -128,28 +128,17 @@ def move(file: FileRecord, to: FileState, now: float) -> bool:
         job.state = JobState.ACTIVE
     elif to in _ENDS:
         file.ended = now
-        return _end(job, now)
+        if end := JOB_ENDS.get(frozenset(state for state, count in job.tally.items() if count)):
+            job.state, job.ended = end, now
+            if end in (JobState.FAILED, JobState.FINISHEDDIRTY):
+                job.reason = "One or more files failed. Please have a look at the details for more information"
+            return True
     return False
 
 
 def recount(job: JobRecord) -> None:
     """Set the tally from the files, as after a start."""
     job.tally = Counter(file.state for file in job.files)
-
-
-def job_end(states: Iterable[FileState]) -> JobState | None:
-    """The state of a job whose files are in these states; None if one of them has not ended."""
-    return JOB_ENDS.get(frozenset(states))
-
-
-def _end(job: JobRecord, now: float) -> bool:
-    end = job_end(state for state, count in job.tally.items() if count)
-    if end is None:
-        return False
-    job.state, job.ended = end, now
-    if end in (JobState.FAILED, JobState.FINISHEDDIRTY):
-        job.reason = "One or more files failed. Please have a look at the details for more information"
-    return True
 
 
 _SCHEMA = """
@@ -170,26 +159,18 @@ CREATE TABLE IF NOT EXISTS delegation (user TEXT PRIMARY KEY, document TEXT NOT 
 CREATE TABLE IF NOT EXISTS name (url TEXT PRIMARY KEY, size INTEGER, checksum INTEGER) WITHOUT ROWID;
 """
 _OUTCOME = (
-    "state",
-    "reason",
-    "recoverable",
-    "retry",
-    "size",
-    "started",
-    "ended",
-    "due",
-    "attempts",
-    "metadata",
-    "checksum",
-)
+    "state", "reason", "recoverable", "retry", "size", "started", "ended", "due", "attempts", "metadata", "checksum",
+)  # fmt: skip
 _STATIC = ("source", "destination", "link", "user_size", "checksum", "activity", "metadata", "tokens")
+
+
+LOCK_S = 2.0  # another service, which ends just now, may have the file for so long
 
 
 class StateFile:
     """Collection of changes that `flush` writes in one transaction. It belongs to one process.
 
-    Raises:
-        FtsServiceError: It cannot be opened, or another service has it.
+    Raises FtsServiceError: it cannot be opened, or another service has it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -197,7 +178,7 @@ class StateFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(mode=0o600)
             path.chmod(0o600)  # it may hold tokens of storages
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=2)
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=LOCK_S)
             # one process only: the lock is kept
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode = WAL")

@@ -35,14 +35,8 @@ _TAPE = ("bring_online", "copy_pin_lifetime", "archive_timeout")
 def parsed_job(body: bytes, caller: Caller, *, first_file: int, now: float) -> JobRecord:
     """The job that a request's body describes.
 
-    Args:
-        body: JSON.
-        caller: Who submits it.
-        first_file: The id of its first file; the others follow.
-        now: Seconds since the epoch.
-
-    Raises:
-        FtsRequestRefused: 400, 405, 409 or 500, with what is wrong.
+    `first_file`: the id of its first file; the others follow. Raises FtsRequestRefused: 400, 405, 409 or 500, with what
+    is wrong.
     """
     document = read_object(body)
     if "delete" in document:

@@ -22,8 +22,7 @@ from lab.fts.submission import parsed_job
 class Scheduler:
     """Queues of waiting files. Entries are dropped when they come up and their file no longer waits.
 
-    Args:
-        active_per_link: How many files of a link are copied at the same time.
+    `active_per_link`: how many files of a link are copied at the same time.
     """
 
     def __init__(self, active_per_link: int) -> None:
@@ -201,10 +200,6 @@ class Transfers:
                 self.scheduler.add(file, now)
         return True
 
-    def has_banned(self, caller: Caller) -> bool:
-        """Tell if a caller is a banned user."""
-        return (USER, caller.user, EVERY_VO) in self.bans
-
     def ban(self, kind: str, name: str, vo: str, document: dict[str, Any], now: float) -> list[str]:
         """Ban a storage or user for the jobs of a VO; the ids of those that it touches."""
         self.bans[kind, name, vo] = document
@@ -327,11 +322,8 @@ class Transfers:
     def _cancel(self, file: FileRecord, reason: str | None, now: float, *, outlived: bool = False) -> None:
         """Cancel a file; one that has ended stays as it is.
 
-        Args:
-            file: The file.
-            reason: FTS's; it gives none for single files.
-            now: The time, which counts as that of the end.
-            outlived: Its copy goes on, as with FTS, which stops only copies of jobs that are canceled as a whole.
+        `reason`: FTS's; it gives none for single files. `now`: the time, which counts as that of the end. `outlived`:
+        its copy goes on, as with FTS, which stops only copies of jobs that are canceled as a whole.
         """
         if file.state.terminal:
             return

@@ -15,13 +15,14 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port
+from lab.secrets import write_private
+from lab.servers.process import LOOPBACK, OwnServer, ServerProcess, ServerStartError, find_program, free_port
 
 PACKAGES = "ceph-mon ceph-mgr ceph-osd radosgw ceph-common"
-_PLACES = "/usr/sbin:/usr/local/sbin"
 _GIB = 1 << 30
 
 
@@ -34,50 +35,46 @@ class ObjectStore(enum.Enum):
     """In memory: up sooner and two to three times faster; gone when the OSD stops."""
 
 
-def find_ceph(program: str = "ceph-mon") -> str | None:
-    """The path of a program of Ceph, or None where it is not installed."""
-    return shutil.which(program) or shutil.which(program, path=_PLACES)
-
-
-class CephCluster:
+@dataclass(eq=False)
+class CephCluster(OwnServer):
     """A cluster with all its files in `directory`, which must not exist yet. Started once.
 
     `modules`: the manager loads its modules, seconds of Python, without which the cluster's health is an error.
     `sockets`: a folder with a short path that is kept; None: a temporary one.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        osds: int = 1,
-        objectstore: ObjectStore = ObjectStore.BLUESTORE,
-        osd_bytes: int = 8 * _GIB,
-        mds: bool = False,
-        modules: bool = False,
-        sockets: Path | None = None,
-    ) -> None:
-        self.directory = directory
-        self.osd_count = osds
-        self.objectstore = objectstore
-        self.osd_bytes = osd_bytes
-        self.with_mds = mds
-        self._modules = modules
-        self.daemons: dict[str, ServerProcess] = {}
-        self._sockets = sockets
-        self._keeps_sockets = sockets is not None
+    directory: Path
+    _: KW_ONLY
+    osds: int = 1
+    objectstore: ObjectStore = ObjectStore.BLUESTORE
+    osd_bytes: int = 8 * _GIB
+    mds: bool = False
+    modules: bool = False
+    sockets: Path | None = None
+    daemons: dict[str, ServerProcess] = field(default_factory=dict, init=False)
+    _own_sockets: Path | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Make the cluster's files and start its daemons; ServerStartError, with nothing left running, if one fails."""
         try:
             self._write_files()
-            self._start_monitor()
+            monmap, keys = self.directory / "monmap", self.directory / "all.keyring"
+            self.run("ceph-mon", "--mkfs", "-i", "a", "--monmap", str(monmap), "--keyring", str(keys))
+            keys.unlink()
+            self.start_daemon("mon.a", "ceph-mon", "-i", "a")
             self.start_daemon("mgr.a", "ceph-mgr", "-i", "a", wait=False)
-            for number in range(self.osd_count):
-                self._make_osd(number)
+            for number in range(self.osds):
+                identity = str(uuid.uuid4())
+                (self.directory / f"osd.{number}").mkdir()
+                self.ceph("osd", "new", identity, str(number))
+                self.run("ceph-osd", "-i", str(number), "--mkfs", "--osd-uuid", identity)
                 self.start_daemon(f"osd.{number}", "ceph-osd", "-i", str(number), wait=False)
-            if self.with_mds:
-                self._start_mds()
+            if self.mds:
+                self.ceph("osd", "pool", "create", "cephfs.meta", "8")
+                self.ceph("osd", "pool", "create", "cephfs.data", "8")
+                self.ceph("fs", "new", "labfs", "cephfs.meta", "cephfs.data")
+                (self.directory / "mds.a").mkdir()
+                self.start_daemon("mds.a", "ceph-mds", "-i", "a")
         except BaseException:
             self.stop()
             raise
@@ -86,8 +83,8 @@ class CephCluster:
         """Stop all daemons, those last that the others need; the files stay."""
         for name in reversed(list(self.daemons)):
             self.daemons[name].stop()
-        if self._sockets is not None and not self._keeps_sockets:
-            shutil.rmtree(self._sockets, ignore_errors=True)
+        if self._own_sockets is not None:
+            shutil.rmtree(self._own_sockets, ignore_errors=True)
 
     def ceph(self, *arguments: str) -> str:
         """Return what `ceph …` prints; it takes a third of a second."""
@@ -95,7 +92,7 @@ class CephCluster:
 
     def run(self, program: str, *arguments: str) -> str:
         """Return what a program of Ceph prints on this cluster; ServerStartError with what it said if it fails."""
-        command = [_program(program), *arguments]
+        command = [ceph_program(program), *arguments]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=self.environment(), timeout=120
         )
@@ -112,7 +109,7 @@ class CephCluster:
         ready = (lambda: self.active(name)) if wait else (lambda: True)
         daemon = ServerProcess(
             name,
-            [_program(program), *arguments, "-f", "--conf", str(self.conf)],
+            [ceph_program(program), *arguments, "-f", "--conf", str(self.conf)],
             log=self.directory / f"{name}.out",
             ready=ready,
             env=self.environment(),
@@ -134,9 +131,9 @@ class CephCluster:
 
     def socket_of(self, name: str) -> Path:
         """A daemon's admin socket; in a short folder, since paths of sockets may have 107 bytes only."""
-        if self._sockets is None:
-            self._sockets = Path(tempfile.mkdtemp(prefix="ceph-"))
-        return self._sockets / f"{name}.asok"
+        if self.sockets is None and self._own_sockets is None:
+            self._own_sockets = Path(tempfile.mkdtemp(prefix="ceph-"))
+        return (self.sockets or self._own_sockets or Path()) / f"{name}.asok"
 
     def environment(self) -> dict[str, str]:
         """Return what programs of Ceph need, and nothing that points them to another cluster."""
@@ -149,10 +146,7 @@ class CephCluster:
         return self.directory / "ceph.conf"
 
     def _write_files(self) -> None:
-        if find_ceph() is None:
-            raise ServerStartError(
-                "ceph", f"the programs are missing; apt-get install --no-install-recommends {PACKAGES}"
-            )
+        ceph_program("ceph-mon")
         self.directory.mkdir(parents=True)
         (self.directory / "no-modules").mkdir()
         port, fsid = free_port(), str(uuid.uuid4())
@@ -171,7 +165,7 @@ class CephCluster:
             "mds.a": ("mon", "profile mds", "osd", "allow rwx", "mds", "allow *", "mgr", "profile mds"),
             **{
                 f"osd.{number}": ("mon", "allow profile osd", "mgr", "allow profile osd", "osd", "allow *")
-                for number in range(self.osd_count)
+                for number in range(self.osds)
             },
         }
         everything = ""
@@ -180,27 +174,8 @@ class CephCluster:
             pairs = zip(capabilities[::2], capabilities[1::2], strict=True)
             caps = "".join(f'\tcaps {service} = "{allowed}"\n' for service, allowed in pairs)
             everything += f"[{entity}]\n\tkey = {key}\n{caps}"
-            _write_secret(self.keyring_of(entity), f"[{entity}]\n\tkey = {key}\n{caps}")
-        _write_secret(self.directory / "all.keyring", everything)
-
-    def _start_monitor(self) -> None:
-        monmap, keys = self.directory / "monmap", self.directory / "all.keyring"
-        self.run("ceph-mon", "--mkfs", "-i", "a", "--monmap", str(monmap), "--keyring", str(keys))
-        keys.unlink()
-        self.start_daemon("mon.a", "ceph-mon", "-i", "a")
-
-    def _make_osd(self, number: int) -> None:
-        identity = str(uuid.uuid4())
-        (self.directory / f"osd.{number}").mkdir()
-        self.ceph("osd", "new", identity, str(number))
-        self.run("ceph-osd", "-i", str(number), "--mkfs", "--osd-uuid", identity)
-
-    def _start_mds(self) -> None:
-        self.ceph("osd", "pool", "create", "cephfs.meta", "8")
-        self.ceph("osd", "pool", "create", "cephfs.data", "8")
-        self.ceph("fs", "new", "labfs", "cephfs.meta", "cephfs.data")
-        (self.directory / "mds.a").mkdir()
-        self.start_daemon("mds.a", "ceph-mds", "-i", "a")
+            write_private(self.keyring_of(entity), f"[{entity}]\n\tkey = {key}\n{caps}")
+        write_private(self.directory / "all.keyring", everything)
 
     def active(self, name: str) -> bool:
         """Tell whether a daemon reports that it does its work."""
@@ -241,7 +216,7 @@ class CephCluster:
                 "admin_socket": "",
                 # One machine, few placement groups: enough for tests, and up at once.
                 "osd_crush_chooseleaf_type": 0,
-                "osd_pool_default_size": min(self.osd_count, 2),
+                "osd_pool_default_size": min(self.osds, 2),
                 "osd_pool_default_min_size": 1,
                 "osd_pool_default_pg_num": 8,
                 "osd_pool_default_pg_autoscale_mode": "off",
@@ -259,7 +234,7 @@ class CephCluster:
             "mgr": {
                 "mgr_data": place / "mgr",
                 "mgr_initial_modules": "",
-                **({} if self._modules else {"mgr_module_path": place / "no-modules"}),
+                **({} if self.modules else {"mgr_module_path": place / "no-modules"}),
             },
             "osd": {
                 "osd_data": f"{place}/osd.$id",
@@ -280,28 +255,17 @@ class CephCluster:
             },
         }
 
-    def __enter__(self) -> CephCluster:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
 
 def _section(name: str, settings: Mapping[str, object]) -> str:
     return "".join([f"[{name}]\n", *(f"{key} = {value}\n" for key, value in settings.items())])
 
 
-def _program(name: str) -> str:
-    found = find_ceph(name)
-    if found is None:
+def ceph_program(name: str) -> str:
+    """The path of a program of Ceph; ServerStartError where it is not installed."""
+    path = find_program(name)
+    if path is None:
         raise ServerStartError(name, f"the program is missing; apt-get install --no-install-recommends {PACKAGES}")
-    return found
-
-
-def _write_secret(path: Path, text: str) -> None:
-    path.touch(mode=0o600)
-    path.write_text(text)
+    return path
 
 
 def _receive(source: socket.socket, length: int) -> bytes:

@@ -19,8 +19,8 @@ from include.storage.kinds import Credentials
 from lab.environment import MARK, LabFolders
 from lab.errors import CEPH_LAB_MISSING, OSD_UNKNOWN, LabError, ServiceFailed
 from lab.secrets import load_or_create
-from lab.servers.ceph import CephCluster, ObjectStore, find_ceph
-from lab.servers.process import free_port
+from lab.servers.ceph import CephCluster, ObjectStore, ceph_program
+from lab.servers.process import find_program, free_port
 from lab.servers.radosgw import NAME as RADOSGW
 from lab.servers.radosgw import RadosgwServer
 from lab.services import ServiceNotReady, wait
@@ -45,17 +45,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class CephLabStatus:
-    """How the cluster is.
+    """State of the cluster, of each OSD, of all placement groups together, and the place where CephFS is mounted."""
 
-    Attributes:
-        health: `HEALTH_OK` and so on; None: no answer.
-        osds: Whether each OSD is up, by its number.
-        clean: Whether all placement groups are active and clean.
-        endpoint: The S3 URL.
-        mount: Where CephFS is mounted; None: it is not.
-    """
-
-    health: str | None
+    health: str | None  # None: no answer
     osds: Mapping[int, bool]
     clean: bool
     endpoint: str
@@ -88,13 +80,9 @@ class CephLab:
     def up(self, *, osd_gib: int = 8, say: Say) -> None:
         """Make the cluster where there is none, and start what does not run.
 
-        Args:
-            osd_gib: The size of each OSD's file in GiB; files are sparse. It counts when the cluster is made.
-            say: Takes lines about progress.
-
-        Raises:
-            LabError: A program is missing, or an earlier start left an unfinished cluster.
-            ServiceFailed: A daemon ended or does not answer.
+        `osd_gib`: the size of each OSD's file in GiB; files are sparse. It counts when the cluster is made. Raises
+        LabError: a program is missing, or an earlier start left an unfinished cluster; ServiceFailed: a daemon ended or
+        does not answer.
         """
         self.place.make()
         if not self._made.exists():
@@ -122,7 +110,7 @@ class CephLab:
         """Stop all daemons; with `purge`, remove the cluster and all that it holds."""
         supervisor = Supervisor(self.place)
         if supervisor.running():
-            running = [info.name for info in supervisor.processes().values() if info.state.alive]
+            running = supervisor.alive()
             clients = [name for name in running if name in (FUSE, RADOSGW)]
             osds = [name for name in running if name.startswith(("osd.", "mds."))]
             for names in (clients, osds, [name for name in running if name not in (*clients, *osds)]):
@@ -210,11 +198,11 @@ class CephLab:
         daemons += [(f"osd.{number}", "ceph-osd") for number in range(OSDS)]
         daemons += [("mds.a", "ceph-mds")]
         programs = [
-            Program(name, (_found(program), "-i", name.partition(".")[2], "-f", "--conf", conf))
+            Program(name, (ceph_program(program), "-i", name.partition(".")[2], "-f", "--conf", conf))
             for name, program in daemons
         ]
         programs.append(Program(RADOSGW, tuple(self._server().command())))
-        fuse = find_ceph("ceph-fuse")
+        fuse = find_program("ceph-fuse")
         if fuse is not None and Path("/dev/fuse").exists():
             command = (fuse, "-f", "--conf", conf, "-n", "client.admin", str(self.mountpoint))
             programs.append(Program(FUSE, command))
@@ -275,10 +263,3 @@ def make_pools(cluster: CephCluster) -> None:
     ceph("osd", "pool", "set", FILES, "min_size", "2")
     ceph("osd", "pool", "set", FILES, "allow_ec_overwrites", "true")
     ceph("fs", "add_data_pool", "labfs", FILES)
-
-
-def _found(program: str) -> str:
-    path = find_ceph(program)
-    if path is None:
-        raise LabError(f"{program} is missing; apt-get install --no-install-recommends {program}")
-    return path

@@ -9,21 +9,18 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port
+from lab.secrets import write_private
+from lab.servers.process import LOOPBACK, OwnServer, ServerProcess, ServerStartError, find_program, free_port
 
 LOGIN = "nightshift"
-_PLACES = "/usr/sbin:/usr/local/sbin"
 
 
-def find_mariadb(name: str = "mariadbd") -> str | None:
-    """The path of a program of the package, or None where it is not installed."""
-    return shutil.which(name) or shutil.which(name, path=_PLACES)
-
-
-class MariaDbServer:
+@dataclass(eq=False)
+class MariaDbServer(OwnServer):
     """A server with all its files in `directory`, and one user, `LOGIN`; on loopback only, if not told otherwise.
 
     The user may do everything in databases whose name begins with `nightshift`, and nothing else. `start` wants a
@@ -31,24 +28,17 @@ class MariaDbServer:
     `account`: whom root runs it as; `options`: more of them, for the server.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        host: str = LOOPBACK,
-        port: int | None = None,
-        password: str | None = None,
-        account: str = "mysql",
-        options: Sequence[str] = (),
-    ) -> None:
-        self.directory = directory
-        self.options = tuple(options)
-        self.account = account
-        self.host = host
-        self.port = port or free_port()
-        self.log = directory / "mariadb.log"
-        self.password = password or secrets.token_urlsafe(18)
-        self._process: ServerProcess | None = None
+    directory: Path
+    _: KW_ONLY
+    host: str = LOOPBACK
+    port: int = field(default_factory=free_port)
+    password: str = field(default_factory=lambda: secrets.token_urlsafe(18), repr=False)
+    account: str = "mysql"
+    options: Sequence[str] = ()
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "mariadb.log"
 
     def url(self, database: str) -> str:
         """The ledger URL of a database, without the password."""
@@ -65,7 +55,7 @@ class MariaDbServer:
 
     def command(self) -> list[str]:
         """The command line; it holds no secret."""
-        program = find_mariadb()
+        program = find_program("mariadbd")
         if program is None:
             raise ServerStartError("mariadb", "the program is missing; apt-get install mariadb-server")
         return [
@@ -113,31 +103,12 @@ class MariaDbServer:
         self._process = ServerProcess("mariadb", command, log=self.log, ready=self.ready, stop_timeout_s=20)
         self._process.start()
 
-    def stop(self) -> None:
-        """Stop it; its files stay."""
-        if self._process is not None:
-            self._process.stop()
-
-    @property
-    def process(self) -> ServerProcess:
-        """The running program, for those who send it signals."""
-        if self._process is None:
-            raise ServerStartError("mariadb", "is not started")
-        return self._process
-
-    def __enter__(self) -> MariaDbServer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     @property
     def _script(self) -> Path:
         return self.directory / "init.sql"
 
     def _initialise(self) -> None:
-        install = find_mariadb("mariadb-install-db")
+        install = find_program("mariadb-install-db")
         if install is None:
             raise ServerStartError("mariadb", "mariadb-install-db is missing; apt-get install mariadb-server")
         data, temporary = self.directory / "data", self.directory / "tmp"
@@ -162,11 +133,11 @@ class MariaDbServer:
 
     def _write_script(self, more: str = "") -> None:
         """What the server runs whenever it starts."""
-        self._script.touch(mode=0o600)
         clients = LOOPBACK if self.host == LOOPBACK else "%"
-        self._script.write_text(
+        write_private(
+            self._script,
             f"CREATE OR REPLACE USER '{LOGIN}'@'{clients}' IDENTIFIED BY '{self.password}';\n"
-            f"GRANT ALL ON `nightshift%`.* TO '{LOGIN}'@'{clients}';\n{more}"
+            f"GRANT ALL ON `nightshift%`.* TO '{LOGIN}'@'{clients}';\n{more}",
         )
 
     def _execute(self, statement: str) -> None:

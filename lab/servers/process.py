@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from include.errors import NightshiftError
+from lab import ports
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK = ports.LOOPBACK
 
 
 class ServerStartError(NightshiftError):
@@ -32,6 +35,7 @@ class ServerStartError(NightshiftError):
         self.name = name
 
 
+@dataclass(eq=False)
 class ServerProcess:
     """One server program. A context manager: ready inside, gone with all its children outside.
 
@@ -39,29 +43,17 @@ class ServerProcess:
     Should the thread that called ``start`` end without stopping it, the kernel sends the program SIGTERM.
     """
 
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        log: Path,
-        ready: Callable[[], bool],
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        ready_timeout_s: float = 60,
-        stop_timeout_s: float = 10,
-        stop_signal: signal.Signals = signal.SIGTERM,
-    ) -> None:
-        self.name = name
-        self.command = list(command)
-        self.log = log
-        self._ready = ready
-        self._env = {**os.environ, **(env or {})}
-        self._cwd = cwd
-        self._ready_timeout_s = ready_timeout_s
-        self._stop_timeout_s = stop_timeout_s
-        self._stop_signal = stop_signal
-        self._process: subprocess.Popen[bytes] | None = None
+    name: str
+    command: Sequence[str]
+    _: KW_ONLY
+    log: Path
+    ready: Callable[[], bool]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+    ready_timeout_s: float = 60
+    stop_timeout_s: float = 10
+    stop_signal: signal.Signals = signal.SIGTERM
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     @property
     def pid(self) -> int:
@@ -86,8 +78,8 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=self._env,
-                cwd=self._cwd,
+                env={**os.environ, **self.env},
+                cwd=self.cwd,
                 start_new_session=True,
             )
         try:
@@ -100,9 +92,9 @@ class ServerProcess:
         """Ask it to end, then end it; harmless if it has ended."""
         if self._process is None:
             return
-        self._signal_group(self._stop_signal)
+        self._signal_group(self.stop_signal)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(self._stop_timeout_s)
+            self._process.wait(self.stop_timeout_s)
         self.kill()
 
     def kill(self) -> None:
@@ -128,19 +120,17 @@ class ServerProcess:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _wait_until_ready(self) -> None:
         assert self._process is not None  # noqa: S101 - for the type checker
-        deadline = time.monotonic() + self._ready_timeout_s
+        deadline = time.monotonic() + self.ready_timeout_s
         pause_s = 0.02
-        while not self._ready():
+        while not self.ready():
             if time.monotonic() > deadline:
                 raise ServerStartError(
-                    self.name, f"not ready after {self._ready_timeout_s:g} s; {self.log} ends:\n{self.last_words()}"
+                    self.name, f"not ready after {self.ready_timeout_s:g} s; {self.log} ends:\n{self.last_words()}"
                 )
             try:
                 code = self._process.wait(pause_s)
@@ -154,6 +144,45 @@ class ServerProcess:
             os.killpg(self.pid, number)
 
 
+class OwnServer(ABC):
+    """A server that may run as a process of the one that made it, while a context lasts."""
+
+    _process: ServerProcess | None = None
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it here and wait until it is ready; ServerStartError if it is not."""
+
+    def stop(self) -> None:
+        """Stop it; its files stay."""
+        if self._process is not None:
+            self._process.stop()
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+
+    @property
+    def process(self) -> ServerProcess:
+        """The running program, for those who send it signals."""
+        if self._process is None:
+            raise ServerStartError(type(self).__name__, "is not started")
+        return self._process
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def find_program(name: str) -> str | None:
+    """The path of a program, also of one that is for root; None where it is not installed."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/local/sbin")
+
+
 def free_port() -> int:
     """A TCP port of loopback that no process listens on.
 
@@ -164,19 +193,9 @@ def free_port() -> int:
     with _ports_lock:
         for _ in range(1000):
             port = random.randrange(12_000, 32_000)  # noqa: S311 - not a secret
-            if _is_free(port) and _reserve(port):
+            if ports.can_listen(port) and _reserve(port):
                 return port
     raise ServerStartError("free_port", "no free port found between 12000 and 32000; stop what listens there")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
 
 
 def _reserve(port: int) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from lab.secrets import write_private
 from lab.servers.process import LOOPBACK
 
 LOGIN = "nightshift"
@@ -60,7 +61,6 @@ class RabbitServer:
     def prepare(self) -> None:
         """Writes its configuration; the user is made at the first start."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._configuration.touch(mode=0o600)
         settings = {
             "listeners.tcp.1": f"{self.host}:{self.port}",
             "default_user": LOGIN,
@@ -68,7 +68,7 @@ class RabbitServer:
             "consumer_timeout": self.consumer_timeout // timedelta(milliseconds=1),
             "disk_free_limit.absolute": "100MB",
         }
-        self._configuration.write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
+        write_private(self._configuration, "".join(f"{key} = {value}\n" for key, value in settings.items()))
 
     @property
     def _configuration(self) -> Path:

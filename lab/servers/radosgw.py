@@ -9,8 +9,8 @@ from include.storage.errors import StoreError
 from include.storage.kinds import Credentials
 from include.storage.open import open_store
 from include.storage.roles import PolicyServer
-from lab.servers.ceph import PACKAGES, CephCluster, ObjectStore, find_ceph
-from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port
+from lab.servers.ceph import CephCluster, ObjectStore, ceph_program
+from lab.servers.process import LOOPBACK, ServerProcess, free_port
 from lab.servers.s3 import S3Server
 
 NAME = "client.rgw.a"
@@ -89,12 +89,7 @@ class RadosgwServer(S3Server):
 
     def command(self) -> list[str]:
         """Return what runs the gateway of a cluster that is made."""
-        program = find_ceph("radosgw")
-        if program is None:
-            raise ServerStartError(
-                "radosgw", f"the program is missing; apt-get install --no-install-recommends {PACKAGES}"
-            )
-        return [program, "-n", NAME, "-f", "--conf", str(self.cluster.conf)]
+        return [ceph_program("radosgw"), "-n", NAME, "-f", "--conf", str(self.cluster.conf)]
 
     def answers(self) -> bool:
         """Tell whether it replies that there is no such bucket: it has read its own pools by then."""

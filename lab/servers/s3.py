@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Self
+from abc import abstractmethod
 
 from include.storage.kinds import Credentials, StoreOptions
 from include.storage.open import open_store
 from include.storage.roles import PolicyServer
 from include.storage.store import Store
+from lab.servers.process import OwnServer
 
 
-class S3Server(ABC):
+class S3Server(OwnServer):
     """A server that runs while the context lasts. ``credentials`` own all buckets."""
 
     kind: PolicyServer
@@ -21,14 +21,6 @@ class S3Server(ABC):
     @abstractmethod
     def endpoint(self) -> str:
         """The S3 URL, without bucket."""
-
-    @abstractmethod
-    def start(self) -> None:
-        """Start it here and wait until it is ready; ServerStartError if it is not."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Stop it; its files stay."""
 
     def options(self, **settings: object) -> StoreOptions:
         """Store options for this server."""
@@ -42,10 +34,3 @@ class S3Server(ABC):
         """Return where a bucket, or what is below a prefix of it, can be read without credentials if a policy allows
         it."""
         return f"{self.endpoint}/{bucket}/{prefix}".rstrip("/")
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from include.storage.errors import NotFound, StoreError
 from include.storage.kinds import Credentials
 from include.storage.open import open_store
 from include.storage.roles import PolicyServer
+from lab.secrets import write_private
 from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError
 from lab.servers.s3 import S3Server
 from lab.servers.weed_command import WeedPorts, find_weed, left_sockets, weed_command
@@ -35,6 +37,7 @@ def identities(owner: Credentials, users: Mapping[str, Credentials]) -> dict[str
     }
 
 
+@dataclass(eq=False)
 class WeedServer(S3Server):
     """An S3 server with one user who owns everything, and ``users`` who may do only what policies say.
 
@@ -43,23 +46,13 @@ class WeedServer(S3Server):
 
     kind = PolicyServer.SEAWEEDFS
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        credentials: Credentials,
-        ports: WeedPorts | None = None,
-        log: Path | None = None,
-        host: str = LOOPBACK,
-        users: Mapping[str, Credentials] | None = None,
-    ) -> None:
-        self.directory = directory
-        self.credentials = credentials
-        self.ports = ports or WeedPorts.free()
-        self.log = log or directory.parent / f"{directory.name}.log"
-        self.host = host
-        self.users = dict(users or {})
-        self._process: ServerProcess | None = None
+    directory: Path
+    _: KW_ONLY
+    credentials: Credentials
+    ports: WeedPorts = field(default_factory=WeedPorts.free)
+    log: Path | None = None
+    host: str = LOOPBACK
+    users: Mapping[str, Credentials] = field(default_factory=dict)
 
     @property
     def endpoint(self) -> str:
@@ -96,12 +89,11 @@ class WeedServer(S3Server):
         """Start it here and wait until it is ready; ServerStartError if it is not."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.users:
-            self._identities.touch(mode=0o600)
-            self._identities.write_text(json.dumps(identities(self.credentials, self.users)))
+            write_private(self._identities, json.dumps(identities(self.credentials, self.users)))
         self._process = ServerProcess(
             "weed",
             self.command(),
-            log=self.log,
+            log=self.log or self.directory.parent / f"{self.directory.name}.log",
             ready=self.ready,
             env=self.environment(),
             cwd=self.directory,
@@ -111,23 +103,11 @@ class WeedServer(S3Server):
 
     def stop(self) -> None:
         """Stop it; what was acknowledged stays in the folder."""
+        super().stop()
         if self._process is not None:
-            self._process.stop()
             for path in left_sockets(self.ports):
                 path.unlink(missing_ok=True)
-
-    def kill(self) -> None:
-        """End it as a crash would."""
-        if self._process is not None:
-            self._process.kill()
 
     @property
     def _identities(self) -> Path:
         return self.directory / "identities.json"
-
-    @property
-    def process(self) -> ServerProcess:
-        """The running program, for those who send it signals."""
-        if self._process is None:
-            raise ServerStartError("weed", "is not started")
-        return self._process

@@ -51,11 +51,9 @@ def weed_command(
 ) -> tuple[str, ...]:
     """All of SeaweedFS in one process; no secret is on its command line.
 
-    Args:
-        directory: Where everything is kept.
-        bind: The address that all ports listen on. Only S3 asks for a login.
-        users: A file of users in place of the key pair in the environment.
-        sockets: Where the filer and S3 make their local sockets, else in a fixed folder, named by port.
+    `bind`: the address that all ports listen on. Only S3 asks for a login. `users`: a file of users in place of the key
+    pair in the environment. `sockets`: where the filer and S3 make their local sockets, else in a fixed folder, named
+    by port.
     """
     flags: dict[str, object] = {
         "dir": directory,

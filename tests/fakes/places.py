@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +16,7 @@ from include.settings.sites import ChecksumMode, RemoteSite
 from include.settings.stageout import StageoutSettings
 from include.stageout.claims import StageoutWorker
 from include.stageout.opening import Stageout
-from include.stageout.places.facts import FileAnswer, FileFacts, ListedFile
+from include.stageout.places.facts import UNKNOWN_TIME, FileAnswer, FileFacts, ListedFile
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_transfers
 
@@ -26,19 +26,22 @@ OLD = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass
 class MemoryPlace:
-    """Files by name, with size and time. `refusals`: answers that are no files, by name, to each question."""
+    """Files by name. `refusals`: answers that are no files, by name, to each question; `broken`: to every look."""
 
-    files: dict[str, tuple[int, datetime]] = field(default_factory=dict)
-    checksums: dict[str, str] = field(default_factory=dict)
+    files: dict[str, FileFacts] = field(default_factory=dict)
     refusals: dict[str, FailureReason] = field(default_factory=dict)
+    broken: FailureReason | None = None
     removed: list[str] = field(default_factory=list)
     unlisted: NightshiftError | None = None
 
-    def put(self, *names: str, size: int = 7, modified: datetime = OLD) -> None:
-        self.files |= dict.fromkeys(names, (size, modified))
+    def put(self, *names: str, size: int = 7, checksum: str | None = None, modified: datetime = OLD) -> None:
+        self.files |= dict.fromkeys(names, FileFacts(size, checksum, modified))
 
     def look(self, names: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
-        return {name: self._answer(name, checksum) for name in names}
+        files = self.files
+        if checksum is ChecksumMode.NONE:
+            files = {name: replace(files[name], checksum=None) for name in names if name in files}
+        return {name: self.broken or self.refusals.get(name) or files.get(name) for name in names}
 
     def remove(self, names: Sequence[str]) -> Mapping[str, FailureReason | None]:
         for name in names:
@@ -47,18 +50,13 @@ class MemoryPlace:
         return {name: self.refusals.get(name) for name in names}
 
     def listed(self, prefix: str) -> Iterator[ListedFile]:
-        yield from [(name, *facts) for name, facts in self.files.items() if name.startswith(f"{prefix}/")]
+        below = ((name, facts) for name, facts in self.files.items() if name.startswith(f"{prefix}/"))
+        yield from [(name, facts.size, facts.modified or UNKNOWN_TIME) for name, facts in below]
         if self.unlisted is not None:
             raise self.unlisted
 
     def close(self) -> None:
         """Nothing is open."""
-
-    def _answer(self, name: str, checksum: ChecksumMode) -> FileAnswer:
-        if name in self.refusals or name not in self.files:
-            return self.refusals.get(name)
-        size, modified = self.files[name]
-        return FileFacts(size, None if checksum is ChecksumMode.NONE else self.checksums.get(name), modified)
 
 
 def site(name: str, **fields: Any) -> RemoteSite:

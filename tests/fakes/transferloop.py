@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Engine, Row, select
 
 from include.fts.client.client import FtsClient
-from include.fts.states import FailureReason
 from include.ledger.engine import reading
-from include.settings.sites import ChecksumMode, RemoteSite
+from include.settings.sites import RemoteSite
 from include.settings.stageout import StageoutSettings
 from include.stageout.claims import StageoutWorker
 from include.stageout.components.monitor import MonitorReport, monitor
@@ -20,9 +19,10 @@ from include.stageout.components.reporter import ReporterReport, read_back, repo
 from include.stageout.components.retry_manager import RetryReport, retry_waiting
 from include.stageout.components.submitter import SubmitReport, submit
 from include.stageout.opening import Stageout
-from include.stageout.places.facts import UNKNOWN_TIME, FileAnswer, FileFacts, ListedFile
+from include.stageout.places.facts import FileFacts
 from include.stageout.tables import stageout_jobs, stageout_transfers
 from tests.fakes.ftsserver import FtsServer
+from tests.fakes.places import MemoryPlace
 from tests.fakes.transfers import NOW, recorded, states
 
 ADLER32 = "adler32:0a1b2c3d"
@@ -35,37 +35,6 @@ def mock_site(name: str, **fields: Any) -> RemoteSite:
 
 
 @dataclass
-class DictPlace:
-    """A storage in memory. ``broken``: what every look is answered with."""
-
-    files: dict[str, FileFacts] = field(default_factory=dict)
-    broken: FailureReason | None = None
-    times: dict[str, datetime] = field(default_factory=dict)
-    """When files were written; UNKNOWN_TIME of others."""
-
-    def look(self, names: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
-        facts = {name: self.files[name] for name in names if name in self.files}
-        if checksum is ChecksumMode.NONE:
-            facts = {name: replace(fact, checksum=None) for name, fact in facts.items()}
-        return {name: self.broken or facts.get(name) for name in names}
-
-    def remove(self, names: Sequence[str]) -> Mapping[str, FailureReason | None]:
-        for name in names:
-            self.files.pop(name, None)
-        return dict.fromkeys(names)
-
-    def listed(self, prefix: str) -> Iterator[ListedFile]:
-        return (
-            (name, facts.size, self.times.get(name, UNKNOWN_TIME))
-            for name, facts in self.files.items()
-            if name.startswith(prefix)
-        )
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-@dataclass
 class TransferLoop:
     """What the components are given, and what tests look at. ``at``: the time; it goes on when a test says so."""
 
@@ -73,7 +42,7 @@ class TransferLoop:
     server: FtsServer
     settings: StageoutSettings = field(default_factory=StageoutSettings)
     sites: dict[str, RemoteSite] = field(default_factory=lambda: {one: mock_site(one) for one in ("pisa", "bari")})
-    places: dict[str, DictPlace] = field(default_factory=lambda: {one: DictPlace() for one in ("pisa", "bari")})
+    places: dict[str, MemoryPlace] = field(default_factory=lambda: {one: MemoryPlace() for one in ("pisa", "bari")})
     at: datetime = NOW
     clients: dict[tuple[str, str], FtsClient] = field(default_factory=dict)
     credential_missing: dict[str, Exception] = field(default_factory=dict)

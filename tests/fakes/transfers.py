@@ -7,7 +7,7 @@ import itertools
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, Row, Table, func, select
 
 from include.ledger.engine import reading
 from include.stageout.files import FileToTransfer, StageoutRequest
@@ -62,3 +62,14 @@ def states(ledger: Engine) -> dict[int, TransferState]:
     with reading(ledger) as connection:
         rows = connection.execute(select(stageout_transfers.c.id, stageout_transfers.c.state))
         return {row.id: TransferState(row.state) for row in rows}
+
+
+def row_of(ledger: Engine, number: int, table: Table = stageout_transfers) -> Row[Any]:
+    """A row by its id."""
+    with reading(ledger) as connection:
+        return connection.execute(select(table).where(table.c.id == number)).one()
+
+
+def count_rows(ledger: Engine, table: Table) -> int:
+    with reading(ledger) as connection:
+        return int(connection.scalar(select(func.count()).select_from(table)) or 0)

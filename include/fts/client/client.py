@@ -13,20 +13,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
 
-from include.fts.client.jobs import (
-    FILE_FIELDS,
-    PRIORITIES,
-    Ban,
-    BannedUser,
-    Delegation,
-    FtsJob,
-    Identity,
-    JobAnswers,
-    JobName,
-    JobStatus,
-    OptimizerDecision,
-    Submitted,
-)
+from include.fts.client import jobs as forms
 from include.fts.client.transport import Credential, FtsCall, FtsReply, FtsTransport, X509Files, signed_proxy
 from include.fts.errors import (
     ANONYMOUS,
@@ -88,7 +75,7 @@ class FtsClient:
         pause: Callable[[float], object] | None = None,
     ) -> None:
         self._credential = credential
-        self._identity: Identity | None = None
+        self._identity: forms.Identity | None = None
         self._delegated: datetime | None = None
         self._most_jobs = MOST_JOBS
         self._transport = FtsTransport(
@@ -111,7 +98,7 @@ class FtsClient:
 
     # -- jobs
 
-    def submit(self, job: FtsJob, name: JobName | None = None) -> str:
+    def submit(self, job: forms.FtsJob, name: forms.JobName | None = None) -> str:
         """Submit a job.
 
         Args:
@@ -134,10 +121,10 @@ class FtsClient:
             "POST", "/jobs", f"submission of FTS job {job_id or 'of a new id'}, {len(job.files)} files",
             body=job.document(name), repeatable=False, submits=True, job_id=job_id,
         )  # fmt: skip
-        submitted: Submitted = self._transport.value(call, Submitted.model_validate)
+        submitted: forms.Submitted = self._transport.value(call, forms.Submitted.model_validate)
         return str(submitted.job_id)
 
-    def status(self, job_ids: Iterable[str], *, files: Sequence[str] = FILE_FIELDS) -> JobAnswers:
+    def status(self, job_ids: Iterable[str], *, files: Sequence[str] = forms.FILE_FIELDS) -> forms.JobAnswers:
         """Ask for the state of jobs, up to 100 in a request; half as many after a reply that is too large for the link.
 
         Args:
@@ -150,7 +137,7 @@ class FtsClient:
         """
         return self._of_jobs("GET", "status", job_ids, files)
 
-    def archived(self, job_id: str) -> JobStatus:
+    def archived(self, job_id: str) -> forms.JobStatus:
         """Ask for a job that ended so long ago that the server moved it into its archive.
 
         Args:
@@ -164,10 +151,10 @@ class FtsClient:
         """
         (known,) = _checked_ids([job_id])
         call = FtsCall("GET", f"/archive/{known}", f"archived FTS job {known}", job_id=known)
-        status: JobStatus = self._transport.value(call, _parsed)
+        status: forms.JobStatus = self._transport.value(call, _parsed)
         return status
 
-    def cancel(self, job_ids: Iterable[str]) -> JobAnswers:
+    def cancel(self, job_ids: Iterable[str]) -> forms.JobAnswers:
         """Cancel jobs; one that has ended stays as it is. A file that is being copied may leave a part behind.
 
         Args:
@@ -197,24 +184,7 @@ class FtsClient:
             states |= self._transport.value(call, partial(_states, batch))
         return states
 
-    def set_priority(self, job_ids: Iterable[str], priority: int) -> JobAnswers:
-        """Change the priority of jobs that have not ended.
-
-        Args:
-            job_ids: Their ids.
-            priority: 1 to 5, of which FTS serves the highest first; another one is refused before anything is sent.
-
-        Returns:
-            The state of each job after it, or the server's error for it.
-        """
-        if priority not in PRIORITIES:
-            raise FTS_JOB_INVALID(f"priority {priority!r} is not one of 1 to 5; {FTS_JOB_INVALID.hint}")
-        body = json.dumps({"params": {"priority": priority}}).encode()
-        return self._of_jobs("POST", "priority", job_ids, body=body)
-
-    # -- bans; they need the level `config` at the server
-
-    def bans(self, of: BanOf) -> tuple[Ban, ...]:
+    def bans(self, of: BanOf) -> tuple[forms.Ban, ...]:
         """List what is banned.
 
         Args:
@@ -223,7 +193,7 @@ class FtsClient:
         Returns:
             The bans.
         """
-        kind = Ban if of is BanOf.STORAGE else BannedUser
+        kind = forms.Ban if of is BanOf.STORAGE else forms.BannedUser
         call = FtsCall("GET", f"/ban/{of.value[0]}", f"list of banned {of.name.lower()}s")
         return self._listed(call, kind)
 
@@ -257,19 +227,21 @@ class FtsClient:
 
     # -- links
 
-    def link_decisions(self) -> tuple[OptimizerDecision, ...]:
+    def link_decisions(self) -> tuple[forms.OptimizerDecision, ...]:
         """Return what the optimizer decided of each link, the newest first; a link that it has no decision of is left
         out."""
-        return self._listed(FtsCall("GET", "/optimizer/current", "decisions of the optimizer"), OptimizerDecision)
+        return self._listed(FtsCall("GET", "/optimizer/current", "decisions of the optimizer"), forms.OptimizerDecision)
 
     # -- who we are
 
-    def whoami(self) -> Identity:
+    def whoami(self) -> forms.Identity:
         """Return who the server takes us for. Without a credential it is anonymous, and not an error."""
-        identity: Identity = self._transport.value(FtsCall("GET", "/whoami", "whoami"), Identity.model_validate)
+        identity: forms.Identity = self._transport.value(
+            FtsCall("GET", "/whoami", "whoami"), forms.Identity.model_validate
+        )
         return identity
 
-    def job_name(self, sid: str) -> JobName:
+    def job_name(self, sid: str) -> forms.JobName:
         """The id that a job will have; the server is asked once who we are.
 
         Args:
@@ -280,7 +252,7 @@ class FtsClient:
         """
         return self.identity().job_name(sid)
 
-    def identity(self) -> Identity:
+    def identity(self) -> forms.Identity:
         """Return who the server takes us for; it is asked once."""
         if self._identity is None:
             self._identity = self.whoami()
@@ -310,7 +282,7 @@ class FtsClient:
             self._identity = self.whoami()
         self._delegated = now
 
-    def delegation_ends(self, identity: Identity) -> datetime | None:
+    def delegation_ends(self, identity: forms.Identity) -> datetime | None:
         """Ask for the proxy that the server has of us.
 
         Args:
@@ -320,8 +292,8 @@ class FtsClient:
             Until when the server can act for us, UTC; None without a delegation.
         """
         call = FtsCall("GET", _delegation(identity), "delegated proxy")
-        found: Delegation | None = self._transport.value(
-            call, lambda value: None if value is None else Delegation.model_validate(value)
+        found: forms.Delegation | None = self._transport.value(
+            call, lambda value: None if value is None else forms.Delegation.model_validate(value)
         )
         return found.termination_time if found else None
 
@@ -372,9 +344,9 @@ class FtsClient:
 
     def _of_jobs(
         self, method: str, verb: str, job_ids: Iterable[str], files: Sequence[str] = (), body: bytes | None = None
-    ) -> JobAnswers:
+    ) -> forms.JobAnswers:
         query = f"?files={','.join(files)}" if files else ""
-        jobs: dict[str, JobStatus] = {}
+        jobs: dict[str, forms.JobStatus] = {}
         errors: dict[str, FtsError] = {}
         left, halvings = _checked_ids(job_ids), 0
         while left:
@@ -401,11 +373,11 @@ class FtsClient:
                 raise self._transport.refused(call, reply)
             for job_id in batch:
                 answer = _answer(job_id, entries.get(job_id), verb, files)
-                if isinstance(answer, JobStatus):
+                if isinstance(answer, forms.JobStatus):
                     jobs[job_id] = answer
                 else:
                     errors[job_id] = answer
-        return JobAnswers(jobs, errors)
+        return forms.JobAnswers(jobs, errors)
 
 
 def _states(file_ids: Sequence[int], value: Any) -> dict[int, FileState | None]:
@@ -416,7 +388,7 @@ def _states(file_ids: Sequence[int], value: Any) -> dict[int, FileState | None]:
     return {file_id: None if state is FileState.OTHER else state for file_id, state in pairs}
 
 
-def _delegation(identity: Identity) -> str:
+def _delegation(identity: forms.Identity) -> str:
     return f"/delegation/{quote(identity.delegation_id, safe='')}"
 
 
@@ -450,7 +422,7 @@ def _entries(reply: FtsReply) -> dict[str, Mapping[str, Any]] | None:
     return {str(part.get("job_id")).lower(): part for part in reversed(parts)}
 
 
-def _answer(job_id: str, part: Mapping[str, Any] | None, verb: str, files: Sequence[str]) -> JobStatus | FtsError:
+def _answer(job_id: str, part: Mapping[str, Any] | None, verb: str, files: Sequence[str]) -> forms.JobStatus | FtsError:
     """The server's answer for one job: its state, or why it gives no state. ``files``: the fields asked for."""
     what = f"{verb} of FTS job {job_id}"
     status = _status_of(part.get("http_status")) if part else 0
@@ -474,9 +446,9 @@ def _answer(job_id: str, part: Mapping[str, Any] | None, verb: str, files: Seque
     return FTS_REPLY_UNEXPECTED(f"{what}: {fault}; {FTS_REPLY_UNEXPECTED.hint}", job_id=job_id)
 
 
-def _parsed(part: Any, files: Collection[str] = FILE_FIELDS) -> JobStatus:
+def _parsed(part: Any, files: Collection[str] = forms.FILE_FIELDS) -> forms.JobStatus:
     """The state of a job. Raises ValueError if it is malformed, or a file is without a URL that was asked for."""
-    status = JobStatus.model_validate(part)
+    status = forms.JobStatus.model_validate(part)
     wanted = _URLS & set(files)
     if any(not wanted <= file.model_fields_set for file in status.files):
         raise ValueError("the reply has a file without its URLs")

@@ -22,21 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from cryptography.x509.oid import NameOID
 from urllib3.exceptions import HTTPError
 
-from include.fts.errors import (
-    CREDENTIAL_UNREADABLE,
-    FTS_REPLY_UNEXPECTED,
-    FTS_TLS_FAILED,
-    PROXY_EXPIRED,
-    TOKEN_UNPROTECTED,
-    FtsError,
-    FtsErrorKind,
-    FtsReplyLost,
-    FtsUnreachable,
-    SubmitUnclear,
-    kind_of,
-    kind_of_foreign,
-    redact,
-)
+from include.fts import errors
 from include.http_calls import CallFailure, failure_of, may_carry_token, pooled_session, repeated
 
 _CLOCK_SKEW = timedelta(minutes=5)
@@ -65,7 +51,9 @@ def signed_proxy(request_pem: bytes, credential: X509Credential, *, lifetime: ti
     """
     key = _key_of(request_pem)
     if credential.expires <= now:
-        raise PROXY_EXPIRED(f"our credential ended at {credential.expires:%Y-%m-%dT%H:%M:%SZ}; {PROXY_EXPIRED.hint}")
+        raise errors.PROXY_EXPIRED(
+            f"our credential ended at {credential.expires:%Y-%m-%dT%H:%M:%SZ}; {errors.PROXY_EXPIRED.hint}"
+        )
     issuer = credential.chain[0].subject
     serial = x509.random_serial_number()
     name = x509.Name(
@@ -94,13 +82,13 @@ def _key_of(request_pem: bytes) -> rsa.RSAPublicKey:
         key = request.public_key()
         fits = request.is_signature_valid and isinstance(key, rsa.RSAPublicKey) and key.key_size >= _SMALLEST_RSA
     except Exception as error:  # noqa: BLE001 - the parser has no error of its own for all that can be wrong
-        raise FTS_REPLY_UNEXPECTED(
-            f"the request for a proxy cannot be read ({type(error).__name__}); {FTS_REPLY_UNEXPECTED.hint}"
+        raise errors.FTS_REPLY_UNEXPECTED(
+            f"the request for a proxy cannot be read ({type(error).__name__}); {errors.FTS_REPLY_UNEXPECTED.hint}"
         ) from None
     if not fits or not isinstance(key, rsa.RSAPublicKey):
-        raise FTS_REPLY_UNEXPECTED(
+        raise errors.FTS_REPLY_UNEXPECTED(
             f"the request for a proxy is not signed by an RSA key of at least {_SMALLEST_RSA} bits; "
-            f"{FTS_REPLY_UNEXPECTED.hint}"
+            f"{errors.FTS_REPLY_UNEXPECTED.hint}"
         )
     return key
 
@@ -140,7 +128,7 @@ class X509Files:
                 fault = f"is not the key of the first certificate of {self.certificate}"
             else:
                 return X509Credential(tuple(chain), key)
-        raise CREDENTIAL_UNREADABLE(f"{path} {fault}; {CREDENTIAL_UNREADABLE.hint}")
+        raise errors.CREDENTIAL_UNREADABLE(f"{path} {fault}; {errors.CREDENTIAL_UNREADABLE.hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +232,7 @@ class FtsTransport:
         self.url = url.rstrip("/")
         self.with_token = isinstance(credential, BearerToken)
         if self.with_token and not may_carry_token(self.url):
-            raise TOKEN_UNPROTECTED(f"FTS server {self.url}: token not sent; {TOKEN_UNPROTECTED.hint}")
+            raise errors.TOKEN_UNPROTECTED(f"FTS server {self.url}: token not sent; {errors.TOKEN_UNPROTECTED.hint}")
         self._token = credential.token.encode() if isinstance(credential, BearerToken) else b""
         self._timeout_s = timeout_s
         self._retries = retries
@@ -284,10 +272,10 @@ class FtsTransport:
             return outcome
         # raised outside of any except block, so that no traceback carries the library's message with its URL
         if outcome.sent and call.submits:
-            raise self._error(SubmitUnclear, call, outcome.why)
+            raise self._error(errors.SubmitUnclear, call, outcome.why)
         if outcome.tls:
-            raise self._error(FTS_TLS_FAILED, call, outcome.why)
-        raise self._error(FtsReplyLost if outcome.sent else FtsUnreachable, call, outcome.why)
+            raise self._error(errors.FTS_TLS_FAILED, call, outcome.why)
+        raise self._error(errors.FtsReplyLost if outcome.sent else errors.FtsUnreachable, call, outcome.why)
 
     def value(self, call: FtsCall, parse: Callable[[Any], Any]) -> Any:
         """Send a request whose reply is JSON.
@@ -325,27 +313,32 @@ class FtsTransport:
             return reply
         if call.submits and reply.status >= 500:
             # the server may have failed after it stored the job
-            raise self._error(SubmitUnclear, call, _beginning(reply), reply.status)
+            raise self._error(errors.SubmitUnclear, call, _beginning(reply), reply.status)
         raise self.refused(call, reply)
 
-    def refused(self, call: FtsCall, reply: FtsReply) -> FtsError:
+    def refused(self, call: FtsCall, reply: FtsReply) -> errors.FtsError:
         """The error for a reply."""
         reason = reply.message()
         if reason is None:
             detail = _beginning(reply)
-            kind = kind_of_foreign(reply.status, detail, with_token=self.with_token)
+            kind = errors.kind_of_foreign(reply.status, detail, with_token=self.with_token)
         else:
-            kind, detail = kind_of(reply.status, reason), reason[:1000]
+            kind, detail = errors.kind_of(reply.status, reason), reason[:1000]
         return self._error(kind, call, detail, reply.status, reason)
 
-    def unexpected(self, call: FtsCall, reply: FtsReply) -> FtsError:
+    def unexpected(self, call: FtsCall, reply: FtsReply) -> errors.FtsError:
         """The error for a reply of success in a form that FTS does not use."""
-        kind = SubmitUnclear if call.submits else FTS_REPLY_UNEXPECTED
+        kind = errors.SubmitUnclear if call.submits else errors.FTS_REPLY_UNEXPECTED
         return self._error(kind, call, _beginning(reply), reply.status)
 
     def _error(
-        self, kind: FtsErrorKind, call: FtsCall, detail: str, status: int | None = None, reason: str | None = None
-    ) -> FtsError:
+        self,
+        kind: errors.FtsErrorKind,
+        call: FtsCall,
+        detail: str,
+        status: int | None = None,
+        reason: str | None = None,
+    ) -> errors.FtsError:
         message = f"FTS server {self.url}: {call.what}: {detail}; {kind.hint}"
         return kind(message, job_id=call.job_id, status=status, reason=reason)
 
@@ -363,7 +356,7 @@ class FtsTransport:
         except OSError as error:
             # of the library's check of the files of the credential; it names the file
             fault = str(error)
-        raise CREDENTIAL_UNREADABLE(f"{fault}; {CREDENTIAL_UNREADABLE.hint}")
+        raise errors.CREDENTIAL_UNREADABLE(f"{fault}; {errors.CREDENTIAL_UNREADABLE.hint}")
 
     def _read(self, response: requests.Response, ends: float) -> FtsReply | CallFailure:
         body = bytearray()
@@ -374,14 +367,13 @@ class FtsTransport:
                 return FtsReply(response.status_code, None)
             if self._clock() > ends:
                 return CallFailure(True, "no whole reply in time")
-        return FtsReply(response.status_code, self._without_token(bytes(body)))
-
-    def _without_token(self, body: bytes) -> bytes:
-        """The body of a server that repeats our token, which then would be in errors and in states of jobs."""
-        return body.replace(self._token, b"<token>") if len(self._token) >= _SHORTEST_TOKEN else body
+        if len(self._token) >= _SHORTEST_TOKEN:
+            # a server may repeat it, and then it would be in errors and in states of jobs
+            body = body.replace(self._token, b"<token>")
+        return FtsReply(response.status_code, bytes(body))
 
 
 def _beginning(reply: FtsReply) -> str:
     """Return what a message may show of a reply that is not in FTS's form."""
-    text = "too large" if reply.body is None else repr(redact(reply.body[:2000].decode(errors="replace"))[:200])
+    text = "too large" if reply.body is None else repr(errors.redact(reply.body[:2000].decode(errors="replace"))[:200])
     return f"HTTP {reply.status}, {text}"

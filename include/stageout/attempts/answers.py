@@ -107,10 +107,8 @@ _UNDECIDED = frozenset(
 class JobAnswer:
     """The part of a job's status that its files depend on.
 
-    Attributes:
-        overwrites: The job may replace what is at its destinations.
-        ended: FTS does nothing more for it.
-        stopping: It ended so recently that a copy of it may still write.
+    `overwrites`: the job may replace what is at its destinations. `ended`: FTS does nothing more for it. `stopping`: it
+    ended so recently that a copy of it may still write.
     """
 
     overwrites: bool
@@ -127,11 +125,9 @@ class JobAnswer:
 class FileJudgement:
     """The consequences for a file.
 
-    Attributes:
-        move: Of its transfer, if it moves.
-        settled: The transfer is not in the job any more: whatever FTS reports of the file later does not matter.
-        cancel: FTS is asked to cancel the file.
-        until: The transfer stays as it is: a copy may still write until then.
+    `move`: of its transfer, if it moves. `settled`: the transfer is not in the job any more: whatever FTS reports of
+    the file later does not matter. `cancel`: FTS is asked to cancel the file. `until`: the transfer stays as it is: a
+    copy may still write until then.
     """
 
     move: TransferMove | None = None
@@ -152,10 +148,7 @@ class AttemptJudge:
     def judge(self, row: TransferAtFts, file: FileStatus | None, job: JobAnswer) -> FileJudgement:
         """Return what becomes of a transfer.
 
-        Args:
-            row: The transfer; its state is one of AT_FTS.
-            file: Its file in the job; None: the reply does not have it.
-            job: The rest of the reply.
+        `row`: the transfer; its state is one of AT_FTS. `file`: its file in the job; None: the reply does not have it.
         """
         if file is None:
             text = "the FTS job ended without this file"
@@ -166,7 +159,12 @@ class AttemptJudge:
                 return self._finished(row, file, job)
             case FileState.FAILED:
                 failure = file.failure or FailureReason(None, None, "FTS gives no reason")
-                return self._failed_file(row, file, job, failure)
+                compared = row.state is not _T.KILLING and not is_bare(row.destination_name)
+                if failure_class(failure) is TransferFailureClass.DESTINATION_EXISTS and compared:
+                    text = "the destination exists: it is compared with the request"
+                    kind = TransferFailureClass.DESTINATION_EXISTS
+                    return self.copied(row, text, at=file.finish_time, failure=kind)
+                return self._ended(row, file, failure, job)
             case FileState.CANCELED:
                 return self._canceled(row, file, job)
             case _ if job.ended:
@@ -189,12 +187,8 @@ class AttemptJudge:
     ) -> FileJudgement:
         """A transfer that leaves its job without a copy.
 
-        Args:
-            row: As of `judge`.
-            failure: Why.
-            proof: What is at the destination is its own.
-            until: A copy of the attempt may still write until then.
-            began: When the attempt began to copy.
+        `failure`: why. `proof`: what is at the destination is its own. `until`: a copy of the attempt may still write
+        until then. `began`: when the attempt began to copy.
         """
         current, known = row.state, True if proof else None
         until = row.may_write_until or until
@@ -266,16 +260,6 @@ class AttemptJudge:
         size = file.filesize if row.size is None else None
         return replace(copied, move=copied.move and replace(copied.move, size=size))
 
-    def _failed_file(
-        self, row: TransferAtFts, file: FileStatus, job: JobAnswer, failure: FailureReason
-    ) -> FileJudgement:
-        kind = failure_class(failure)
-        compared = row.state is not _T.KILLING and not is_bare(row.destination_name)
-        if kind is TransferFailureClass.DESTINATION_EXISTS and compared:
-            text = "the destination exists: it is compared with the request"
-            return self.copied(row, text, at=file.finish_time, failure=kind)
-        return self._ended(row, file, failure, job)
-
     def _ended(self, row: TransferAtFts, file: FileStatus, failure: FailureReason, job: JobAnswer) -> FileJudgement:
         """A file that FTS has ended without a copy."""
         # a failure of one side comes before the copy: what is at the destination later was written by others
@@ -320,11 +304,8 @@ def may_write_until(file: FileStatus, size: int | None, *, margin: timedelta, no
     sets the time of the end at once, and the copy goes on: FTS kills only copies of jobs that were canceled as a whole,
     and notes their end when it does. It also ends files whose copies it has lost sight of.
 
-    Args:
-        file: FAILED, CANCELED, or not ended in a job that has.
-        size: Bytes; None if unknown.
-        margin: Added to FTS's limit of a copy's time.
-        now: The time.
+    `file`: FAILED, CANCELED, or not ended in a job that has. `size`: bytes; None if unknown. `margin`: added to FTS's
+    limit of a copy's time.
     """
     if file.start_time is None and file.transfer_host is None:
         # no host of FTS has taken it

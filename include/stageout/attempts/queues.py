@@ -47,10 +47,7 @@ def decisions_by_link(
 ) -> dict[Link, OptimizerDecision]:
     """The decision of each link that its server has one of.
 
-    Args:
-        links: Source and destination sites.
-        sites: The configured ones.
-        decisions: Of all FTS servers, in the order of the configuration.
+    `decisions`: of all FTS servers, in the order of the configuration.
     """
     servers = list(decisions)
     known: dict[str, dict[tuple[str, str], OptimizerDecision]] = {}
@@ -107,11 +104,7 @@ class TransferQueue:
 def due_queues(bind: Bind, *, now: datetime, limit: int, start: float) -> list[TransferQueue]:
     """Queues that have new transfers that are due.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        now: What was due before it counts.
-        limit: How many at most.
-        start: From 0 to 1: where in the table the search begins, so that each queue is found where there are too many.
+    `start`: from 0 to 1: where in the table the search begins, so that each queue is found where there are too many.
     """
     with reading(bind) as connection:
         last = connection.scalar(select(func.max(stageout_queues.c.id))) or 0
@@ -170,10 +163,7 @@ def server_of(link: Link, servers: Sequence[str]) -> str:
 def banned_site(link: Link, sites: Mapping[str, RemoteSite], banned: Collection[str]) -> str | None:
     """The first site of the link all of whose storages for third-party copies are banned, if there is one.
 
-    Args:
-        link: Source and destination.
-        sites: The configured sites.
-        banned: What FTS bans, as `scheme://host`.
+    `banned`: what FTS bans, as `scheme://host`.
     """
     for name in link:
         # the site of a bare URL is its storage

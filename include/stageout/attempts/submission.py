@@ -9,21 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
 
+from include.fts import errors as fts_errors
 from include.fts.client.jobs import FtsFile, FtsJob, JobParams, VerifyChecksum
-from include.fts.errors import (
-    DESTINATION_QUEUED,
-    FTS_JOB_INVALID,
-    FTS_REQUEST_INVALID,
-    FTS_TLS_FAILED,
-    VOMS_FAILED,
-    CredentialNeeded,
-    FtsError,
-    FtsForbidden,
-    FtsUnreachable,
-    JobExists,
-    StorageBanned,
-    UserBanned,
-)
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import FILE_REFUSED, StageoutError
 from include.stageout.transfers import Transfer
@@ -83,10 +70,7 @@ class DraftJob:
         FTS tries each file once: after a second try of its own, a file that it finds at the destination could be what
         its first try left there, or what was there before.
 
-        Args:
-            number: The row of the job.
-            owner: The user.
-            queue_time: FTS cancels a file that waits longer.
+        `queue_time`: FTS cancels a file that waits longer.
         """
         metadata = {
             "job": number,
@@ -118,11 +102,7 @@ def draft_jobs(
 ) -> DraftedJobs:
     """Return what transfers of one queue become. A job has one rule for overwriting and one for checksums.
 
-    Args:
-        rows: The transfers.
-        source: Their site; None: it is not configured any more, or a bare URL has none.
-        destination: The same.
-        workflows: The workflow of each request.
+    `source`: their site; None: it is not configured any more, or a bare URL has none. `destination`: the same.
     """
     files: defaultdict[tuple[bool, VerifyChecksum], dict[int, FtsFile]] = defaultdict(dict)
     refused: dict[int, StageoutError] = {}
@@ -163,13 +143,7 @@ def _file(row: Transfer, source: RemoteSite | None, destination: RemoteSite | No
 def compared_by_fts(
     source: RemoteSite, destination: RemoteSite, declared: str | None
 ) -> tuple[VerifyChecksum, str | None]:
-    """Return which checksums FTS is to compare, and the file's checksum for it. It compares only what sites report.
-
-    Args:
-        source: The site that has the file.
-        destination: The site that it goes to.
-        declared: The checksum in the request.
-    """
+    """Return which checksums FTS is to compare, and the file's checksum for it. It compares only what sites report."""
     ends = _REPORTED.get(source.checksum), _REPORTED.get(destination.checksum)
     if declared is None:
         same = ends[0] is not None and ends[0] == ends[1]
@@ -201,22 +175,22 @@ class SubmitOutcome(Enum):
 
 
 _OUTCOMES: Mapping[str, SubmitOutcome] = {
-    JobExists.code: SubmitOutcome.ADOPTED,
-    FtsForbidden.code: SubmitOutcome.RETRIED,
-    StorageBanned.code: SubmitOutcome.WAITS,
-    UserBanned.code: SubmitOutcome.WAITS,
-    FtsUnreachable.code: SubmitOutcome.WAITS,
-    FTS_TLS_FAILED.code: SubmitOutcome.WAITS,
-    VOMS_FAILED.code: SubmitOutcome.WAITS,
-    FTS_REQUEST_INVALID.code: SubmitOutcome.SPLIT,
-    FTS_JOB_INVALID.code: SubmitOutcome.SPLIT,
-    DESTINATION_QUEUED.code: SubmitOutcome.SPLIT,
+    fts_errors.JobExists.code: SubmitOutcome.ADOPTED,
+    fts_errors.FtsForbidden.code: SubmitOutcome.RETRIED,
+    fts_errors.StorageBanned.code: SubmitOutcome.WAITS,
+    fts_errors.UserBanned.code: SubmitOutcome.WAITS,
+    fts_errors.FtsUnreachable.code: SubmitOutcome.WAITS,
+    fts_errors.FTS_TLS_FAILED.code: SubmitOutcome.WAITS,
+    fts_errors.VOMS_FAILED.code: SubmitOutcome.WAITS,
+    fts_errors.FTS_REQUEST_INVALID.code: SubmitOutcome.SPLIT,
+    fts_errors.FTS_JOB_INVALID.code: SubmitOutcome.SPLIT,
+    fts_errors.DESTINATION_QUEUED.code: SubmitOutcome.SPLIT,
 }
 
 
-def outcome_of(error: FtsError) -> SubmitOutcome:
+def outcome_of(error: fts_errors.FtsError) -> SubmitOutcome:
     """By the error's code; whatever does not say that FTS has nothing of the job is unclear."""
-    if isinstance(error, CredentialNeeded):
+    if isinstance(error, fts_errors.CredentialNeeded):
         return SubmitOutcome.NEEDS_CREDENTIAL
     return _OUTCOMES.get(error.code, SubmitOutcome.UNCLEAR)
 
@@ -226,7 +200,7 @@ def refused_wait(age: timedelta) -> timedelta:
     return min(max(REFUSED_WAIT, age // 4 // REFUSED_WAIT * REFUSED_WAIT), LONGEST_REFUSED_WAIT)
 
 
-def unclear_wait(tries: int, error: FtsError) -> timedelta:
+def unclear_wait(tries: int, error: fts_errors.FtsError) -> timedelta:
     """After how long FTS is asked for a job that was submitted so often without a clear reply."""
     wait = min(UNCLEAR_WAIT * (1 << min(tries - 1, 30)), LONGEST_UNCLEAR_WAIT)
     # after HTTP 500 the server has ended its work; other replies may be those of a proxy before it

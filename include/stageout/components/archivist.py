@@ -24,11 +24,9 @@ _COMPLETE = frozenset({TransferState.CLEANED.value, TransferState.KEPT.value})
 class DaySummary:
     """The sums of a day.
 
-    Attributes:
-        day: Its beginning, in UTC.
-        complete: The sums of complete transfers.
-        failed: Files that failed, by the class of the last failure; as far as they are archived.
-        links: The sums of complete transfers by source and destination, those with the most files first.
+    `day`: its beginning, in UTC. `complete`: the sums of complete transfers. `failed`: files that failed, by the class
+    of the last failure; as far as they are archived. `links`: the sums of complete transfers by source and destination,
+    those with the most files first.
     """
 
     day: datetime
@@ -40,10 +38,7 @@ class DaySummary:
 def summarise(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> DaySummary:
     """The summary of the last day whose complete transfers are all archived.
 
-    Args:
-        stageout: What the component works with.
-        now: The clock.
-        limit: How many links at most; the rest is one entry, `OTHER_LINKS`.
+    `limit`: how many links at most; the rest is one entry, `OTHER_LINKS`.
     """
     until = now().astimezone(UTC) - timedelta(hours=stageout.settings.archive_hours)
     until = until.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -85,10 +80,7 @@ def archive(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> A
     Complete transfers are archived after `archive_hours`; failed and killed ones after `resubmit_days`, until which
     they can be resubmitted.
 
-    Args:
-        stageout: What the component works with.
-        now: The clock.
-        limit: How many rows of each kind at most.
+    `limit`: how many rows of each kind at most.
     """
     ledger, time = stageout.ledger, now()
     complete = time - timedelta(hours=stageout.settings.archive_hours)

@@ -53,12 +53,8 @@ _T, _J, _K = TransferState, TransferJobState, FindingKind
 class CensusLimits:
     """Limits of one census.
 
-    Attributes:
-        findings: Of each kind that are recorded; all are counted.
-        jobs: That FTS is asked for.
-        copies: That destinations are asked for; the oldest.
-        files: Of one user's temporary folder.
-        deletions: Of unknown files.
+    `findings`: of each kind that are recorded; all are counted. `jobs`: that FTS is asked for. `copies`: that
+    destinations are asked for; the oldest. `files`: of one user's temporary folder. `deletions`: of unknown files.
     """
 
     findings: int = 1000
@@ -81,11 +77,8 @@ def take_census(
 ) -> CensusReport:
     """Find what is stuck or does not fit, repair what is safe, and record it in place of what the last census found.
 
-    Args:
-        stageout: Ledger, settings, FTS and sites.
-        now: The clock, UTC.
-        deletes: Whether unknown files are deleted at sites with `clean_unknown`; False: they are only named.
-        limits: How much is taken.
+    `stageout`: ledger, settings, FTS and sites. `deletes`: whether unknown files are deleted at sites with
+    `clean_unknown`; False: they are only named. `limits`: how much is taken.
     """
     limits, start = limits or CensusLimits(), now()
     parts: tuple[Iterable[CensusFinding], ...] = (
@@ -224,11 +217,12 @@ def _asked(stageout: Stageout, client: FtsClient, rows: Sequence[Row[Any]], now:
             kind = _K.JOB_RUNS if ended else _K.JOB_ENDED
             yield _job(stageout, kind, row, f"FTS has {status.job_state.value}", now)
         elif not ended and isinstance(answers.errors.get(row.fts_id), JobUnknown):
-            archived = _is_archived(client, row.fts_id)
-            kind, where = (
-                (_K.JOB_ENDED, "only in its archive") if archived else (_K.JOB_UNKNOWN, "neither it nor its archive")
-            )
-            yield _job(stageout, kind, row, f"FTS has it {where}" if archived else f"FTS: {where} knows it", now)
+            kind, detail = _K.JOB_ENDED, "FTS has it only in its archive"
+            try:
+                client.archived(row.fts_id)
+            except JobUnknown:
+                kind, detail = _K.JOB_UNKNOWN, "FTS: neither it nor its archive knows it"
+            yield _job(stageout, kind, row, detail, now)
 
 
 def _job(stageout: Stageout, kind: FindingKind, row: Row[Any], detail: str, now: datetime) -> CensusFinding:
@@ -237,14 +231,6 @@ def _job(stageout: Stageout, kind: FindingKind, row: Row[Any], detail: str, now:
     early = row.due_at > now and _J(row.state) not in JOB_ENDED
     repaired = early and _make_due(stageout, stageout_jobs, [row.id], _J(row.state), now)
     return replace(finding, outcome=FindingOutcome.REPAIRED) if repaired else finding
-
-
-def _is_archived(client: FtsClient, job_id: str) -> bool:
-    try:
-        client.archived(job_id)
-    except JobUnknown:
-        return False
-    return True
 
 
 # -- the ledger with the destinations

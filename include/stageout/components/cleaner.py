@@ -39,11 +39,8 @@ _CLEANER = StageoutComponent.CLEANER
 class CleanReport:
     """The work of one pass. Nothing was due if all are 0.
 
-    Attributes:
-        registered: Registered transfers that may be cleaned now.
-        cleaned: Sources that were removed, or did not exist.
-        kept: Sources that stay.
-        postponed: Sources that are tried again later.
+    `registered`: registered transfers that may be cleaned now. `cleaned`: sources that were removed, or did not exist.
+    `kept`: sources that stay. `postponed`: sources that are tried again later.
     """
 
     registered: int = 0
@@ -64,10 +61,8 @@ def clean(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> Cle
     """Return one bounded pass over registered and cleaning transfers. A pass that died half way is repeated by the
     next one.
 
-    Args:
-        stageout: Ledger, settings, sites and their storages.
-        now: The clock, UTC.
-        limit: How many transfers of each state are taken, at most.
+    `stageout`: ledger, settings, sites and their storages. `limit`: how many transfers of each state are taken, at
+    most.
     """
     counts = Counter[TransferState | None]()
 
@@ -206,8 +201,7 @@ def _lost(stageout: Stageout, site: str, rows: Sequence[Transfer]) -> dict[int, 
 def _difference(row: Transfer, facts: FileFacts, margin: timedelta) -> str | None:
     """Say what differs of a file from the size and checksum in the row, or that it was written after the copy.
 
-    Args:
-        margin: How long after the end of the copy its storage may say that the file was written.
+    `margin`: how long after the end of the copy its storage may say that the file was written.
     """
     if row.size is not None and facts.size != row.size:
         return f"{facts.size} bytes, not {row.size}"

@@ -12,21 +12,11 @@ from sqlalchemy import Connection, select
 
 from include.errors import NightshiftError
 from include.fts.client.client import MOST_JOBS, FtsClient
-from include.fts.client.jobs import FileStatus, JobStatus
+from include.fts.client.jobs import JobStatus
 from include.fts.errors import FtsError, FtsForbidden, JobUnknown
 from include.fts.states import FailureReason, FailureScope, JobState
 from include.ledger.engine import reading, writing
-from include.stageout.attempts.answers import (
-    AT_FTS,
-    JOB_RESULTS,
-    AttemptJudge,
-    FileJudgement,
-    JobAnswer,
-    end_held_jobs,
-    files_by_transfer,
-    note_held_jobs,
-    seen_to_copy,
-)
+from include.stageout.attempts import answers as judging
 from include.stageout.claims import ClaimedRows, claim_jobs, claim_transfers, keep_claim, look_again
 from include.stageout.jobs import transfers_of_jobs
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers, note_writing
@@ -55,11 +45,9 @@ _T, _J = TransferState, TransferJobState
 class MonitorReport:
     """The work of one batch of the monitor.
 
-    Attributes:
-        rows: Jobs, and transfers that are being killed, that it took; 0: nothing is due.
-        moved: Transfers by the state that they are in now.
-        ended: Jobs that ended.
-        faults: Jobs that could not be asked for, by the code of the error.
+    `rows`: jobs, and transfers that are being killed, that it took; 0: nothing is due. `moved`: transfers by the state
+    that they are in now. `ended`: jobs that ended. `faults`: jobs that could not be asked for, by the code of the
+    error.
     """
 
     rows: int
@@ -71,10 +59,7 @@ class MonitorReport:
 def monitor(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> MonitorReport:
     """Ask FTS for the jobs that are due, and move their transfers; one batch.
 
-    Args:
-        stageout: Ledger, settings and clients.
-        now: The clock, UTC.
-        limit: Jobs of each state, and transfers that are being killed, that are taken at most.
+    `limit`: jobs of each state, and transfers that are being killed, that are taken at most.
     """
     batch = _MonitorBatch(stageout, now)
     for state in (_J.SUBMITTED, _J.ACTIVE):
@@ -146,12 +131,14 @@ class _MonitorBatch:
                 self.down[rows[0].server] = error
             self.faults[error.code] += len(rows)
             if isinstance(error, FtsForbidden):
-                note_held_jobs(self.stageout.ledger, [row.id for row in rows], str(error))
+                judging.note_held_jobs(self.stageout.ledger, [row.id for row in rows], str(error))
             self._leave(rows, claim)
             return
-        end_held_jobs(self.stageout.ledger, [row.id for row in rows])
+        judging.end_held_jobs(self.stageout.ledger, [row.id for row in rows])
         transfers: defaultdict[int | None, list[TransferAtFts]] = defaultdict(list)
-        for transfer in transfers_of_jobs(self.stageout.ledger, [row.id for row in rows], TransferAtFts, states=AT_FTS):
+        for transfer in transfers_of_jobs(
+            self.stageout.ledger, [row.id for row in rows], TransferAtFts, states=judging.AT_FTS
+        ):
             transfers[transfer.job].append(transfer)
         findings = _Findings()
         for row in rows:
@@ -180,15 +167,15 @@ class _MonitorBatch:
         findings: _Findings,
     ) -> None:
         now = self.now()
-        answer = JobAnswer.of(status, overwrites=row.overwrites, now=now)
-        files = files_by_transfer(status.files)
-        judged = self._judgements(transfers, files, answer)
+        answer = judging.JobAnswer.of(status, overwrites=row.overwrites, now=now)
+        files = judging.files_by_transfer(status.files)
+        judged = {one.id: self._attempts().judge(one, files.get(one.id), answer) for one in transfers}
         cancels = [files[number].file_id for number, judgement in judged.items() if judgement.cancel]
         if cancels:
             running = {file.file_id for file in status.files if not file.file_state.terminal}
             self._cancel(client, row.fts_id, cancels, whole=running <= set(cancels))
         moves = self._found(row, judged, findings)
-        result = JOB_RESULTS.get(status.job_state)
+        result = judging.JOB_RESULTS.get(status.job_state)
         if result is not None and all(judgement.settled for judgement in judged.values()):
             text = status.reason or f"FTS: {status.job_state.value}"
             findings.jobs[row.id] = TransferJobMove(row.id, row.state, result, text)
@@ -202,7 +189,7 @@ class _MonitorBatch:
             findings.waits[row.id] = wait
 
     def _found(
-        self, row: TransferJob, judged: Mapping[int, FileJudgement], findings: _Findings
+        self, row: TransferJob, judged: Mapping[int, judging.FileJudgement], findings: _Findings
     ) -> Sequence[TransferMove]:
         moves = [judgement.move for judgement in judged.values() if judgement.move is not None]
         findings.moves[row.id] += moves
@@ -214,11 +201,8 @@ class _MonitorBatch:
     def _cancel(self, client: FtsClient, fts_id: str, files: Sequence[int], *, whole: bool) -> None:
         """Ask FTS to cancel files; the next look shows what became of them.
 
-        Args:
-            client: Of the job's server.
-            fts_id: The job.
-            files: The ids of its files.
-            whole: All that the job still does: FTS kills copies only of jobs that are canceled as a whole.
+        `client`: of the job's server. `fts_id`: the job. `files`: the ids of its files. `whole`: all that the job still
+        does: FTS kills copies only of jobs that are canceled as a whole.
         """
         try:
             if whole:
@@ -228,13 +212,10 @@ class _MonitorBatch:
         except FtsError as error:
             self.faults[error.code] += 1
 
-    def _judgements(
-        self, transfers: Sequence[TransferAtFts], files: Mapping[int, FileStatus], answer: JobAnswer
-    ) -> dict[int, FileJudgement]:
-        return {transfer.id: self._attempts().judge(transfer, files.get(transfer.id), answer) for transfer in transfers}
-
-    def _attempts(self) -> AttemptJudge:
-        return AttemptJudge(self.stageout.retry, self.now(), self.chance.random(), self.stageout.settings.copy_margin)
+    def _attempts(self) -> judging.AttemptJudge:
+        return judging.AttemptJudge(
+            self.stageout.retry, self.now(), self.chance.random(), self.stageout.settings.copy_margin
+        )
 
     # -- a job that FTS does not know
 
@@ -269,7 +250,7 @@ class _MonitorBatch:
             source=lambda _: self.stageout.place(row.source, row.owner),
         )
 
-    def _lost(self, row: TransferJob, transfer: TransferAtFts, decision: CopyDecision) -> FileJudgement:
+    def _lost(self, row: TransferJob, transfer: TransferAtFts, decision: CopyDecision) -> judging.FileJudgement:
         attempts = self._attempts()
         until = attempts.lost_until(transfer)
         if decision.verdict is CopyVerdict.VERIFIED:
@@ -279,9 +260,9 @@ class _MonitorBatch:
             text = "its FTS job is lost; the destination is as large as requested"
             return attempts.copied(transfer, text, until=until)
         if decision.verdict is CopyVerdict.CANNOT_TELL:
-            return FileJudgement()
+            return judging.FileJudgement()
         text = f"its FTS job is lost; {decision.reason.text}"
-        began = seen_to_copy(transfer, overwrites=row.overwrites)
+        began = judging.seen_to_copy(transfer, overwrites=row.overwrites)
         return attempts.failed(transfer, replace(decision.reason, text=text), until=until, began=began)
 
     # -- the ledger

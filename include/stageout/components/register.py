@@ -7,16 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from include.errors import NightshiftError
-from include.stageout.blocks import (
-    BlockLimits,
-    ClaimedBlock,
-    claim_blocks,
-    close_old_blocks,
-    files_of_block,
-    finish_block,
-    place_files,
-    postpone_block,
-)
+from include.stageout import blocks as filling
 from include.stageout.catalogue import CatalogueFile, LedgerCatalogue
 from include.stageout.moves import TransferMove
 from include.stageout.opening import Stageout
@@ -53,26 +44,23 @@ class RegisterReport:
 def register(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> RegisterReport:
     """Return one bounded pass: put verified files into blocks, close blocks, register closed ones.
 
-    Args:
-        stageout: What the component works with.
-        now: The clock.
-        limit: How many files are put into blocks, and about how many are registered, at most.
+    `limit`: how many files are put into blocks, and about how many are registered, at most.
     """
-    limits = BlockLimits(stageout.settings.block_files, timedelta(minutes=stageout.settings.block_minutes))
-    placed = place_files(stageout.ledger, limits, limit=limit, now=now())
+    limits = filling.BlockLimits(stageout.settings.block_files, timedelta(minutes=stageout.settings.block_minutes))
+    placed = filling.place_files(stageout.ledger, limits, limit=limit, now=now())
     blocks = max(1, limit // limits.files)
-    closed = placed.closed + close_old_blocks(stageout.ledger, limit=blocks, now=now())
+    closed = placed.closed + filling.close_old_blocks(stageout.ledger, limit=blocks, now=now())
     taken = postponed = registered = refused = 0
     for _ in range(blocks):
         # one at a time: a claim lasts as long as one call of the catalogue may
-        claimed = next(iter(claim_blocks(stageout.ledger, stageout.worker, limit=1, now=now())), None)
+        claimed = next(iter(filling.claim_blocks(stageout.ledger, stageout.worker, limit=1, now=now())), None)
         if claimed is None:
             break
         moves = _register_block(stageout, claimed, now)
         if moves is None:
             postponed += 1
             continue
-        moved = finish_block(stageout.ledger, claimed, moves, now=now())
+        moved = filling.finish_block(stageout.ledger, claimed, moves, now=now())
         taken += 1
         registered += sum(move.to is TransferState.REGISTERED for move in moves if move.id in moved)
         refused += sum(move.to is TransferState.FAILED for move in moves if move.id in moved)
@@ -82,11 +70,11 @@ def register(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> 
 
 
 def _register_block(
-    stageout: Stageout, claimed: ClaimedBlock, now: Callable[[], datetime]
+    stageout: Stageout, claimed: filling.ClaimedBlock, now: Callable[[], datetime]
 ) -> tuple[TransferMove, ...] | None:
     """The moves of the block's files; None: the catalogue could not be asked, and the block waits."""
     catalogue = stageout.catalogue or LedgerCatalogue(stageout.ledger)
-    rows = files_of_block(stageout.ledger, claimed.id)
+    rows = filling.files_of_block(stageout.ledger, claimed.id)
     files = [
         CatalogueFile(row.id, row.destination_name, row.destination, row.size, row.checksum)
         for row in rows
@@ -95,7 +83,7 @@ def _register_block(
     try:
         refusals = catalogue.register(claimed.block, files, now=now()) if files else {}
     except NightshiftError as error:
-        postpone_block(stageout.ledger, claimed, str(error), now=now(), until=now() + LATER)
+        filling.postpone_block(stageout.ledger, claimed, str(error), now=now(), until=now() + LATER)
         return None
     moves = []
     for row in rows:

@@ -36,11 +36,8 @@ _T = TransferState
 class ReporterReport:
     """The work of one batch of the reporter.
 
-    Attributes:
-        rows: Transfers that it took; 0: nothing is due.
-        moved: Transfers by the state that they are in now.
-        unknown: Copies that could not be compared, by destination.
-        large: Copies that were left to `read_back`.
+    `rows`: transfers that it took; 0: nothing is due. `moved`: transfers by the state that they are in now. `unknown`:
+    copies that could not be compared, by destination. `large`: copies that were left to `read_back`.
     """
 
     rows: int
@@ -50,13 +47,7 @@ class ReporterReport:
 
 
 def report(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> ReporterReport:
-    """Verify copies; one batch. What would have to be read here, and is large, is left to `read_back`.
-
-    Args:
-        stageout: Ledger, settings and clients.
-        now: The clock, UTC.
-        limit: Transfers that are taken at most.
-    """
+    """Verify copies; one batch. What would have to be read here, and is large, is left to `read_back`."""
     claimed = claim_transfers(stageout.ledger, _T.COPIED, stageout.worker, limit=limit, now=now())
     return _verified(stageout, claimed, now, READ_IN_PASS)
 

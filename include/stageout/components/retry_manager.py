@@ -18,7 +18,7 @@ from include.ledger.engine import Bind, reading, writing
 from include.settings.sites import RemoteSite
 from include.stageout.attempts.queues import server_of
 from include.stageout.blocks import close_workflow, note_killed
-from include.stageout.claims import ClaimedRows, claim_transfers, look_again
+from include.stageout.claims import claim_transfers, look_again
 from include.stageout.errors import RESTORE_REFUSED
 from include.stageout.files import digest_of
 from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome, is_in_folder_of, is_same_file
@@ -62,12 +62,9 @@ def stray_files(
 ) -> Iterator[CensusFinding]:
     """Old files that no transfer names, in the folders of all users who have sent files from a site.
 
-    Args:
-        stageout: Ledger, settings and sites.
-        now: When the census began.
-        deletes: Whether they are deleted at sites with `clean_unknown`.
-        files: How many files of a folder are listed, at most.
-        deletions: How many are deleted, at most.
+    `stageout`: ledger, settings and sites. `now`: when the census began. `deletes`: whether they are deleted at sites
+    with `clean_unknown`. `files`: how many files of a folder are listed, at most. `deletions`: how many are deleted, at
+    most.
     """
     since, lost = _ledger_since(stageout), restores(stageout.ledger)
     if since is None:
@@ -94,7 +91,12 @@ def _judged(stageout: Stageout, folder: _Folder, batch: Sequence[ListedFile], *,
     """The files of a batch that are unknown, at most `most` of them deleted."""
     known = _known(stageout, folder, [name for name, _, _ in batch])
     unknown = [file for file in batch if file[0] not in known]
-    deletable = [file[0] for file in unknown if _is_deletable(stageout, folder, file)]
+    # a ledger that is new, or that was lost, does not know what older files are for
+    deletable = [
+        file[0] for file in unknown
+        if folder.site.clean_unknown and file[2] > folder.since and not folder.is_lost(file)
+        if is_in_folder_of(stageout.settings, folder.area, folder.owner, file[0])
+    ]  # fmt: skip
     gone = folder.place.remove(deletable[:most]) if most else {}
     found = []
     for name, size, modified in unknown:
@@ -111,13 +113,6 @@ def _judged(stageout: Stageout, folder: _Folder, batch: Sequence[ListedFile], *,
             reason += ", before the ledger began, or outside of its user's folder"
         found.append(CensusFinding(FindingKind.UNKNOWN_FILE, reason, outcome, folder.site.name, name=name, bytes=size))
     return found
-
-
-def _is_deletable(stageout: Stageout, folder: _Folder, file: ListedFile) -> bool:
-    name, _, modified = file
-    # a ledger that is new, or that was lost, does not know what older files are for
-    young = modified > folder.since and not folder.is_lost(file)
-    return folder.site.clean_unknown and young and is_in_folder_of(stageout.settings, folder.area, folder.owner, name)
 
 
 def _known(stageout: Stageout, folder: _Folder, names: Sequence[str]) -> set[str]:
@@ -152,17 +147,9 @@ def _owners(stageout: Stageout, site: str) -> list[str]:
 def note_restore(bind: Bind, backup: str, *, by: str, now: datetime) -> datetime:
     """Record that the ledger was restored from a backup. Again with the same time, it changes nothing.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        backup: The time of the backup, as 2026-11-23T12:00:00Z: what was requested later is lost.
-        by: Who restored it.
-        now: When; until then requests may be lost.
-
-    Returns:
-        The time of the backup, UTC.
-
-    Raises:
-        StageoutError: RESTORE_REFUSED for what is no time with a zone, and for a time in the future.
+    `backup`: the time of the backup, as 2026-11-23T12:00:00Z: what was requested later is lost. `by`: who restored it.
+    `now`: when; until then requests may be lost. Returns the time of the backup, UTC. Raises StageoutError:
+    RESTORE_REFUSED for what is no time with a zone, and for a time in the future.
     """
     try:
         given = datetime.fromisoformat(backup)
@@ -209,10 +196,8 @@ _T, _J = TransferState, TransferJobState
 class RetryReport:
     """The work of one batch of the retry manager.
 
-    Attributes:
-        rows: Transfers that it took; 0: nothing is due.
-        retried: Those that are new now.
-        without_credential: Users whose credential is still missing, each with the reason.
+    `rows`: transfers that it took; 0: nothing is due. `retried`: those that are new now. `without_credential`: users
+    whose credential is still missing, each with the reason.
     """
 
     rows: int
@@ -223,10 +208,7 @@ class RetryReport:
 def retry_waiting(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> RetryReport:
     """Make new what has waited for long enough, and what waited for a credential that is there again; one batch.
 
-    Args:
-        stageout: Ledger, settings and clients.
-        now: The clock, UTC.
-        limit: Transfers of each kind that are taken at most.
+    `limit`: transfers of each kind that are taken at most.
     """
     ledger, worker = stageout.ledger, stageout.worker
     waited = claim_transfers(ledger, _T.RETRY_WAIT, worker, limit=limit, now=now())
@@ -236,7 +218,12 @@ def retry_waiting(stageout: Stageout, *, now: Callable[[], datetime], limit: int
     usable, faults = _credentials(stageout, without.rows, now())
     moves = [TransferMove(row.id, _T.NEEDS_CREDENTIAL, _T.NEW, "the credential can be used") for row in usable]
     moved |= move_transfers(ledger, moves, StageoutComponent.RETRY, now=now(), claim=without.claim)
-    _wait_on(stageout, without, {row.id for row in usable}, now())
+    ready, at = {row.id for row in usable}, now()
+    missing = {row.id: (at - row.moved_at) / 4 for row in without.rows if row.id not in ready}
+    waits = {number: min(max(wait, SHORTEST_LOOK), LONGEST_LOOK) for number, wait in missing.items()}
+    # whole minutes: few different waits are few statements
+    rounded = {number: timedelta(minutes=round(wait / SHORTEST_LOOK)) for number, wait in waits.items()}
+    look_again(ledger, stageout_transfers, rounded, without.claim, now=at)
     return RetryReport(len(waited.rows) + len(without.rows), len(moved), faults)
 
 
@@ -273,16 +260,6 @@ def _fault(client: FtsClient, now: datetime) -> FtsError | None:
     return None
 
 
-def _wait_on(stageout: Stageout, claimed: ClaimedRows[Transfer], usable: Collection[int], now: datetime) -> None:
-    waits = {
-        row.id: min(max((now - row.moved_at) / 4, SHORTEST_LOOK), LONGEST_LOOK)
-        for row in claimed.rows if row.id not in usable
-    }  # fmt: skip
-    # whole minutes: few different waits are few statements
-    rounded = {number: timedelta(minutes=round(wait / SHORTEST_LOOK)) for number, wait in waits.items()}
-    look_again(stageout.ledger, stageout_transfers, rounded, claimed.claim, now=now)
-
-
 # -- what people do
 
 
@@ -305,16 +282,8 @@ def resubmit(
 ) -> frozenset[int]:
     """Make failed and killed transfers new again, with all their retries; what has another state is left.
 
-    Args:
-        bind: The ledger, or the caller's transaction.
-        by: Who wants it, for the history.
-        now: When.
-        ids: Only these; None: all that fit the rest.
-        owner: Only those of this user.
-        workflow: Only those of this workflow, of `owner`.
-
-    Returns:
-        The ids of the transfers that are new now.
+    `ids`: only these; None: all that fit the rest. `workflow`: only those of this workflow, of `owner`. Returns the ids
+    of the transfers that are new now.
     """
     to = {_T.FAILED: _T.NEW, _T.KILLED: _T.NEW}
     return _moved(bind, to, f"resubmitted by {by}", now, (ids, owner, workflow))[_T.NEW]

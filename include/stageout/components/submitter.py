@@ -17,6 +17,7 @@ from include.fts.client.jobs import Ban, JobName
 from include.fts.errors import DESTINATION_QUEUED, CredentialNeeded, FtsError, FtsForbidden, JobUnknown
 from include.fts.states import FailureReason
 from include.ledger.engine import reading, writing
+from include.stageout.attempts import submission
 from include.stageout.attempts.answers import HELD, note_held_queue
 from include.stageout.attempts.queues import (
     Link,
@@ -28,17 +29,7 @@ from include.stageout.attempts.queues import (
     queued_files,
     server_of,
 )
-from include.stageout.attempts.submission import (
-    ALL_SUBMISSIONS,
-    SUBMISSIONS,
-    DraftJob,
-    SubmitOutcome,
-    UnclearSubmissions,
-    draft_jobs,
-    outcome_of,
-    refused_wait,
-    unclear_wait,
-)
+from include.stageout.attempts.submission import SubmitOutcome, draft_jobs, outcome_of
 from include.stageout.claims import ClaimedRows, claim_jobs, claim_queue, look_again, release_dead
 from include.stageout.errors import NO_SITE_URL, StageoutError
 from include.stageout.jobs import NewTransferJob, note_unclear, record_job, took_others, transfers_of_jobs
@@ -65,11 +56,9 @@ _T, _J = TransferState, TransferJobState
 class SubmitReport:
     """The work of one batch of the submitter.
 
-    Attributes:
-        rows: Transfers and jobs that it took; 0: nothing is due.
-        jobs: Jobs that FTS has now.
-        outcomes: Transfers by the state that they are in now; those of jobs with an unclear outcome are `claimed`.
-        held: Queues that it left, by the reason.
+    `rows`: transfers and jobs that it took; 0: nothing is due. `jobs`: jobs that FTS has now. `outcomes`: transfers by
+    the state that they are in now; those of jobs with an unclear outcome are `claimed`. `held`: queues that it left, by
+    the reason.
     """
 
     rows: int
@@ -79,13 +68,7 @@ class SubmitReport:
 
 
 def submit(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> SubmitReport:
-    """Submit new transfers, and settle submissions whose outcome is not known; one batch.
-
-    Args:
-        stageout: Ledger, settings and clients.
-        now: The clock, UTC.
-        limit: Transfers that are taken at most.
-    """
+    """Submit new transfers, and settle submissions whose outcome is not known; one batch."""
     batch = _SubmitBatch(stageout, now)
     batch.rows += len(release_dead(stageout.ledger, limit=limit, now=now()))
     most = max(1, limit // stageout.settings.files_per_job)
@@ -103,7 +86,7 @@ class _Submission:
     queue: TransferQueue
     server: str
     claim: str
-    draft: DraftJob
+    draft: submission.DraftJob
     rows: Mapping[int, Transfer]
     """As they were claimed."""
     tries: int
@@ -124,7 +107,7 @@ class _SubmitBatch:
     """Storages by server."""
     faults: dict[str, FtsError] = field(default_factory=dict)
     """Servers that cannot be used now."""
-    unclear: UnclearSubmissions = field(default_factory=UnclearSubmissions)
+    unclear: submission.UnclearSubmissions = field(default_factory=submission.UnclearSubmissions)
     chance: random.Random = field(default_factory=random.Random)
 
     # -- new transfers
@@ -160,7 +143,10 @@ class _SubmitBatch:
         try:
             client = self._client(queue, server)
         except CredentialNeeded as error:
-            return self._without_credential(queue, error, wanted)
+            claimed = claim_queue(self.stageout.ledger, queue.id, self.stageout.worker, limit=wanted, now=self.now())
+            self.rows += len(claimed.rows)
+            self._move([_needs_credential(row.id, error) for row in claimed.rows], claimed.claim)
+            return len(claimed.rows)
         except FtsError as error:
             self._faulty(server, error)
             self.held[error.code] += 1
@@ -177,29 +163,27 @@ class _SubmitBatch:
         ledger, worker = self.stageout.ledger, self.stageout.worker
         claimed = claim_queue(ledger, queue.id, worker, limit=wanted, now=self.now(), held=held)
         self.rows += len(claimed.rows)
-        if claimed.rows:
-            self._submit_rows(queue, server, client, claimed)
-        return len(claimed.rows)
+        rows = {row.id: row for row in claimed.rows}
+        for draft in self._drafts(queue, claimed.rows, claimed.claim) if rows else ():
+            self._record(queue, server, client, draft, claimed.claim, rows)
+        return len(rows)
 
     def _obstacle(self, queue: TransferQueue, server: str, wanted: int) -> str | None:
         """Return why nothing of the queue is submitted now."""
         if wanted <= 0:
             return f"the limit of the link {' to '.join(queue.link)} is reached"
         if server not in self.faults and server not in self.banned:
-            self.banned[server] = self._banned(server)
+            try:
+                self.banned[server] = self.stageout.fts(server, "").bans(BanOf.STORAGE)
+            except FtsError as error:
+                # the list needs a right of its own; without it a banned storage is refused with the job
+                self._faulty(server, error)
+                self.banned[server] = ()
         if server in self.faults:
             return self.faults[server].code
         if self.unclear.hold(server, queue.owner):
             return f"{server} gives no clear reply to jobs of {queue.owner}"
         return None
-
-    def _banned(self, server: str) -> tuple[Ban, ...]:
-        try:
-            return self.stageout.fts(server, "").bans(BanOf.STORAGE)
-        except FtsError as error:
-            # the list needs a right of its own; without it a banned storage is refused with the job
-            self._faulty(server, error)
-            return ()
 
     def _faulty(self, server: str, error: FtsError) -> None:
         if error.outage:
@@ -211,22 +195,7 @@ class _SubmitBatch:
         client.job_name("0")  # asks who we are before anything is claimed, and whether jobs get names
         return client
 
-    def _without_credential(self, queue: TransferQueue, error: CredentialNeeded, wanted: int) -> int:
-        claimed = claim_queue(self.stageout.ledger, queue.id, self.stageout.worker, limit=wanted, now=self.now())
-        self.rows += len(claimed.rows)
-        moves = [_needs_credential(row.id, error) for row in claimed.rows]
-        self._move(moves, claimed.claim)
-        return len(claimed.rows)
-
-    def _submit_rows(
-        self, queue: TransferQueue, server: str, client: FtsClient, claimed: ClaimedRows[Transfer]
-    ) -> None:
-        drafts = self._drafts(queue, claimed.rows, claimed.claim)
-        rows = {row.id: row for row in claimed.rows}
-        for draft in drafts:
-            self._record(queue, server, client, draft, claimed.claim, rows)
-
-    def _drafts(self, queue: TransferQueue, rows: Sequence[Transfer], claim: str) -> tuple[DraftJob, ...]:
+    def _drafts(self, queue: TransferQueue, rows: Sequence[Transfer], claim: str) -> tuple[submission.DraftJob, ...]:
         """The jobs of these transfers; those that can be in none are moved."""
         source, destination = map(self.stageout.sites.get, queue.link)
         drafted = draft_jobs(rows, source, destination, workflows=self._workflows(rows))
@@ -244,7 +213,7 @@ class _SubmitBatch:
         queue: TransferQueue,
         server: str,
         client: FtsClient,
-        draft: DraftJob,
+        draft: submission.DraftJob,
         claim: str,
         rows: Mapping[int, Transfer],
         tries: int = 0,
@@ -289,7 +258,7 @@ class _SubmitBatch:
             self.faults[job.server] = error
         # a server that says that it has too much to do says nothing of the job
         tries = job.tries if error.outage else job.tries + 1
-        wait = OUTAGE_WAIT if error.outage else unclear_wait(tries, error)
+        wait = OUTAGE_WAIT if error.outage else submission.unclear_wait(tries, error)
         what = str(error).removesuffix(f"; {error.hint}")
         reason = f"{what}; sent {tries} times, looked for again at {self.now() + wait:%H:%M:%S} UTC"
         files = list(job.draft.files)
@@ -302,7 +271,7 @@ class _SubmitBatch:
         if outcome is SubmitOutcome.NEEDS_CREDENTIAL and isinstance(error, CredentialNeeded):
             return _needs_credential(number, error)
         if outcome is SubmitOutcome.WAITS:
-            wait = OUTAGE_WAIT if error.outage else refused_wait(self.now() - row.created_at)
+            wait = OUTAGE_WAIT if error.outage else submission.refused_wait(self.now() - row.created_at)
             why = f"{HELD}{error}" if isinstance(error, FtsForbidden) else str(error)
             return TransferMove(number, _T.CLAIMED, _T.NEW, why, wait)
         if outcome is SubmitOutcome.SPLIT and error.code != DESTINATION_QUEUED.code:
@@ -370,7 +339,7 @@ class _SubmitBatch:
         name = JobName(row.sid, row.fts_id)
         job = _Submission(row.id, name, queue, row.server, claim, most, rows, row.tries)
         beside = took_others(self.stageout.ledger, row.server, row.created_at - BEFORE)
-        if row.tries >= (SUBMISSIONS if beside else ALL_SUBMISSIONS):
+        if row.tries >= (submission.SUBMISSIONS if beside else submission.ALL_SUBMISSIONS):
             self._take_apart(client, job, row.reason)
         else:
             self._send(client, job)
@@ -381,7 +350,7 @@ class _SubmitBatch:
         why = f"{SUBMISSION_FAILED}: {reason}"
         if others:
             # the next one without a clear reply is enough for a half
-            self._split(client, job, why, SUBMISSIONS - 1)
+            self._split(client, job, why, submission.SUBMISSIONS - 1)
             return
         self._refuse(job.number, [self._judged(job.rows[first], FailureReason(None, None, why))], job.claim, why)
 

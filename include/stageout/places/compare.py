@@ -30,16 +30,10 @@ def judge_copies(
 
     LOOK is decided only of a file that would have to be read here, and has more than `most` bytes.
 
-    Args:
-        site: The destination of all of them.
-        files: Transfers of any users from any sites.
-        destination: Its storage.
-        source: Opens the storage that the source of a file is at, by the file's id; only called where the destination
-            and the request do not decide.
-        most: None: files of any size are read.
-
-    Raises:
-        NightshiftError: What a `SitePlace` raises. A source that cannot be opened could not be asked.
+    `site`: the destination of all of them. `files`: transfers of any users from any sites. `source`: opens the storage
+    that the source of a file is at, by the file's id; only called where the destination and the request do not decide.
+    `most`: None: files of any size are read. Raises NightshiftError: what a `SitePlace` raises. A source that cannot be
+    opened could not be asked.
     """
     evidence = {file.id: CopyEvidence(file.size, file.checksum) for file in files}
     by_id = {file.id: file for file in files}

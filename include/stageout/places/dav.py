@@ -30,18 +30,7 @@ from include.http_calls import CallFailure, failure_of, may_carry_token, pooled_
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED
 from include.stageout.files import MAX_SIZE
-from include.stageout.places.facts import (
-    BLOCK,
-    UNKNOWN_TIME,
-    FileAnswer,
-    FileFacts,
-    ListedFile,
-    PlaceOptions,
-    at_once,
-    checksum_of,
-    failed,
-    read_back,
-)
+from include.stageout.places import facts
 
 PROPFIND = (
     b'<?xml version="1.0" encoding="utf-8"?><D:propfind xmlns:D="DAV:"><D:prop>'
@@ -66,8 +55,7 @@ class FolderEntry:
 def folder_entries(blocks: Iterable[bytes]) -> Iterator[FolderEntry]:
     """The entries of a reply.
 
-    Raises:
-        ValueError: It is no XML, or has a document type, values or depths that no server needs.
+    Raises ValueError: it is no XML, or has a document type, values or depths that no server needs.
     """
     reader = _Reader()
     try:
@@ -170,7 +158,7 @@ class DavStorage:
         self,
         site: RemoteSite,
         credential: Credential | None,
-        options: PlaceOptions,
+        options: facts.PlaceOptions,
         *,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] | None = None,
@@ -189,17 +177,17 @@ class DavStorage:
     def close(self) -> None:
         self._session.close()
 
-    def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
+    def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, facts.FileAnswer]:
         if checksum is ChecksumMode.READ_BACK:
             read = partial(self._call, "GET", work=self._read_back, headers={})
-            return at_once(read, urls, self._options)
+            return facts.at_once(read, urls, self._options)
         headers = {"Want-Digest": checksum.value} if checksum is not ChecksumMode.NONE else {}
-        return at_once(partial(self._call, "HEAD", work=_facts, headers=headers), urls, self._options)
+        return facts.at_once(partial(self._call, "HEAD", work=_facts, headers=headers), urls, self._options)
 
     def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]:
-        return at_once(partial(self._call, "DELETE", work=_nothing, headers={}), urls, self._options)
+        return facts.at_once(partial(self._call, "DELETE", work=_nothing, headers={}), urls, self._options)
 
-    def listed(self, url: str) -> Iterator[ListedFile]:
+    def listed(self, url: str) -> Iterator[facts.ListedFile]:
         waiting, folders = [""], 0
         while waiting:
             folder = waiting.pop()
@@ -212,7 +200,7 @@ class DavStorage:
                 if entry.is_folder:
                     waiting.append(f"{folder}{name}/")
                 elif entry.size is not None:
-                    yield f"{folder}{name}", entry.size, entry.modified or UNKNOWN_TIME
+                    yield f"{folder}{name}", entry.size, entry.modified or facts.UNKNOWN_TIME
 
     def _folder(self, url: str, folder: str) -> dict[str, FolderEntry] | None:
         """Return what is directly in a folder, by name; None: it does not exist."""
@@ -224,7 +212,7 @@ class DavStorage:
                 named = ((_child(path, entry.href), entry) for entry in folder_entries(self._blocks(response)))
                 return {name: entry for name, entry in named if name}
             except ValueError as error:
-                return failed(errno.EPROTO, f"the reply to PROPFIND is not a listing: {error}")
+                return facts.failed(errno.EPROTO, f"the reply to PROPFIND is not a listing: {error}")
 
         headers = {"Depth": "1", "Content-Type": "application/xml; charset=utf-8"}
         found = self._call("PROPFIND", address, work=entries, headers=headers, body=PROPFIND)
@@ -248,7 +236,7 @@ class DavStorage:
         )  # fmt: skip
         if isinstance(outcome, CallFailure):
             number = errno.ECONNRESET if outcome.sent else errno.ECONNREFUSED
-            return failed(number, f"{method}: {outcome.why}")
+            return facts.failed(number, f"{method}: {outcome.why}")
         return outcome
 
     def _followed(
@@ -263,8 +251,12 @@ class DavStorage:
         address = first = f"{_SCHEMES.get(scheme, scheme)}://{rest}"
         for _ in range(_REDIRECTIONS + 1):
             if self._token and not may_carry_token(address):
-                return failed(errno.EOPNOTSUPP, "a token is not sent without TLS. Hint: use davs in the site's rules.")
-            outcome = self._once(method, address, work, self._with_token(headers, first, address), body)
+                return facts.failed(
+                    errno.EOPNOTSUPP, "a token is not sent without TLS. Hint: use davs in the site's rules."
+                )
+            same = urlsplit(address).netloc == urlsplit(first).netloc
+            token = {"Authorization": f"Bearer {self._token}"} if self._token is not None and same else {}
+            outcome = self._once(method, address, work, {**headers, **token}, body)
             if not isinstance(outcome, _Redirection):
                 return outcome
             try:
@@ -273,13 +265,8 @@ class DavStorage:
             except ValueError:
                 refusal = "to what is no URL"
             if refusal:
-                return failed(errno.EACCES, f"{method}: the server redirects {refusal}")
-        return failed(errno.ELOOP, f"{method}: the server redirects more than {_REDIRECTIONS} times")
-
-    def _with_token(self, headers: Mapping[str, str], first: str, address: str) -> dict[str, str]:
-        if self._token is None or urlsplit(address).netloc != urlsplit(first).netloc:
-            return dict(headers)
-        return {**headers, "Authorization": f"Bearer {self._token}"}
+                return facts.failed(errno.EACCES, f"{method}: the server redirects {refusal}")
+        return facts.failed(errno.ELOOP, f"{method}: the server redirects more than {_REDIRECTIONS} times")
 
     def _refuses(self, method: str, first: str, address: str) -> str | None:
         """Return why a redirection is not followed: a server that lies must not have us change files of another one."""
@@ -313,7 +300,7 @@ class DavStorage:
                     _emptied(response)
                     return None
                 if not 200 <= status < 300 or (status == 207) is not (method == "PROPFIND"):
-                    return failed(_FAILURES.get(status, errno.EIO), f"{method}: HTTP {status}")
+                    return facts.failed(_FAILURES.get(status, errno.EIO), f"{method}: HTTP {status}")
                 found = work(response)
                 if not isinstance(found, FailureReason):
                     _emptied(response)
@@ -325,21 +312,21 @@ class DavStorage:
             fault = str(error)
         raise CREDENTIAL_UNREADABLE(f"{fault}; {CREDENTIAL_UNREADABLE.hint}")
 
-    def _read_back(self, response: requests.Response) -> FileFacts | FailureReason:
+    def _read_back(self, response: requests.Response) -> facts.FileFacts | FailureReason:
         size = _size(response)
         if size is None:
-            return failed(errno.EPROTO, "GET: the reply has no usable Content-Length")
+            return facts.failed(errno.EPROTO, "GET: the reply has no usable Content-Length")
         ends = self._clock() + self._options.timeout_s + size / _BYTES_A_SECOND
         late = False
 
         def blocks() -> Iterator[bytes]:
             nonlocal late
-            while not late and (block := response.raw.read1(BLOCK)):
+            while not late and (block := response.raw.read1(facts.BLOCK)):
                 yield block
                 late = self._clock() > ends
 
-        found = read_back(blocks(), size)
-        return failed(errno.ETIMEDOUT, f"GET: {size} bytes were not read in time") if late else found
+        found = facts.read_back(blocks(), size)
+        return facts.failed(errno.ETIMEDOUT, f"GET: {size} bytes were not read in time") if late else found
 
     def _blocks(self, response: requests.Response) -> Iterator[bytes]:
         ends, count = self._clock() + self._options.timeout_s, 0
@@ -358,11 +345,11 @@ class _Redirection(str):
     __slots__ = ()
 
 
-def _facts(response: requests.Response) -> FileFacts | FailureReason:
+def _facts(response: requests.Response) -> facts.FileFacts | FailureReason:
     size = _size(response)
     if size is None:
-        return failed(errno.EPROTO, "HEAD: the reply has no usable Content-Length")
-    return FileFacts(
+        return facts.failed(errno.EPROTO, "HEAD: the reply has no usable Content-Length")
+    return facts.FileFacts(
         size, _digest(response.headers.get("Digest", "")), http_time(response.headers.get("Last-Modified", ""))
     )
 
@@ -390,7 +377,7 @@ def _digest(header: str) -> str | None:
                 value = base64.b64decode(value, validate=True).hex()
             except binascii.Error:
                 continue
-        if checksum := checksum_of(algorithm, value):
+        if checksum := facts.checksum_of(algorithm, value):
             return checksum
     return None
 

@@ -76,15 +76,9 @@ class SitePlace(Protocol):
     def look(self, names: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
         """Size and checksum of files.
 
-        Args:
-            names: Logical names.
-            checksum: Which checksum is asked for. READ_BACK reads every file, for its Adler-32.
-
-        Returns:
-            An answer for each name. What the storage or the network refuses is an answer, not an error.
-
-        Raises:
-            NightshiftError: A fault of this machine or of the configuration, which holds for every name.
+        `checksum`: which checksum is asked for. READ_BACK reads every file, for its Adler-32. Returns an answer for
+        each name. What the storage or the network refuses is an answer, not an error. Raises NightshiftError: a fault
+        of this machine or of the configuration, which holds for every name.
         """
 
     def remove(self, names: Sequence[str]) -> Mapping[str, FailureReason | None]:
@@ -93,8 +87,7 @@ class SitePlace(Protocol):
     def listed(self, prefix: str) -> Iterator[ListedFile]:
         """All files below a folder, by logical name.
 
-        Raises:
-            StageoutError: PLACE_UNLISTED; then what was listed so far is not all.
+        Raises StageoutError: PLACE_UNLISTED; then what was listed so far is not all.
         """
 
     def close(self) -> None:

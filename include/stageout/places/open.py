@@ -23,20 +23,8 @@ from include.fts.states import FailureReason
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.settings.text_types import is_below, logical_name_fault
 from include.stageout.errors import PLACE_UNLISTED, PLACE_UNSUPPORTED, StageoutError
+from include.stageout.places import facts
 from include.stageout.places.dav import DavStorage
-from include.stageout.places.facts import (
-    BLOCK,
-    UNKNOWN_TIME,
-    FileAnswer,
-    FileFacts,
-    ListedFile,
-    PlaceOptions,
-    SitePlace,
-    UrlStorage,
-    at_once,
-    failed,
-    read_back,
-)
 from include.stageout.places.xrootd import XrootdStorage
 from include.stageout.urls import SiteOperation, site_urls
 from include.storage.errors import BadKey, BucketMissing, Forbidden, NotFound, StoreError, Unavailable
@@ -66,7 +54,7 @@ class _Found(BaseModel):
 class _Entry(BaseModel):
     url: str
     size: int = Field(ge=0)
-    modified: datetime = UNKNOWN_TIME
+    modified: datetime = facts.UNKNOWN_TIME
 
 
 class _Listing(BaseModel):
@@ -76,7 +64,7 @@ class _Listing(BaseModel):
 class SimulatedStorage:
     """Its checksums cost nothing, so READ_BACK is answered as the others are."""
 
-    def __init__(self, site: RemoteSite, credential: Credential | None, options: PlaceOptions) -> None:
+    def __init__(self, site: RemoteSite, credential: Credential | None, options: facts.PlaceOptions) -> None:
         if options.fts_url is None:
             raise PLACE_UNSUPPORTED(f"site {site.name}", "its mock URLs need an embedded FTS service, and none is set")
         self._transport = FtsTransport(
@@ -89,10 +77,10 @@ class SimulatedStorage:
     def close(self) -> None:
         self._transport.close()
 
-    def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
-        def answers(batch: Sequence[str], value: Any) -> dict[str, FileAnswer]:
+    def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, facts.FileAnswer]:
+        def answers(batch: Sequence[str], value: Any) -> dict[str, facts.FileAnswer]:
             found = _Found.model_validate(value).files
-            unasked = failed(errno.EPROTO, "the simulated storage does not know this file")
+            unasked = facts.failed(errno.EPROTO, "the simulated storage does not know this file")
             return {url: _answer(found[url], checksum) if url in found else unasked for url in batch}
 
         sources = [url for url in urls if self._area is not None and is_below(url, self._area)]
@@ -102,7 +90,7 @@ class SimulatedStorage:
     def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]:
         return self._batches("remove", urls, lambda batch, _: dict.fromkeys(batch))
 
-    def listed(self, url: str) -> Iterator[ListedFile]:
+    def listed(self, url: str) -> Iterator[facts.ListedFile]:
         call = FtsCall("GET", f"/simulated/list?prefix={quote(url, safe='')}", "simulated list")
         try:
             listing: _Listing = self._transport.value(call, _Listing.model_validate)
@@ -131,14 +119,14 @@ class SimulatedStorage:
             try:
                 found |= self._transport.value(call, lambda value: parse(batch, value))  # noqa: B023 - runs at once
             except FtsError as error:
-                found |= dict.fromkeys(batch, failed(_number(error), str(error)))
+                found |= dict.fromkeys(batch, facts.failed(_number(error), str(error)))
         return found
 
 
-def _answer(found: _Facts | None, checksum: ChecksumMode) -> FileFacts | None:
+def _answer(found: _Facts | None, checksum: ChecksumMode) -> facts.FileFacts | None:
     if found is None:
         return None
-    return FileFacts(found.size, None if checksum is ChecksumMode.NONE else found.checksum)
+    return facts.FileFacts(found.size, None if checksum is ChecksumMode.NONE else found.checksum)
 
 
 def _number(error: FtsError) -> int:
@@ -154,20 +142,22 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 class FolderStorage:
     """The folders of a site. A folder has no identities, so the credential is not used; and it reports no checksum."""
 
-    def __init__(self, site: RemoteSite, _: Credential | None, options: PlaceOptions) -> None:
+    def __init__(self, site: RemoteSite, _: Credential | None, options: facts.PlaceOptions) -> None:
         self._site, self._options = site, options
 
     def close(self) -> None:
         """Nothing is open between two calls."""
 
-    def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
+    def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, facts.FileAnswer]:
         reads = checksum is ChecksumMode.READ_BACK
-        return at_once(lambda url: self._at(url, lambda parent, name: _facts(parent, name, reads)), urls, self._options)
+        return facts.at_once(
+            lambda url: self._at(url, lambda parent, name: _facts(parent, name, reads)), urls, self._options
+        )
 
     def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]:
-        return at_once(lambda url: self._at(url, _unlinked), urls, self._options)
+        return facts.at_once(lambda url: self._at(url, _unlinked), urls, self._options)
 
-    def listed(self, url: str) -> Iterator[ListedFile]:
+    def listed(self, url: str) -> Iterator[facts.ListedFile]:
         path = urlsplit(url).path
 
         def refuse(error: OSError) -> None:
@@ -191,7 +181,7 @@ class FolderStorage:
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
-            return failed(error.errno or errno.EIO, error.strerror or "it failed")
+            return facts.failed(error.errno or errno.EIO, error.strerror or "it failed")
 
     @contextmanager
     def _folder(self, path: str) -> Iterator[int]:
@@ -224,24 +214,24 @@ def _below(part: str, parent: int) -> int:
         raise
 
 
-def _facts(parent: int, name: str, reads: bool) -> FileFacts | FailureReason:
+def _facts(parent: int, name: str, reads: bool) -> facts.FileFacts | FailureReason:
     found = os.stat(name, dir_fd=parent, follow_symlinks=False)
     if not stat.S_ISREG(found.st_mode):
-        return failed(errno.EISDIR, "it is not a file, but a folder, a link or a device")
+        return facts.failed(errno.EISDIR, "it is not a file, but a folder, a link or a device")
     if not reads:
-        return FileFacts(found.st_size, None, datetime.fromtimestamp(found.st_mtime, UTC))
+        return facts.FileFacts(found.st_size, None, datetime.fromtimestamp(found.st_mtime, UTC))
     with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent), "rb", buffering=0) as file:
-        return read_back(iter(lambda: file.read(BLOCK), b""), found.st_size)
+        return facts.read_back(iter(lambda: file.read(facts.BLOCK), b""), found.st_size)
 
 
 def _unlinked(parent: int, name: str) -> FailureReason | None:
     if not stat.S_ISREG(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-        return failed(errno.EISDIR, "it is not a file, but a folder, a link or a device")
+        return facts.failed(errno.EISDIR, "it is not a file, but a folder, a link or a device")
     os.unlink(name, dir_fd=parent)
     return None
 
 
-def _files(opened: int, folder: PurePosixPath, names: Sequence[str]) -> Iterator[ListedFile]:
+def _files(opened: int, folder: PurePosixPath, names: Sequence[str]) -> Iterator[facts.ListedFile]:
     for name in names:
         try:
             found = os.stat(name, dir_fd=opened, follow_symlinks=False)
@@ -265,7 +255,7 @@ class ObjectStorage:
     The key is that of the deployment's store, whatever the credential of the user.
     """
 
-    def __init__(self, site: RemoteSite, _: Credential | None, options: PlaceOptions) -> None:
+    def __init__(self, site: RemoteSite, _: Credential | None, options: facts.PlaceOptions) -> None:
         if options.store is None:
             what = "its s3 URLs need a store of this deployment, and `store` of the site names none"
             raise PLACE_UNSUPPORTED(f"site {site.name}", what)
@@ -276,8 +266,8 @@ class ObjectStorage:
     def close(self) -> None:
         """The store is its opener's to close."""
 
-    def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
-        return at_once(lambda url: self._look(url, reads=checksum is ChecksumMode.READ_BACK), urls, self._options)
+    def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, facts.FileAnswer]:
+        return facts.at_once(lambda url: self._look(url, reads=checksum is ChecksumMode.READ_BACK), urls, self._options)
 
     def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]:
         keys = {url: self._key(url) for url in urls}
@@ -288,7 +278,7 @@ class ObjectStorage:
         failures = {key: _failure(error) for key, error in refused.items()}
         return {url: failures.get(key) if isinstance(key, str) else key for url, key in keys.items()}
 
-    def listed(self, url: str) -> Iterator[ListedFile]:
+    def listed(self, url: str) -> Iterator[facts.ListedFile]:
         key = self._key(url)
         if isinstance(key, FailureReason):
             raise PLACE_UNLISTED(url, key.text)
@@ -298,7 +288,7 @@ class ObjectStorage:
         except StoreError as error:
             raise PLACE_UNLISTED(url, str(error)) from error
 
-    def _look(self, url: str, *, reads: bool) -> FileAnswer:
+    def _look(self, url: str, *, reads: bool) -> facts.FileAnswer:
         key = self._key(url)
         if isinstance(key, FailureReason):
             return key
@@ -307,8 +297,8 @@ class ObjectStorage:
             if found is None:
                 return None
             if reads:
-                return read_back(self._store.stream(key), found.size)
-            return FileFacts(found.size, None, found.modified)
+                return facts.read_back(self._store.stream(key), found.size)
+            return facts.FileFacts(found.size, None, found.modified)
         except BucketMissing as error:
             return _failure(error)
         except NotFound:
@@ -321,20 +311,22 @@ class ObjectStorage:
         parts = urlsplit(url)
         path, in_path = unquote(parts.path), f"/{self._bucket}/"
         if path.startswith(in_path) is (parts.hostname or "").startswith(f"{self._bucket}."):
-            return failed(errno.EOPNOTSUPP, f"{self._store.url} is not the bucket of its URL. Hint: correct the rule.")
+            return facts.failed(
+                errno.EOPNOTSUPP, f"{self._store.url} is not the bucket of its URL. Hint: correct the rule."
+            )
         inside = "/" + path.removeprefix(in_path).lstrip("/")
         if not inside.startswith(self._prefix) or inside == self._prefix:
-            return failed(errno.EOPNOTSUPP, f"it is not below {self._store.url}. Hint: correct the site's rules.")
+            return facts.failed(errno.EOPNOTSUPP, f"it is not below {self._store.url}. Hint: correct the site's rules.")
         return inside.removeprefix(self._prefix)
 
 
 def _failure(error: StoreError) -> FailureReason:
-    return failed(next(number for kind, number in _FAILURES if isinstance(error, kind)), str(error)[:500])
+    return facts.failed(next(number for kind, number in _FAILURES if isinstance(error, kind)), str(error)[:500])
 
 
 T = TypeVar("T")
 
-STORAGES: Mapping[str, Callable[[RemoteSite, Credential | None, PlaceOptions], UrlStorage]] = {
+STORAGES: Mapping[str, Callable[[RemoteSite, Credential | None, facts.PlaceOptions], facts.UrlStorage]] = {
     "http": DavStorage,
     "file": FolderStorage,
     "s3": ObjectStorage,
@@ -345,41 +337,36 @@ STORAGES: Mapping[str, Callable[[RemoteSite, Credential | None, PlaceOptions], U
 
 
 def open_place(
-    site: RemoteSite, credential: Credential | None = None, options: PlaceOptions | None = None
-) -> SitePlace:
+    site: RemoteSite, credential: Credential | None = None, options: facts.PlaceOptions | None = None
+) -> facts.SitePlace:
     """The storage of a site; nothing is sent yet.
 
-    Args:
-        site: Its `read` rules say how files are checked, its `write` rules how they are removed.
-        credential: The identity of the user; None: anonymous, or the key of the site's store.
-        options: What the deployment adds.
-
-    Raises:
-        StageoutError: PLACE_UNSUPPORTED if none of the site's `read` and `write` rules has a protocol that is spoken
-            here.
+    `site`: its `read` rules say how files are checked, its `write` rules how they are removed. `credential`: the
+    identity of the user; None: anonymous, or the key of the site's store. `options`: what the deployment adds. Raises
+    StageoutError: PLACE_UNSUPPORTED if none of the site's `read` and `write` rules has a protocol that is spoken here.
     """
     protocols = [rule.protocol for rule in (*site.read, *site.write)]
     if not STORAGES.keys() & set(protocols):
         has = f"its `read` and `write` rules have {', '.join(dict.fromkeys(protocols)) or 'no URLs'}"
         raise PLACE_UNSUPPORTED(f"site {site.name}", f"{has}; files are checked by {', '.join(STORAGES)}")
-    return _RoutedPlace(site, credential, options or PlaceOptions())
+    return _RoutedPlace(site, credential, options or facts.PlaceOptions())
 
 
 class _RoutedPlace:
     """Gives each name to the storage of the first protocol of its rules that is spoken here."""
 
-    def __init__(self, site: RemoteSite, credential: Credential | None, options: PlaceOptions) -> None:
+    def __init__(self, site: RemoteSite, credential: Credential | None, options: facts.PlaceOptions) -> None:
         self._site, self._credential, self._options = site, credential, options
-        self._storages: dict[str, UrlStorage] = {}
+        self._storages: dict[str, facts.UrlStorage] = {}
         self._lock = threading.Lock()
 
-    def look(self, names: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
+    def look(self, names: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, facts.FileAnswer]:
         return self._each(names, SiteOperation.READ, lambda storage, urls: storage.look(urls, checksum=checksum))
 
     def remove(self, names: Sequence[str]) -> Mapping[str, FailureReason | None]:
         return self._each(names, SiteOperation.WRITE, lambda storage, urls: storage.remove(urls))
 
-    def listed(self, prefix: str) -> Iterator[ListedFile]:
+    def listed(self, prefix: str) -> Iterator[facts.ListedFile]:
         route = self._route(prefix, SiteOperation.READ)
         if isinstance(route, FailureReason):
             raise PLACE_UNLISTED(f"{prefix} at site {self._site.name}", route.text)
@@ -400,7 +387,7 @@ class _RoutedPlace:
         self,
         names: Sequence[str],
         operation: SiteOperation,
-        work: Callable[[UrlStorage, Sequence[str]], Mapping[str, T | FailureReason | None]],
+        work: Callable[[facts.UrlStorage, Sequence[str]], Mapping[str, T | FailureReason | None]],
     ) -> dict[str, T | FailureReason | None]:
         found: dict[str, T | FailureReason | None] = {}
         wanted: defaultdict[str, dict[str, str]] = defaultdict(dict)
@@ -420,18 +407,18 @@ class _RoutedPlace:
         try:
             urls = site_urls(self._site, operation, name)
         except StageoutError as error:
-            return failed(errno.EOPNOTSUPP, str(error))
+            return facts.failed(errno.EOPNOTSUPP, str(error))
         for protocol, url in urls.items():
             if protocol in STORAGES:
                 return protocol, url
         what = f"site {self._site.name} has only {', '.join(urls)} to {operation.value} {name}"
-        return failed(errno.EOPNOTSUPP, f"{what}. Hint: {PLACE_UNSUPPORTED.hint}.")
+        return facts.failed(errno.EOPNOTSUPP, f"{what}. Hint: {PLACE_UNSUPPORTED.hint}.")
 
     def _is_at(self, name: str, protocol: str, folder: str) -> bool:
         route = self._route(name, SiteOperation.READ)
         return not isinstance(route, FailureReason) and route[0] == protocol and is_below(route[1], folder.rstrip("/"))
 
-    def _storage(self, protocol: str) -> UrlStorage:
+    def _storage(self, protocol: str) -> facts.UrlStorage:
         with self._lock:
             if protocol not in self._storages:
                 self._storages[protocol] = STORAGES[protocol](self._site, self._credential, self._options)

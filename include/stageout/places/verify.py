@@ -32,11 +32,9 @@ class CopyVerdict(Enum):
 class CopyEvidence:
     """The request, and the answers about a copy so far.
 
-    Attributes:
-        size: Bytes, as requested; None if unknown.
-        checksum: As requested, `adler32:0a1b2c3d` or crc32c; None if unknown.
-        destination: What the destination answered, by the mode of the question, in the order of the questions.
-        source: The same of the source.
+    `size`: bytes, as requested; None if unknown. `checksum`: as requested, `adler32:0a1b2c3d` or crc32c; None if
+    unknown. `destination`: what the destination answered, by the mode of the question, in the order of the questions.
+    `source`: the same of the source.
     """
 
     size: int | None
@@ -63,12 +61,9 @@ class CopyLook:
 class CopyDecision:
     """A verdict, and its reason.
 
-    Attributes:
-        reason: In the form of FTS, so that a failure has its class; for a verified copy, what was compared.
-        size: Of a verified copy, to be recorded.
-        checksum: The same; None where only sizes were compared.
-        proof: Whether the source may be removed, as far as the copy is concerned.
-        look: What is asked next.
+    `reason`: in the form of FTS, so that a failure has its class; for a verified copy, what was compared. `size`: of a
+    verified copy, to be recorded. `checksum`: the same; None where only sizes were compared. `proof`: whether the
+    source may be removed, as far as the copy is concerned. `look`: what is asked next.
     """
 
     verdict: CopyVerdict
@@ -89,9 +84,7 @@ def verify(site: RemoteSite, evidence: CopyEvidence) -> CopyDecision:
     that differs from the request is compared with the source: FTS copies a source that is another file than the request
     says, as often as it is asked to.
 
-    Args:
-        site: The destination: its `checksum` and `clean_on_size` are the rule.
-        evidence: Begins without answers.
+    `site`: the destination: its `checksum` and `clean_on_size` are the rule. `evidence`: begins without answers.
     """
     if not evidence.destination:
         return _look(_DESTINATION, site.checksum)
@@ -103,7 +96,13 @@ def verify(site: RemoteSite, evidence: CopyEvidence) -> CopyDecision:
     sizes = _sizes(evidence)
     if sizes is not None and sizes.verdict is not CopyVerdict.VERIFIED:
         return sizes
-    return _by_size(site, evidence, sizes) if site.checksum is ChecksumMode.NONE else _by_checksum(evidence)
+    if site.checksum is not ChecksumMode.NONE:
+        return _by_checksum(evidence)
+    if sizes is not None:
+        return replace(sizes, proof=site.clean_on_size)
+    if not evidence.source:
+        return _look(_SOURCE, ChecksumMode.NONE)
+    return _cannot_tell(evidence, "neither the request nor the source has a size to compare with")
 
 
 def verified_on_proof(site: RemoteSite) -> bool:
@@ -125,14 +124,6 @@ def _sizes(evidence: CopyEvidence) -> CopyDecision | None:
     if source and source != wanted:
         return _source_differs("size", f"{source[0]} bytes", f"{wanted[0]}")
     return _decision(CopyVerdict.DIFFERS, _DESTINATION, errno.EIO, f"size mismatch ({wanted[0]} != {copy})")
-
-
-def _by_size(site: RemoteSite, evidence: CopyEvidence, sizes: CopyDecision | None) -> CopyDecision:
-    if sizes is not None:
-        return replace(sizes, proof=site.clean_on_size)
-    if not evidence.source:
-        return _look(_SOURCE, ChecksumMode.NONE)
-    return _cannot_tell(evidence, "neither the request nor the source has a size to compare with")
 
 
 def _by_checksum(evidence: CopyEvidence) -> CopyDecision:

@@ -17,17 +17,7 @@ from include.fts.client.transport import BearerToken, Credential, X509Files
 from include.fts.states import FailureReason
 from include.settings.sites import ChecksumMode, RemoteSite
 from include.stageout.errors import PLACE_UNLISTED, XRDFS_MISSING
-from include.stageout.places.facts import (
-    BLOCK,
-    FileAnswer,
-    FileFacts,
-    ListedFile,
-    PlaceOptions,
-    at_once,
-    checksum_of,
-    failed,
-    read_back,
-)
+from include.stageout.places import facts
 
 _PROGRAM = "xrdfs"
 _ERROR = re.compile(r"\[ERROR\] Server responded with an error: \[(3\d{3})\]")
@@ -58,31 +48,34 @@ class _Output:
 
     def failure(self, verb: str) -> FailureReason:
         if self.number is None:
-            return failed(errno.ECOMM, f"{_PROGRAM} {verb}: no connection, or no reply in time")
-        return failed(_FAILURES.get(self.number, errno.EIO), f"{_PROGRAM} {verb}: XRootD error {self.number}")
+            return facts.failed(errno.ECOMM, f"{_PROGRAM} {verb}: no connection, or no reply in time")
+        return facts.failed(_FAILURES.get(self.number, errno.EIO), f"{_PROGRAM} {verb}: XRootD error {self.number}")
 
 
 class XrootdStorage:
     """A command of xrdfs takes 0.1 s of a processor: `davs` is better for many files."""
 
-    def __init__(self, site: RemoteSite, credential: Credential | None, options: PlaceOptions) -> None:
+    def __init__(self, site: RemoteSite, credential: Credential | None, options: facts.PlaceOptions) -> None:
         program = shutil.which(_PROGRAM)
         if program is None:
             raise XRDFS_MISSING(f"site {site.name}", f"its root URLs need the program {_PROGRAM}, which is not in PATH")
         self._program = program
         self._options = replace(options, threads=min(options.threads, _PROCESSES))
-        self._environment = {**_inherited(), **_limits(options.timeout_s), **_identity(credential)}
+        # without the credentials of this process, which are not those of the user
+        hidden = ("X509_USER_", "BEARER_TOKEN")
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+        self._environment = {**inherited, **_limits(options.timeout_s), **_identity(credential)}
 
     def close(self) -> None:
         """Nothing is open between two calls."""
 
-    def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
-        return at_once(lambda url: self._look(url, checksum), urls, self._options)
+    def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, facts.FileAnswer]:
+        return facts.at_once(lambda url: self._look(url, checksum), urls, self._options)
 
     def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]:
-        return at_once(self._remove, urls, self._options)
+        return facts.at_once(self._remove, urls, self._options)
 
-    def listed(self, url: str) -> Iterator[ListedFile]:
+    def listed(self, url: str) -> Iterator[facts.ListedFile]:
         output = self._run(url, "ls", "-l", "-R")
         if output.number == _NOT_FOUND:
             return
@@ -94,30 +87,29 @@ class XrootdStorage:
             if found and found[5].startswith(below):
                 yield found[5].removeprefix(below), int(found[1] or found[4]), _utc(found[2] or found[3])
 
-    def _look(self, url: str, checksum: ChecksumMode) -> FileAnswer:
+    def _look(self, url: str, checksum: ChecksumMode) -> facts.FileAnswer:
         output = self._run(url, "stat")
         if output.number == _NOT_FOUND:
             return None
         size = _SIZE.search(output.text)
         if output.code or size is None:
-            return output.failure("stat") if output.code else failed(errno.EPROTO, f"{_PROGRAM} stat: no size")
+            return output.failure("stat") if output.code else facts.failed(errno.EPROTO, f"{_PROGRAM} stat: no size")
         if _FLAGS.search(output.text):
-            return failed(errno.EISDIR, "it is not a file, but a folder")
+            return facts.failed(errno.EISDIR, "it is not a file, but a folder")
         if checksum is ChecksumMode.NONE:
-            return FileFacts(int(size[1]), None, _utc(time[1]) if (time := _MODIFIED.search(output.text)) else None)
+            return facts.FileFacts(
+                int(size[1]), None, _utc(time[1]) if (time := _MODIFIED.search(output.text)) else None
+            )
         if checksum is ChecksumMode.READ_BACK:
             return self._read_back(url, int(size[1]))
-        return self._with_checksum(url, int(size[1]), checksum)
-
-    def _with_checksum(self, url: str, size: int, checksum: ChecksumMode) -> FileAnswer:
         output = self._run(url, "query", "checksum", query=f"?cks.type={checksum.value}")
         if output.number == _NOT_FOUND:
             return None
         if output.code:
             refused = _FAILURES.get(output.number or 0) == errno.EOPNOTSUPP
-            return FileFacts(size, None) if refused else output.failure("query checksum")
+            return facts.FileFacts(int(size[1]), None) if refused else output.failure("query checksum")
         found = _CHECKSUM.search(output.text)
-        return FileFacts(size, checksum_of(found[1], found[2]) if found else None)
+        return facts.FileFacts(int(size[1]), facts.checksum_of(found[1], found[2]) if found else None)
 
     def _remove(self, url: str) -> FailureReason | None:
         output = self._run(url, "rm")
@@ -135,7 +127,7 @@ class XrootdStorage:
         found = _ERROR.search(done.stderr) or _ERROR.search(done.stdout)
         return _Output(done.returncode, done.stdout, int(found[1]) if found and done.returncode else None)
 
-    def _read_back(self, url: str, size: int) -> FileFacts | FailureReason:
+    def _read_back(self, url: str, size: int) -> facts.FileFacts | FailureReason:
         command = [self._program, _server(url), "cat", _path(url)]
         process = subprocess.Popen(  # noqa: S603 - as above
             command, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -145,7 +137,7 @@ class XrootdStorage:
         try:
             with process:
                 output = process.stdout
-                found = read_back(iter(lambda: output.read(BLOCK), b"") if output else (), size)
+                found = facts.read_back(iter(lambda: output.read(facts.BLOCK), b"") if output else (), size)
                 process.kill()
         finally:
             late.cancel()
@@ -165,11 +157,6 @@ def _limits(timeout_s: float) -> dict[str, str]:
         # computed in software, it makes reading several times slower; the Adler-32 proves the same
         "XRD_CPUSEPGWRTRD": "0",
     }  # fmt: skip
-
-
-def _inherited() -> dict[str, str]:
-    """The environment without the credentials of this process, which are not those of the user."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("X509_USER_", "BEARER_TOKEN"))}
 
 
 def _identity(credential: Credential | None) -> dict[str, str]:

@@ -20,39 +20,13 @@ from starlette.exceptions import HTTPException
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
 from include.site.site import Site
+from include.stageout import errors
 from include.stageout.blocks import close_workflow
-from include.stageout.components.retry_manager import KilledTransfers, kill, resubmit
-from include.stageout.components.retry_manager import kill_workflow as kill_whole
-from include.stageout.errors import (
-    DESTINATION_TAKEN,
-    MOVE_REFUSED,
-    OUTSIDE_NAME_SPACE,
-    REQUEST_CHANGED,
-    WORKFLOW_CLOSED,
-    WORKFLOW_UNKNOWN,
-    StageoutError,
-)
+from include.stageout.components.retry_manager import KilledTransfers, kill, kill_workflow, resubmit
 from include.stageout.files import MAX_FILES, FileKind, FileToTransfer, StageoutRequest, check_name_space, check_request
 from include.stageout.requests import record_request
 from include.stageout.rest import questions
 from include.stageout.rest.limits import UserCalls, bounded_body, require_json
-from include.stageout.rest.questions import (
-    BODY_INVALID,
-    BODY_TOO_LARGE,
-    EDITED_DAG,
-    OPERATORS_ONLY,
-    QUERY_INVALID,
-    TOO_MANY_CALLS,
-    UNKNOWN,
-    VIEWERS_LOOK,
-    StageoutUser,
-    SummaryKey,
-    TransferHistory,
-    TransferQuery,
-    TransferSummary,
-    WorkflowSummary,
-    owner_of,
-)
 from include.stageout.rest.remembered import RememberedCounts
 from include.stageout.status import MAX_PAGE, TransferPage, WorkflowStatus, list_transfers, list_workflows
 from include.stageout.sums import export_csv
@@ -73,7 +47,7 @@ class SentDocument(BaseModel):
             return cls.model_validate_json(body)
         except ValidationError as error:
             fault = first_fault(error)
-            raise BODY_INVALID(fault.where or "the body", fault.what) from None
+            raise questions.BODY_INVALID(fault.where or "the body", fault.what) from None
 
 
 class FileDocument(SentDocument):
@@ -103,7 +77,7 @@ class RequestDocument(SentDocument):
         keys = {key for key in (self.key, header) if key is not None}
         if len(keys) != 1:
             what = "the header and the body have different keys" if keys else "it has no idempotency key"
-            raise BODY_INVALID("the request", what)
+            raise questions.BODY_INVALID("the request", what)
         files = tuple(FileToTransfer(**dict(file)) for file in self.files)
         return StageoutRequest(owner, keys.pop(), self.workflow, files)
 
@@ -156,7 +130,7 @@ class ClosedDocument(BaseModel):
     changed: bool
 
 
-def record(site: Site, user: StageoutUser, body: bytes, key: str | None, *, now: datetime) -> ReceiptDocument:
+def record(site: Site, user: questions.StageoutUser, body: bytes, key: str | None, *, now: datetime) -> ReceiptDocument:
     """Record a request of the user. Raises StageoutError."""
     wanted = RequestDocument.read(body).to_request(user.name, key)
     check_request(wanted, site.settings.sites)
@@ -165,53 +139,30 @@ def record(site: Site, user: StageoutUser, body: bytes, key: str | None, *, now:
     return ReceiptDocument(request=receipt.id, files=receipt.files, repeated=receipt.repeated)
 
 
-def kill_chosen(ledger: Engine, user: StageoutUser, body: bytes, *, now: datetime) -> KilledDocument:
-    """Kill the chosen transfers. Raises StageoutError."""
-    ids, owner, workflow = _choice(body, user)
-    return KilledDocument.of(kill(ledger, by=user.name, now=now, ids=ids, owner=owner, workflow=workflow))
-
-
-def resubmit_chosen(ledger: Engine, user: StageoutUser, body: bytes, *, now: datetime) -> ResubmittedDocument:
-    """Make the chosen transfers that failed or were killed new again. Raises StageoutError."""
-    ids, owner, workflow = _choice(body, user)
-    moved = resubmit(ledger, by=user.name, now=now, ids=ids, owner=owner, workflow=workflow)
-    return ResubmittedDocument(resubmitted=len(moved))
-
-
-def close(ledger: Engine, user: StageoutUser, asked: str | None, name: str, *, now: datetime) -> ClosedDocument:
-    """Close a workflow. Raises StageoutError, WORKFLOW_UNKNOWN if its owner has no such workflow."""
-    return ClosedDocument(changed=close_workflow(ledger, owner_of(user, asked) or user.name, name, now=now))
-
-
-def kill_workflow(ledger: Engine, user: StageoutUser, asked: str | None, name: str, *, now: datetime) -> KilledDocument:
-    """Close a workflow, and kill its transfers. Raises as `close`."""
-    owner = owner_of(user, asked) or user.name
-    return KilledDocument.of(kill_whole(ledger, owner, name, by=user.name, now=now))
-
-
-def _choice(body: bytes, user: StageoutUser) -> tuple[tuple[int, ...] | None, str | None, str | None]:
-    """Ids, owner and workflow as `kill` takes them. Raises StageoutError."""
+def _choice(body: bytes, user: questions.StageoutUser) -> dict[str, Any]:
+    """The choice and its maker, as `kill` and `resubmit` take them. Raises StageoutError."""
     chosen = ChosenDocument.read(body)
     if (chosen.ids is None) is (chosen.workflow is None):
-        raise BODY_INVALID("the request", "it has neither `ids` nor `workflow`, or both")
-    owner = owner_of(user, chosen.user)
-    return chosen.ids, owner if chosen.ids is not None else owner or user.name, chosen.workflow
+        raise questions.BODY_INVALID("the request", "it has neither `ids` nor `workflow`, or both")
+    owner = questions.owner_of(user, chosen.user)
+    owner = owner if chosen.ids is not None else owner or user.name
+    return {"by": user.name, "ids": chosen.ids, "owner": owner, "workflow": chosen.workflow}
 
 
 WRITE_AT_ONCE, READ_AT_ONCE = 2, 4
 """Calls that work at the same time, in each process: the others wait, and Airflow's own threads stay free."""
 STATUS: Mapping[str, int] = {
-    BODY_TOO_LARGE.code: 413,
-    TOO_MANY_CALLS.code: 429,
-    UNKNOWN.code: 404,
-    OPERATORS_ONLY.code: 403,
-    VIEWERS_LOOK.code: 403,
-    OUTSIDE_NAME_SPACE.code: 403,
-    DESTINATION_TAKEN.code: 409,
-    REQUEST_CHANGED.code: 409,
-    WORKFLOW_CLOSED.code: 409,
-    WORKFLOW_UNKNOWN.code: 404,
-    MOVE_REFUSED.code: 409,
+    questions.BODY_TOO_LARGE.code: 413,
+    questions.TOO_MANY_CALLS.code: 429,
+    questions.UNKNOWN.code: 404,
+    questions.OPERATORS_ONLY.code: 403,
+    questions.VIEWERS_LOOK.code: 403,
+    errors.OUTSIDE_NAME_SPACE.code: 403,
+    errors.DESTINATION_TAKEN.code: 409,
+    errors.REQUEST_CHANGED.code: 409,
+    errors.WORKFLOW_CLOSED.code: 409,
+    errors.WORKFLOW_UNKNOWN.code: 404,
+    errors.MOVE_REFUSED.code: 409,
 }
 """HTTP status by code of the error; 400 for others of a request."""
 _LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -233,19 +184,20 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def create_api(caller: Callable[..., StageoutUser], site: Callable[[], Site]) -> FastAPI:
+def create_api(caller: Callable[..., questions.StageoutUser], site: Callable[[], Site]) -> FastAPI:
     """The REST API as an app to be mounted.
 
-    Args:
-        caller: A FastAPI dependency: who calls. It raises 401 for a call without a login.
-        site: Gives the deployment; called in a thread for each call.
+    `caller`: a FastAPI dependency: who calls. It raises 401 for a call without a login. `site`: gives the deployment;
+    called in a thread for each call.
     """
     calls = UserCalls()
 
-    def admit(request: Request, caller: StageoutUser = Depends(caller)) -> None:  # noqa: B008 - FastAPI's form
+    def admit(request: Request, caller: questions.StageoutUser = Depends(caller)) -> None:  # noqa: B008 - FastAPI's form
         calls.take(caller.name)
         if request.method not in _LOOKS and not caller.may_change:
-            raise VIEWERS_LOOK(f"user {caller.name}", f"the right to edit the DAG {EDITED_DAG} is missing")
+            raise questions.VIEWERS_LOOK(
+                f"user {caller.name}", f"the right to edit the DAG {questions.EDITED_DAG} is missing"
+            )
         require_json(request)
         request.state.caller = caller
 
@@ -281,12 +233,12 @@ def create_api(caller: Callable[..., StageoutUser], site: Callable[[], Site]) ->
     return app
 
 
-def _caller(request: Request) -> StageoutUser:
-    found: StageoutUser = request.state.caller
+def _caller(request: Request) -> questions.StageoutUser:
+    found: questions.StageoutUser = request.state.caller
     return found
 
 
-Caller = Annotated[StageoutUser, Depends(_caller)]
+Caller = Annotated[questions.StageoutUser, Depends(_caller)]
 IdempotencyKey = Annotated[str | None, Header()]
 Name = Annotated[str | None, Query(max_length=128)]
 RowNumber = Annotated[int, Path(ge=1, le=2**62)]
@@ -314,25 +266,32 @@ class _Routes:
     async def kill(self, request: Request, caller: Caller) -> KilledDocument:
         """Kill transfers by their ids, or those of a workflow."""
         body = await bounded_body(request)
-        return await self._write(lambda site, now: kill_chosen(site.ledger, caller, body, now=now))
+        done = await self._write(lambda site, now: kill(site.ledger, now=now, **_choice(body, caller)))
+        return KilledDocument.of(done)
 
     async def resubmit(self, request: Request, caller: Caller) -> ResubmittedDocument:
         """Make failed and killed transfers new again, by their ids, or those of a workflow."""
         body = await bounded_body(request)
-        return await self._write(lambda site, now: resubmit_chosen(site.ledger, caller, body, now=now))
+        moved = await self._write(lambda site, now: resubmit(site.ledger, now=now, **_choice(body, caller)))
+        return ResubmittedDocument(resubmitted=len(moved))
 
     async def close_workflow(self, caller: Caller, name: str, user: Name = None) -> ClosedDocument:
         """Close a workflow: it gets no further files. It cannot be opened again."""
-        return await self._write(lambda site, now: close(site.ledger, caller, user, name, now=now))
+        owner = questions.owner_of(caller, user) or caller.name
+        changed = await self._write(lambda site, now: close_workflow(site.ledger, owner, name, now=now))
+        return ClosedDocument(changed=changed)
 
     async def kill_workflow(self, caller: Caller, name: str, user: Name = None) -> KilledDocument:
         """Close a workflow, and kill its transfers."""
-        return await self._write(lambda site, now: kill_workflow(site.ledger, caller, user, name, now=now))
+        owner, by = questions.owner_of(caller, user) or caller.name, caller.name
+        return KilledDocument.of(
+            await self._write(lambda site, now: kill_workflow(site.ledger, owner, name, by=by, now=now))
+        )
 
     async def transfers(
         self,
         caller: Caller,
-        query: Annotated[TransferQuery, Depends()],
+        query: Annotated[questions.TransferQuery, Depends()],
         after: Annotated[int | None, Query(ge=0, description="`after` of the page before")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
         archived: bool = True,
@@ -343,13 +302,16 @@ class _Routes:
             lambda ledger: list_transfers(ledger, wanted, after=after, limit=limit, archived=archived)
         )
 
-    async def transfer(self, caller: Caller, number: RowNumber) -> TransferHistory:
+    async def transfer(self, caller: Caller, number: RowNumber) -> questions.TransferHistory:
         """A transfer with its whole history and the reason of each move."""
         return await self._read(lambda ledger: questions.transfer(ledger, caller, number))
 
     async def summary(
-        self, caller: Caller, query: Annotated[TransferQuery, Depends()], by: SummaryKey = SummaryKey.STATE
-    ) -> TransferSummary:
+        self,
+        caller: Caller,
+        query: Annotated[questions.TransferQuery, Depends()],
+        by: questions.SummaryKey = questions.SummaryKey.STATE,
+    ) -> questions.TransferSummary:
         """Counts of transfers that are not archived, some seconds old; minutes, where counting takes long."""
         wanted = query.seen_by(caller)
         return await self._read(lambda ledger: questions.summary(ledger, self._remembered, wanted, by))
@@ -359,7 +321,7 @@ class _Routes:
         owner = questions.owner_of(caller, user) or caller.name
         return await self._read(lambda ledger: list_workflows(ledger, owner, after=after or ""))
 
-    async def workflow(self, caller: Caller, name: str, user: Name = None) -> WorkflowSummary:
+    async def workflow(self, caller: Caller, name: str, user: Name = None) -> questions.WorkflowSummary:
         """A workflow, and its files by state."""
         owner = questions.owner_of(caller, user) or caller.name
         return await self._read(lambda ledger: questions.workflow(ledger, owner, name))
@@ -398,7 +360,7 @@ async def _openapi(app: FastAPI) -> Response:
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, NightshiftError)  # noqa: S101 - what it is registered for
     headers = {"Retry-After": "1"} if error.retryable else {}
-    if not isinstance(error, StageoutError):
+    if not isinstance(error, errors.StageoutError):
         # what is wrong with the deployment is for its operators: messages name hosts and folders
         _log.error("a call failed: %s", error)
         status = 503 if isinstance(error, LedgerError) else 500
@@ -412,13 +374,17 @@ async def _bad_query(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
     wrong = error.errors()[0]
     where = ".".join(map(str, wrong["loc"]))[:200]
-    return await _refused(request, QUERY_INVALID(where, str(wrong["msg"])[:500]))
+    return await _refused(request, questions.QUERY_INVALID(where, str(wrong["msg"])[:500]))
 
 
 async def _not_answered(_request: Request, error: Exception) -> Response:
     """A call without a login, of an unknown path, or with the wrong method."""
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
-    hint = "send a token of Airflow: POST /auth/token gives it" if error.status_code == 401 else QUERY_INVALID.hint
+    hint = (
+        "send a token of Airflow: POST /auth/token gives it"
+        if error.status_code == 401
+        else questions.QUERY_INVALID.hint
+    )
     return _refusal(error.status_code, f"http-{error.status_code}", str(error.detail), hint, error.headers or {})
 
 

@@ -46,10 +46,8 @@ class UserCalls:
 def require_json(request: Request) -> None:
     """Refuse a call that changes something and has not the content type of JSON, even if its body is empty.
 
-    Pages of other sites can send other types with the cookie of a login; for JSON the browser asks us first.
-
-    Raises:
-        StageoutError: BODY_INVALID.
+    Pages of other sites can send other types with the cookie of a login; for JSON the browser asks us first. Raises
+    StageoutError: BODY_INVALID.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.method == "POST" and kind != "application/json":
@@ -59,8 +57,7 @@ def require_json(request: Request) -> None:
 async def bounded_body(request: Request) -> bytes:
     """The body of a request; a larger one than the limit is not read to its end.
 
-    Raises:
-        StageoutError: BODY_TOO_LARGE.
+    Raises StageoutError: BODY_TOO_LARGE.
     """
     body = bytearray()
     async for chunk in request.stream():

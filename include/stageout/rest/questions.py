@@ -13,21 +13,11 @@ from fastapi import Query
 from sqlalchemy import Engine
 
 from include.errors import ErrorRow
+from include.stageout import status
 from include.stageout.archive import MoveRecord, history
 from include.stageout.errors import StageoutError
 from include.stageout.rest.remembered import RememberedCounts
 from include.stageout.states import TransferState
-from include.stageout.status import (
-    TransferCount,
-    TransferFilter,
-    TransferStatus,
-    WorkflowStatus,
-    count_archived,
-    count_transfers,
-    sum_counts,
-    transfer_status,
-    workflow_status,
-)
 
 EDITED_DAG = "stage_out_submit"
 """The DAG whose editors may change transfers."""
@@ -37,10 +27,8 @@ EDITED_DAG = "stage_out_submit"
 class StageoutUser:
     """A user of Airflow by name.
 
-    Attributes:
-        name: The user's name in Airflow.
-        operator: Whether the user may edit pools (docs/decisions/0031).
-        editor: Whether the user may edit the DAG EDITED_DAG.
+    `name`: the user's name in Airflow. `operator`: whether the user may edit pools (docs/decisions/0031). `editor`:
+    whether the user may edit the DAG EDITED_DAG.
     """
 
     name: str
@@ -95,7 +83,7 @@ class SummaryKey(Enum):
     LINK = "link"
 
 
-_KEYS: Mapping[SummaryKey, Callable[[TransferCount], str]] = {
+_KEYS: Mapping[SummaryKey, Callable[[status.TransferCount], str]] = {
     SummaryKey.STATE: lambda _: "",
     SummaryKey.USER: lambda count: count.owner,
     SummaryKey.SOURCE: lambda count: count.source,
@@ -108,7 +96,7 @@ _KEYS: Mapping[SummaryKey, Callable[[TransferCount], str]] = {
 class TransferHistory:
     """A transfer, and its moves with their reasons, the oldest first."""
 
-    transfer: TransferStatus
+    transfer: status.TransferStatus
     moves: tuple[MoveRecord, ...]
 
 
@@ -133,7 +121,7 @@ class TransferSummary:
 class WorkflowSummary:
     """A workflow, and its files by state, archived or not."""
 
-    workflow: WorkflowStatus
+    workflow: status.WorkflowStatus
     states: dict[str, int]
 
 
@@ -152,13 +140,14 @@ class TransferQuery:
         name: Annotated[str | None, Query(max_length=1024, description="Logical name at either site")] = None,
         failure: Annotated[str | None, Query(max_length=64, description="Class of the last failure")] = None,
     ) -> None:
-        self.wanted = TransferFilter(user, workflow, job, source, destination, site, name, failure, tuple(state or ()))
+        self.wanted = status.TransferFilter(
+            user, workflow, job, source, destination, site, name, failure, tuple(state or ())
+        )
 
-    def seen_by(self, user: StageoutUser) -> TransferFilter:
+    def seen_by(self, user: StageoutUser) -> status.TransferFilter:
         """Return what of it the user may see.
 
-        Raises:
-            StageoutError: OPERATORS_ONLY, and QUERY_INVALID where no index of the ledger leads to what is wanted.
+        Raises StageoutError: OPERATORS_ONLY, and QUERY_INVALID where no index of the ledger leads to what is wanted.
         """
         wanted = self.wanted
         if wanted.workflow is None and (wanted.user_job or wanted.name):
@@ -171,8 +160,7 @@ class TransferQuery:
 def owner_of(user: StageoutUser, asked: str | None) -> str | None:
     """Return whose transfers a call is about: None is those of all users, for operators only.
 
-    Raises:
-        StageoutError: OPERATORS_ONLY if a user asks for those of another.
+    Raises StageoutError: OPERATORS_ONLY if a user asks for those of another.
     """
     if user.operator:
         return asked
@@ -183,36 +171,37 @@ def owner_of(user: StageoutUser, asked: str | None) -> str | None:
 
 def transfer(ledger: Engine, user: StageoutUser, number: int) -> TransferHistory:
     """Return one transfer with its history. Raises StageoutError, UNKNOWN."""
-    found = transfer_status(ledger, number)
+    found = status.transfer_status(ledger, number)
     if found is None or not user.may_see(found.owner):
         raise UNKNOWN(f"transfer {number}", "you have none with this number")
     return TransferHistory(found, history(ledger, number))
 
 
-def summary(ledger: Engine, remembered: RememberedCounts, wanted: TransferFilter, by: SummaryKey) -> TransferSummary:
+def summary(
+    ledger: Engine, remembered: RememberedCounts, wanted: status.TransferFilter, by: SummaryKey
+) -> TransferSummary:
     """Counts, which are kept for some seconds: a count reads an entry of an index for each transfer."""
     name = _KEYS[by]
-    at, counts = remembered(wanted, lambda: (datetime.now(UTC), count_transfers(ledger, wanted)))
-    sums = sum_counts(counts, lambda count: (name(count), count.state))
+    at, counts = remembered(wanted, lambda: (datetime.now(UTC), status.count_transfers(ledger, wanted)))
+    sums = status.sum_counts(counts, lambda count: (name(count), count.state))
     rows = (SummaryRow(name, state, files) for (name, state), files in sums.items())
     return TransferSummary(at, tuple(sorted(rows, key=lambda row: (row.name, row.state.value))))
 
 
 def workflow(ledger: Engine, owner: str, name: str) -> WorkflowSummary:
     """A workflow of a user. Raises StageoutError, UNKNOWN."""
-    found = workflow_status(ledger, owner, name)
+    found = status.workflow_status(ledger, owner, name)
     if found is None:
         raise UNKNOWN(f"workflow {name[:200]!r} of {owner}", "no such name")
-    wanted = TransferFilter(owner=owner, workflow=name)
-    counts = [*count_transfers(ledger, wanted), *count_archived(ledger, wanted)]
-    return WorkflowSummary(found, sum_counts(counts, lambda count: count.state.value))
+    wanted = status.TransferFilter(owner=owner, workflow=name)
+    counts = [*status.count_transfers(ledger, wanted), *status.count_archived(ledger, wanted)]
+    return WorkflowSummary(found, status.sum_counts(counts, lambda count: count.state.value))
 
 
 def period(since: date | None, until: date | None, *, now: datetime) -> tuple[datetime, datetime]:
     """The beginnings of two days in UTC; without `until` today is the last day.
 
-    Raises:
-        StageoutError: QUERY_INVALID for a period that is longer than 366 days, or ends before it begins.
+    Raises StageoutError: QUERY_INVALID for a period that is longer than 366 days, or ends before it begins.
     """
     try:
         last = until or now.date() + timedelta(days=1)

@@ -34,10 +34,7 @@ class RememberedCounts:
     def __call__(self, question: Hashable, work: Callable[[], T], *, kept_s: float = KEPT_S) -> T:
         """The answer to a question: what `work` returned lately, or returns now.
 
-        Args:
-            question: Identifies the work.
-            work: Reads the ledger.
-            kept_s: For how long its answer is kept at least.
+        `question`: identifies the work. `work`: reads the ledger. `kept_s`: for how long its answer is kept at least.
         """
         with self._lock:
             kept = self._kept.pop(question, None) or _Kept()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from include.fts.states import FailureReason, FailureScope
-
-ENOENT, EIO, EACCES, EEXIST, ENOSPC, EPROTONOSUPPORT = 2, 5, 13, 17, 28, 93
-ETIMEDOUT, ECANCELED = 110, 125
 
 # FTS's own test whether to try again (url-copy/heuristics); the first fit counts.
 _ALWAYS = re.compile(
@@ -36,9 +34,9 @@ _FINAL = {
 
 def recoverable(failure: FailureReason) -> bool:
     """Tell whether FTS would try again after this failure."""
-    if failure.errno == ETIMEDOUT or _ALWAYS.search(failure.text):
+    if failure.errno == errno.ETIMEDOUT or _ALWAYS.search(failure.text):
         return True
-    if failure.errno == ECANCELED or _NEVER.search(failure.text):
+    if failure.errno == errno.ECANCELED or _NEVER.search(failure.text):
         return False
     return failure.scope is None or failure.errno not in _FINAL[failure.scope]
 
@@ -66,6 +64,24 @@ class CopyOrder:
         """Algorithm and digits of the checksum that was given; digits are empty for an algorithm alone."""
         algorithm, _, digits = (self.checksum or "adler32").partition(":")
         return algorithm.lower(), digits.lower().lstrip("0")
+
+    def source_fault(self, digits: str) -> FailureReason | None:
+        """The failure if the checksum of the source, with these digits, is not the one that the user gave."""
+        algorithm, given = self.expected
+        if not given or digits.lstrip("0") == given:
+            return None
+        text = f"Source and user-defined {algorithm} checksum do not match ({digits} != {given:>08})"
+        return FailureReason(FailureScope.SOURCE, errno.EIO, text)
+
+    def destination_fault(self, digits: str, source: str | None) -> FailureReason | None:
+        """The failure if the checksum of the destination is neither the user's nor the source's."""
+        algorithm, given = self.expected
+        expected = given or (source or "").lstrip("0")
+        if (not expected and source is None) or digits.lstrip("0") == expected:
+            return None
+        whose = "User-defined" if given else "Source"
+        text = f"{whose} and destination {algorithm} checksum do not match ({expected:>08} != {digits})"
+        return FailureReason(FailureScope.DESTINATION, errno.EIO, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,33 +113,7 @@ class Copier(Protocol):
         """End all copies."""
 
 
-def failed(scope: FailureScope, errno: int, text: str) -> FailureReason:
-    return FailureReason(scope, errno, text)
-
-
-def source_missing() -> FailureReason:
-    return failed(FailureScope.SOURCE, ENOENT, "Result HTTP 404 : File not found  after 1 attempts")
-
-
-def destination_exists() -> FailureReason:
-    return failed(FailureScope.DESTINATION, EEXIST, "Destination file exists and overwrite is not enabled")
-
-
-def source_differs(order: CopyOrder, found: str) -> FailureReason | None:
-    """The failure if the checksum of the source is not the one that the user gave; ``found``: its digits."""
-    algorithm, digits = order.expected
-    if not digits or found.lstrip("0") == digits:
-        return None
-    text = f"Source and user-defined {algorithm} checksum do not match ({found} != {order.expected[1]:>08})"
-    return failed(FailureScope.SOURCE, EIO, text)
-
-
-def destination_differs(order: CopyOrder, found: str, source: str | None) -> FailureReason | None:
-    """The failure if the checksum of the destination is neither the user's nor the source's."""
-    algorithm, digits = order.expected
-    expected = digits or (source or "").lstrip("0")
-    if (not expected and source is None) or found.lstrip("0") == expected:
-        return None
-    whose = "User-defined" if digits else "Source"
-    text = f"{whose} and destination {algorithm} checksum do not match ({expected:>08} != {found})"
-    return failed(FailureScope.DESTINATION, EIO, text)
+SOURCE_MISSING = FailureReason(FailureScope.SOURCE, errno.ENOENT, "Result HTTP 404 : File not found  after 1 attempts")
+DESTINATION_EXISTS = FailureReason(
+    FailureScope.DESTINATION, errno.EEXIST, "Destination file exists and overwrite is not enabled"
+)

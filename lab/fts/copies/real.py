@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import queue
 import threading
@@ -12,19 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from include.fts.states import FailureReason, FailureScope
 from lab.fts.config import FtsServiceConfig
-from lab.fts.copies.copier import (
-    ECANCELED,
-    EIO,
-    ETIMEDOUT,
-    Copier,
-    CopyEnd,
-    CopyOrder,
-    destination_differs,
-    destination_exists,
-    failed,
-    source_differs,
-    source_missing,
-)
+from lab.fts.copies.copier import DESTINATION_EXISTS, SOURCE_MISSING, Copier, CopyEnd, CopyOrder
 from lab.fts.copies.storages import BucketStorage, CopyFault, CopyFolder, CopyStorage, Digest
 from lab.fts.copies.webdav import SCHEMES, CopyNotPossible, WebdavStorage
 
@@ -40,7 +29,7 @@ class CopyFailed(CopyFault):
     code = "fts-service-copy-ended"
 
     def __init__(self, reason: FailureReason) -> None:
-        super().__init__(reason.errno or EIO, reason.text)
+        super().__init__(reason.errno or errno.EIO, reason.text)
         self.reason = reason
 
 
@@ -69,18 +58,20 @@ class Copy:
         with _at(FailureScope.SOURCE):
             size = self._source.size(order.source, self._tokens[0])
         if size is None:
-            raise CopyFailed(source_missing())
+            raise CopyFailed(SOURCE_MISSING)
         if not order.strict:
             if order.verify in "bs":
                 source_digits = self._source_digits()
-                _raise(source_differs(order, source_digits))
+                if fault := order.source_fault(source_digits):
+                    raise CopyFailed(fault)
             self._clear_destination()
         try:
             with _at(FailureScope.TRANSFER):
                 self._transfer(size)
             digits = source_digits if order.strict else self._check_destination(size, source_digits)
         except CopyFailed:
-            self._remove_destination()
+            with contextlib.suppress(CopyFault):  # a part may stay, as with FTS
+                self._destination.remove(order.destination, self._tokens[1])
             raise
         return size, digits
 
@@ -96,7 +87,7 @@ class Copy:
             if order.overwrite:
                 self._destination.remove(order.destination, token)
                 return
-        raise CopyFailed(destination_exists())
+        raise CopyFailed(DESTINATION_EXISTS)
 
     def _transfer(self, size: int) -> None:
         order = self.order
@@ -121,37 +112,31 @@ class Copy:
 
     def _check(self, ends: float) -> None:
         if self.canceled.is_set():
-            raise CopyFault(ECANCELED, "Transfer canceled")
+            raise CopyFault(errno.ECANCELED, "Transfer canceled")
         if time.monotonic() > ends:
-            raise CopyFault(ETIMEDOUT, "Connection timed out: operation timeout")
+            raise CopyFault(errno.ETIMEDOUT, "Connection timed out: operation timeout")
 
     def _check_destination(self, size: int, source_digits: str | None) -> str | None:
         order, token = self.order, self._tokens[1]
         with _at(FailureScope.DESTINATION):
             there = self._destination.size(order.destination, token)
             if there != size:
-                raise CopyFault(EIO, f"Source and destination file size mismatch ({size} != {there})")
+                raise CopyFault(errno.EIO, f"Source and destination file size mismatch ({size} != {there})")
             if order.verify not in "bt":
                 return source_digits
             found = _digits(self._destination, order.destination, order.expected[0], token)
         if not order.expected[1] and source_digits is None:
             source_digits = self._source_digits()
-        _raise(destination_differs(order, found, source_digits))
+        if fault := order.destination_fault(found, source_digits):
+            raise CopyFailed(fault)
         return found
-
-    def _remove_destination(self) -> None:
-        try:
-            self._destination.remove(self.order.destination, self._tokens[1])
-        except CopyFault:
-            return  # a part may stay, as with FTS
 
 
 class RealCopier:
     """Copies between storages, by a pool of threads.
 
-    Args:
-        storages: By the scheme of their URLs.
-        threads: How many copies are made at the same time; others wait although they are ACTIVE.
+    `storages`: by the scheme of their URLs. `threads`: how many copies are made at the same time; others wait although
+    they are ACTIVE.
     """
 
     def __init__(self, storages: Mapping[str, CopyStorage], threads: int) -> None:
@@ -199,7 +184,7 @@ class RealCopier:
             end = copy.run()
         except BaseException as error:  # noqa: BLE001 - the file must end; panics of a native library are no Exception
             text = f"{type(error).__name__} in the copy"
-            end = CopyEnd(copy.order.file_id, failed(FailureScope.GENERAL_FAILURE, EIO, text))
+            end = CopyEnd(copy.order.file_id, FailureReason(FailureScope.GENERAL_FAILURE, errno.EIO, text))
         self._ends.put((copy, end))
 
 
@@ -220,11 +205,6 @@ def _digits(storage: CopyStorage, url: str, algorithm: str, token: str | None) -
     return storage.checksum(url, algorithm, token) or Digest(algorithm).of(storage.read(url, token))
 
 
-def _raise(reason: FailureReason | None) -> None:
-    if reason is not None:
-        raise CopyFailed(reason)
-
-
 @contextlib.contextmanager
 def _at(scope: FailureScope) -> Iterator[None]:
     """Gives faults inside the block their scope."""
@@ -233,4 +213,4 @@ def _at(scope: FailureScope) -> Iterator[None]:
     except CopyFailed:
         raise
     except CopyFault as fault:
-        raise CopyFailed(failed(scope, fault.errno, fault.text)) from None
+        raise CopyFailed(FailureReason(scope, fault.errno, fault.text)) from None

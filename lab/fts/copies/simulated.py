@@ -7,6 +7,7 @@ copy's `time=` in seconds and its failure, `transfer_errno=`.
 
 from __future__ import annotations
 
+import errno
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,18 +17,7 @@ from random import Random
 from urllib.parse import parse_qs
 
 from include.fts.states import FailureReason, FailureScope
-from lab.fts.copies.copier import (
-    EIO,
-    ENOSPC,
-    ETIMEDOUT,
-    CopyEnd,
-    CopyOrder,
-    destination_differs,
-    destination_exists,
-    failed,
-    source_differs,
-    source_missing,
-)
+from lab.fts.copies.copier import DESTINATION_EXISTS, SOURCE_MISSING, CopyEnd, CopyOrder
 from lab.fts.errors import FtsServiceError
 
 SCHEME = "mock"
@@ -35,15 +25,17 @@ _LARGEST_MADE_UP = 4 << 30
 
 _S = FailureScope
 FAILURES: Mapping[str, FailureReason] = {
-    "source-missing": source_missing(),
-    "source-unreachable": failed(_S.SOURCE, 112, "Result Could not connect to server  after 1 attempts"),
-    "source-checksum": failed(_S.SOURCE, EIO, "Source and user-defined adler32 checksum do not match (0 != 1)"),
-    "network": failed(_S.TRANSFER, ETIMEDOUT, "Connection timed out"),
-    "stalled": failed(_S.TRANSFER, EIO, "No performance marker received for 180 seconds"),
-    "destination-full": failed(_S.TRANSFER, ENOSPC, "No space left on device"),
-    "destination-denied": failed(_S.DESTINATION, 1, "HTTP 403 : Permission refused"),
-    "destination-checksum": failed(
-        _S.DESTINATION, EIO, "User-defined and destination adler32 checksum do not match (1 != 00000000)"
+    "source-missing": SOURCE_MISSING,
+    "source-unreachable": FailureReason(_S.SOURCE, 112, "Result Could not connect to server  after 1 attempts"),
+    "source-checksum": FailureReason(
+        _S.SOURCE, errno.EIO, "Source and user-defined adler32 checksum do not match (0 != 1)"
+    ),
+    "network": FailureReason(_S.TRANSFER, errno.ETIMEDOUT, "Connection timed out"),
+    "stalled": FailureReason(_S.TRANSFER, errno.EIO, "No performance marker received for 180 seconds"),
+    "destination-full": FailureReason(_S.TRANSFER, errno.ENOSPC, "No space left on device"),
+    "destination-denied": FailureReason(_S.DESTINATION, 1, "HTTP 403 : Permission refused"),
+    "destination-checksum": FailureReason(
+        _S.DESTINATION, errno.EIO, "User-defined and destination adler32 checksum do not match (1 != 00000000)"
     ),
 }
 """Failures that the model can draw, by the names that settings have for them."""
@@ -53,9 +45,8 @@ FAILURES: Mapping[str, FailureReason] = {
 class SimulationModel:
     """How long copies take and how many fail.
 
-    Attributes:
-        mean_s, spread: Mean of the seconds, and sigma of their log-normal distribution; 0 for a fixed time.
-        failures: Fraction of copies that end with each of `FAILURES`.
+    `mean_s`, `spread`: mean of the seconds, and sigma of their log-normal distribution; 0 for a fixed time. `failures`:
+    fraction of copies that end with each of `FAILURES`.
     """
 
     mean_s: float = 20.0
@@ -170,16 +161,16 @@ class SimulatedCopier:
         file_id = order.file_id
         source = self._namespace.find(order.source, source=True)
         if source is None:
-            return CopyEnd(file_id, source_missing())
+            return CopyEnd(file_id, SOURCE_MISSING)
         size, digits = source[0], digits_of(source[1])
         checked = not order.strict and order.expected[0] == "adler32"
-        failure = source_differs(order, digits) if checked and order.verify in "bs" else None
+        failure = order.source_fault(digits) if checked and order.verify in "bs" else None
         exists = self._namespace.names.get(order.destination.partition("?")[0]) is not None
         if failure is None and exists and not order.overwrite and not order.strict:
-            return CopyEnd(file_id, destination_exists())
+            return CopyEnd(file_id, DESTINATION_EXISTS)
         failure = failure or self._drawn(order)
         if failure is None and checked and order.verify in "bt":
-            failure = destination_differs(order, digits, digits)
+            failure = order.destination_fault(digits, digits)
         if failure is not None:
             return CopyEnd(file_id, failure)
         self._namespace.put(order.destination.partition("?")[0], source)
@@ -193,10 +184,9 @@ class SimulatedCopier:
 
     def _drawn(self, order: CopyOrder) -> FailureReason | None:
         """The failure that the URLs ask for, or that the model draws."""
-        if "errno=" in order.source or "errno=" in order.destination:
-            errno = _asked(order, "transfer_errno")
-            if errno:
-                return failed(FailureScope.TRANSFER, int(errno), f"Simulated failure of errno {int(errno)}")
+        asked = "errno=" in order.source or "errno=" in order.destination
+        if asked and (number := int(_asked(order, "transfer_errno") or 0)):
+            return FailureReason(FailureScope.TRANSFER, number, f"Simulated failure of errno {number}")
         drawn = self._random.random() if self.model.failures else 1.0
         for name, fraction in self.model.failures.items():
             drawn -= fraction

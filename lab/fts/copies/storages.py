@@ -16,7 +16,6 @@ from urllib.parse import unquote, urlsplit
 from include.storage.errors import Forbidden, NotFound, StoreError
 from include.storage.open import Credentials, StoreOptions
 from include.storage.s3 import S3Connection, S3Store
-from lab.fts.copies.copier import EACCES, EIO, ENOENT, EPROTONOSUPPORT
 from lab.fts.errors import FtsServiceError
 
 BLOCK = 1 << 20
@@ -63,7 +62,7 @@ class Digest:
         if algorithm in ("md5", "sha1", "sha256"):
             self._hash = hashlib.new(algorithm, usedforsecurity=False)
         elif algorithm != "adler32":
-            raise CopyFault(EPROTONOSUPPORT, f"Checksum algorithm {algorithm} is not supported")
+            raise CopyFault(errno.EPROTONOSUPPORT, f"Checksum algorithm {algorithm} is not supported")
 
     def update(self, piece: bytes) -> None:
         if self._hash is not None:
@@ -131,7 +130,7 @@ class CopyFolder:
         inside = given if given.is_relative_to(self._folder) else self._folder / unquote(parts.path).strip("/")
         path = inside.resolve()
         if parts.hostname not in (None, "localhost") or path == self._folder or not path.is_relative_to(self._folder):
-            raise CopyFault(EACCES, "Permission denied: the file is not below the folder of this service")
+            raise CopyFault(errno.EACCES, "Permission denied: the file is not below the folder of this service")
         return path
 
 
@@ -174,7 +173,7 @@ class BucketStorage:
             try:
                 obstore.put(connection.client, key, file, chunk_size=8 << 20, max_concurrency=2)
             except BaseError as error:
-                raise CopyFault(EIO, f"S3 refused the object ({type(error).__name__})") from None
+                raise CopyFault(errno.EIO, f"S3 refused the object ({type(error).__name__})") from None
 
     def remove(self, url: str, token: str | None) -> None:  # noqa: ARG002
         self._with(url, lambda store, key: store.delete([key]))
@@ -200,7 +199,7 @@ def _os_faults() -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        number = getattr(error, "errno", None) or EIO
+        number = getattr(error, "errno", None) or errno.EIO
         raise CopyFault(
             number, os.strerror(number) if number != errno.ENOENT else "No such file or directory"
         ) from None
@@ -211,8 +210,8 @@ def _store_faults() -> Iterator[None]:
     try:
         yield
     except NotFound:
-        raise CopyFault(ENOENT, "No such file or directory") from None
+        raise CopyFault(errno.ENOENT, "No such file or directory") from None
     except Forbidden:
-        raise CopyFault(EACCES, "Permission denied") from None
+        raise CopyFault(errno.EACCES, "Permission denied") from None
     except StoreError as error:
-        raise CopyFault(EIO, f"S3: {error}") from None
+        raise CopyFault(errno.EIO, f"S3: {error}") from None

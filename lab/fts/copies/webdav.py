@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import ipaddress
 import time
 from collections.abc import Callable, Iterator
@@ -18,12 +19,11 @@ import requests
 from urllib3.exceptions import HTTPError
 
 from include.http_calls import failure_of, pooled_session
-from lab.fts.copies.copier import ECANCELED, EIO, ENOENT, ENOSPC, ETIMEDOUT
 from lab.fts.copies.storages import BLOCK, CopyFault
 
 SCHEMES = {"http": "http", "https": "https", "dav": "http", "davs": "https"}
 _CONNECT_S, _IDLE_S = 10.0, 180.0
-_ERRNO = {401: 1, 403: 1, 404: ENOENT, 412: 17, 408: ETIMEDOUT, 503: 16, 507: ENOSPC}
+_ERRNO = {401: 1, 403: 1, 404: errno.ENOENT, 412: 17, 408: errno.ETIMEDOUT, 503: 16, 507: errno.ENOSPC}
 _TEXTS = {401: "Authentication required", 403: "Permission refused", 404: "File not found", 507: "No space left"}
 _MOST_PARENTS = 10_000
 _NO_COPY = frozenset({400, 405, 501})
@@ -39,9 +39,7 @@ class CopyNotPossible(CopyFault):
 class WebdavStorage:
     """Requests to any host, with the tokens that users gave for their files.
 
-    Args:
-        authorities: A PEM bundle for their certificates; None: the system's.
-        threads: Connections kept open.
+    `authorities`: a PEM bundle for their certificates; None: the system's.
     """
 
     def __init__(self, authorities: Path | None, threads: int) -> None:
@@ -56,7 +54,7 @@ class WebdavStorage:
                 return None
             length = _checked(reply).headers.get("content-length", "")
             if not length.isdigit():
-                raise CopyFault(EIO, "The storage does not report the size of the file")
+                raise CopyFault(errno.EIO, "The storage does not report the size of the file")
             return int(length)
 
     def checksum(self, url: str, algorithm: str, token: str | None) -> str | None:
@@ -95,15 +93,9 @@ class WebdavStorage:
     ) -> None:
         """Let the destination pull from the source.
 
-        Args:
-            source, destination: URLs.
-            tokens: For the two.
-            ends: Monotonic time at which it must have ended.
-            canceled: Asked at each marker.
-
-        Raises:
-            CopyNotPossible: The destination has no COPY.
-            CopyFault: It failed, or it was canceled; the connection is closed, at which storages stop.
+        `ends`: monotonic time at which it must have ended. `canceled`: asked at each marker. Raises CopyNotPossible:
+        the destination has no COPY; CopyFault: it failed, or it was canceled; the connection is closed, at which
+        storages stop.
         """
         headers = {"Source": _http(source), "Credential": "none", "Overwrite": "T"}
         if tokens:
@@ -112,21 +104,21 @@ class WebdavStorage:
         self._make_parents(destination, tokens and tokens[1])
         with self._request("COPY", destination, tokens and tokens[1], headers) as reply:
             if reply.status_code in _NO_COPY:
-                raise CopyNotPossible(EIO, f"HTTP {reply.status_code} : the storage does not copy by itself")
+                raise CopyNotPossible(errno.EIO, f"HTTP {reply.status_code} : the storage does not copy by itself")
             _checked(reply)
             last = ""
             with _network_faults("No performance marker received"):
                 for line in reply.iter_lines(chunk_size=None):
                     if canceled():
-                        raise CopyFault(ECANCELED, "Transfer canceled")
+                        raise CopyFault(errno.ECANCELED, "Transfer canceled")
                     if time.monotonic() > ends:
-                        raise CopyFault(ETIMEDOUT, "Connection timed out: operation timeout")
+                        raise CopyFault(errno.ETIMEDOUT, "Connection timed out: operation timeout")
                     text = line.decode(errors="replace").strip()
                     if text.lower().startswith(("success", "failure", "aborted")):
                         last = text
         at_once = not last and reply.status_code in (201, 204)
         if not at_once and not last.lower().startswith("success"):
-            raise CopyFault(EIO, last[:500] or "The storage ended the copy without its result (end-of-file)")
+            raise CopyFault(errno.EIO, last[:500] or "The storage ended the copy without its result (end-of-file)")
 
     def _make_parents(self, url: str, token: str | None) -> None:
         """Create the folder of a file: COPY, unlike PUT, does not. What is not understood is left to the copy."""
@@ -201,7 +193,9 @@ def _checked(reply: requests.Response) -> requests.Response:
     status = reply.status_code
     if 200 <= status < 300:
         return reply
-    raise CopyFault(_ERRNO.get(status, EIO), f"HTTP {status} : {_TEXTS.get(status, 'the storage refused the request')}")
+    raise CopyFault(
+        _ERRNO.get(status, errno.EIO), f"HTTP {status} : {_TEXTS.get(status, 'the storage refused the request')}"
+    )
 
 
 def _hexadecimal(value: str) -> str:
@@ -219,6 +213,6 @@ def _network_faults(instead: str | None = None) -> Iterator[None]:
         failure = failure_of(error)
         if failure.sent:
             timed_out = isinstance(error, requests.Timeout)
-            number = ETIMEDOUT if timed_out else EIO
+            number = errno.ETIMEDOUT if timed_out else errno.EIO
             raise CopyFault(number, instead or ("Connection timed out" if timed_out else failure.why)) from None
         raise CopyFault(112, "Result Could not connect to server  after 1 attempts") from None

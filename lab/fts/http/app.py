@@ -28,7 +28,7 @@ from lab.fts.http.calls import JSON, NOT_FOUND, Faults, FtsHandler, FtsRequest, 
 from lab.fts.http.job_calls import JobCalls
 from lab.fts.http.site_calls import IdentityCalls, LinkCalls, SimulatedCalls
 from lab.fts.records import StateFile
-from lab.fts.transfers import Transfers
+from lab.fts.transfers import EVERY_VO, USER, Transfers
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def create_fts_app(
             body = await _body(http)
             try:
                 caller = callers.caller(http.headers.get("authorization"), http.scope.get(SUBJECT))
-                if transfers.has_banned(caller):
+                if (USER, caller.user, EVERY_VO) in transfers.bans:
                     return page(403, "The user has been banned")
                 faults.before(http, body)
                 response = handler(FtsRequest(http, caller, body, clock()))
@@ -84,7 +84,7 @@ def create_fts_app(
         return call
 
     routes = [
-        Route(path, endpoint(_for_callers(path, handler)), methods=[method])
+        Route(path, endpoint(handler if path in _OPEN else for_users(handler, path)), methods=[method])
         for method, path, handler in fts_routes(transfers, faults if config.with_faults else None)
     ]
     app = Starlette(routes=routes, lifespan=lifespan)
@@ -138,10 +138,6 @@ def fts_routes(transfers: Transfers, faults: Faults | None) -> list[tuple[str, s
     return [*routes, ("POST", "/simulated/faults", faults.set)] if faults is not None else routes
 
 
-def _for_callers(path: str, handler: FtsHandler) -> FtsHandler:
-    return handler if path in _OPEN else for_users(handler, breaks=path.startswith("/jobs/"))
-
-
 class MergedSlashes:
     """`//whoami` is `/whoami`: the client of FTS3 asks so."""
 
@@ -169,10 +165,8 @@ def _refuse_foreign(http: Request, *, by_name: bool) -> None:
     """Refuse what a page of another site makes a browser send: a program sends no Origin.
 
     The types of content that a browser sends without asking the server first are no JSON. ``by_name``: the service
-    needs a name that such a page cannot have either; it may have given its own name our address.
-
-    Raises:
-        FtsRequestRefused: 403 for the page, 400 for the type.
+    needs a name that such a page cannot have either; it may have given its own name our address. Raises
+    FtsRequestRefused: 403 for the page, 400 for the type.
     """
     host, origin = http.headers.get("host"), http.headers.get("origin")
     if by_name and host is not None and not _is_own(host):

@@ -20,7 +20,6 @@ from lab.fts.submission import read_object
 from lab.fts.transfers import Transfers
 
 HOST = "localhost"
-HOME = "https://gitlab.cern.ch/fts/fts3"
 
 
 @lru_cache(maxsize=4096)
@@ -49,17 +48,9 @@ def job_document(job: JobRecord) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def file_document(file: FileRecord, fields: Iterable[str]) -> dict[str, Any]:
-    """Some fields of a file; a name that no file has is left out."""
-    return {name: _FILE[name](file) for name in fields if name in _FILE}
-
-
-def attempts_document(file: FileRecord) -> list[dict[str, Any]]:
-    """The earlier tries of a file."""
-    return [
-        {"file_id": file.file_id, "attempt": number, "datetime": moment(when), "reason": reason, "transfer_host": HOST}
-        for number, (when, reason) in enumerate(file.attempts or (), start=1)
-    ]
+def file_document(file: FileRecord, fields: Iterable[str] | None = None) -> dict[str, Any]:
+    """Some fields of a file, or all; a name that no file has is left out."""
+    return {name: _FILE[name](file) for name in (_FILE if fields is None else fields) if name in _FILE}
 
 
 def _job_link(job: JobRecord) -> tuple[str | None, str | None]:
@@ -76,10 +67,6 @@ def _throughput(file: FileRecord) -> float | None:
     """MiB/s."""
     seconds = _seconds(file)
     return round(file.size / seconds / (1 << 20), 6) if seconds and file.size else None
-
-
-def _none(_: FileRecord) -> None:
-    return None
 
 
 _FILE: Mapping[str, Callable[[FileRecord], Any]] = {
@@ -117,9 +104,8 @@ _FILE: Mapping[str, Callable[[FileRecord], Any]] = {
         "staging_metadata", "archive_start_time", "archive_finish_time", "archive_metadata", "scitag",
         "bringonline_token", "source_token_id", "destination_token_id", "current_failures", "dest_surl_uuid",
         "log_debug",
-    ), _none),
+    ), lambda _: None),
 }  # fmt: skip
-FILE_FIELDS = tuple(_FILE)
 
 
 JSON = "application/json"
@@ -182,15 +168,15 @@ def page(status: int, text: str) -> Response:
     return Response(html, status, media_type="text/html")
 
 
-def for_users(handler: FtsHandler, *, breaks: bool) -> FtsHandler:
+def for_users(handler: FtsHandler, path: str) -> FtsHandler:
     """The handler, refused to callers without a credential: 403, as FTS has it, not 401.
 
-    ``breaks``: 500, as where FTS looks for the caller's VO before it looks for the right.
+    It is 500 below `/jobs/`, where FTS looks for the caller's VO before it looks for the right.
     """
 
     def call(request: FtsRequest) -> Response:
         if request.caller.method == "unauthenticated":
-            raise broken() if breaks else FtsRequestRefused(403, "Not enough permissions")
+            raise broken() if path.startswith("/jobs/") else FtsRequestRefused(403, "Not enough permissions")
         return handler(request)
 
     return call
@@ -209,11 +195,9 @@ _COUNTS = ("html", "busy", "partial")
 class Faults:
     """Faults of replies below `/jobs`, after their request was done.
 
-    Attributes:
-        delay_s: Each reply comes that much later.
-        counts: How many of the next replies are a page (`html`), 503 (`busy`), or, if they are about several jobs,
-            miss the first one (`partial`: 207).
-        fails: Submissions whose body has one of these texts get 500, and nothing is done.
+    `delay_s`: each reply comes that much later. `counts`: how many of the next replies are a page (`html`), 503
+    (`busy`), or, if they are about several jobs, miss the first one (`partial`: 207). `fails`: submissions whose body
+    has one of these texts get 500, and nothing is done.
     """
 
     transfers: Transfers

@@ -9,17 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from lab.fts.errors import FtsRequestRefused, bad_request
-from lab.fts.http.calls import (
-    FILE_FIELDS,
-    HOME,
-    FtsCalls,
-    FtsRequest,
-    attempts_document,
-    file_document,
-    job_document,
-    job_refusal,
-    reply,
-)
+from lab.fts.http.calls import HOST, FtsCalls, FtsRequest, file_document, job_document, job_refusal, moment, reply
 from lab.fts.records import JobRecord
 from lab.fts.submission import parsed_priority
 
@@ -30,8 +20,6 @@ _TERMINAL = {"http_status": "304 Not Modified", "http_message": "The job is in a
 
 class JobCalls(FtsCalls):
     """Calls below `/jobs` and `/archive`."""
-
-    __slots__ = ()
 
     def submit(self, request: FtsRequest) -> Response:
         if request.http.headers.get("content-type", "").startswith(_FORM):
@@ -58,7 +46,7 @@ class JobCalls(FtsCalls):
         states, names = _states(request), ("source_se", "dest_se", "dest_surl")
         asked = {name: text for name in names if (text := request.query(name))}
         files = (
-            file_document(file, FILE_FIELDS)
+            file_document(file)
             for job in self.transfers.jobs(request.caller)
             for file in job.files
             if not file.state.terminal and (not states or file.state.value in states)
@@ -100,7 +88,7 @@ class JobCalls(FtsCalls):
         job, name = self._job(request), request.path("field")
         document = job_document(job)
         if name == "files":
-            return reply([file_document(file, FILE_FIELDS) for file in job.files])
+            return reply([file_document(file) for file in job.files])
         if name == "dm":
             return reply([])
         if name not in document:
@@ -116,16 +104,23 @@ class JobCalls(FtsCalls):
         file = next((file for file in self._job(request).files if str(file.file_id) == file_id), None)
         if file is None:
             raise FtsRequestRefused(404, f'No file with the id "{file_id[:64]}" has been found')
-        return reply(attempts_document(file))
+        attempts = enumerate(file.attempts or (), start=1)
+        return reply([
+            {"file_id": file.file_id, "attempt": number, "datetime": moment(when), "reason": reason,
+             "transfer_host": HOST}
+            for number, (when, reason) in attempts
+        ])  # fmt: skip
 
     def archive(self, _: FtsRequest) -> Response:
         job = {"href": "/archive/{id}", "title": "Archived job information", "templated": True}
-        return reply({"_links": {"curies": [{"name": "fts", "href": HOME}], "fts:archivedJob": job}})
+        return reply(
+            {"_links": {"curies": [{"name": "fts", "href": "https://gitlab.cern.ch/fts/fts3"}], "fts:archivedJob": job}}
+        )
 
     def archived(self, request: FtsRequest) -> Response:
         """A job of the archive, with its files."""
         job = self.transfers.archived(request.caller, request.path("job_id"))
-        return reply({**job_document(job), "files": [file_document(file, FILE_FIELDS) for file in job.files]})
+        return reply({**job_document(job), "files": [file_document(file) for file in job.files]})
 
     def _job(self, request: FtsRequest) -> JobRecord:
         return self.transfers.job(request.caller, request.path("job_ids"))

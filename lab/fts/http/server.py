@@ -44,8 +44,7 @@ class CertifiedHttp(BoundedHttp):
 def serve_fts(config: FtsServiceConfig, *, ready: Callable[[str], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT; ``ready`` gets the URL once connections are accepted.
 
-    Raises:
-        FtsServiceError: The settings, the port or the state file cannot be used.
+    Raises FtsServiceError: the settings, the port or the state file cannot be used.
     """
     if config.host not in _LOOPBACK:
         raise FtsServiceError(f"the FTS service listens on loopback only, not on {config.host}; use 127.0.0.1")

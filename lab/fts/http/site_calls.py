@@ -25,8 +25,6 @@ _FOREVER_S = 7 * 86400
 class IdentityCalls(FtsCalls):
     """`/`, `/whoami` and `/delegation`."""
 
-    __slots__ = ()
-
     def root(self, _: FtsRequest) -> Response:
         version = {"major": 3, "minor": 13, "patch": 4}
         return reply({
@@ -96,8 +94,6 @@ class IdentityCalls(FtsCalls):
 class LinkCalls(FtsCalls):
     """`/ban` and `/optimizer`."""
 
-    __slots__ = ()
-
     def bans(self, request: FtsRequest) -> Response:
         need_level(request.caller)
         kind = _ban_kind(request)
@@ -143,8 +139,6 @@ class LinkCalls(FtsCalls):
 
 class SimulatedCalls(FtsCalls):
     """`/simulated`: the files of `mock://` storages, in bulk, and the model of their copies."""
-
-    __slots__ = ()
 
     def stat(self, request: FtsRequest) -> Response:
         find, document = self.transfers.namespace.find, request.object()

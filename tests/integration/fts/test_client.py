@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from include.fts.client import transport
-from include.fts.client.client import BanOf, FtsClient
+from include.fts.client.client import FtsClient
 from include.fts.client.jobs import FtsFile, FtsJob, JobParams
 from include.fts.client.transport import BearerToken
 from include.fts.errors import (
@@ -26,7 +26,6 @@ from include.fts.errors import (
     FtsReplyLost,
     FtsUnreachable,
     JobExists,
-    JobUnknown,
     SubmitUnclear,
 )
 from include.fts.states import FileState, JobState
@@ -154,16 +153,13 @@ def test_a_page_with_404_is_no_word_about_a_job(client: FtsClient, server: FtsSe
         client.status([UNKNOWN])
 
 
-def test_a_reply_larger_than_it_may_be_is_refused(
+def test_a_reply_is_read_up_to_a_limit_and_a_compressed_one_up_to_the_same(
     client: FtsClient, server: FtsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "MOST_REPLY", 100_000)
     server.answer("GET", "/whoami", 200, b'"' + b"x" * 200_000 + b'"')
     with refused(FTS_REPLY_UNEXPECTED):
         client.whoami()
-
-
-def test_a_compressed_reply_is_read_up_to_the_same_limit(client: FtsClient, server: FtsServer) -> None:
     server.answer(
         "GET", "/whoami", 200, gzip.compress(b'{"user_dn": "/CN=u", "method": "certificate"}'), Content_Encoding="gzip"
     )
@@ -175,22 +171,14 @@ def test_a_compressed_reply_is_read_up_to_the_same_limit(client: FtsClient, serv
     assert "too large" in str(caught.value)
 
 
-def test_a_redirect_is_not_followed(server: FtsServer) -> None:
+def test_a_redirect_is_not_followed_even_to_what_is_no_url(server: FtsServer) -> None:
     with FtsServer() as other, FtsClient(server.url, BearerToken("hidden")) as client:
-        for status in (301, 302, 307, 308):
-            server.answer("GET", "/whoami", status, Location=f"{other.url}/whoami")
+        ends = [(status, f"{other.url}/whoami") for status in (301, 302, 307, 308)]
+        for status, location in [*ends, *((302, one) for one in ("http://[", "", "//", "http://h:port/"))]:
+            server.answer("GET", "/whoami", status, Location=location)
             with refused(FTS_REPLY_UNEXPECTED, status=status):
                 client.whoami()
         assert other.asked == []
-
-
-@pytest.mark.parametrize("location", ["http://[", "", "//", "http://h:port/"])
-def test_a_redirect_to_what_is_no_url_is_refused_as_any_other(
-    client: FtsClient, server: FtsServer, location: str
-) -> None:
-    server.answer("GET", "/whoami", 302, b"", Location=location)
-    with refused(FTS_REPLY_UNEXPECTED):
-        client.whoami()
 
 
 def test_a_token_is_sent_in_clear_to_this_machine_only() -> None:
@@ -249,14 +237,6 @@ def test_a_server_that_does_not_reply_is_given_up(proxy: FaultProxy) -> None:
     held.release()
 
 
-def test_bans_of_users(client: FtsClient, server: FtsServer) -> None:
-    server.answer("GET", "/ban/dn", 200, [{"dn": "/CN=u", "addition_time": "2026-11-23T10:00:00", "message": "why"}])
-    assert [ban.name for ban in client.bans(BanOf.USER)] == ["/CN=u"]
-    server.answer("DELETE", "/ban/dn", 204)
-    client.unban(BanOf.USER, "/CN=u")
-    assert server.asked[-1].path == "/ban/dn?user_dn=%2FCN%3Du"
-
-
 def test_decisions_of_the_optimizer(client: FtsClient, server: FtsServer) -> None:
     link = {"source_se": "davs://a.example.org", "dest_se": "davs://b.example.org", "active": 7, "nostreams": 1}
     row = {**link, "ema": 1.5, "datetime": "2026-11-23T10:00:00"}
@@ -270,23 +250,12 @@ def test_decisions_of_the_optimizer(client: FtsClient, server: FtsServer) -> Non
             client.link_decisions()
 
 
-def test_a_job_in_the_archive(client: FtsClient, server: FtsServer) -> None:
-    server.answer("GET", f"/archive/{UNKNOWN}", 200, {"job_id": UNKNOWN, "job_state": "FINISHED"})
-    assert client.archived(UNKNOWN).job_state is JobState.FINISHED
-    text = f'No job with the id "{UNKNOWN}" has been found in the archive'
-    server.answer("GET", "/archive/", 404, {"status": "404 Not Found", "message": text})
-    with refused(JobUnknown, job_id=UNKNOWN):
-        client.archived(UNKNOWN)
-
-
 @pytest.mark.parametrize("job_id", ["", "../whoami", "a,b", 7])
 def test_an_id_that_is_none_gets_into_no_path(client: FtsClient, server: FtsServer, job_id: Any) -> None:
     with refused(FTS_JOB_INVALID):
         client.status([job_id])
     with refused(FTS_JOB_INVALID):
         client.archived(job_id)
-    with refused(FTS_JOB_INVALID):
-        client.set_priority([UNKNOWN], 9)
     assert server.asked == []
 
 

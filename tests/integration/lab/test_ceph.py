@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -26,6 +25,8 @@ def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.server("ceph-mds")
 def test_osds_and_a_file_system_come_up_and_all_of_it_goes(tmp_path: Path) -> None:
     cluster = CephCluster(tmp_path / "c", osds=2, objectstore=ObjectStore.MEMSTORE, mds=True)
@@ -62,8 +63,7 @@ def test_what_is_on_disk_is_there_again_after_a_crash_of_everything(tmp_path: Pa
 def test_without_the_programs_it_says_which_packages_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", os.devnull)
-    monkeypatch.setattr(ceph, "_PLACES", os.devnull)
+    monkeypatch.setattr(ceph, "find_program", lambda _: None)
     with pytest.raises(ServerStartError, match=r"apt-get install .*ceph-mon ceph-mgr ceph-osd radosgw"):
         RadosgwServer(tmp_path / "c", credentials=KEYS).start()
     assert not (tmp_path / "c").exists()

@@ -51,50 +51,6 @@ def pids(lab: Lab) -> dict[str, int]:
     return {one.name: one.pid for one in lifecycle.status(lab) if one.pid}
 
 
-@pytest.mark.server("weed")
-def test_store_and_gateway_come_up_are_restored_after_kills_and_go_down_without_a_trace(lab: Lab) -> None:
-    lifecycle.up(lab, airflow=False, say=silent)
-    assert good(lab) == {"weed", "gateway", "fts"}
-    first = pids(lab)
-    groups = {os.getpgid(pid) for pid in first.values()}
-    assert groups == set(first.values()), "each is the leader of a process group of its own"
-    assert lab.place.socket("supervisor.sock").stat().st_mode & 0o777 == 0o700
-    assert_no_secret_is_shown(lab)
-
-    lifecycle.up(lab, airflow=False, say=silent)
-    assert pids(lab) == first, "up again leaves alone what runs"
-    moved = Lab(lab.place, Ports.unused(), lab.secrets)
-    with refused(LabError):
-        lifecycle.up(moved, airflow=False, say=silent)
-
-    os.kill(first["gateway"], signal.SIGKILL)
-    lifecycle.up(lab, airflow=False, say=silent)
-    assert good(lab) == {"weed", "gateway", "fts"}
-    assert pids(lab)["weed"] == first["weed"]
-
-    orphans = pids(lab)
-    os.kill(int((lab.place.run / "supervisord.pid").read_text()), signal.SIGKILL)
-    told: list[str] = []
-    lifecycle.up(lab, airflow=False, say=told.append)
-    assert "ending services that an earlier start left behind" in told
-    assert good(lab) == {"weed", "gateway", "fts"}
-    assert not set(orphans.values()) & set(pids(lab).values())
-
-    assert lifecycle.down(lab, say=silent) == 3
-    assert not marked_processes(lab.place)
-    assert lifecycle.down(lab, say=silent) == 0
-
-
-def assert_no_secret_is_shown(lab: Lab) -> None:
-    """Neither in the process table nor in the logs."""
-    seen = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout
-    seen += "".join(path.read_text(errors="replace") for path in lab.place.log.iterdir())
-    seen += (lab.place.run / "supervisord.conf").read_text()
-    for name, secret in asdict(lab.secrets).items():
-        if name not in {"gateway_key_id", "s3_access_key"}:  # names of keys, which logs may say
-            assert secret not in seen, name
-
-
 CONFIGURATION = """
 paths: {var: "${NIGHTSHIFT_VAR}"}
 ledger: "sqlite:///${NIGHTSHIFT_VAR}/ledger.db"
@@ -107,27 +63,62 @@ repositories:
 """
 
 
-@pytest.mark.server("weed")
-def test_a_restart_gives_programs_the_connections_that_the_configuration_got(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tmp_path / "site.yaml"
-    config.write_text(CONFIGURATION)
-    environment = {"NIGHTSHIFT_CONFIG": str(config), "NIGHTSHIFT_VAR": str(lab.place.var), **lab.ports.to_environment()}
+@pytest.fixture
+def config(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration of the lab, which this process finds as a shell beside it does."""
+    path = tmp_path / "site.yaml"
+    path.write_text(CONFIGURATION)
+    environment = {"NIGHTSHIFT_CONFIG": str(path), "NIGHTSHIFT_VAR": str(lab.place.var), **lab.ports.to_environment()}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    return path
+
+
+@pytest.mark.server("weed")
+def test_store_and_gateway_come_up_are_restored_after_kills_and_go_down_without_a_trace(lab: Lab, config: Path) -> None:
     lifecycle.up(lab, airflow=False, say=silent)
+    assert good(lab) == {"weed", "gateway", "fts"}
+    first = pids(lab)
+    groups = {os.getpgid(pid) for pid in first.values()}
+    assert groups == set(first.values()), "each is the leader of a process group of its own"
+    assert lab.place.socket("supervisor.sock").stat().st_mode & 0o777 == 0o700
+    assert_no_secret_is_shown(lab)
     store = Site(load(environ=lab.environment()), EnvSecrets(lab.environment())).store("data")
     store.put("kept", b"over a restart")  # the bucket is there
-    assert lifecycle.changed(lab) == []
-    assert "lab" not in checked("settings", "check", "--no-stores")
+
+    lifecycle.up(lab, airflow=False, say=silent)
+    assert pids(lab) == first, "up again leaves alone what runs"
+    moved = Lab(lab.place, Ports.unused(), lab.secrets)
+    with refused(LabError):
+        lifecycle.up(moved, airflow=False, say=silent)
+
+    os.kill(first["gateway"], signal.SIGKILL)
+    lifecycle.up(lab, airflow=False, say=silent)
+    assert good(lab) == {"weed", "gateway", "fts"}
+    assert pids(lab)["weed"] == first["weed"]
+
     before = pids(lab)
+    assert lifecycle.changed(lab) == []
     lifecycle.restart(lab, say=silent)
     assert good(lab) == {"weed", "gateway", "fts"}
-    assert {name: pid == before[name] for name, pid in pids(lab).items()} == {
-        "weed": True, "gateway": False, "fts": False,
-    }  # fmt: skip
+    assert {name for name, pid in pids(lab).items() if pid == before[name]} == {"weed"}
 
+    os.kill(int((lab.place.run / "supervisord.pid").read_text()), signal.SIGKILL)
+    told: list[str] = []
+    orphans = pids(lab)
+    lifecycle.up(lab, airflow=False, say=told.append)
+    assert "ending services that an earlier start left behind" in told
+    assert good(lab) == {"weed", "gateway", "fts"}
+    assert not set(orphans.values()) & set(pids(lab).values())
+
+    assert_a_restart_gives_programs_the_connections_that_the_configuration_got(lab, config)
+    assert store.get("kept") == b"over a restart"
+    assert lifecycle.down(lab, say=silent) == 3
+    assert not marked_processes(lab.place)
+    assert lifecycle.down(lab, say=silent) == 0
+
+
+def assert_a_restart_gives_programs_the_connections_that_the_configuration_got(lab: Lab, config: Path) -> None:
     config.write_text(CONFIGURATION + CONFIGURATION[CONFIGURATION.index("  first") :].replace("first", "second"))
     missing = "AIRFLOW_CONN_GATEWAY_SECOND"
     assert lifecycle.changed(lab) == [missing]
@@ -137,22 +128,28 @@ def test_a_restart_gives_programs_the_connections_that_the_configuration_got(
     lifecycle.up(lab, airflow=False, say=told.append)
     assert any(missing in line for line in told)
     assert missing not in Supervisor(lab.place).environment(), "up leaves alone what runs"
-
     lifecycle.restart(lab, say=silent)
     assert good(lab) == {"weed", "gateway", "fts"}
     assert lifecycle.changed(lab) == []
-    for pid in pids(lab).values():
-        assert missing in psutil.Process(pid).environ()
-    assert store.get("kept") == b"over a restart"
+    assert all(missing in psutil.Process(pid).environ() for pid in pids(lab).values())
 
 
 def checked(*command: str) -> dict[str, str]:
-    """What a check in another shell finds, by the kind of the thing."""
+    """The results of a check in another shell, by the kind of the thing."""
     program = str(Path(sys.executable).parent / "nightshift")
-    done = subprocess.run([program, *command, "--json"], capture_output=True, text=True, check=False)
-    document = json.loads(done.stdout)
+    document = json.loads(subprocess.run([program, *command, "--json"], capture_output=True, text=True).stdout)
     entries = document.get("checked") or document["findings"]
     return {entry.get("kind") or entry["check"]: entry["seen"] for entry in entries}
+
+
+def assert_no_secret_is_shown(lab: Lab) -> None:
+    """Neither in the process table nor in the logs."""
+    seen = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout
+    seen += "".join(path.read_text(errors="replace") for path in lab.place.log.iterdir())
+    seen += (lab.place.run / "supervisord.conf").read_text()
+    for name, secret in asdict(lab.secrets).items():
+        if name not in {"gateway_key_id", "s3_access_key"}:  # names of keys, which logs may say
+            assert secret not in seen, name
 
 
 def test_a_taken_port_stops_the_start_before_anything_runs(lab: Lab) -> None:

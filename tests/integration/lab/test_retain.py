@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 import pytest
@@ -57,16 +58,20 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         process.stop()
 
 
+@pytest.fixture(scope="module")
+def engine(lab: Lab) -> Iterator[Engine]:
+    made = create_engine(lab.environment()[DATABASE])
+    yield made
+    made.dispose()
+
+
 @pytest.fixture
-def database(lab: Lab) -> Iterator[Engine]:
+def database(engine: Engine) -> Iterator[Engine]:
     """It has no runs yet."""
-    engine = create_engine(lab.environment()[DATABASE])
     yield engine
-    tables = reflected(engine)
     with engine.begin() as connection:
         for name in reversed(TABLES):
-            connection.execute(tables.tables[name].delete())
-    engine.dispose()
+            connection.execute(reflected(engine).tables[name].delete())
 
 
 @contextlib.contextmanager
@@ -92,6 +97,7 @@ def in_this_process(database: Engine) -> Iterator[None]:
         yield
 
 
+@cache
 def reflected(engine: Engine) -> MetaData:
     found = MetaData()
     found.reflect(engine)

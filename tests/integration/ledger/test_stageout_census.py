@@ -9,12 +9,12 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, update
 
 from include.fts.client.client import FtsClient
 from include.fts.errors import CredentialNeeded
 from include.fts.states import FailureReason
-from include.ledger.engine import reading, writing
+from include.ledger.engine import writing
 from include.stageout.archive import archive_transfers, forget_requests
 from include.stageout.claims import claim_queue
 from include.stageout.components.census import CensusLimits, take_census
@@ -22,11 +22,11 @@ from include.stageout.components.retry_manager import note_restore, restores
 from include.stageout.errors import PLACE_UNLISTED, RESTORE_REFUSED
 from include.stageout.findings import CensusFinding, FindingKind, FindingOutcome, last_findings, record_findings
 from include.stageout.states import TransferJobState, TransferState
-from include.stageout.tables import stageout_jobs, stageout_requests, stageout_transfers
+from include.stageout.tables import stageout_jobs, stageout_requests
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.places import MemoryPlace, put_in, site, stageout_of
 from tests.fakes.refused import refused
-from tests.fakes.transfers import NOW, recorded, states
+from tests.fakes.transfers import NOW, recorded, row_of, states
 
 T, J, K, D = TransferState, TransferJobState, FindingKind, FindingOutcome
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -55,11 +55,6 @@ def found(report, *kinds):
         (finding.kind, finding.outcome, finding.name or finding.transfer or finding.job)
         for finding in report.findings if not kinds or finding.kind in kinds
     )  # fmt: skip
-
-
-def row_of(ledger, number, table=stageout_transfers):
-    with reading(ledger) as connection:
-        return connection.execute(select(table).where(table.c.id == number)).one()
 
 
 # -- the ledger
@@ -237,29 +232,25 @@ def test_old_files_that_no_transfer_names_are_deleted_only_if_that_is_asked_for(
     assert place.removed == []
     assert found(census(stageout, deletes=True)) == {(K.UNKNOWN_FILE, D.DELETED, name): 1 for name in names}
     assert (place.removed, list(place.files)) == (names, [f"{ANN}/new.root"])
-
-
-@pytest.mark.usefixtures("known_since")
-def test_a_site_without_the_mark_only_has_them_named(ledger, place):
-    place.put(f"{ANN}/old.root", modified=OLD)
+    # a site without the mark only has them named
+    place.put(names[0], modified=OLD)
     report = census(stageout_of(ledger, site("pisa"), BARI, place=place), deletes=True)
-    assert found(report) == {(K.UNKNOWN_FILE, D.REPORTED, f"{ANN}/old.root"): 1}
-    assert place.removed == []
+    assert found(report) == {(K.UNKNOWN_FILE, D.REPORTED, names[0]): 1}
+    assert place.removed == names
 
 
 @pytest.mark.usefixtures("known_since")
-@pytest.mark.parametrize("state", sorted(set(T) - {T.CLEANED}, key=lambda state: state.value))
-def test_a_file_of_a_transfer_in_any_other_state_is_never_deleted(ledger, stageout, place, state):
-    name = f"{ANN}/a.root"
-    ids = recorded(ledger, source_name=name)
-    put_in(ledger, ids, state, NOW - DAY)
-    place.put(name, modified=OLD)
+def test_a_file_of_a_transfer_in_any_other_state_is_never_deleted(ledger, stageout, place):
+    for state in set(T) - {T.CLEANED}:
+        name = f"{ANN}/{state.value}.root"
+        put_in(ledger, recorded(ledger, source_name=name), state, NOW - DAY)
+        place.put(name, modified=OLD)
     census(stageout, deletes=True)
     assert place.removed == []
-    if state in {T.KEPT, T.FAILED, T.KILLED}:
+    for state in (T.KEPT, T.FAILED, T.KILLED):
         assert archive_transfers(ledger, state, before=NOW, limit=10) == 1
-        census(stageout, deletes=True)
-        assert place.removed == []
+    census(stageout, deletes=True)
+    assert place.removed == []
 
 
 @pytest.mark.usefixtures("known_since")
@@ -320,14 +311,10 @@ def test_what_was_written_between_a_backup_of_the_ledger_and_its_restore_is_neve
     )
 
 
-@pytest.mark.parametrize(
-    "backup",
-    ["2026-11-20T12:00:00", "yesterday", (NOW + timedelta(days=1)).isoformat()],
-    ids=["zone", "text", "future"],
-)
-def test_a_restore_from_a_time_that_cannot_be_is_refused(ledger, backup):
-    with refused(RESTORE_REFUSED):
-        note_restore(ledger, backup, by="operator", now=NOW)
+def test_a_restore_from_a_time_that_cannot_be_is_refused(ledger):
+    for backup in ("2026-11-20T12:00:00", "yesterday", (NOW + DAY).isoformat()):  # no zone, no time, the future
+        with refused(RESTORE_REFUSED):
+            note_restore(ledger, backup, by="operator", now=NOW)
     assert restores(ledger) == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
 from datetime import timedelta
 
 import pytest
@@ -17,7 +16,6 @@ from include.stageout.archive import history
 from include.stageout.components.cleaner import CleanReport, clean
 from include.stageout.findings import GIVEN_UP
 from include.stageout.places.facts import FileFacts
-from include.stageout.places.open import open_place
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_transfers
 from tests.fakes.places import MemoryPlace, put_in, site, stageout_of
@@ -118,7 +116,7 @@ def test_a_source_that_was_written_again_with_the_same_size_is_kept(ledger, plac
     pisa = site("pisa", checksum="adler32")
     [number] = left(ledger, place, T.CLEANING, checksum=SUM)
     [name] = place.files
-    place.checksums[name] = OTHER
+    place.put(name, checksum=OTHER)
     assert cleaned(with_copies(ledger, place, pisa)) == CleanReport(kept=1)
     [row] = rows_of(ledger, [number])
     assert row.reason == f"the source has changed since it was copied: {OTHER}, not {SUM}"
@@ -193,12 +191,6 @@ def test_a_source_waits_while_a_copy_of_an_earlier_attempt_may_write(ledger, pla
     assert cleaned(stageout, NOW + timedelta(minutes=6)) == CleanReport(cleaned=1)
 
 
-def test_a_source_that_is_gone_is_clean(ledger, place, stageout):
-    left(ledger, place, T.CLEANING)
-    place.files.clear()
-    assert cleaned(stageout) == CleanReport(cleaned=1)
-
-
 def test_a_source_that_another_transfer_needs_waits_for_it(ledger, place, stageout):
     name = "/store/temp/user/ann/shared.root"
     [done] = left(ledger, place, T.CLEANING, source_name=name)
@@ -233,6 +225,10 @@ def test_a_removal_that_works_later_is_clean(ledger, place, stageout):
     place.refusals.clear()
     assert cleaned(stageout, NOW + timedelta(hours=1)) == CleanReport(cleaned=1)
     assert place.files == {}
+    # a source that is gone is clean
+    left(ledger, place, T.CLEANING)
+    place.files.clear()
+    assert cleaned(stageout) == CleanReport(cleaned=1)
 
 
 def test_a_user_without_credential_does_not_keep_others_from_being_cleaned(ledger, place):
@@ -301,35 +297,3 @@ def test_a_slow_pass_keeps_its_claim_until_the_removal(ledger, place, stageout):
             return place.remove(names)
 
     assert clean(with_copies(ledger, Slow()), now=lambda: clock[0], limit=100).cleaned == 1
-
-
-def test_two_passes_at_once_take_different_rows(ledger, place, stageout):
-    left(ledger, place, T.CLEANING, 40)
-    barrier, reports = threading.Barrier(2), []
-
-    def one() -> None:
-        barrier.wait()
-        reports.append(cleaned(stageout, limit=25))
-
-    threads = [threading.Thread(target=one) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    rest = cleaned(stageout)
-    assert sum(report.cleaned for report in (*reports, rest)) == 40
-    assert len(place.removed) == len(set(place.removed)) == 40
-
-
-def test_files_of_a_real_folder_are_removed_and_no_others(ledger, tmp_path):
-    for name in ("temp/user/ann/a.root", "temp/user/ann/b.root", "temp/user/bob/a.root"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"1234567")
-    rules = [{"prefix": "/store", "url": tmp_path.as_uri()}]
-    pisa = site("pisa", read=rules, write=rules, third_party=rules)
-    ids = recorded(ledger, source_name="/store/temp/user/ann/a.root")
-    put_in(ledger, ids, T.CLEANING, NOW, size=7)
-    assert cleaned(with_copies(ledger, open_place(pisa), pisa)) == CleanReport(cleaned=1)
-    assert {str(path.relative_to(tmp_path / "temp/user")) for path in tmp_path.rglob("*.root")} == {
-        "ann/b.root", "bob/a.root",
-    }  # fmt: skip

@@ -18,7 +18,7 @@ from include.stageout.retry import TransferFailureClass
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_archive, stageout_jobs, stageout_transfers
 from tests.fakes.refused import refused
-from tests.fakes.transfers import NOW, recorded, states
+from tests.fakes.transfers import NOW, recorded, row_of, states
 
 T, J, C, F = TransferState, TransferJobState, StageoutComponent, TransferFailureClass
 WORKER = StageoutWorker("worker-1")
@@ -31,11 +31,6 @@ def minutes(number):
 def go(ledger, ids, current, to, by, *, at=0, reason="because", wait=timedelta()):
     moves = [TransferMove(number, current, to, reason, wait) for number in ids]
     return move_transfers(ledger, moves, by, now=minutes(at))
-
-
-def row(ledger, number):
-    with reading(ledger) as connection:
-        return connection.execute(select(stageout_transfers).where(stageout_transfers.c.id == number)).one()
 
 
 def submitted(ledger, count=2, **fields):
@@ -65,13 +60,13 @@ def test_each_move_is_stamped_with_component_time_and_reason(ledger):
 
 def test_a_move_ends_the_claim_and_says_when_something_happens_next(ledger):
     (number, _), job = submitted(ledger)
-    before = row(ledger, number)
+    before = row_of(ledger, number)
     assert (before.claim, before.claimed_by, before.job) == (None, None, job)
     go(ledger, [number], T.SUBMITTED, T.RETRY_WAIT, C.MONITOR, at=1, wait=timedelta(minutes=20))
-    waiting = row(ledger, number)
+    waiting = row_of(ledger, number)
     assert (waiting.due_at, waiting.moved_at, waiting.retries) == (minutes(21), minutes(1), 1)
     go(ledger, [number], T.RETRY_WAIT, T.NEW, C.RETRY, at=21)
-    again = row(ledger, number)
+    again = row_of(ledger, number)
     assert (again.retries, again.job, again.state) == (1, None, "new")
 
 
@@ -79,11 +74,11 @@ def test_a_missing_credential_spends_no_retry_and_a_resubmit_gives_them_back(led
     (number, other), _ = submitted(ledger)
     go(ledger, [number], T.SUBMITTED, T.NEEDS_CREDENTIAL, C.MONITOR)
     go(ledger, [number], T.NEEDS_CREDENTIAL, T.NEW, C.RETRY)
-    assert row(ledger, number).retries == 0
+    assert row_of(ledger, number).retries == 0
     go(ledger, [other], T.SUBMITTED, T.RETRY_WAIT, C.MONITOR)
     go(ledger, [other], T.RETRY_WAIT, T.KILLED, C.PERSON)
     go(ledger, [other], T.KILLED, T.NEW, C.PERSON)
-    assert row(ledger, other).retries == 0
+    assert row_of(ledger, other).retries == 0
 
 
 def test_a_move_from_a_state_of_before_changes_nothing_and_the_others_are_made(ledger):
@@ -129,7 +124,7 @@ def failed(ledger):
 
 def test_what_ended_long_ago_is_archived_with_its_history(ledger):
     ids, _ = failed(ledger)
-    before, kept = history(ledger, ids[0]), row(ledger, ids[0])
+    before, kept = history(ledger, ids[0]), row_of(ledger, ids[0])
     assert archive_transfers(ledger, T.FAILED, before=minutes(10), limit=10) == 1
     assert states(ledger) == {ids[1]: T.FAILED}
     assert history(ledger, ids[0]) == before
@@ -217,7 +212,7 @@ def test_moves_that_differ_in_everything_are_recorded_together(ledger):
         TransferMove(ids[3], T.SUBMITTED, T.COPIED, "four", copied_at=minutes(-1), size=7, checksum="adler32:00000007"),
     ]
     assert move_transfers(ledger, moves, C.MONITOR, now=NOW) == set(ids)
-    found = [row(ledger, number) for number in ids]
+    found = [row_of(ledger, number) for number in ids]
     assert [one.reason for one in found] == ["one", "two", "three", "four"]
     assert [one.due_at for one in found] == [minutes(1), minutes(2), NOW, NOW]
     assert [one.failure for one in found] == ["timeout", None, None, None]

@@ -7,19 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import event, func, select
+from sqlalchemy import event, select
 
 from include.ledger.engine import reading
 from include.stageout.errors import DESTINATION_TAKEN, REQUEST_CHANGED, StageoutError
 from include.stageout.requests import record_request
 from include.stageout.tables import stageout_queues, stageout_requests, stageout_transfers
 from tests.fakes.refused import refused
-from tests.fakes.transfers import NOW, request_of
-
-
-def rows(ledger, table):
-    with reading(ledger) as connection:
-        return connection.scalar(select(func.count()).select_from(table))
+from tests.fakes.transfers import NOW, count_rows, request_of
 
 
 def test_files_are_new_and_due_with_all_that_was_said_of_them(ledger):
@@ -34,14 +29,14 @@ def test_files_are_new_and_due_with_all_that_was_said_of_them(ledger):
     expected = {**full, "state": "new", "retries": 0, "due_at": NOW, "moved_at": NOW, "job": None, "claim": None}
     expected |= {"owner": "ann", "source": "pisa", "destination": "bari", "activity": "default", "kind": "output"}
     assert {name: found[-1][name] for name in expected} == expected
-    assert rows(ledger, stageout_queues) == 1
+    assert count_rows(ledger, stageout_queues) == 1
 
 
 def test_the_same_request_again_changes_nothing(ledger):
     request = request_of(3)
     first = record_request(ledger, request, now=NOW)
     assert record_request(ledger, request, now=NOW) == replace(first, repeated=True)
-    assert rows(ledger, stageout_transfers) == 3
+    assert count_rows(ledger, stageout_transfers) == 3
     other_owner = request_of(1, owner="bob", key=request.key)
     assert not record_request(ledger, other_owner, now=NOW).repeated
 
@@ -51,7 +46,7 @@ def test_a_key_that_was_used_for_other_files_is_refused(ledger):
     record_request(ledger, request, now=NOW)
     with refused(REQUEST_CHANGED):
         record_request(ledger, request_of(3, key=request.key), now=NOW)
-    assert rows(ledger, stageout_transfers) == 3
+    assert count_rows(ledger, stageout_transfers) == 3
 
 
 def test_a_destination_of_another_transfer_refuses_the_whole_request(ledger):
@@ -61,7 +56,7 @@ def test_a_destination_of_another_transfer_refuses_the_whole_request(ledger):
     other = request_of(600, owner="bob")
     with refused(DESTINATION_TAKEN, subject=taken.destination_name):
         record_request(ledger, replace(other, files=(*other.files, taken)), now=NOW)
-    assert (rows(ledger, stageout_transfers), rows(ledger, stageout_requests)) == (3, 1)
+    assert (count_rows(ledger, stageout_transfers), count_rows(ledger, stageout_requests)) == (3, 1)
 
 
 @pytest.mark.parametrize("same_key", [True, False])
@@ -97,7 +92,7 @@ def test_of_calls_at_the_same_moment_one_records_the_files(ledger, same_key):
         outcomes = list(threads.map(call, calls))
     if ledger.dialect.name != "sqlite":
         event.remove(ledger, "before_cursor_execute", before)
-    assert rows(ledger, stageout_transfers) == 3
+    assert count_rows(ledger, stageout_transfers) == 3
     receipts = [outcome for outcome in outcomes if not isinstance(outcome, str)]
     if same_key:
         assert sorted(receipt.repeated for receipt in receipts) == [False, True]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from tests.fakes.davserver import DavServer
 from tests.fakes.ftsserver import FtsServer
 from tests.fakes.ledgers import from_a_template
@@ -38,3 +43,17 @@ def dav() -> Iterator[DavServer]:
     }
     with DavServer(files) as server:
         yield server
+
+
+def site_between(folder: Path, fts_url: str, urls: Mapping[str, str], **fields: Mapping[str, object]) -> Site:
+    """A deployment whose sites have these URLs for `/store`, and more fields, by their names."""
+    sites: dict[str, object] = {}
+    for name, url in urls.items():
+        rules = [{"prefix": "/store", "url": url}]
+        plain = {"read": rules, "write": rules, "third_party": rules, "temporary": "/store/temp", "clean": True}
+        sites[name] = {**plain, **fields.get(name, {})}
+    settings = {"ledger": f"sqlite:///{folder}/ledger.db", "paths": {"var": str(folder)}, "sites": sites}
+    (folder / "site.yaml").write_text(json.dumps(settings))
+    environment = {**os.environ, "NIGHTSHIFT_CONFIG": str(folder / "site.yaml")}
+    connection = json.dumps({"conn_type": "fts", "host": fts_url})
+    return Site(load(environ=environment), EnvSecrets({"AIRFLOW_CONN_FTS_DEFAULT": connection}))

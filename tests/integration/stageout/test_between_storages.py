@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import Counter
@@ -17,8 +16,6 @@ import pytest
 from sqlalchemy import select
 
 from include.ledger.engine import reading
-from include.settings.load import load
-from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.stageout.archive import history
 from include.stageout.blocks import close_workflow
@@ -32,6 +29,7 @@ from include.stageout.status import TransferFilter, TransferStatus, list_transfe
 from include.stageout.tables import stageout_transfers
 from lab.stageout import LINKS, USERS, LabFault, LabFile, account_of, planned, requests_of
 from tests.fakes.ftsservice import FtsService
+from tests.integration.stageout.conftest import site_between
 from tests.servers.xrootd import XrootdServer
 
 WORKFLOW = "between"
@@ -130,18 +128,10 @@ def storages(tmp_path: Path, need: Callable[[str], str]) -> Iterator[TwoStorages
     program = need("xrootd")
     first, second = (XrootdServer(program, host) for host in HOSTS)
     with first, second, FtsService(tmp_path, "--webdav") as fts:
-        sites: dict[str, Any] = {}
-        for name in {name for link in LINKS for name in link}:
-            rules = [{"prefix": "/store", "url": f"{(first, second)[_server_of(name)].url}/store/{name}"}]
-            sites[name] = {
-                "read": rules, "write": rules, "third_party": rules, "temporary": "/store/temp", "clean": True,
-                "checksum": "read-back" if name in READ_BACK else "adler32",
-            }  # fmt: skip
-        settings = {"ledger": f"sqlite:///{tmp_path}/ledger.db", "paths": {"var": str(tmp_path)}, "sites": sites}
-        (tmp_path / "site.yaml").write_text(json.dumps(settings))
-        connection = json.dumps({"conn_type": "fts", "host": fts.url})
-        environment = {**os.environ, "NIGHTSHIFT_CONFIG": str(tmp_path / "site.yaml")}
-        site = Site(load(environ=environment), EnvSecrets({"AIRFLOW_CONN_FTS_DEFAULT": connection}))
+        names = {name for link in LINKS for name in link}
+        urls = {name: f"{(first, second)[_server_of(name)].url}/store/{name}" for name in names}
+        sums = {name: {"checksum": "read-back" if name in READ_BACK else "adler32"} for name in names}
+        site = site_between(tmp_path, fts.url, urls, **sums)
         yield TwoStorages(site, XrootdPlaces((first, second)))
         site.ledger.dispose()
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import event
 
-from include.fts.states import FileState
-from include.settings.stageout import StageoutSettings
 from include.stageout.components.monitor import monitor
 from include.stageout.places.facts import FileFacts
-from include.stageout.rest.app import kill_workflow
-from include.stageout.rest.questions import StageoutUser
-from tests.fakes.ftsservice import FtsService
 from tests.fakes.transferloop import ADLER32
 
 
@@ -88,45 +81,3 @@ def test_a_kill_at_each_write_loses_and_doubles_nothing(loop):
     assert set(files.values()) == {1}
     assert set(files) == {row.id for row in loop.rows()}
     assert {row.state for row in loop.jobs()} <= {"finished", "failed", "finished-dirty", "refused"}
-
-
-def test_two_halves_of_a_pass_at_the_same_time_take_each_file_once(loop):
-    loop.settings = StageoutSettings(files_per_job=10)
-    ids = loop.request(20)
-    client = loop.stageout.fts("fts_default", "ann")
-    sent = client.submit
-
-    def meanwhile(job, name=None):
-        # the other submitter runs while our request is on its way
-        client.submit = sent
-        loop.submit()
-        return sent(job, name)
-
-    client.submit = meanwhile
-    loop.submit()
-    assert loop.states() == ["submitted"] * 20
-    assert len(loop.fts_files()) == sum(len(job["files"]) for job in loop.server.jobs.values()) == len(ids)
-
-
-def test_a_kill_of_a_whole_workflow_is_ended_at_fts(loop, tmp_path):
-    with FtsService(tmp_path, "--mean", "600") as service:
-        loop.server, loop.at = service, datetime.now(UTC)
-        loop.settings = StageoutSettings(files_per_job=20)
-        loop.submitted(50)
-        loop.monitor()
-        assert {"submitted", "active"} >= set(loop.states())
-        loop.request(5)
-        user = StageoutUser("ann")
-        done = kill_workflow(loop.ledger, user, None, "workflow", now=loop.now())
-        assert (done.killed, done.killing) == (5, 50)
-        for _ in range(500):
-            loop.monitor()
-            if set(loop.states()) == {"killed"}:
-                break
-            threading.Event().wait(0.02)
-        assert loop.states() == ["killed"] * 55
-        client = loop.stageout.fts("fts_default", "ann")
-        answers = client.status([job.fts_id for job in loop.jobs()])
-    files = [file.file_state for job in answers.jobs.values() for file in job.files]
-    assert (len(files), set(files)) == (50, {FileState.CANCELED})
-    assert {job.state for job in loop.jobs()} == {"canceled"}

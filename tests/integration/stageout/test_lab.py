@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from include.settings.load import load
-from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.stageout.blocks import close_workflow
 from include.stageout.files import check_request
@@ -23,6 +20,7 @@ from include.stageout.states import TRANSFER_ENDED, TransferState
 from include.stageout.status import TransferFilter, list_transfers
 from lab.stageout import FAULTY, LINKS, USERS, LabFault, LabPlaces, account_of, percentile, planned, requests_of
 from tests.fakes.ftsservice import FtsService
+from tests.integration.stageout.conftest import site_between
 
 FILES, WORKFLOW = 60, "lab-test"
 
@@ -31,17 +29,8 @@ FILES, WORKFLOW = 60, "lab-test"
 def lab_site(tmp_path: Path) -> Iterator[Site]:
     """The four sites as folders, and an FTS that copies between them."""
     with FtsService(tmp_path, "--folder", str(tmp_path / "sites")) as fts:
-        sites = {}
-        for name in {name for link in LINKS for name in link}:
-            rules = [{"prefix": "/store", "url": f"file://{tmp_path}/sites/{name}"}]
-            sites[name] = {
-                "read": rules, "write": rules, "third_party": rules, "temporary": "/store/temp", "clean": True,
-            }  # fmt: skip
-        settings = {"ledger": f"sqlite:///{tmp_path}/ledger.db", "paths": {"var": str(tmp_path)}, "sites": sites}
-        (tmp_path / "site.yaml").write_text(json.dumps(settings))
-        connection = json.dumps({"conn_type": "fts", "host": fts.url})
-        environment = {**os.environ, "NIGHTSHIFT_CONFIG": str(tmp_path / "site.yaml")}
-        site = Site(load(environ=environment), EnvSecrets({"AIRFLOW_CONN_FTS_DEFAULT": connection}))
+        urls = {name: f"file://{tmp_path}/sites/{name}" for link in LINKS for name in link}
+        site = site_between(tmp_path, fts.url, urls)
         yield site
         site.ledger.dispose()
 

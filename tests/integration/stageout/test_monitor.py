@@ -11,7 +11,7 @@ from include.settings.sites import ChecksumMode
 from include.settings.stageout import StageoutSettings
 from include.stageout.claims import StageoutWorker, claim_jobs
 from include.stageout.components.monitor import monitor
-from include.stageout.components.retry_manager import kill, resubmit
+from include.stageout.components.retry_manager import kill
 from include.stageout.errors import MOVE_REFUSED
 from include.stageout.jobs import declare_dead
 from include.stageout.places.compare import READ_IN_PASS
@@ -70,7 +70,6 @@ def test_the_reason_decides_what_follows_and_whether_the_next_attempt_may_overwr
     [
         (FileFacts(10, ADLER32), ChecksumMode.ADLER32, "done"),
         (FileFacts(10, "adler32:0a1b2c3e"), ChecksumMode.ADLER32, "failed"),
-        (FileFacts(11, ADLER32), ChecksumMode.ADLER32, "failed"),
         (FileFacts(10, None), ChecksumMode.NONE, "failed"),
         (None, ChecksumMode.ADLER32, "retry-wait"),
     ],
@@ -130,14 +129,6 @@ def test_a_storage_whose_certificate_has_expired_is_not_tried_for_ever(loop):
     assert "certificate has expired" in loop.row(number).reason
 
 
-def test_a_file_that_never_ended_in_a_job_that_did_is_retried(loop):
-    (number,) = loop.submitted()
-    loop.answer_files([number], "ACTIVE", start_time=BEGAN)
-    next(iter(loop.server.jobs.values()))["job_state"] = "FAILED"
-    loop.monitor()
-    assert (loop.states(), loop.jobs()[0].state) == (["retry-wait"], "failed")
-
-
 def test_a_kill_is_confirmed_by_fts(loop):
     ids = loop.submitted(2)
     done = kill(loop.ledger, by="ann", now=loop.now(), ids=ids[:1], owner="ann")
@@ -157,23 +148,10 @@ def test_a_kill_that_comes_too_late_kills_nothing(loop):
     assert loop.states() == ["copied"]
 
 
-def test_people_kill_and_resubmit_only_what_they_name(loop):
-    mine, other = loop.request(owner="ann")[0], loop.request(owner="bob")[0]
-    assert kill(loop.ledger, by="ann", now=loop.now(), ids=[mine, other], owner="ann").killed == {mine}
-    assert loop.states() == ["killed", "new"]
-    assert resubmit(loop.ledger, by="ann", now=loop.now(), owner="bob", workflow="workflow") == frozenset()
-    assert resubmit(loop.ledger, by="ann", now=loop.now(), owner="ann", workflow="workflow") == {mine}
-    assert loop.states() == ["new", "new"]
-
-
-def forget(loop):
-    loop.server.jobs.clear()
-
-
 def test_what_a_lost_job_copied_is_not_copied_again(loop):
     there, absent = loop.submitted(2)
     loop.places["bari"].files[loop.row(there).destination_name] = FileFacts(10, ADLER32)
-    forget(loop)
+    loop.server.jobs.clear()
     loop.monitor()
     assert (loop.states(), loop.jobs()[0].state) == (["copied", "retry-wait"], "lost")
     assert not loop.row(absent).may_overwrite
@@ -191,7 +169,7 @@ def test_a_large_copy_of_a_lost_job_is_read_by_no_monitor(loop, monkeypatch):
         return look(names, checksum=checksum)
 
     monkeypatch.setattr(loop.places["bari"], "look", unread)
-    forget(loop)
+    loop.server.jobs.clear()
     loop.monitor()
     assert (loop.states(), loop.jobs()[0].state) == (["copied", "retry-wait"], "lost")
 
@@ -199,7 +177,7 @@ def test_a_large_copy_of_a_lost_job_is_read_by_no_monitor(loop, monkeypatch):
 def test_a_lost_job_waits_for_a_destination_that_cannot_be_asked(loop):
     loop.submitted()
     loop.places["bari"].broken = FailureReason(None, 110, "no reply in time")
-    forget(loop)
+    loop.server.jobs.clear()
     loop.monitor()
     assert (loop.states(), loop.jobs()[0].state) == (["submitted"], "submitted")
     loop.places["bari"].broken = None
@@ -210,7 +188,7 @@ def test_a_lost_job_waits_for_a_destination_that_cannot_be_asked(loop):
 def test_lost_jobs_with_a_slow_destination_are_compared_by_one_monitor(loop, monkeypatch):
     loop.settings = StageoutSettings(files_per_job=1)
     loop.submitted(4)
-    forget(loop)
+    loop.server.jobs.clear()
     looks, taken = loop.places["bari"].look, []
 
     def look(names, *, checksum):
@@ -227,7 +205,7 @@ def test_an_archived_job_has_the_last_word(loop):
     (number,) = loop.submitted()
     (job,) = loop.server.jobs.values()
     loop.answer_files([number], "FINISHED", finish_time=ENDED)
-    forget(loop)
+    loop.server.jobs.clear()
     loop.server.answer("GET", "/archive/", 200, job)
     loop.monitor()
     assert (loop.states(), loop.jobs()[0].state) == (["copied"], "finished")

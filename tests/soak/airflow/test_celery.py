@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from include.settings.secrets import LEDGER_URL_VARIABLE
-from lab.cluster import Cluster, Machine, find
+from lab.cluster import Cluster, Machine
 from lab.environment import WORKER_LOGS
+from lab.servers.process import find_program
 from lab.services import airflow_services, postgres, rabbitmq, worker
 from lab.supervise import Supervisor
 from tests.e2e.deployment import FQRN, Deployment, TestLab
@@ -76,7 +77,7 @@ def cluster(deployment: Deployment) -> Cluster:
 def send_all(machine: Machine, sent: signal.Signals) -> None:
     """A signal to every process of a machine: SIGKILL is a loss of power, SIGSTOP freezes it."""
     pids = subprocess.run(
-        [str(find("ip")), "netns", "pids", machine.namespace], capture_output=True, text=True, check=True
+        [str(find_program("ip")), "netns", "pids", machine.namespace], capture_output=True, text=True, check=True
     )
     for pid in pids.stdout.split():
         os.kill(int(pid), sent)
@@ -85,7 +86,7 @@ def send_all(machine: Machine, sent: signal.Signals) -> None:
 def running_tasks(machine: Machine) -> list[str]:
     """The command lines of the task processes of a machine."""
     pids = subprocess.run(
-        [str(find("ip")), "netns", "pids", machine.namespace], capture_output=True, text=True, check=True
+        [str(find_program("ip")), "netns", "pids", machine.namespace], capture_output=True, text=True, check=True
     )
     lines = [Path(f"/proc/{pid}/cmdline") for pid in pids.stdout.split()]
     texts = [line.read_bytes().replace(b"\0", b" ").decode() for line in lines if line.exists()]
@@ -94,7 +95,9 @@ def running_tasks(machine: Machine) -> list[str]:
 
 def cable(deployment: Deployment, machine: Machine, state: str) -> None:
     subprocess.run(
-        [str(find("ip")), "link", "set", cluster(deployment).link(machine), state], check=True, capture_output=True
+        [str(find_program("ip")), "link", "set", cluster(deployment).link(machine), state],
+        check=True,
+        capture_output=True,
     )
 
 

@@ -28,7 +28,7 @@ def lab(tmp_path: Path) -> Lab:
 @pytest.fixture(autouse=True)
 def _programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers of Debian that need not be here."""
-    monkeypatch.setattr("lab.servers.mariadb.find_mariadb", lambda name="mariadbd": f"/usr/sbin/{name}")
+    monkeypatch.setattr("lab.servers.mariadb.find_program", lambda name: f"/usr/sbin/{name}")
 
 
 def test_only_its_environment_and_its_machine_s_names_tell_a_worker_from_another(lab: Lab) -> None:
@@ -108,7 +108,7 @@ def test_without_root_or_programs_it_says_what_to_do(monkeypatch: pytest.MonkeyP
         Cluster.choose(3)
     assert "root" in str(caught.value)
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr(clusters, "find", lambda program: None if program == "socat" else program)
+    monkeypatch.setattr(clusters, "find_program", lambda program: None if program == "socat" else program)
     with refused(LabError) as caught:
         Cluster.choose(3)
     assert str(caught.value).endswith("apt-get install socat")

@@ -25,32 +25,17 @@ from lab.errors import LabError
 from lab.lifecycle import disks
 from lab.ports import Ports
 from lab.secrets import LabSecrets
-from lab.services import services
-from lab.supervise import Supervisor, configuration
 from tests.fakes.refused import refused
 
 OTHERS = {
-    "AIRFLOW_CONN_METRICS",
-    "AIRFLOW_CONN_GATEWAY_NIGHTLIES",
-    "AIRFLOW_CONN_GATEWAY_ADMIN",
-    "AIRFLOW_CONN_AIRFLOW_API",
-    "AIRFLOW_CONN_AIRFLOW_RUNS",
-    "AIRFLOW_CONN_FTS_DEFAULT",
+    f"AIRFLOW_CONN_{name}"
+    for name in ("METRICS", "GATEWAY_NIGHTLIES", "GATEWAY_ADMIN", "AIRFLOW_API", "AIRFLOW_RUNS", "FTS_DEFAULT")
 }
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
     return Lab(LabFolders(tmp_path / "var"), Ports(), LabSecrets.generate())
-
-
-def test_no_secret_is_on_a_command_line_or_in_the_process_manager_s_file(lab: Lab) -> None:
-    programs = [one.program for one in services(lab, airflow=True)]
-    text = configuration(Supervisor(lab.place), programs)
-    words = " ".join(word for program in programs for word in program.command)
-    for name, secret in asdict(lab.secrets).items():
-        assert secret not in text, name
-        assert secret not in words, name
 
 
 def test_connections_follow_the_site_configuration_and_leave_real_ones_alone(lab: Lab) -> None:

@@ -13,13 +13,17 @@ import pytest
 
 from include.fts.client.transport import BearerToken, X509Files
 from include.fts.errors import CREDENTIAL_UNREADABLE, PROXY_EXPIRED, TOKEN_UNPROTECTED, CredentialNeeded
-from include.settings.secrets import ConnectionSecrets
+from include.settings.model import SiteSettings
+from include.settings.secrets import ConnectionSecrets, EnvSecrets
 from include.settings.sites import CredentialSource
 from include.settings.stageout import StageoutSettings
+from include.site.site import Site
 from include.stageout.errors import CREDENTIAL_MISSING
-from include.stageout.opening import TokenIssuer, UserCredentials, credential_source
+from include.stageout.opening import TokenIssuer, UserCredentials, credential_source, open_stageout
+from include.stageout.retry import fixed
 from tests.fakes.certificates import Authority
 from tests.fakes.loopback import LoopbackServer, respond
+from tests.fakes.places import MemoryPlace
 from tests.fakes.refused import refused
 from tests.fakes.transferloop import mock_site
 
@@ -32,14 +36,18 @@ def authority():
     return Authority(NOW)
 
 
-@pytest.fixture
-def proxies(authority, tmp_path):
-    """A folder with a proxy of ann that lasts for a day."""
-    made = authority.files(tmp_path, "ann", timedelta(days=1))
+def proxy_of_ann(authority, folder):
+    """The folder, with a proxy of ann that lasts for a day."""
+    made = authority.files(folder, "ann", timedelta(days=1))
     file = Path(made.certificate)
     file.write_bytes(file.read_bytes() + Path(made.key).read_bytes())
     file.chmod(0o600)
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def proxies(authority, tmp_path):
+    return proxy_of_ann(authority, tmp_path)
 
 
 def users(folder, *, now=NOW, **settings):
@@ -229,3 +237,65 @@ def test_the_subject_of_a_token_is_the_one_in_the_settings(issuer, subjects):
     issuer.reply = (200, {"access_token": jwt("someone-else"), "expires_in": 3600})
     with refused(CREDENTIAL_MISSING):
         token_users(issuer, subjects, identities={"ann": {"name": "ann", "subject": "ann-id"}}).of("ann", TOKEN)
+
+
+# -- stage-out opened from settings
+
+
+def opened(folder, extra=None, password=None):
+    def rules(name, scheme="mock"):
+        rule = [{"prefix": "/", "url": f"{scheme}://{name}.example.org"}]
+        return {"read": rule, "write": rule, "third_party": rule}
+
+    strict, web = {**rules("strict"), "credential": "proxy"}, rules("web", "davs")
+    document = {
+        "paths": {"var": str(folder / "var")}, "ledger": f"sqlite:///{folder}/ledger.db",
+        "sites": {"open": rules("open"), "strict": strict, "web": web},
+        "stageout": {"fts": ["fts_default"], "proxies": str(folder), "retry": "fixed"},
+    }  # fmt: skip
+    extra = {"certificate": "/etc/service.pem"} if extra is None else extra
+    fts = {"conn_type": "fts", "host": "https://fts.example.org:8446", "password": password, "extra": extra}
+    site = Site(SiteSettings.model_validate(document), EnvSecrets({"AIRFLOW_CONN_FTS_DEFAULT": json.dumps(fts)}))
+    return open_stageout(site, "worker-1")
+
+
+@pytest.fixture
+def now_proxies(tmp_path):
+    return proxy_of_ann(Authority(datetime.now(UTC)), tmp_path)
+
+
+def test_all_users_share_the_service_identity_where_sites_ask_for_no_other(tmp_path):
+    stageout = opened(tmp_path)
+    client = stageout.fts("fts_default", "ann", "open", "open")
+    assert client is stageout.fts("fts_default", "bob", "open", "open") is stageout.fts("fts_default", "")
+    assert (client.url, "/etc/service.pem" in repr(client)) == ("https://fts.example.org:8446", True)
+    assert (stageout.retry, stageout.worker.name) == (fixed, "worker-1")
+
+
+def test_a_link_or_storage_that_asks_for_a_proxy_has_the_users_own_and_is_opened_once(now_proxies):
+    stageout = opened(now_proxies)
+    client = stageout.fts("fts_default", "ann", "open", "strict")
+    assert "ann.pem" in repr(client)
+    assert client is stageout.fts("fts_default", "ann", "strict", "open")
+    assert stageout.place("open", "ann") is stageout.place("open", "bob")
+    assert stageout.place("strict", "ann") is not stageout.place("open", "ann")
+    for ask in (lambda: stageout.fts("fts_default", "bob", "open", "strict"), lambda: stageout.place("strict", "bob")):
+        with refused(CREDENTIAL_MISSING):
+            ask()
+
+
+def test_the_token_of_the_fts_server_goes_to_no_storage_but_its_own_simulated_ones(now_proxies, monkeypatch):
+    given = {}
+
+    def open_place(site, credential, _):
+        given[site.name] = credential
+        return MemoryPlace()
+
+    monkeypatch.setattr("include.stageout.opening.open_place", open_place)
+    stageout = opened(now_proxies, {}, password="a-token-for-fts")
+    for name in ("web", "open", "strict"):
+        stageout.place(name, "ann")
+    assert (given["web"], given["open"]) == (None, BearerToken("a-token-for-fts"))
+    assert given["strict"].certificate.endswith("ann.pem")
+    opened(now_proxies).place("web", "ann")
+    assert given["web"] == X509Files("/etc/service.pem")

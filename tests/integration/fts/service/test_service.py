@@ -22,11 +22,9 @@ from include.fts.errors import (
     FtsForbidden,
     FtsUnreachable,
     JobExists,
-    JobUnknown,
-    StorageBanned,
     UserBanned,
 )
-from include.fts.states import FailureScope, FileState, JobState
+from include.fts.states import FileState, JobState
 from tests.fakes.certificates import Authority
 from tests.fakes.ftsservice import FtsService
 from tests.fakes.refused import refused
@@ -86,73 +84,11 @@ def test_a_job_from_its_submission_to_its_end(client: FtsClient, service: FtsSer
     service.simulated("remove", urls=urls[:1])
     found = requests.get(f"{service.url}/simulated/list", params={"prefix": f"mock://b-{name}/"}, timeout=20).json()
     assert [one["url"] for one in found["files"]] == urls[1:2]
-
-
-def test_a_failed_file_says_why(client: FtsClient, service: FtsService, name: str) -> None:
-    service.simulated("create", url=f"mock://b-{name}/f", size=9)
-    job = _ended(client, client.submit(_job(name, "f", "g", dst_file_report=True)))
-    assert job.job_state is JobState.FINISHEDDIRTY
-    failure = job.files[0].failure
-    assert failure is not None
-    assert (failure.scope, failure.errno, job.files[0].recoverable) == (FailureScope.DESTINATION, 17, False)
-    known = client.submit(_job(name, "new", query="?size=5&transfer_errno=110", retry=1, retry_delay_s=1))
-    tried = _ended(client, known).files[0]
+    failing = client.submit(_job(name, "new", query="?size=5&transfer_errno=110", retry=1, retry_delay_s=1))
+    tried = _ended(client, failing).files[0]
     assert (tried.retry, tried.recoverable, tried.file_state) == (1, True, FileState.FAILED)
-    retries = requests.get(f"{service.url}/jobs/{known}/files/{tried.file_id}/retries", timeout=20).json()
+    retries = requests.get(f"{service.url}/jobs/{failing}/files/{tried.file_id}/retries", timeout=20).json()
     assert [one["reason"] for one in retries] == [tried.reason]
-
-
-def test_the_id_is_known_before_and_taken_once(client: FtsClient, name: str) -> None:
-    named = client.whoami().job_name(f"batch {name}")
-    assert client.submit(_job(name), named) == named.job_id
-    with refused(JobExists, job_id=named.job_id):
-        client.submit(_job(name), named)
-
-
-def test_jobs_and_files_are_canceled(client: FtsClient, name: str) -> None:
-    job_id = client.submit(_job(name, "f", "g", query=SLOW))
-    active = _until(client, job_id, lambda status: status.job_state is JobState.ACTIVE)
-    first = active.files[0].file_id
-    assert client.cancel_files(job_id, [first, 999_999]) == {first: FileState.CANCELED, 999_999: None}
-    assert client.cancel([job_id]).jobs[job_id].job_state is JobState.CANCELED
-    assert client.cancel([job_id]).jobs[job_id].job_state is JobState.CANCELED
-    assert {file.file_state for file in client.status([job_id]).jobs[job_id].files} == {FileState.CANCELED}
-
-
-def test_a_partial_reply_has_the_rest(client: FtsClient, name: str) -> None:
-    known = client.submit(_job(name, query=SLOW))
-    for answers in (
-        client.status([known, UNKNOWN]),
-        client.set_priority([known, UNKNOWN], 5),
-        client.cancel([known, UNKNOWN]),
-    ):
-        assert set(answers.jobs) == {known}
-        assert {job_id: type(error) for job_id, error in answers.errors.items()} == {UNKNOWN: JobUnknown}
-
-
-def test_a_banned_storage_holds_its_files_and_takes_no_jobs(client: FtsClient, name: str) -> None:
-    storage = f"mock://b-{name}"
-    client.ban(BanOf.STORAGE, storage, wait=True, message="maintenance")
-    assert [ban.status for ban in client.bans(BanOf.STORAGE) if ban.name == storage] == ["WAIT"]
-    with refused(StorageBanned):
-        client.submit(_job(name))
-    client.ban(BanOf.STORAGE, storage, wait=True, allow_submit=True)
-    job_id = client.submit(_job(name))
-    assert client.status([job_id]).jobs[job_id].files[0].file_state is FileState.ON_HOLD
-    client.unban(BanOf.STORAGE, storage)
-    assert _ended(client, job_id).job_state is JobState.FINISHED
-
-
-def test_links_say_how_many_files_they_have(client: FtsClient, service: FtsService, name: str) -> None:
-    job_id = client.submit(_job(name, "f", "g", query=SLOW))
-    _until(client, job_id, lambda status: status.job_state is JobState.ACTIVE)
-    (ours,) = [one for one in client.link_decisions() if one.source == f"mock://a-{name}"]
-    assert (ours.destination, ours.active) == (f"mock://b-{name}", 60)
-    assert ours.at is not None
-    decisions = requests.get(f"{service.url}/optimizer/current", timeout=20).json()
-    (document,) = [one for one in decisions if one["source_se"] == f"mock://a-{name}"]
-    assert (document["running"], document["queued"]) == (2, 0)
-    client.cancel([job_id])
 
 
 def test_faults_are_switched_on_and_end(client: FtsClient, service: FtsService, name: str) -> None:

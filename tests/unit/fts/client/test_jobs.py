@@ -66,30 +66,16 @@ def test_a_job_needs_files_with_a_destination_of_their_own() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"source": "/no/scheme"},
-        {"source": "https:///no-host"},
-        {"source": "https://h"},
-        {"source": "https://h/"},
-        {"source": "https://h:port/f"},
-        {"source": "file:///etc/passwd"},
-        {"source": "https://user:secret@h/f"},
-        {"destination": "https://h/a b"},
-        {"destination": "https://h/a\x1b[2J"},
-        {"destination": "https://h/" + "x" * 1100},
-        {"destination": "https://[::1/f"},
-        {"size": -1},
-        {"size": True},
-        {"checksum": "adler32:xyz"},
-        {"checksum": "adler32:0123456789"},
-        {"checksum": "adler32:"},
-        {"checksum": "a b"},
-        {"metadata": "x" * MOST_FILE_METADATA},
-        {"metadata": float("nan")},
-        {"metadata": object()},
-        {"source_token": "alone"},
+        {"source": "/no/scheme"}, {"source": "https:///no-host"}, {"source": "https://h"}, {"source": "https://h/"},
+        {"source": "https://h:port/f"}, {"source": "file:///etc/passwd"}, {"source": "https://user:secret@h/f"},
+        {"destination": "https://h/a b"}, {"destination": "https://h/a\x1b[2J"},
+        {"destination": "https://h/" + "x" * 1100}, {"destination": "https://[::1/f"}, {"size": -1}, {"size": True},
+        {"checksum": "adler32:xyz"}, {"checksum": "adler32:0123456789"}, {"checksum": "adler32:"},
+        {"checksum": "a b"}, {"metadata": "x" * MOST_FILE_METADATA}, {"metadata": float("nan")},
+        {"metadata": object()}, {"source_token": "alone"},
     ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_a_file_that_fts_would_refuse_is_refused_before(changes: dict[str, Any]) -> None:
     good = FtsFile(FILE.source, "https://b.example.org/store/g")
     with refused(FTS_JOB_INVALID) as caught:

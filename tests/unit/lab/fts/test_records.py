@@ -15,8 +15,8 @@ _F = FileState
 ENDS = (_F.FINISHED, _F.FAILED, _F.CANCELED)
 
 
-def _job(count: int, *, priority: int = 3, first: int = 1, link: int = 0, queue_ends: float | None = None) -> JobRecord:
-    job = JobRecord(f"job{first}", "user", "vo", JobOptions(queue_ends=queue_ends), priority, None, 0.0)
+def _job(count: int, *, priority: int = 3, first: int = 1, link: int = 0) -> JobRecord:
+    job = JobRecord(f"job{first}", "user", "vo", JobOptions(), priority, None, 0.0)
     names = [(first + index, f"mock://a{link}/{index}", f"mock://b/{first + index}") for index in range(count)]
     job.files = [
         FileRecord(file_id, index, job, source, destination, (f"mock://a{link}", "mock://b"))
@@ -112,13 +112,9 @@ def test_a_retry_is_not_started_before_it_is_due() -> None:
     assert _start(scheduler, 10.0) == [1]
 
 
-def test_a_file_that_was_canceled_or_is_held_is_not_started_and_one_past_its_deadline_is_overdue() -> None:
+def test_a_file_that_was_canceled_or_is_held_is_not_started() -> None:
     scheduler, job = Scheduler(5), _job(3)
     _queued(scheduler, job)
     move(job.files[0], _F.CANCELED, 0.0)
     move(job.files[1], _F.ON_HOLD, 0.0)
     assert _start(scheduler) == [3]
-    scheduler, job = Scheduler(1), _job(2, queue_ends=60.0)
-    _queued(scheduler, job)
-    assert _start(scheduler) == [1]
-    assert [[file.file_id for file in scheduler.overdue(now)] for now in (59.0, 60.0)] == [[], [2]]

@@ -9,7 +9,7 @@ import pytest
 from include.fts.states import FailureReason, FailureScope
 from lab.fts.callers import Caller, Callers, UnknownToken, subject_of
 from lab.fts.config import FtsServiceConfig
-from lab.fts.copies.copier import CopyOrder, destination_differs, recoverable, source_differs
+from lab.fts.copies.copier import CopyOrder, recoverable
 from lab.fts.copies.simulated import FAILURES, parsed_fractions
 from lab.fts.copies.storages import CopyFault, CopyFolder, Digest
 from lab.fts.copies.webdav import WebdavStorage
@@ -48,13 +48,13 @@ def test_drawn_failures_have_the_form_of_fts_and_are_chosen_by_their_names() -> 
 
 def test_checksums_are_compared_without_leading_zeros_and_case() -> None:
     order = CopyOrder(1, "s", "d", checksum="ADLER32:00ABCDEF")
-    assert source_differs(order, "abcdef") is None
-    assert source_differs(order, "abcdee") is not None
-    assert destination_differs(order, "00abcdef", None) is None
+    assert order.source_fault("abcdef") is None
+    assert order.source_fault("abcdee") is not None
+    assert order.destination_fault("00abcdef", None) is None
     without = CopyOrder(1, "s", "d")
-    assert source_differs(without, "1") is None
-    assert destination_differs(without, "1", "2") is not None
-    assert destination_differs(without, "2", "02") is None
+    assert without.source_fault("1") is None
+    assert without.destination_fault("1", "2") is not None
+    assert without.destination_fault("2", "02") is None
 
 
 def test_digests_are_of_all_pieces() -> None:
