@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from include.gateway.service import log
 from include.http_bounds import is_loopback
 from include.settings.errors import MissingConnection
 from include.settings.load import load
@@ -34,7 +35,6 @@ def serve(
 
     SIGHUP reads keys and repositories again; what cannot be served is refused, and the old ones stay.
     """
-    from include.gateway.service import log
     from include.gateway.service.http.server import serve as serve_gateway
 
     log.log_to()

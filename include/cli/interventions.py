@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli.main import console
-from include.cli.repository.open import AsJson, holder, open_site, printable, refusing, span
+from include.cli.main import console, typeable
+from include.cli.repository.open import AsJson, holder, open_site, refusing, span
+from include.cvmfs.sources.source import printable
+from include.dag_runs import UNPAUSE
+from include.ledger.errors import LedgerError
+from include.monitoring.findings import Check, Severity, run
 
 if TYPE_CHECKING:
     from include.cvmfs.coordination.freeze import Freeze
@@ -34,7 +38,6 @@ def preflight(
     """
     from include.cli.airflow_connections import defined_in_airflow, look_at_lab
     from include.monitoring.checks import checks_of
-    from include.monitoring.findings import Check, run
 
     with refusing():
         site = open_site()
@@ -51,10 +54,6 @@ def preflight(
 def _print(report: PreflightReport) -> None:
     from rich.table import Table
     from rich.text import Text
-
-    from include.cli.main import typeable
-    from include.dag_runs import UNPAUSE
-    from include.monitoring.findings import Severity
 
     screen = console()
     marks = {Severity.OK: "[green]ok[/]", Severity.WARNING: "[yellow]warning[/]", Severity.ERROR: "[red]ERROR[/]"}
@@ -165,7 +164,6 @@ def freeze(
         return
     if fqrn is None or reason is None:
         raise typer.BadParameter("name the repository and the reason: nightshift freeze FQRN --reason TEXT; or --list")
-    from include.ledger.errors import LedgerError
     from include.provenance import interventions
 
     now = datetime.now(UTC).replace(microsecond=0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from include.cli.main import typeable
 from include.cli.repository import admin, read, repair, tags, write
 from include.cli.repository.open import (
     AsJson,
@@ -20,12 +21,15 @@ from include.cli.repository.open import (
     bars,
     open_site,
     open_target,
-    printable,
     refusing,
     seconds_now,
     switching,
     time_text,
 )
+from include.cvmfs.check.findings import Subject
+from include.cvmfs.sources.source import printable
+from include.ledger.errors import LedgerError
+from include.publishers.capabilities import Operation
 
 if TYPE_CHECKING:
     from include.cvmfs.check.check import CheckReport
@@ -113,14 +117,11 @@ def _checked(
 
 
 def _reflog_is_wrong(report: CheckReport) -> bool:
-    from include.cvmfs.check.findings import Subject
-
     return any(problem.subject is Subject.REFLOG for problem in report.problems)
 
 
 def _note_damage(target: str, report: CheckReport, *, everything: bool) -> None:
     """Note lost objects of a configured repository in the ledger, for the preparations of its nights."""
-    from include.ledger.errors import LedgerError
     from include.nightlies.records import damage
     from include.settings.load import load
 
@@ -134,7 +135,6 @@ def _note_damage(target: str, report: CheckReport, *, everything: bool) -> None:
 
 def _mend_reflog(fqrn: str) -> None:
     from include.cvmfs.commit.repair import repair_reflog
-    from include.publishers.capabilities import Operation
 
     with switching(open_site(), fqrn, Operation.REPAIR) as (store, signer):
         _, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())
@@ -142,9 +142,6 @@ def _mend_reflog(fqrn: str) -> None:
 
 
 def _print_report(report: CheckReport) -> None:
-    from include.cli.main import typeable
-    from include.cvmfs.check.findings import Subject
-
     for problem in report.problems:
         typer.echo(str(problem))
     if hidden := report.problem_count - len(report.problems):

@@ -18,22 +18,26 @@ from include.cli.repository.open import (
     bars,
     holder,
     open_site,
-    printable,
     refusing,
     seconds_now,
     switching,
 )
 from include.cli.repository.repair import faults_of, mend_all, mend_files, mend_manifest, mend_objects, say_faults
+from include.cvmfs.errors import CvmfsError
+from include.cvmfs.format.catalog import NestedRef
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.sources.source import printable
+from include.publishers.capabilities import Operation
+from include.storage.file import remove_abandoned
 
 if TYPE_CHECKING:
     from include.cvmfs.commit.rewrite import Rewriter, Rewritten, Sender
     from include.cvmfs.coordination.generation import Look
     from include.cvmfs.format.catalog import PackedCatalog
-    from include.cvmfs.format.catalogs import CatalogCache
-    from include.cvmfs.format.layout import Layout
     from include.cvmfs.format.manifest import Manifest
     from include.nightlies.rules.publication import Publication
-    from include.publishers.capabilities import Operation
     from include.site.site import Site
 
 R = TypeVar("R", bound="Rewriter")
@@ -42,8 +46,6 @@ R = TypeVar("R", bound="Rewriter")
 def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> None:
     """Bring all catalogs to one layout, and name the prepared changesets that this makes invalid."""
     from include.cvmfs.commit.rewrite import Unifier
-    from include.cvmfs.format.layout import Layout
-    from include.publishers.capabilities import Operation
 
     layout = Layout.MTIME_NS if mtime_ns else Layout.PLAIN
 
@@ -69,7 +71,6 @@ def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> N
 def mend_counters(fqrn: str, *, dry_run: bool, as_json: bool) -> None:
     """Give all catalogs the counters that are counted, and name each that is wrong."""
     from include.cvmfs.check.check_objects import Recounter
-    from include.publishers.capabilities import Operation
 
     with refusing():
         recounter, _, facts = _rewritten(open_site(), fqrn, Recounter, Operation.RECOUNT, dry_run=dry_run)
@@ -103,8 +104,6 @@ def _rewritten(
     """
     from include.cvmfs.commit.rewrite import Sender
     from include.cvmfs.coordination.generation import look
-    from include.cvmfs.format.catalog import NestedRef
-    from include.cvmfs.format.catalogs import CatalogCache
     from include.site.site import switching
 
     with bars() as show:
@@ -148,9 +147,6 @@ def _made(
 
 def _invalidated(site: Site, fqrn: str, layout: Layout) -> list[Publication]:
     """Prepared changesets of another layout: they are prepared again when their turn to be published comes."""
-    from include.cvmfs.errors import CvmfsError
-    from include.cvmfs.format.catalogs import CatalogCache
-    from include.cvmfs.format.hashes import CATALOG, ObjectHash
     from include.nightlies.records import publications as records
 
     catalogs, faults = CatalogCache(site.repository_store(fqrn)), []
@@ -248,8 +244,6 @@ def repair(
     Without an option every single file is read: what can be mended without a loss is mended, and for the rest the
     command is named. Exit code 1: something is still missing, each named.
     """
-    from include.publishers.capabilities import Operation
-
     others = reflog or metadata or history or objects is not None
     if dry_run and others:
         kinds = "--manifest, --unfinished, --catalog-layout, --counters, and without an option"
@@ -278,8 +272,6 @@ def repair(
 
 
 def _remove_unfinished(fqrn: str, *, dry_run: bool) -> None:
-    from include.storage.file import remove_abandoned
-
     with refusing():
         store = open_site().repository_store(fqrn)
         abandoned = remove_abandoned(store, datetime.now(UTC), dry_run=dry_run)

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from include.cli.main import typeable
+from include.cvmfs.errors import ObjectError
+from include.cvmfs.sources.source import printable
 from include.errors import NightshiftError
 
 if TYPE_CHECKING:
@@ -113,8 +116,6 @@ def refusing() -> Iterator[None]:
 
 
 def refuse(fault: Exception) -> NoReturn:
-    from include.cli.main import typeable
-    from include.cvmfs.errors import ObjectError
     from include.cvmfs.revision.repository import OpenFailure, failure_of
 
     failure = failure_of(fault)
@@ -151,9 +152,3 @@ def time_text(seconds: int) -> str:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
         return str(seconds)
-
-
-def printable(text: str) -> str:
-    from include.cvmfs.sources.source import printable
-
-    return printable(text)

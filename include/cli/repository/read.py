@@ -24,11 +24,14 @@ from include.cli.repository.open import (
     bars,
     open_site,
     open_target,
-    printable,
     refusing,
     time_text,
     tree_of,
 )
+from include.cvmfs.revision.diff import diff as run_diff
+from include.cvmfs.revision.get import GetOptions, GetProgress
+from include.cvmfs.revision.get import get as run_get
+from include.cvmfs.sources.source import printable
 
 if TYPE_CHECKING:
     from include.cvmfs.format.dirent import Dirent
@@ -112,9 +115,6 @@ def get(
 
     Exit code 1: some entries could not be made (external files, devices); they are named.
     """
-    from include.cvmfs.revision.get import GetOptions, GetProgress
-    from include.cvmfs.revision.get import get as run_get
-
     options = GetOptions(jobs, owners, trust_times)
     with refusing(), bars() as show:
         tree = tree_of(target, key, fqrn, tag)
@@ -154,8 +154,6 @@ def diff(
 
     Exit code 0: nothing; 1: something; 2: unreadable or not trusted. Catalogs that both have are not read.
     """
-    from include.cvmfs.revision.diff import diff as run_diff
-
     kinds: Counter[str] = Counter()
     documents = []
     with refusing():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from include.cli.main import typeable
 from include.cli.repository.open import (
     AsJson,
     Configured,
@@ -17,13 +18,14 @@ from include.cli.repository.open import (
     bars,
     holder,
     open_site,
-    printable,
     refusing,
     seconds_now,
     switching,
     time_text,
 )
 from include.cli.repository.write import source_at
+from include.cvmfs.sources.source import printable
+from include.publishers.capabilities import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
 
 def mend_all(fqrn: str, *, dry_run: bool) -> None:
     """Read every single file, and mend what can be mended without a loss. Exits with 1 if something is left."""
-    from include.publishers.capabilities import Operation
-
     with refusing():
         site = open_site()
         faults = faults_of(site, fqrn)
@@ -65,8 +65,6 @@ def faults_of(site: Site, fqrn: str) -> list[FileFault]:
 
 
 def say_faults(faults: Sequence[FileFault]) -> None:
-    from include.cli.main import typeable
-
     for fault in faults:
         typer.echo(typeable(printable(str(fault))), err=True)
 
@@ -99,7 +97,6 @@ def mend_files(
 def mend_manifest(fqrn: str, *, dry_run: bool) -> None:
     """Sign a manifest for the newest revision that the reflog leads to, where none can be read."""
     from include.cvmfs.commit.repair import rebuild_manifest
-    from include.publishers.capabilities import Operation
 
     with refusing():
         site = open_site()

@@ -23,13 +23,14 @@ from include.cli.repository.open import (
     holder,
     open_site,
     open_target,
-    printable,
     refusing,
     seconds_now,
     span,
     switching,
     time_text,
 )
+from include.cvmfs.sources.source import printable
+from include.publishers.capabilities import Operation
 
 if TYPE_CHECKING:
     from include.cvmfs.format.history import Tag
@@ -62,7 +63,6 @@ def add(
 ) -> None:
     """Give a revision a name, which keeps it from being collected. No revision is made."""
     from include.cvmfs.commit.tags import add_tag
-    from include.publishers.capabilities import Operation
 
     with refusing():
         site, now = open_site(), seconds_now()
@@ -81,7 +81,6 @@ def remove(
 ) -> None:
     """Take names away; revisions that nothing else names may then be collected. An absent name is no error."""
     from include.cvmfs.commit.tags import remove_tags
-    from include.publishers.capabilities import Operation
 
     with refusing():
         site = open_site()
@@ -111,7 +110,6 @@ def prune(
     The tags that commits keep always stay, and those that `care.protect_tags` of the repository names.
     """
     from include.cvmfs.commit.tags import PruneRule, decide, prune_by_rule
-    from include.publishers.capabilities import Operation
 
     if keep == 0 and older_than is None:
         raise typer.BadParameter("name what to keep: --keep N, --older-than SPAN, or both")

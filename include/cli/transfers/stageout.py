@@ -6,14 +6,19 @@ import getpass
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.cli.repository.open import AsJson, holder, open_site, printable, refusing
+from include.cli.repository.open import AsJson, holder, open_site, refusing
 from include.cli.transfers.file_lists import ListedFile, ListFault, read_list
+from include.cvmfs.sources.source import printable
+from include.errors import NightshiftError
+from include.stageout.errors import TRANSFER_UNKNOWN, StageoutError
+from include.stageout.states import TransferState
 
 if TYPE_CHECKING:
     from include.site.site import Site
@@ -90,7 +95,6 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Count transfers by state or link, list them with their reasons, or show one with its whole history."""
-    from include.stageout.states import TransferState
     from include.stageout.status import TransferFilter
 
     by_name = {state.value: state for state in TransferState}
@@ -275,7 +279,6 @@ def export(
 
 def _read(listed: str) -> tuple[list[ListedFile], list[ListFault]]:
     """The files of a list, and what is wrong with its lines."""
-
     if listed == "-":
         return read_list(sys.stdin)
     try:
@@ -302,9 +305,6 @@ def _requests(owner: str, key: str | None, workflow: str, files: Sequence[Listed
 
 def _check(site: Site, requests: Sequence[StageoutRequest], files: Sequence[ListedFile]) -> list[ListFault]:
     """Return the faults of the files, by line. Raises StageoutError for a fault of all of them."""
-    from dataclasses import replace
-
-    from include.stageout.errors import StageoutError
     from include.stageout.files import check_name_space, check_request
 
     faults: list[ListFault] = []
@@ -340,7 +340,6 @@ def _refuse_list(faults: Sequence[ListFault], *, as_json: bool) -> None:
 
 def _show_transfer(site: Site, number: int, *, as_json: bool) -> None:
     from include.stageout.archive import history
-    from include.stageout.errors import TRANSFER_UNKNOWN
     from include.stageout.status import transfer_status
     from include.stageout.transfers import document_of
 
@@ -401,7 +400,6 @@ def _show_counts(site: Site, chosen: TransferFilter, *, as_json: bool) -> None:
 
 
 def _show_links(site: Site, chosen: TransferFilter, *, as_json: bool) -> None:
-    from include.errors import NightshiftError
     from include.stageout.attempts.queues import ask_optimizers, decisions_by_link
     from include.stageout.status import count_transfers, sum_counts
 
