@@ -51,15 +51,10 @@ def test_streams_of_a_load_are_added_up_until_the_last_one_ends():
     percentiles = load.percentiles()
     assert list(percentiles) == ["p50", "p90", "p95", "p99"], "128 operations have no percentile of a thousand"
     assert (round(percentiles["p50"]), round(percentiles["p95"]), round(percentiles["p99"])) == (1, 2, 104)
-
-
-def test_messages_before_the_document_are_skipped_and_errors_of_streams_counted():
-    text = "fio: something\n" + document(job(), job(error=28))
-    _, (load,), notes = parse(text)
+    # messages before the document are skipped, and errors of streams counted
+    _, (load,), notes = parse("fio: something\n" + document(job(), job(error=28)))
     assert (load.failed, notes) == (1, ("1 streams ended with error 28",))
-
-
-def test_mixed_streams_are_measured_in_both_directions():
+    # mixed streams are measured in both directions
     step = LoadStep("mixed", RunnerKind.FIO, (StreamLoad(LoadAccess.MIXED, "data", 1, MIB, MIB),), seconds=1)
     _, loads, _ = parse(document(job("mixed-data")), step=step)
     assert [(load.access, load.operations) for load in loads] == [(LoadAccess.READ, 0), (LoadAccess.WRITE, 64)]
@@ -129,7 +124,10 @@ def dd(stderr):
     return ProgramOutput(("dd",), 0, "", stderr)
 
 
-def test_dd_reports_bytes_and_seconds():
+def test_dd_copies_as_the_source_did_and_reports_bytes_and_seconds():
+    assert dd_arguments(WRITE, 1, Path("/t"))[:4] == ("if=/dev/zero", "of=/t/data.1.0", f"bs={MIB}", "count=64")
+    read = StreamLoad(LoadAccess.READ, "data", 2, 64 * MIB, MIB)
+    assert dd_arguments(read, 0, Path("/t"))[:2] == ("if=/t/data.0.0", "of=/dev/null")
     text = "4+0 records in\n4+0 records out\n268435456 bytes (268 MB, 256 MiB) copied, 0.125 s, 2.1 GB/s\n"
     assert parse_dd(dd(text), "write") == (268435456, 0.125)
     assert parse_dd(dd("1 byte copied, 5e-05 s, 20 kB/s\n"), "write") == (1, 5e-05)
@@ -144,32 +142,14 @@ def test_streams_of_dd_are_measured_from_the_first_start_to_the_last_end():
     assert (found.seconds, found.first_done_s, found.failed, found.bytes) == (3.0, 2.0, 1, 2 * MIB)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "dd: writing: No space left on device", "many bytes copied, 1 s", "1 bytes copied, x s"]
-)
-def test_a_damaged_report_of_dd_is_refused(text):
-    with refused(RESULT_UNREADABLE, subject="write"):
-        parse_dd(dd(text), "write")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        json.dumps(RADOS)[:-20],
-        *(json.dumps(RADOS | change) for change in (
-            {"total_time_run": 0}, {"total_writes_made": "x"}, {"datas": 3}, {"write_size": None},
-        )),
-    ],
-)  # fmt: skip
-def test_a_damaged_result_of_rados_bench_is_refused(text):
-    with refused(RESULT_UNREADABLE, subject="write"):
-        parse_rados_bench(text, WRITE, "write")
-
-
-def test_dd_copies_as_the_source_did():
-    assert dd_arguments(WRITE, 1, Path("/t"))[:4] == ("if=/dev/zero", "of=/t/data.1.0", f"bs={MIB}", "count=64")
-    read = StreamLoad(LoadAccess.READ, "data", 2, 64 * MIB, MIB)
-    assert dd_arguments(read, 0, Path("/t"))[:2] == ("if=/t/data.0.0", "of=/dev/null")
+def test_damaged_results_of_dd_and_rados_bench_are_refused():
+    for text in ("", "dd: writing: No space left on device", "many bytes copied, 1 s", "1 bytes copied, x s"):
+        with refused(RESULT_UNREADABLE, subject="write"):
+            parse_dd(dd(text), "write")
+    wrong = ({"total_time_run": 0}, {"total_writes_made": "x"}, {"datas": 3}, {"write_size": None})
+    for text in (json.dumps(RADOS)[:-20], *(json.dumps(RADOS | change) for change in wrong)):
+        with refused(RESULT_UNREADABLE, subject="write"):
+            parse_rados_bench(text, WRITE, "write")
 
 
 def test_rados_bench_reports_objects_and_a_mean():
