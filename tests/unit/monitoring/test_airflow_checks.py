@@ -82,13 +82,9 @@ def test_every_folder_that_is_written_to_is_looked_at(
     monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}/spool")
     monkeypatch.setenv("AIRFLOW_HOME", f"{tmp_path}/airflow")
     expected = {
-        "var": "var",
-        "logs": "airflow/logs",
-        "ledger": "ledger",
-        "gateway state": "gateway",
-        "spool": "spool",
+        "var": "var", "logs": "airflow/logs", "ledger": "ledger", "gateway state": "gateway", "spool": "spool",
         "store cvmfs": "cv mfs",
-    }
+    }  # fmt: skip
     assert written(site, site.stores) == {name: tmp_path / folder for name, folder in expected.items()}
     assert written(site, [], tmp_path / "other")["logs"] == tmp_path / "other"
     monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", "/var/log/airflow")
@@ -192,7 +188,9 @@ def test_it_is_looked_an_hour_before_the_first_slot(schedules: tuple[str | None,
     assert hour_before_first(slots(*schedules)) == when
 
 
-def test_a_queue_without_a_worker_would_keep_its_tasks() -> None:
+def test_a_queue_without_a_worker_would_keep_its_tasks_and_a_broker_that_is_not_known_is_not_asked() -> None:
+    (unasked,) = look_at_workers(SiteSettings(), {})
+    assert unasked.severity is Severity.WARNING
     served, idle = judged_queues({"publish": 2, "benchmark": 0})
     assert (served.subject, served.severity) == ("publish", Severity.OK)
     assert (idle.subject, idle.severity) == ("benchmark", Severity.ERROR)
@@ -205,11 +203,6 @@ def test_rabbitmq_has_to_wait_for_the_longest_task(hours: float | None, severity
     found = judged_timeout(SiteSettings(consumer_timeout_hours=hours))
     assert found.severity is severity
     assert ("93600000" in found.cure) is (severity is Severity.ERROR)
-
-
-def test_a_broker_that_is_not_known_here_is_not_asked() -> None:
-    (found,) = look_at_workers(SiteSettings(), {})
-    assert found.severity is Severity.WARNING
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 
-import pytest
-
 from include.monitoring.alerts import (
     RETRIED_WITHIN,
     Runs,
@@ -36,7 +34,10 @@ def told(seen: Summary, runs: Runs, now: datetime) -> list[Message]:
     return list(alerts_of(TICK, seen, runs, now, late=timedelta(minutes=30)))
 
 
-def test_nights_of_the_schedule_have_their_dates_and_deadlines() -> None:
+def test_nights_of_the_schedule_have_their_dates_deadlines_and_hours_of_the_summary() -> None:
+    for later, due in ((6.9, False), (7, True), (20, True)):
+        assert summary_due(SLOT, TICK, AT + later * HOUR) is due
+        assert not summary_due(SLOT.model_copy(update={"summary_at": None}), TICK, AT + later * HOUR)
     assert ticks(SLOT, AT + 2 * HOUR) == [TICK]
     assert [one.date.day for one in ticks(SLOT, AT + 2 * HOUR, look_back=27 * HOUR)] == [21, 20]
     assert ticks(SLOT.model_copy(update={"schedule": None}), AT) == []
@@ -99,9 +100,3 @@ def test_a_night_that_its_first_artifact_began_is_watched_like_one_of_the_schedu
     bare = slot.model_copy(update={"schedule": None, "cutoff": "5h", "begins": Begins.ARTIFACT})
     assert begun_by_artifact(bare, {tomorrow: AT}, ()) == [Tick("main", AT, tomorrow, AT + 5 * HOUR)]
     assert early.first_runs[1] == "night__2026-11-22__first"
-
-
-@pytest.mark.parametrize(("later", "due"), [(6.9, False), (7, True), (20, True)])
-def test_the_summary_is_due_at_the_slots_hour(later: float, due: bool) -> None:
-    assert summary_due(SLOT, TICK, AT + later * HOUR) is due
-    assert not summary_due(SLOT.model_copy(update={"summary_at": None}), TICK, AT + later * HOUR)

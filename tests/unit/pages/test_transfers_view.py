@@ -27,7 +27,9 @@ COUNTS = (
 )
 
 
-def test_every_state_is_in_one_phase() -> None:
+def test_every_state_is_in_one_phase_and_every_failure_class_says_what_is_done() -> None:
+    assert all(transfers_view.retries_of(kind.value) for kind in TransferFailureClass)
+    assert [transfers_view.retries_of(name) for name in (None, "of-another-version")] == ["", ""]
     states = Counter(state for phase in transfers_view.PHASES for state in phase.states)
     assert states == Counter(TransferState)
 
@@ -61,11 +63,6 @@ def test_a_history_says_how_long_each_state_lasted() -> None:
         ("failed", "bad", 60),
     ]
     assert transfers_view.shown_moves(NOW, []) == []
-
-
-def test_every_failure_class_says_what_is_done_and_unknown_ones_say_nothing() -> None:
-    assert all(transfers_view.retries_of(kind.value) for kind in TransferFailureClass)
-    assert [transfers_view.retries_of(name) for name in (None, "of-another-version")] == ["", ""]
 
 
 def test_figures_have_complete_and_failed() -> None:
