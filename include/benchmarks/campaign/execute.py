@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord, StepRecord
@@ -56,11 +57,6 @@ Clock = Callable[[], datetime]
 Watch = Callable[[], AbstractContextManager[Callable[[], ServersView | None]]]
 
 
-def not_watched() -> AbstractContextManager[Callable[[], ServersView | None]]:
-    """Servers and clients are not asked how they are."""
-    return nullcontext(lambda: None)
-
-
 def new_campaign(root: Path, target: BenchmarkTarget, wish: CampaignWish, *, now: datetime) -> CampaignFolder:
     """Plan a campaign and keep it; nothing of the target is changed.
 
@@ -79,18 +75,13 @@ def new_campaign(root: Path, target: BenchmarkTarget, wish: CampaignWish, *, now
     cluster = ClusterClient.of(target.settings)
     if cluster is not None and find_preset(wish.preset).marks:
         cluster.require_health(clean=True)
-    require_runners(plan)
+    for runner in {step.load.runner for step in plan.steps}:
+        if runner in PROGRAMS:
+            PROGRAMS[runner].path()
     campaign = f"{wish.target}-{wish.preset}-{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
     folder = CampaignFolder(root, campaign)
     folder.create(CampaignRecord(campaign, plan, now, socket.gethostname(), space))
     return folder
-
-
-def require_runners(plan: CampaignPlan) -> None:
-    """Refuse a plan whose programs are not installed here. Raises BenchmarkError (RUNNER_MISSING)."""
-    for runner in {step.load.runner for step in plan.steps}:
-        if runner in PROGRAMS:
-            PROGRAMS[runner].path()
 
 
 def run_campaign(
@@ -100,7 +91,7 @@ def run_campaign(
     clock: Clock,
     each: Callable[[StepRecord], None] | None = None,
     more: Callable[[Sequence[StepRecord]], bool] | None = None,
-    watch: Watch = not_watched,
+    watch: Watch = lambda: nullcontext(lambda: None),
     servers: Mapping[str, OsdServer] | None = None,
 ) -> None:
     """Run the steps that have not ended yet. A step whose runner fails is kept with its error, and the next one is run.
@@ -114,7 +105,7 @@ def run_campaign(
         clock: The time of day.
         each: Called with each step that ends.
         more: Whether further rounds are wanted after these steps of a phase; None: all that are planned.
-        watch: Asks servers and clients how they are, while a step runs.
+        watch: Asks servers and clients how they are, while a step runs; by default they are not asked.
         servers: Those of the target's cluster that may be stopped.
 
     Raises:
@@ -125,7 +116,10 @@ def run_campaign(
     if folder.closed:
         raise CAMPAIGN_CLOSED(folder.id, "its data were removed from the target")
     with target_lock(folder.path.parent, target.name), _outages(folder, target, servers) as outage:
-        _forget_interrupted_outage(folder, record.plan)
+        for step, following in pairwise(record.plan.steps):
+            # where a recovery was not measured, the outage before it is measured again: what was stopped is up by now
+            if following.servers is ServerState.RECOVERING and folder.has(step) and not folder.has(following):
+                folder.forget(step)
         area = target.area(folder.id)
         area.create()
         spent = sum(ended.seconds for ended in folder.steps())
@@ -188,13 +182,6 @@ def _outages(
         yield outage
     finally:
         outage.end()
-
-
-def _forget_interrupted_outage(folder: CampaignFolder, plan: CampaignPlan) -> None:
-    """Where a recovery was not measured, the outage before it is measured again: what was stopped is up by now."""
-    for step, following in zip(plan.steps, plan.steps[1:], strict=False):
-        if following.servers is ServerState.RECOVERING and folder.has(step) and not folder.has(following):
-            folder.forget(step)
 
 
 @contextmanager

@@ -122,12 +122,6 @@ def direction_title(step: str, access: LoadAccess) -> str:
     return step if step.startswith(access.value) else f"{step} {access.value}"
 
 
-def missing_parts(record: CampaignRecord, steps: Sequence[StepRecord]) -> tuple[str, ...]:
-    """Return what the campaign should have measured and has not, with the reason."""
-    ended = {step_record.step.number: step_record for step_record in steps}
-    return tuple(_missing(record, ended))
-
-
 def plan_digest(plan: CampaignPlan) -> str:
     """Identifies what is measured: only campaigns with the same digest are compared."""
     loads = {step.load.name: step.load for step in plan.steps if step.counted}
@@ -137,7 +131,10 @@ def plan_digest(plan: CampaignPlan) -> str:
 _STEPS = TypeAdapter(tuple[LoadStep, ...])
 
 
-def _missing(record: CampaignRecord, ended: dict[int, StepRecord]) -> Iterator[str]:
+def missing_parts(record: CampaignRecord, steps: Sequence[StepRecord]) -> tuple[str, ...]:
+    """Return what the campaign should have measured and has not, with the reason."""
+    missing: list[str] = []
+    ended = {step_record.step.number: step_record for step_record in steps}
     begun: defaultdict[int, int] = defaultdict(lambda: record.plan.wish.rounds)
     for step_record in ended.values():
         begun[step_record.step.phase] = max(begun[step_record.step.phase], step_record.step.round)
@@ -147,11 +144,12 @@ def _missing(record: CampaignRecord, ended: dict[int, StepRecord]) -> Iterator[s
         found = ended.get(step.number)
         name = f"{step.load.name}, round {step.round}" if step.counted else f"{step.load.name} (preparation)"
         if found is None:
-            yield f"{name}: not run"
+            missing.append(f"{name}: not run")
         elif found.result is None:
-            yield f"{name}: {found.error or 'no result'}"
+            missing.append(f"{name}: {found.error or 'no result'}")
         else:
-            yield from (f"{name}: {host}" for host in found.result.missing)
+            missing += [f"{name}: {host}" for host in found.result.missing]
+    return tuple(missing)
 
 
 def _of(access: LoadAccess, loads: Sequence[MeasuredLoad]) -> Iterator[tuple[FigureName, tuple[float, ...]]]:

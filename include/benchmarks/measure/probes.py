@@ -263,7 +263,7 @@ CLUSTER = "Ceph"
 LIMIT_S = 60.0
 FIRST_LOOK_S = 30.0
 """How long a step waits for the first look of all."""
-StoreCheckCache = Callable[[Iterable[None]], Iterator[Iterable[str]]]
+MachineLooks = Callable[[Iterable[None]], Iterator[Iterable[str]]]
 """The looks of a machine: one at each moment."""
 
 
@@ -309,7 +309,7 @@ class _Watch:
         self._recovery: list[RecoveryLook] = []
         self._notes: set[str] = set()
 
-    def machine(self, name: str, looks: StoreCheckCache, *, server: bool) -> None:
+    def machine(self, name: str, looks: MachineLooks, *, server: bool) -> None:
         def work(first: threading.Event) -> None:
             found: list[tuple[float, MachineLook]] = []
             for lines in looks(self._moments()):
@@ -425,5 +425,5 @@ def _local_looks(moments: Iterable[None]) -> Iterator[Iterable[str]]:
         yield done.require_success(THIS_MACHINE).stdout.splitlines()
 
 
-def _remote_looks(host: BenchmarkHost) -> StoreCheckCache:
+def _remote_looks(host: BenchmarkHost) -> MachineLooks:
     return lambda moments: host.repeated(LOOK, moments)
