@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli.main import console
-from include.cli.repository.open import AsJson, holder, open_site, printable, refusing, span
+from include.cli.main import console, typeable
+from include.cli.repository.open import AsJson, holder, open_site, refusing, span
+from include.cvmfs.sources.source import printable
+from include.dag_runs import UNPAUSE
+from include.ledger.errors import LedgerError
+from include.monitoring.findings import Check, Severity, run
 
 if TYPE_CHECKING:
     from include.cvmfs.coordination.freeze import Freeze
     from include.monitoring.findings import PreflightReport
-    from include.provenance.interventions import FreezeState
     from include.provenance.query import PathProvenance
     from include.site.site import Site
 
@@ -34,7 +37,6 @@ def preflight(
     """
     from include.cli.airflow_connections import defined_in_airflow, look_at_lab
     from include.monitoring.checks import checks_of
-    from include.monitoring.findings import Check, run
 
     with refusing():
         site = open_site()
@@ -51,10 +53,6 @@ def preflight(
 def _print(report: PreflightReport) -> None:
     from rich.table import Table
     from rich.text import Text
-
-    from include.cli.main import typeable
-    from include.dag_runs import UNPAUSE
-    from include.monitoring.findings import Severity
 
     screen = console()
     marks = {Severity.OK: "[green]ok[/]", Severity.WARNING: "[yellow]warning[/]", Severity.ERROR: "[red]ERROR[/]"}
@@ -165,7 +163,6 @@ def freeze(
         return
     if fqrn is None or reason is None:
         raise typer.BadParameter("name the repository and the reason: nightshift freeze FQRN --reason TEXT; or --list")
-    from include.ledger.errors import LedgerError
     from include.provenance import interventions
 
     now = datetime.now(UTC).replace(microsecond=0)
@@ -227,16 +224,15 @@ def _show(fqrn: str | None, *, as_json: bool, history: bool) -> None:
             return
         rows = [state for state in interventions.standings(site, datetime.now(UTC)) if fqrn in (None, state.repository)]
     if as_json:
-        typer.echo(json.dumps([_standing(state) for state in rows], indent=1))
+        document = [
+            {"repository": how.repository, "frozen": _described(how.frozen), "unknown": how.unknown} for how in rows
+        ]
+        typer.echo(json.dumps(document, indent=1))
     for how in rows if not as_json else ():
         answer = f"not known: {how.unknown}" if how.unknown else str(how.frozen or "not frozen")
         typer.echo(printable(f"{how.repository}: {answer}"))
     if any(how.unknown for how in rows):
         raise typer.Exit(1)
-
-
-def _standing(state: FreezeState) -> dict[str, Any]:
-    return {"repository": state.repository, "frozen": _described(state.frozen), "unknown": state.unknown}
 
 
 def _described(freeze: Freeze | None) -> dict[str, Any] | None:

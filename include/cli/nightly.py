@@ -14,7 +14,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from include.cli.repository.open import AsJson, holder, open_site, printable, refusing
+from include.cli.repository.open import AsJson, holder, open_site, refusing
+from include.cvmfs.sources.source import printable
+from include.nightlies.errors import UndoRefused
+from include.nightlies.rules.build_date import today
 
 if TYPE_CHECKING:
     from include.cli.airflow_connections import Snapshot
@@ -47,7 +50,6 @@ def undo(
     not installed again by itself: see `redo`.
     """
     from include.nightlies.attempt import Attempt
-    from include.nightlies.errors import UndoRefused
     from include.nightlies.removal.undo import Replacement, plan_undo
     from include.nightlies.removal.undo import undo as do_it
 
@@ -189,7 +191,6 @@ def install(
     from include.cli.airflow_connections import NIGHT_S, airflow_api, follow
     from include.cli.airflow_connections import install as start
     from include.monitoring.render import read_summary, to_text
-    from include.nightlies.rules.build_date import today
 
     site = open_site()
     chosen, now = site.settings.slot(slot), datetime.now(UTC)
@@ -219,7 +220,6 @@ def summary(
 ) -> None:
     """Say what became of a night, as the ledger has it now. Exit code 1 if something required is missing."""
     from include.monitoring.render import read_summary, store_summary, to_text
-    from include.nightlies.rules.build_date import today
 
     now = datetime.now(UTC)
     with refusing():
@@ -290,13 +290,8 @@ class Screen:
 
 
 def _bars(snapshot: Snapshot, width: int = 30) -> Table:
-    table = Table(
-        box=None,
-        show_header=False,
-        pad_edge=False,
-        title=f"{snapshot.state}, {snapshot.busy} at once",
-        title_justify="left",
-    )
+    title = f"{snapshot.state}, {snapshot.busy} at once"
+    table = Table(box=None, show_header=False, pad_edge=False, title=title, title_justify="left")
     for kind in snapshot.kinds:
         filled = width * kind.ended // max(1, kind.total)
         bar = Text("█" * filled + "░" * (width - filled), style="red" if kind.failed else "green")

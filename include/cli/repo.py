@@ -10,22 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from include.cli.main import typeable
 from include.cli.repository import admin, read, repair, tags, write
-from include.cli.repository.open import (
-    AsJson,
-    Fqrn,
-    Keys,
-    TagName,
-    Target,
-    bars,
-    open_site,
-    open_target,
-    printable,
-    refusing,
-    seconds_now,
-    switching,
-    time_text,
-)
+from include.cli.repository import open as cli
+from include.cvmfs.check.findings import Subject
+from include.cvmfs.sources.source import printable
+from include.ledger.errors import LedgerError
+from include.publishers.capabilities import Operation
 
 if TYPE_CHECKING:
     from include.cvmfs.check.check import CheckReport
@@ -47,10 +38,10 @@ app.command("tags")(tags.listed)
 
 @app.command()
 def check(
-    target: Target,
-    key: Keys = None,
-    fqrn: Fqrn = None,
-    tag: TagName = None,
+    target: cli.Target,
+    key: cli.Keys = None,
+    fqrn: cli.Fqrn = None,
+    tag: cli.TagName = None,
     quick: Annotated[bool, typer.Option("--quick", help="Catalogs only: no data objects are looked for.")] = False,
     contents: Annotated[
         bool, typer.Option("--contents", "--full", help="Read every data object and compare its hash.")
@@ -58,14 +49,14 @@ def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Mend the reflog if it is wrong; needs the signing key, and a name.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Check all of it. Exit code 0: no problems; 1: problems, each printed; 2: unreadable or not trusted."""
     if quick and contents:
         raise typer.BadParameter("--quick and --full exclude each other")
-    with refusing():
+    with cli.refusing():
         report = _checked(target, key, fqrn, quick=quick, contents=contents, tag=tag)
-        if repair and _reflog_is_wrong(report):
+        if repair and any(problem.subject is Subject.REFLOG for problem in report.problems):
             _mend_reflog(target)
             report = _checked(target, key, fqrn, quick=quick, contents=contents, tag=tag)
         _note_damage(target, report, everything=not quick and tag is None)
@@ -77,12 +68,12 @@ def check(
 
 
 @app.command()
-def info(target: Target, key: Keys = None, fqrn: Fqrn = None, as_json: AsJson = False) -> None:
+def info(target: cli.Target, key: cli.Keys = None, fqrn: cli.Fqrn = None, as_json: cli.AsJson = False) -> None:
     """Show the manifest, which keys confirm it, and how much the catalogs count."""
     from include.cvmfs.commit.create import expiry_warning
 
-    with refusing():
-        repository = open_target(target, key, fqrn)
+    with cli.refusing():
+        repository = cli.open_target(target, key, fqrn)
         facts = _facts(repository)
         whitelist = repository.trusted.whitelist
         warning = expiry_warning(whitelist, datetime.now(UTC)) if whitelist else None
@@ -102,49 +93,38 @@ def _checked(
     from include.cvmfs.check.check import CheckProgress
     from include.cvmfs.check.check import check as run_check
 
-    with bars() as show:
+    with cli.bars() as show:
 
         def progress(step: CheckProgress) -> None:
             show(step.step, step.done, step.total)
 
-        repository = open_target(target, keys, fqrn)
+        repository = cli.open_target(target, keys, fqrn)
         now = datetime.now(UTC)
         return run_check(repository, quick=quick, contents=contents, tag=tag, now=now, progress=progress)
 
 
-def _reflog_is_wrong(report: CheckReport) -> bool:
-    from include.cvmfs.check.findings import Subject
-
-    return any(problem.subject is Subject.REFLOG for problem in report.problems)
-
-
 def _note_damage(target: str, report: CheckReport, *, everything: bool) -> None:
     """Note lost objects of a configured repository in the ledger, for the preparations of its nights."""
-    from include.ledger.errors import LedgerError
     from include.nightlies.records import damage
     from include.settings.load import load
 
     if "/" in target or Path(target).is_dir() or target not in load().repositories:
         return
     try:
-        damage.note_report(open_site().ledger, report, everything=everything, now=datetime.now(UTC))
+        damage.note_report(cli.open_site().ledger, report, everything=everything, now=datetime.now(UTC))
     except LedgerError as fault:
         typer.echo(f"nightshift: what was found is not noted for the next nights: {fault}", err=True)
 
 
 def _mend_reflog(fqrn: str) -> None:
     from include.cvmfs.commit.repair import repair_reflog
-    from include.publishers.capabilities import Operation
 
-    with switching(open_site(), fqrn, Operation.REPAIR) as (store, signer):
-        _, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())
+    with cli.switching(cli.open_site(), fqrn, Operation.REPAIR) as (store, signer):
+        _, added = repair_reflog(store, fqrn, signer=signer, now=cli.seconds_now())
     typer.echo(f"mended the reflog of {fqrn}: {added} references added", err=True)
 
 
 def _print_report(report: CheckReport) -> None:
-    from include.cli.main import typeable
-    from include.cvmfs.check.findings import Subject
-
     for problem in report.problems:
         typer.echo(str(problem))
     if hidden := report.problem_count - len(report.problems):
@@ -173,7 +153,7 @@ def _facts(repository: Repository) -> dict[str, Any]:
         "url": repository.store.url,
         "verified": repository.verified,
         "revision": manifest.revision,
-        "published": time_text(manifest.timestamp),
+        "published": cli.time_text(manifest.timestamp),
         "root_hash": str(manifest.root),
         "root_catalog_bytes": manifest.root_size,
         "ttl_s": manifest.ttl,

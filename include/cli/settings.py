@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from include.cli.main import typeable
+from include.monitoring.findings import Depth, Finding, Severity
 from include.settings.errors import InvalidSettings, SettingsFileMissing
 from include.settings.load import load, settings_path
 from include.settings.model import SiteSettings
+from include.settings.pools import pools as pools_of
+from include.settings.pools import to_import
 from include.settings.secrets import EnvSecrets, Secrets
 from include.storage.errors import StoreError
 from include.storage.roles import GRANTS, PolicyServer, Role, bucket_policy, user_policy
-
-if TYPE_CHECKING:
-    from include.monitoring.findings import Finding
 
 HINTS = {
     PolicyServer.AWS: "make the users in IAM, without policies of their own",
@@ -104,8 +106,6 @@ def check(
     stores: Annotated[bool, typer.Option(help="Also try each store, by racing writers.")] = True,
 ) -> None:
     """Check the file, its connections, the ledger and each store. Exit code 1 on any problem."""
-    from include.monitoring.findings import Severity
-
     findings = check_site(EnvSecrets(), try_stores=stores)
     problems = [finding for finding in findings if finding.severity is Severity.ERROR]
     if as_json:
@@ -132,7 +132,6 @@ def show(as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(settings.model_dump_json(indent=1))
         return
-    import yaml
 
     typer.echo(f"# {settings_path()}")
     typer.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True), nl=False)
@@ -149,9 +148,6 @@ def pools(
     ] = None,
 ) -> None:
     """Show the pools that the tasks run in. With --json as `airflow pools import` reads them."""
-    from include.settings.pools import pools as pools_of
-    from include.settings.pools import to_import
-
     pools = pools_of(load(), cores=cores)
     if as_json:
         typer.echo(json.dumps(to_import(pools), indent=1))
@@ -166,7 +162,6 @@ def check_site(secrets: Secrets, *, try_stores: bool = True) -> list[Finding]:
     """Check everything that the configuration names; nothing is raised for what is wrong with it."""
     from include.cli.airflow_connections import defined_in_airflow, look_at_lab
     from include.monitoring.checks import checks_of
-    from include.monitoring.findings import Depth, Finding, Severity
     from include.site.site import Site
 
     file = str(settings_path())
@@ -196,8 +191,6 @@ def _notes(finding: Finding) -> list[str]:
 
 
 def _print(findings: Sequence[Finding], problems: Sequence[Finding]) -> None:
-    from include.cli.main import typeable
-
     screen = Console(highlight=False)
     if not screen.is_terminal:
         screen.width = _UNFOLDED  # a line in a log or a pipe is neither folded nor cut

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli.repository.open import AsJson, holder, open_site, printable
+from include.cli.repository.open import AsJson, holder, open_site
+from include.cvmfs.sources.source import printable
 
 if TYPE_CHECKING:
     from include.benchmarks.campaign.campaigns import ConcludedCampaign

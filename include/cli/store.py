@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from include.cli.repository.open import open_site, refusing
+from include.storage.objects import put_object
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -25,8 +26,6 @@ def put(
     replace: Annotated[bool, typer.Option("--replace", help="Replace another content under the key.")] = False,
 ) -> None:
     """Store a file, which is held in memory, and print its URL. Run again with the same file it changes nothing."""
-    from include.storage.objects import put_object
-
     with refusing():
         stored = put_object(open_site().store(store), key or file.name, file.read_bytes(), replaces=replace)
     typer.echo(f"{stored.url}: {stored.size} bytes{', there already' if stored.unchanged else ''}")

@@ -32,10 +32,11 @@ from lab.secrets import load_or_create
 from lab.supervise import end_marked
 from tests.fakes.builds import Build
 from tests.fakes.faultproxy import FaultProxy
-from tests.week.place import slot_text
 
 ROOT = Path(__file__).resolve().parents[2]
 FQRN = "nights.example.org"
+ASKING = "asked.example.org"
+"""The repository that asks for approval."""
 LEASE_S = 10
 HEARTBEAT_TIMEOUT_S = 12
 RUN_S = 240.0
@@ -71,7 +72,8 @@ class TestLab(Lab):
                 "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT_S),
                 "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
                 "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
-                # a DAG that a test has changed is seen at once, a deadline soon, and so is that the scheduler is up
+                # a DAG that a test writes is seen at once, a deadline soon, and so is that the scheduler is up
+                "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "2",
                 "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
                 "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
                 "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
@@ -111,15 +113,17 @@ class Deployment:
         self.api = AirflowApi(self.lab.airflow_url, ADMIN, self.lab.secrets.admin_password)
 
     def start(self) -> None:
-        """Start everything, and found the repository."""
+        """Start everything, and found the repositories."""
         self.store_proxy.__enter__()
         self.gateway_proxy.__enter__()
         # the connection names the proxy's port, so the service itself knows its key from the file
         key = GatewayKey(self.lab.secrets.gateway_key_id, self.lab.secrets.gateway_key_secret)
-        save_gateway_key(self.settings.gateway.keys, FQRN, key)
+        for fqrn in (FQRN, ASKING):
+            save_gateway_key(self.settings.gateway.keys, fqrn, key)
         lifecycle.up(self.lab, airflow=True, say=_say)
         found_stores(self.site, {"cvmfs", "builds"}, say=_say)
-        found_repository(self.site, FQRN, say=_say)
+        for fqrn in (FQRN, ASKING):
+            found_repository(self.site, fqrn, say=_say)
         for dag_id in ("nightly_install", "nightly_install_main", "publication", "nightly_gc", "rollback"):
             self.api.wait_for_dag(dag_id, timeout_s=60)
 
@@ -218,8 +222,8 @@ class Deployment:
         with GatewayClient(self.lab.gateway_url, "", "") as client:
             return [f"{lease.full_path} held by {lease.hostname}" for lease in client.leases()]
 
-    def revision(self) -> int:
-        return self.site.repository(FQRN).manifest.revision
+    def revision(self, fqrn: str = FQRN) -> int:
+        return self.site.repository(fqrn).manifest.revision
 
     def problems(self) -> tuple[str, ...]:
         """What a complete check of the repository finds, data objects included."""
@@ -286,6 +290,12 @@ repositories:
     public_url: "http://${{NIGHTSHIFT_S3_HOST:-127.0.0.1}}:${{NIGHTSHIFT_S3_PORT}}/cvmfs/{FQRN}"
     public_key: "${{NIGHTSHIFT_VAR}}/keys/{FQRN}.pub"
     gateway: gateway
+  {ASKING}:
+    store: cvmfs
+    public_url: "http://${{NIGHTSHIFT_S3_HOST:-127.0.0.1}}:${{NIGHTSHIFT_S3_PORT}}/cvmfs/{ASKING}"
+    public_key: "${{NIGHTSHIFT_VAR}}/keys/{ASKING}.pub"
+    gateway: gateway
+    approval: {{deadline_minutes: 10, approvers: [admin]}}
 slots:
   main: {{repository: {FQRN}, store: builds, schedule: "0 2 * * *", timezone: Europe/Zurich}}
   faults: {{repository: {FQRN}, store: builds}}
@@ -293,7 +303,6 @@ slots:
   evening:
     {{repository: {FQRN}, store: builds, schedule: "{TICK.minute} {TICK.hour} * * *", timezone: UTC,
       poll_s: 600, gather_s: 0.5, links: {{}}}}
-{slot_text("dev", FQRN)}
 sites:
   pisa: {{read: &pisa [{{prefix: /store, url: "davs://pisa.example.org/cms"}}], write: *pisa, third_party: *pisa}}
   bari: {{read: &bari [{{prefix: /store, url: "davs://bari.example.org/cms"}}], write: *bari, third_party: *bari}}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.approval import Answer
 from include.settings.pools import NIGHTLY
 from tests.e2e.browser import Browser
-from tests.e2e.deployment import FQRN, Deployment
+from tests.e2e.deployment import ASKING, Deployment
 from tests.fakes.builds import tree
 
 pytestmark = [
@@ -24,37 +23,8 @@ pytestmark = [
 ]
 
 DAG = "publication"
-READ = (DAG, "nightly_install")  # one of each file whose DAGs have another shape then
-MINUTES = 10
-READ_S = 300.0
+SOON_S = 300.0
 WAITING = "awaiting_input"
-
-
-@pytest.fixture(scope="module")
-def asking(deployment: Deployment) -> Iterator[Deployment]:
-    """The deployment, whose repository asks for approval for a while: nothing of it is started anew."""
-    file = deployment.folder / "site.yaml"
-    before = file.read_text()
-    block = f"    gateway: gateway\n    approval: {{deadline_minutes: {MINUTES}, approvers: [admin]}}\n"
-    try:
-        file.write_text(before.replace("    gateway: gateway\n", block))
-        read_again(deployment, asks=True)
-        yield deployment
-    finally:
-        file.write_text(before)
-        read_again(deployment, asks=False)
-
-
-def read_again(deployment: Deployment, *, asks: bool) -> None:
-    """Have the files read until the DAGs are of that shape."""
-
-    def other() -> list[str]:
-        tasks = {dag_id: deployment.rest("GET", f"/dags/{dag_id}/tasks")["tasks"] for dag_id in READ}
-        return [dag_id for dag_id, found in tasks.items() if ("ask" in {one["task_id"] for one in found}) is not asks]
-
-    deadline = time.monotonic() + READ_S
-    while still := other():
-        deployment.read_files(still, deadline - time.monotonic())
 
 
 def dropped(deployment: Deployment, content: bytes) -> str:
@@ -78,7 +48,7 @@ def question(run: str, map_index: int) -> str:
 def asked(deployment: Deployment, run: str, map_index: int) -> dict[str, Any]:
     """What Airflow shows, once the task waits."""
     deployment.wait_until(
-        lambda: state(deployment, run, "approve", map_index) == WAITING, f"{run} waits for an answer", READ_S
+        lambda: state(deployment, run, "approve", map_index) == WAITING, f"{run} waits for an answer", SOON_S
     )
     return dict(deployment.rest("GET", question(run, map_index)))
 
@@ -106,10 +76,10 @@ def answer(deployment: Deployment, run: str, map_index: int, give: Callable[[], 
         now = state(deployment, run, "approve", map_index)
         if now == WAITING and settled(deployment, run, map_index) and not received():
             give()
-            deployment.wait_until(received, f"the answer to question {map_index} of {run} is received", READ_S)
+            deployment.wait_until(received, f"the answer to question {map_index} of {run} is received", SOON_S)
         return now in {"success", "skipped"}
 
-    deployment.wait_until(over, f"the answer to question {map_index} of {run} counts", READ_S)
+    deployment.wait_until(over, f"the answer to question {map_index} of {run} counts", SOON_S)
 
 
 def fate(deployment: Deployment, run: str) -> tuple[str, str]:
@@ -117,34 +87,36 @@ def fate(deployment: Deployment, run: str) -> tuple[str, str]:
     return one.state.value, one.reason
 
 
-def test_a_no_then_a_yes_in_the_browser_to_the_question_asked_anew(asking: Deployment, browser: Browser) -> None:
+def test_a_no_then_a_yes_in_the_browser_to_the_question_asked_anew(deployment: Deployment, browser: Browser) -> None:
     # a no
-    asking.trigger(DAG, "answered", repository=FQRN, path="/asked/answered", source=dropped(asking, b"approved"))
-    before, shown = asking.revision(), asked(asking, "answered", 0)
-    occupied = {one["name"]: one["occupied_slots"] for one in asking.rest("GET", "/pools")["pools"]}
-    assert (asking.leases(), asking.revision(), {occupied[name] for name in NIGHTLY}) == ([], before, {0})
-    assert shown["subject"] == f"Publish /asked/answered to {FQRN}?"
+    deployment.trigger(
+        DAG, "answered", repository=ASKING, path="/asked/answered", source=dropped(deployment, b"approved")
+    )
+    before, shown = deployment.revision(ASKING), asked(deployment, "answered", 0)
+    occupied = {one["name"]: one["occupied_slots"] for one in deployment.rest("GET", "/pools")["pools"]}
+    assert (deployment.leases(), deployment.revision(ASKING), {occupied[name] for name in NIGHTLY}) == ([], before, {0})
+    assert shown["subject"] == f"Publish /asked/answered to {ASKING}?"
     assert "| `/asked/answered` | `/asked/answered` | `2 files" in shown["body"]
     assert [one["id"] for one in shown["assigned_users"]] == ["admin"]
     no = {"chosen_options": ["Reject"], "params_input": {"comment": "not today"}}
-    answer(asking, "answered", 0, lambda: asking.rest("PATCH", question("answered", 0), json=no))
-    assert asking.follow(DAG, "answered").state == "failed"
-    assert fate(asking, "answered")[0] == "skipped"
-    assert "rejected by admin" in fate(asking, "answered")[1]
-    assert "not today" in fate(asking, "answered")[1]
+    answer(deployment, "answered", 0, lambda: deployment.rest("PATCH", question("answered", 0), json=no))
+    assert deployment.follow(DAG, "answered").state == "failed"
+    assert fate(deployment, "answered")[0] == "skipped"
+    assert "rejected by admin" in fate(deployment, "answered")[1]
+    assert "not today" in fate(deployment, "answered")[1]
 
     # asked anew
-    asking.rest(
+    deployment.rest(
         "POST", f"/dags/{DAG}/clearTaskInstances",
         json={
             "dry_run": False, "dag_run_id": "answered", "task_ids": ["ask"], "include_downstream": True,
             "only_failed": False, "reset_dag_runs": True,
         },
     )  # fmt: skip
-    again = asked(asking, "answered", 1)
+    again = asked(deployment, "answered", 1)
     assert again["response_received"] is False
-    asking.wait_until(
-        lambda: state(asking, "answered", "approve", 0) == "success", "that question is none any more", READ_S
+    deployment.wait_until(
+        lambda: state(deployment, "answered", "approve", 0) == "success", "that question is none any more", SOON_S
     )
 
     # the question is a table, and a yes needs no comment
@@ -155,13 +127,13 @@ def test_a_no_then_a_yes_in_the_browser_to_the_question_asked_anew(asking: Deplo
         browser.screenshot("approval")
         assert len(rows) == 1
         assert rows[0].startswith("/asked/answered /asked/answered 2 files, ")
-        assert browser.link("Run and its logs") == f"{asking.lab.airflow_url}/dags/{DAG}/runs/answered"
+        assert browser.link("Run and its logs") == f"{deployment.lab.airflow_url}/dags/{DAG}/runs/answered"
         browser.press("Approve")
 
-    answer(asking, "answered", 1, approve)
+    answer(deployment, "answered", 1, approve)
     browser.leave()
-    assert asking.follow(DAG, "answered").state == "success"
-    assert fate(asking, "answered")[0] == "published"
-    assert asking.site.repository(FQRN).revision.read("/asked/answered/a") == b"approved"
-    first, second = questions.of_run(asking.site.ledger, f"{DAG}/answered")
+    assert deployment.follow(DAG, "answered").state == "success"
+    assert fate(deployment, "answered")[0] == "published"
+    assert deployment.site.repository(ASKING).revision.read("/asked/answered/a") == b"approved"
+    first, second = questions.of_run(deployment.site.ledger, f"{DAG}/answered")
     assert (first.answer, second.answer, second.comment) == (Answer.REJECTED, Answer.APPROVED, "")

@@ -10,7 +10,6 @@ import pytest
 
 from include.cvmfs.format.paths import link_target
 from include.notify.records import Alert, alerts_since
-from include.storage.store import ObjectMeta
 from tests.e2e.deployment import FQRN, RUN_S, TICK, Deployment
 from tests.fakes.builds import Build, tree
 
@@ -122,8 +121,10 @@ def test_nights_go_on_after_their_first_pass_when_they_are_told_of_more_and_link
     assert deployment.leases() == []
 
 
-def test_a_command_installs_a_build_and_ends_with_the_exit_code_of_its_night(deployment: Deployment) -> None:
-    date = "2026-11-16"
+def test_a_command_installs_a_build_and_ends_with_the_exit_code_of_its_night_whose_failure_is_an_alert(
+    deployment: Deployment,
+) -> None:
+    date, begun_at = "2026-11-16", datetime.now(UTC) - timedelta(seconds=1)
     deployment.drop(Build(date).add("Gaudi", "x86_64", tree({"lib/own.so": b"of that night"})))
     deployment.unpause_quietly("nightly_install_main")
     before = deployment.revision()
@@ -134,31 +135,12 @@ def test_a_command_installs_a_build_and_ends_with_the_exit_code_of_its_night(dep
     absent = deployment.run("nightly", "install", "--slot", "main", "--date", "2026-02-01", "--wait")
     assert absent.returncode == 1, absent.stdout
     assert "failed" in absent.stdout
+    run = "nightly_install_main/night__2026-02-01__1"
 
+    def alerts() -> list[Alert]:
+        """The DAG processor sends one, after the run."""
+        return [alert for alert in alerts_since(deployment.site.ledger, begun_at) if alert.key == f"run-failed:{run}"]
 
-def test_the_demonstration_leaves_the_slot_of_a_build_system_alone(deployment: Deployment) -> None:
-    def kept() -> list[ObjectMeta]:
-        return sorted(deployment.site.store("builds").list("main"), key=lambda meta: meta.key)
-
-    deployment.drop(Build("2026-11-15").add("Gaudi", "x86_64", tree({"lib/own.so": b"of the site"})))
-    before = kept()
-    done = deployment.run("nightly", "run", "--slot", "main", "--date", "2026-11-15")
-    assert done.returncode == 1
-    assert "nightshift nightly install --slot main" in done.stderr
-    assert kept() == before
-
-
-def test_a_run_by_hand_that_fails_sends_an_alert_that_links_to_it(deployment: Deployment) -> None:
-    begun = datetime.now(UTC) - timedelta(seconds=1)
-    deployment.trigger("publication", "fails", repository=FQRN, path="/alerts/1", source="s3://elsewhere/1.tar.gz")
-    assert deployment.follow("publication", "fails").state == "failed"
-    key, found = "run-failed:publication/fails", dict[str, Alert]()
-
-    def told() -> bool:
-        """The DAG processor does it, after the run."""
-        found.update({alert.key: alert for alert in alerts_since(deployment.site.ledger, begun)})
-        return key in found
-
-    deployment.wait_until(told, "an alert", RUN_S)
-    assert "source-not-allowed" in found[key].title
-    assert f"{deployment.lab.airflow_url}/dags/publication/runs/fails" in found[key].text
+    deployment.wait_until(lambda: bool(alerts()), "an alert", RUN_S)
+    (alert,) = alerts()
+    assert f"{deployment.lab.airflow_url}/dags/{run.replace('/', '/runs/')}" in alert.text

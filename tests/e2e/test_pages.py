@@ -140,10 +140,13 @@ def framed(browser: Browser, title: str = "Nights") -> Iterator[None]:
         browser.driver.switch_to.default_content()
 
 
-def theme(browser: Browser, name: str) -> None:
-    """As its user would choose it; Airflow keeps it in the browser."""
-    browser.open("/")
+def choose_theme(browser: Browser, name: str, *, framed: bool) -> None:
+    """As a user does: Airflow keeps it in the browser, and shows it by a class of its root."""
     browser.driver.execute_script("window.localStorage.setItem('theme', arguments[0])", name)
+    if framed:
+        browser.driver.execute_script("window.parent.document.documentElement.className = arguments[0]", name)
+    else:
+        browser.driver.refresh()
 
 
 def kept(browser: Browser, name: str) -> None:
@@ -179,15 +182,18 @@ def errors_of_console(browser: Browser) -> list[str]:
     return [one["message"] for one in browser.driver.get_log("browser") if "nightshift" in one["message"]]
 
 
-@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}], ids=["no token", "wrong token"])
-def test_without_a_login_airflow_answers_401(deployment: Deployment, headers: dict[str, str]) -> None:
-    for page in PAGES:
-        for path in (page.name, f"{page.name}/live", "static/shell.js"):
-            answer = requests.get(f"{deployment.lab.airflow_url}{PREFIX}/{path}", headers=headers, timeout=60)
+def test_without_a_login_airflow_answers_401(deployment: Deployment) -> None:
+    def get(path: str, token: str | None) -> requests.Response:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return requests.get(f"{deployment.lab.airflow_url}{path}", headers=headers, timeout=60)
+
+    for token in (None, "wrong"):
+        for path in ("static/shell.js", *(f"{page.name}{part}" for page in PAGES for part in ("", "/live"))):
+            answer = get(f"{PREFIX}/{path}", token)
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), path
-    for path in ("transfers", "summary", "openapi.json"):
-        answer = requests.get(f"{deployment.lab.airflow_url}{STAGEOUT_API}/{path}", headers=headers, timeout=60)
-        assert (answer.status_code, answer.json()["code"]) == (401, "http-401"), path
+        for path in ("transfers", "summary", "openapi.json"):
+            answer = get(f"{STAGEOUT_API}/{path}", token)
+            assert (answer.status_code, answer.json()["code"]) == (401, "http-401"), path
 
 
 def test_a_form_asks_with_titles_and_says_what_each_answer_means(deployment: Deployment, night: Night) -> None:
@@ -230,26 +236,26 @@ def stops(run_id: str, transfer: int) -> list[Stop]:
     ]
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_a_walk_through_all_pages(
-    deployment: Deployment, browser: Browser, night: Night, transfers: list[int], colours: str
+def test_a_walk_through_all_pages_in_light_and_in_dark(
+    deployment: Deployment, browser: Browser, night: Night, transfers: list[int]
 ) -> None:
-    theme(browser, colours)
     browser.driver.get_log("browser")
     walk = stops(night.run_id, transfers[0])
     assert {stop.page for stop in walk} == {page.name for page in PAGES}
     for number, stop in enumerate(walk):
         title, address = NAVIGATED.get(stop.page), f"{PREFIX}/{stop.page}{stop.query}"
         browser.open(f"/plugin/nightshift-{stop.page}{address}" if title else address)
-        with framed(browser, title) if title else nullcontext():
-            for css, text in stop.texts:
-                browser.wait_for_text(css, text)
-            for css in stop.seen:
-                browser.see(css)
-            assert browser.find("html").get_attribute("data-theme") == colours, address
-            assert faults_of_axe(browser) == [], address
-            assert loaded(browser) == {urlsplit(deployment.lab.airflow_url).netloc}, address
-        kept(browser, f"{number}-{stop.page}-{colours}")
+        for colours in ("light", "dark"):
+            with framed(browser, title) if title else nullcontext():
+                choose_theme(browser, colours, framed=title is not None)
+                browser.see(f"html[data-theme={colours}]")
+                for css, text in stop.texts:
+                    browser.wait_for_text(css, text)
+                for css in stop.seen:
+                    browser.see(css)
+                assert faults_of_axe(browser) == [], address
+                assert loaded(browser) == {urlsplit(deployment.lab.airflow_url).netloc}, address
+            kept(browser, f"{number}-{stop.page}-{colours}")
     assert errors_of_console(browser) == []
 
 
@@ -270,9 +276,7 @@ def test_a_cell_leads_to_the_log_of_its_task_which_can_be_read_while_it_works(
     assert "Filling up the DagBag" in log
     assert "prepared" not in log
     assert "Could not read served logs" not in log
-
-
-def test_what_can_be_reached_by_keyboard_shows_where_it_is(browser: Browser, night: Night) -> None:
+    # what can be reached by keyboard shows where it is
     browser.open(f"/nightshift/nights{NIGHT}")
     driver = browser.driver
     driver.execute_script("document.querySelector('.skip').focus()")

@@ -6,17 +6,22 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+import pytest
 
 from include.benchmarks.campaign.campaigns import open_target
-from include.benchmarks.campaign.execute import new_campaign
+from include.benchmarks.campaign.execute import new_campaign, run_campaign
 from include.benchmarks.campaign.folder import FOLDER, CampaignFolder
 from include.benchmarks.campaign.plan import CampaignWish
+from include.benchmarks.judge.judge import JudgedCampaign, judge_campaign
+from include.benchmarks.measure import choose
 from include.benchmarks.measure.loads import (
     LatencyHistogram,
     LoadAccess,
     LoadStep,
     MeasuredLoad,
+    RunnerKind,
     RunnerResult,
     SeriesPoint,
 )
@@ -61,6 +66,15 @@ def begin_campaign(
     return new_campaign(campaigns_of(site), open_target(site, target), asked, now=now)
 
 
+def measured(
+    site: Site, preset: str = "hlt2-uncontrolled", *, hours: int = 0, **wish: Any
+) -> tuple[CampaignFolder, JudgedCampaign]:
+    """A small campaign that was run, and what it comes to."""
+    folder = begin_campaign(site, preset, now=START + timedelta(hours=hours), **wish)
+    run_campaign(folder, open_target(site, "scratch"), clock=ticking())
+    return folder, judge_campaign(site.ledger, folder, site.settings.benchmarks)
+
+
 def ticking(start: datetime = START) -> Callable[[], datetime]:
     """A clock that goes on by a second at each look."""
     numbers = count()
@@ -85,6 +99,12 @@ class MeasuringRunner(Runner[FolderArea]):
         loads = tuple(self._measured(load.access, speed) for load in step.loads)
         (scratch / "output").write_text(step.name)
         return RunnerResult("fake 1", (("fake", step.name),), loads)
+
+    def put(self, monkeypatch: pytest.MonkeyPatch) -> Self:
+        """Into the place of fio, which does not have to be installed."""
+        monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO, raising=False)
+        monkeypatch.setitem(choose.RUNNERS, RunnerKind.FIO, self)
+        return self
 
     def _measured(self, access: LoadAccess, speed: float) -> MeasuredLoad:
         slow_ns = round(1e15 / speed)

@@ -13,8 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
+from include.benchmarks import errors
 from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord, StepRecord
 from include.benchmarks.campaign.outages import CampaignOutage
 from include.benchmarks.campaign.plan import (
@@ -26,15 +28,6 @@ from include.benchmarks.campaign.plan import (
     make_plan,
     shown_bytes,
 )
-from include.benchmarks.errors import (
-    CAMPAIGN_ABORTED,
-    CAMPAIGN_CLOSED,
-    LIMIT_REACHED,
-    RESULT_UNREADABLE,
-    RUNNER_FAILED,
-    TARGET_BUSY,
-    BenchmarkError,
-)
 from include.benchmarks.measure.ceph import ClusterClient, PacketPools, check_target, space_of
 from include.benchmarks.measure.choose import PROGRAMS, RUNNERS
 from include.benchmarks.measure.loads import ClusterSample, RunnerResult, ServerState
@@ -44,7 +37,7 @@ from include.benchmarks.measure.programs import StopSignal
 from include.benchmarks.measure.targets import AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
 
 OVER_TIME = "benchmark-over-time"
-_OF_ONE_STEP = frozenset({RUNNER_FAILED.code, RESULT_UNREADABLE.code})
+_OF_ONE_STEP = frozenset({errors.RUNNER_FAILED.code, errors.RESULT_UNREADABLE.code})
 """Errors after which the other steps are run."""
 FILLED_SHARE = 0.99
 """Of what a fill has to write."""
@@ -54,11 +47,6 @@ FREED_S, FREED_EVERY_S = 30.0, 1.0
 """After how long without growth the free space of a target counts as final, and how often it is asked for meanwhile."""
 Clock = Callable[[], datetime]
 Watch = Callable[[], AbstractContextManager[Callable[[], ServersView | None]]]
-
-
-def not_watched() -> AbstractContextManager[Callable[[], ServersView | None]]:
-    """Servers and clients are not asked how they are."""
-    return nullcontext(lambda: None)
 
 
 def new_campaign(root: Path, target: BenchmarkTarget, wish: CampaignWish, *, now: datetime) -> CampaignFolder:
@@ -79,18 +67,13 @@ def new_campaign(root: Path, target: BenchmarkTarget, wish: CampaignWish, *, now
     cluster = ClusterClient.of(target.settings)
     if cluster is not None and find_preset(wish.preset).marks:
         cluster.require_health(clean=True)
-    require_runners(plan)
+    for runner in {step.load.runner for step in plan.steps}:
+        if runner in PROGRAMS:
+            PROGRAMS[runner].path()
     campaign = f"{wish.target}-{wish.preset}-{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
     folder = CampaignFolder(root, campaign)
     folder.create(CampaignRecord(campaign, plan, now, socket.gethostname(), space))
     return folder
-
-
-def require_runners(plan: CampaignPlan) -> None:
-    """Refuse a plan whose programs are not installed here. Raises BenchmarkError (RUNNER_MISSING)."""
-    for runner in {step.load.runner for step in plan.steps}:
-        if runner in PROGRAMS:
-            PROGRAMS[runner].path()
 
 
 def run_campaign(
@@ -100,7 +83,7 @@ def run_campaign(
     clock: Clock,
     each: Callable[[StepRecord], None] | None = None,
     more: Callable[[Sequence[StepRecord]], bool] | None = None,
-    watch: Watch = not_watched,
+    watch: Watch = lambda: nullcontext(lambda: None),
     servers: Mapping[str, OsdServer] | None = None,
 ) -> None:
     """Run the steps that have not ended yet. A step whose runner fails is kept with its error, and the next one is run.
@@ -114,7 +97,7 @@ def run_campaign(
         clock: The time of day.
         each: Called with each step that ends.
         more: Whether further rounds are wanted after these steps of a phase; None: all that are planned.
-        watch: Asks servers and clients how they are, while a step runs.
+        watch: Asks servers and clients how they are, while a step runs; by default they are not asked.
         servers: Those of the target's cluster that may be stopped.
 
     Raises:
@@ -123,9 +106,12 @@ def run_campaign(
     """
     record = folder.record()
     if folder.closed:
-        raise CAMPAIGN_CLOSED(folder.id, "its data were removed from the target")
+        raise errors.CAMPAIGN_CLOSED(folder.id, "its data were removed from the target")
     with target_lock(folder.path.parent, target.name), _outages(folder, target, servers) as outage:
-        _forget_interrupted_outage(folder, record.plan)
+        for step, following in pairwise(record.plan.steps):
+            # where a recovery was not measured, the outage before it is measured again: what was stopped is up by now
+            if following.servers is ServerState.RECOVERING and folder.has(step) and not folder.has(following):
+                folder.forget(step)
         area = target.area(folder.id)
         area.create()
         spent = sum(ended.seconds for ended in folder.steps())
@@ -190,13 +176,6 @@ def _outages(
         outage.end()
 
 
-def _forget_interrupted_outage(folder: CampaignFolder, plan: CampaignPlan) -> None:
-    """Where a recovery was not measured, the outage before it is measured again: what was stopped is up by now."""
-    for step, following in zip(plan.steps, plan.steps[1:], strict=False):
-        if following.servers is ServerState.RECOVERING and folder.has(step) and not folder.has(following):
-            folder.forget(step)
-
-
 @contextmanager
 def target_lock(root: Path, target: str) -> Iterator[None]:
     """One campaign measures a target at a time; the kernel ends the lock of a process that dies."""
@@ -207,7 +186,7 @@ def target_lock(root: Path, target: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise TARGET_BUSY(target, "another campaign is measuring it") from None
+            raise errors.TARGET_BUSY(target, "another campaign is measuring it") from None
         yield
     finally:
         os.close(descriptor)
@@ -292,7 +271,7 @@ def _run_step(
                 result = _complete(step, RUNNERS[step.load.runner].run(step.load, area, folder.scratch(step)))
                 noise = MachineNoise.between(ticks, CpuTicks.now(), load_before)
                 servers = seen()
-        except BenchmarkError as failure:
+        except errors.BenchmarkError as failure:
             _require_not_aborted(step, target, guard)
             if failure.code not in _OF_ONE_STEP:
                 raise
@@ -334,7 +313,7 @@ def _recovering(step: PlannedStep, outage: CampaignOutage | None) -> Iterator[No
 
 def _require_not_aborted(step: PlannedStep, target: BenchmarkTarget, guard: ClusterWatch | None) -> None:
     if guard is not None and guard.aborted:
-        raise CAMPAIGN_ABORTED(target.name, f"step {step.load.name} was ended: {guard.aborted}")
+        raise errors.CAMPAIGN_ABORTED(target.name, f"step {step.load.name} was ended: {guard.aborted}")
 
 
 def _noted(step: PlannedStep, result: RunnerResult | None, samples: Sequence[ClusterSample]) -> RunnerResult | None:
@@ -365,5 +344,5 @@ def _room_for(step: PlannedStep, target: BenchmarkTarget) -> TargetSpace | None:
             most, ends = space.free, time.monotonic() + FREED_S
         elif time.monotonic() > ends:
             what = f"step {step.load.name} would make it {level:.0f} % full, over its limit of {limit} %"
-            raise LIMIT_REACHED(target.name, what)
+            raise errors.LIMIT_REACHED(target.name, what)
         time.sleep(FREED_EVERY_S)

@@ -12,7 +12,7 @@ from itertools import count
 from include.benchmarks.campaign.presets import MIB, PRESETS, Preset, PresetLoad, PresetStep
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN
 from include.benchmarks.measure.choose import RUNNERS, TARGETS_OF, USUAL
-from include.benchmarks.measure.loads import BLOCK_UNIT, LoadAccess, LoadStep, RunnerKind, ServerState, StreamLoad
+from include.benchmarks.measure.loads import BLOCK_UNIT, LoadAccess, LoadStep, ServerState, StreamLoad
 from include.benchmarks.measure.targets import TargetSpace
 from include.settings.benchmarks import Mark, TargetKind, TargetSettings
 
@@ -272,19 +272,15 @@ def _planned(
 def _scaled(step: PresetStep, scale: float, kind: TargetKind, pace: float) -> LoadStep:
     runner = step.runner or USUAL[kind]
     seconds = max(SHORTEST_S, int(step.seconds * pace))
-    loads = tuple(_sized(load, scale, runner, seconds) for load in step.loads)
+    loads = tuple(
+        # of a limited rate as much as it lets through
+        (replace(load, file_bytes=round(load.rate * seconds / scale)) if load.rate else load).scaled(scale, runner)
+        for load in step.loads
+    )
     # what writes may end within its ramp: it has only so much to write
     endless = all(load.endless for load in loads)
     ramp = min(LONGEST_RAMP_S, int(seconds * RAMP_SHARE)) if endless and RUNNERS[runner].abilities.takes_ramp else 0
     return LoadStep(step.name, runner, loads, seconds, ramp)
-
-
-def _sized(load: PresetLoad, scale: float, runner: RunnerKind, seconds: int) -> StreamLoad:
-    if load.rate is None:
-        return load.scaled(scale, runner)
-    # as much as the rate lets through
-    limited = replace(load, file_bytes=round(load.rate * seconds / scale))
-    return limited.scaled(scale, runner)
 
 
 def _fill(percent: int, size: int, kind: TargetKind, seconds: int) -> LoadStep | None:

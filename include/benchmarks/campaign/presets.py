@@ -42,7 +42,7 @@ class PresetLoad:
     def scaled(self, factor: float, runner: RunnerKind) -> StreamLoad:
         """The load on a machine that is smaller by `factor`: fewer streams, shorter files, the same rate of each."""
         block = self.block_bytes
-        size = max(block, _multiple(int(self.file_bytes * factor), block))
+        size = max(block, BLOCK_UNIT, int(self.file_bytes * factor) // block * block)
         files = max(min(self.files, LEAST_FILES), round(self.files * factor))
         if runner in WHOLE_OBJECTS and files == 1:
             size, files = block, max(1, size // block)
@@ -109,15 +109,6 @@ class Preset:
         return any(step.servers is not None for phase in self.phases for step in phase.steps)
 
 
-def by_name(*presets: Preset) -> Mapping[str, Preset]:
-    """The presets by their names."""
-    return {preset.name: preset for preset in presets}
-
-
-def _multiple(size: int, block: int) -> int:
-    return max(BLOCK_UNIT, size // block * block)
-
-
 SERVERS, STREAMS_PER_SERVER, CLIENTS = 12, 16, 2000
 CLIENT_RATE = 32_000_000
 TAKING_CLIENTS = 10_000_000_000 // CLIENT_RATE
@@ -140,30 +131,23 @@ def _write_and_read(load: PresetLoad, suffix: str = "") -> tuple[PresetStep, Pre
     return (PresetStep(f"write{suffix}", (load,)), PresetStep(f"read{suffix}", (load.reading(),)))
 
 
-def _streams() -> tuple[PresetStep, ...]:
-    return tuple(
-        step
-        for streams in (1, 2, 4, 8, 16)
-        for step in _write_and_read(
-            replace(_WRITE, dataset=f"streams-{streams}", streams=SERVERS, each=streams), f"-{streams:02}"
-        )
+_STREAMS = tuple(
+    step
+    for streams in (1, 2, 4, 8, 16)
+    for step in _write_and_read(
+        replace(_WRITE, dataset=f"streams-{streams}", streams=SERVERS, each=streams), f"-{streams:02}"
     )
-
-
-def _blocks() -> tuple[PresetStep, ...]:
-    return tuple(
-        step
-        for kib in (64, 1024, 4096, 16384, 65536)
-        for step in _write_and_read(replace(_WRITE, dataset=f"blocks-{kib}", block_bytes=kib << 10), f"-{kib:05}k")
-    )
-
-
-def _packets() -> tuple[PresetStep, ...]:
-    return tuple(
-        replace(step, packet_bytes=kib << 10)
-        for kib in (4, 16, 64, 256)
-        for step in _write_and_read(replace(_WRITE, dataset=f"packets-{kib}"), f"-{kib:03}k")
-    )
+)
+_BLOCKS = tuple(
+    step
+    for kib in (64, 1024, 4096, 16384, 65536)
+    for step in _write_and_read(replace(_WRITE, dataset=f"blocks-{kib}", block_bytes=kib << 10), f"-{kib:05}k")
+)
+_PACKETS = tuple(
+    replace(step, packet_bytes=kib << 10)
+    for kib in (4, 16, 64, 256)
+    for step in _write_and_read(replace(_WRITE, dataset=f"packets-{kib}"), f"-{kib:03}k")
+)
 
 
 def _outage(name: str, title: str, outage: ServerState) -> Preset:
@@ -210,7 +194,7 @@ def _publications() -> tuple[PresetStep, ...]:
     )  # fmt: skip
 
 
-PRESETS: Mapping[str, Preset] = by_name(
+_PRESETS = (
     Preset(
         "hlt2-uncontrolled",
         "100 % writing, then 100 % reading, 16 streams of each of 12 servers, as fast as it goes",
@@ -243,8 +227,8 @@ PRESETS: Mapping[str, Preset] = by_name(
         (PresetPhase(_write_and_read(_CLIENT, "-controlled")),),
         targets=frozenset({TargetKind.PATH, TargetKind.BUCKET, TargetKind.REMOTE}),
     ),
-    Preset("hlt2-streams", "Throughput against the number of streams", (PresetPhase(_streams()),)),
-    Preset("hlt2-blocks", "Throughput against the size of blocks", (PresetPhase(_blocks()),)),
+    Preset("hlt2-streams", "Throughput against the number of streams", (PresetPhase(_STREAMS),)),
+    Preset("hlt2-blocks", "Throughput against the size of blocks", (PresetPhase(_BLOCKS),)),
     Preset(
         "hlt2-dd",
         "dd with zeros, as the source measured, and fio with data that cannot be compressed",
@@ -286,11 +270,11 @@ PRESETS: Mapping[str, Preset] = by_name(
     _outage("hlt2-degraded-host", "Reading and writing at 10 GB/s each, half full: healthy, with a server stopped, "
             "while it recovers, and after", ServerState.HOST_DOWN),
     Preset("hlt2-packet-size", "Writing and reading against the packet size of erasure coding (`stripe_unit`)",
-           (PresetPhase(_packets()),), targets=frozenset({TargetKind.POOL}), marks=("pools",)),
+           (PresetPhase(_PACKETS),), targets=frozenset({TargetKind.POOL}), marks=("pools",)),
     Preset("objects", "Objects of 4 kB, 1 MB and 64 MB: put, get, mixed, list, delete", (PresetPhase(_objects()),),
            targets=frozenset({TargetKind.BUCKET})),
     Preset("publication",
            "250 directories of 1,000 files of 4 kB, a catalog each, published by 1 to 128 connections",
            (PresetPhase(_publications()),), targets=frozenset({TargetKind.BUCKET, TargetKind.PATH})),
 )  # fmt: skip
-"""By name."""
+PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _PRESETS}

@@ -243,10 +243,7 @@ def _drift(campaigns: Sequence[JudgedCampaign]) -> BenchmarkChart | None:
             if judged.figure.judged and judged.comparison and judged.comparison.ratio is not None:
                 point = (campaign.began_at.timestamp(), PERCENT * judged.comparison.ratio)
                 lines[judged.figure.title].append((point, judged.comparison.verdict.value))
-    drawn = tuple(
-        ChartLine(name, tuple(point for point, _ in found), tuple(verdict for _, verdict in found))
-        for name, found in lines.items()
-    )
+    drawn = _drawn(lines)
     title = "Compared with the baseline; above 100 % is better"
     return BenchmarkChart("drift", title, "Day (UTC)", "Of the baseline (%)", drawn, days=True) if drawn else None
 

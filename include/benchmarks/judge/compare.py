@@ -104,15 +104,9 @@ def figures_of(steps: Iterable[StepRecord]) -> tuple[StepFigure, ...]:
         for load in ended.result.loads:
             measured[name, load.access].append(load)
     return tuple(
-        StepFigure(
-            step,
-            access,
-            name,
-            values,
-            judged=name.more_is_better is not (step in limited),
-            failed=sum(load.failed for load in loads),
-        )
+        StepFigure(step, access, name, values, name.more_is_better is not (step in limited), failed)
         for (step, access), loads in measured.items()
+        for failed in [sum(load.failed for load in loads)]
         for name, values in _of(access, loads)
     )
 
@@ -120,12 +114,6 @@ def figures_of(steps: Iterable[StepRecord]) -> tuple[StepFigure, ...]:
 def direction_title(step: str, access: LoadAccess) -> str:
     """A step and what is measured of it; once where the step is named for it."""
     return step if step.startswith(access.value) else f"{step} {access.value}"
-
-
-def missing_parts(record: CampaignRecord, steps: Sequence[StepRecord]) -> tuple[str, ...]:
-    """Return what the campaign should have measured and has not, with the reason."""
-    ended = {step_record.step.number: step_record for step_record in steps}
-    return tuple(_missing(record, ended))
 
 
 def plan_digest(plan: CampaignPlan) -> str:
@@ -137,7 +125,10 @@ def plan_digest(plan: CampaignPlan) -> str:
 _STEPS = TypeAdapter(tuple[LoadStep, ...])
 
 
-def _missing(record: CampaignRecord, ended: dict[int, StepRecord]) -> Iterator[str]:
+def missing_parts(record: CampaignRecord, steps: Sequence[StepRecord]) -> tuple[str, ...]:
+    """Return what the campaign should have measured and has not, with the reason."""
+    missing: list[str] = []
+    ended = {step_record.step.number: step_record for step_record in steps}
     begun: defaultdict[int, int] = defaultdict(lambda: record.plan.wish.rounds)
     for step_record in ended.values():
         begun[step_record.step.phase] = max(begun[step_record.step.phase], step_record.step.round)
@@ -147,11 +138,12 @@ def _missing(record: CampaignRecord, ended: dict[int, StepRecord]) -> Iterator[s
         found = ended.get(step.number)
         name = f"{step.load.name}, round {step.round}" if step.counted else f"{step.load.name} (preparation)"
         if found is None:
-            yield f"{name}: not run"
+            missing.append(f"{name}: not run")
         elif found.result is None:
-            yield f"{name}: {found.error or 'no result'}"
+            missing.append(f"{name}: {found.error or 'no result'}")
         else:
-            yield from (f"{name}: {host}" for host in found.result.missing)
+            missing += [f"{name}: {host}" for host in found.result.missing]
+    return tuple(missing)
 
 
 def _of(access: LoadAccess, loads: Sequence[MeasuredLoad]) -> Iterator[tuple[FigureName, tuple[float, ...]]]:

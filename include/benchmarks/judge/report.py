@@ -260,7 +260,10 @@ def plotly_figure(chart: BenchmarkChart) -> dict[str, Any]:
     layout = {
         "title": {"text": chart.title},
         "height": 420,
-        "xaxis": {"title": {"text": chart.x_label}, "type": _axis(chart)},
+        "xaxis": {
+            "title": {"text": chart.x_label},
+            "type": "date" if chart.days else "log" if chart.log_x else "linear",
+        },
         "yaxis": {"title": {"text": chart.y_label}, "rangemode": "tozero"},
         "showlegend": True,
         "legend": {"orientation": "h", "y": -0.2},
@@ -321,12 +324,6 @@ def _tick_label(chart: BenchmarkChart, x: float) -> str:
     if chart.days:
         return f"{_day(x):%m-%d %H:%M}"
     return f"{2.0**x if chart.log_x else x:,.10g}"
-
-
-def _axis(chart: BenchmarkChart) -> str:
-    if chart.days:
-        return "date"
-    return "log" if chart.log_x else "linear"
 
 
 def _day(seconds: float) -> datetime:

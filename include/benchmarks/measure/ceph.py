@@ -18,7 +18,7 @@ LOOK_S = 1.0
 MS_PER_S = 1000
 
 
-def cluster_arguments(settings: ClusterBlock | CephAccess) -> tuple[str, ...]:
+def cluster_arguments(settings: CephAccess) -> tuple[str, ...]:
     """Return what each call of `ceph` and `rados` begins with."""
     conf = ("--conf", str(settings.conf)) if settings.conf else ()
     return (*conf, "--name", f"client.{settings.user}")
@@ -234,12 +234,8 @@ class PacketPools:
 
 
 def _rados(settings: PoolTarget, *arguments: str, limit_s: float = LIMIT_S) -> str:
-    return _run(settings, RADOS, arguments, limit_s)
-
-
-def _run(settings: PoolTarget, program: BenchmarkProgram, arguments: Sequence[str], limit_s: float) -> str:
     try:
-        done = run_program(program, arguments, subject=settings.name, limit_s=limit_s)
+        done = run_program(RADOS, arguments, subject=settings.name, limit_s=limit_s)
         return done.require_success(settings.name).stdout
     except BenchmarkError as error:
         raise TARGET_UNUSABLE(settings.name, f"pool {settings.pool}: {error}") from error

@@ -75,8 +75,7 @@ def parse_rados_bench(text: str, load: StreamLoad, subject: str, until_s: float 
             last = looks[-1]
             seconds, made, mean = float(last["sec"]), int(last["finished"]), float(last["avg_lat"]) * MS_PER_S
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        what = f"{type(error).__name__} {error}".splitlines()[0][:120]
-        raise RESULT_UNREADABLE(subject, f"the result of rados bench cannot be read: {what}") from None
+        raise RESULT_UNREADABLE(subject, f"the result of rados bench cannot be read: {_first_line(error)}") from None
     return MeasuredLoad(load.access, made * size, made, 0, seconds, seconds, None, mean, points)
 
 
@@ -86,19 +85,10 @@ class RadosRunner(Runner[NamespaceArea]):
     abilities = RunnerAbilities(frozenset({LoadAccess.WRITE, LoadAccess.READ}), limits_rates=False, takes_ramp=False)
 
     def run(self, step: LoadStep, area: NamespaceArea, scratch: Path) -> RunnerResult:
-        calls = [
-            partial(
-                run_program,
-                RADOS,
-                rados_bench_arguments(load, area, step.seconds),
-                subject=step.name,
-                limit_s=longest_s(step),
-                stop=area.stop,
-            )
-            for load in step.loads
-        ]
+        run = partial(run_program, RADOS, subject=step.name, limit_s=longest_s(step), stop=area.stop)
+        calls = [rados_bench_arguments(load, area, step.seconds) for load in step.loads]
         with ThreadPoolExecutor(len(calls)) as pool:
-            outputs: list[ProgramOutput] = list(pool.map(lambda call: call(), calls))
+            outputs = list(pool.map(run, calls))
         for number, done in enumerate(outputs):
             (scratch / f"rados-{number}.json").write_text(done.stdout)
         texts = [done.require_success(step.name).stdout for done in outputs]
@@ -245,7 +235,10 @@ def _measured(
 ) -> MeasuredLoad:
     parts = [stream[_DIRECTIONS[access]] for stream in streams]
     ends = [_number(part["runtime"]) / 1000 for part in parts]
-    histogram = LatencyHistogram.merged(LatencyHistogram(dict(_bins(part))) for part in parts)
+    bins: Counter[int] = Counter()
+    for nanoseconds, count in (item for part in parts for item in part["clat_ns"].get("bins", {}).items()):
+        bins[bucket_of(int(nanoseconds))] += int(_number(count))
+    histogram = LatencyHistogram(bins)
     return MeasuredLoad(
         access=access,
         bytes=sum(int(_number(part["io_bytes"])) for part in parts),
@@ -258,13 +251,6 @@ def _measured(
         mean_ms=histogram.mean_ms(),
         series=_series(access, logs, numbers),
     )
-
-
-def _bins(part: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    counts: Counter[int] = Counter()
-    for nanoseconds, count in part["clat_ns"].get("bins", {}).items():
-        counts[bucket_of(int(nanoseconds))] += int(_number(count))
-    return iter(counts.items())
 
 
 def _series(access: LoadAccess, logs: Mapping[str, str], numbers: range) -> tuple[SeriesPoint, ...]:

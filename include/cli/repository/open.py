@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from include.cli.main import typeable
+from include.cvmfs.errors import ObjectError
+from include.cvmfs.sources.source import printable
 from include.errors import NightshiftError
 
 if TYPE_CHECKING:
@@ -78,11 +81,13 @@ def open_site() -> Site:
     return Site(load(), EnvSecrets())
 
 
-def switching(site: Site, fqrn: str, operation: Operation) -> contextlib.AbstractContextManager[tuple[Store, Signer]]:
+def switching(
+    site: Site, fqrn: str, operation: Operation, *, leased: bool | None = None
+) -> contextlib.AbstractContextManager[tuple[Store, Signer]]:
     """The store and signing key of a repository, for who replaces its manifest beside the gateway."""
     from include.site.site import switching
 
-    return switching(site, fqrn, operation, holder=holder())
+    return switching(site, fqrn, operation, holder=holder(), leased=leased)
 
 
 def holder() -> str:
@@ -113,8 +118,6 @@ def refusing() -> Iterator[None]:
 
 
 def refuse(fault: Exception) -> NoReturn:
-    from include.cli.main import typeable
-    from include.cvmfs.errors import ObjectError
     from include.cvmfs.revision.repository import OpenFailure, failure_of
 
     failure = failure_of(fault)
@@ -151,9 +154,3 @@ def time_text(seconds: int) -> str:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
         return str(seconds)
-
-
-def printable(text: str) -> str:
-    from include.cvmfs.sources.source import printable
-
-    return printable(text)

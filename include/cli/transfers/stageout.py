@@ -6,14 +6,19 @@ import getpass
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.cli.repository.open import AsJson, holder, open_site, printable, refusing
+from include.cli.repository.open import AsJson, holder, open_site, refusing
 from include.cli.transfers.file_lists import ListedFile, ListFault, read_list
+from include.cvmfs.sources.source import printable
+from include.errors import NightshiftError
+from include.stageout.errors import TRANSFER_UNKNOWN, StageoutError
+from include.stageout.states import TransferState
 
 if TYPE_CHECKING:
     from include.site.site import Site
@@ -90,7 +95,6 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Count transfers by state or link, list them with their reasons, or show one with its whole history."""
-    from include.stageout.states import TransferState
     from include.stageout.status import TransferFilter
 
     by_name = {state.value: state for state in TransferState}
@@ -139,16 +143,11 @@ def resubmit(ids: Ids = None, workflow: Workflow = None, owner: Owner = None, as
     """Try failed and killed transfers again, with all their retries."""
     from include.stageout.components.retry_manager import resubmit as resubmit_transfers
 
-    whose = owner or getpass.getuser()
+    whose, now = owner or getpass.getuser(), datetime.now(UTC)
+    chosen = _chosen(ids, workflow)
     with refusing():
-        done = resubmit_transfers(
-            open_site().ledger,
-            by=holder(),
-            now=datetime.now(UTC),
-            ids=_chosen(ids, workflow),
-            owner=whose,
-            workflow=workflow,
-        )
+        ledger = open_site().ledger
+        done = resubmit_transfers(ledger, by=holder(), now=now, ids=chosen, owner=whose, workflow=workflow)
     if as_json:
         typer.echo(json.dumps({"resubmitted": sorted(done)}))
         return
@@ -275,7 +274,6 @@ def export(
 
 def _read(listed: str) -> tuple[list[ListedFile], list[ListFault]]:
     """The files of a list, and what is wrong with its lines."""
-
     if listed == "-":
         return read_list(sys.stdin)
     try:
@@ -302,9 +300,6 @@ def _requests(owner: str, key: str | None, workflow: str, files: Sequence[Listed
 
 def _check(site: Site, requests: Sequence[StageoutRequest], files: Sequence[ListedFile]) -> list[ListFault]:
     """Return the faults of the files, by line. Raises StageoutError for a fault of all of them."""
-    from dataclasses import replace
-
-    from include.stageout.errors import StageoutError
     from include.stageout.files import check_name_space, check_request
 
     faults: list[ListFault] = []
@@ -340,7 +335,6 @@ def _refuse_list(faults: Sequence[ListFault], *, as_json: bool) -> None:
 
 def _show_transfer(site: Site, number: int, *, as_json: bool) -> None:
     from include.stageout.archive import history
-    from include.stageout.errors import TRANSFER_UNKNOWN
     from include.stageout.status import transfer_status
     from include.stageout.transfers import document_of
 
@@ -401,7 +395,6 @@ def _show_counts(site: Site, chosen: TransferFilter, *, as_json: bool) -> None:
 
 
 def _show_links(site: Site, chosen: TransferFilter, *, as_json: bool) -> None:
-    from include.errors import NightshiftError
     from include.stageout.attempts.queues import ask_optimizers, decisions_by_link
     from include.stageout.status import count_transfers, sum_counts
 

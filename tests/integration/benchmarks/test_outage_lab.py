@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -14,28 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-import yaml
 
-from include.airflow_api import AirflowApi
 from include.benchmarks.campaign.campaigns import campaign_root, clean_up, measure
-from include.benchmarks.campaign.folder import FOLDER, CampaignFolder, CampaignRecord, campaigns_in
+from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord
 from include.benchmarks.campaign.plan import CampaignPlan, CampaignWish, PlannedStep
 from include.benchmarks.measure.loads import LoadAccess, LoadStep, RunnerKind, ServerState, StreamLoad
 from include.benchmarks.measure.osds import FOLDER as TIMER
-from include.cli.airflow_connections import follow
 from include.settings.benchmarks import TargetKind
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
-from lab import lifecycle
-from lab.environment import ADMIN, LabFolders
-from lab.ports import Ports
-from lab.secrets import load_or_create
 from lab.servers.ceph_lab import FILES, CephLab
-from lab.supervise import Supervisor, end_marked, marked_processes
-from tests.e2e.deployment import ROOT, TestLab
 from tests.fakes.benchmarking import START
 
 pytestmark = [
@@ -44,9 +33,6 @@ pytestmark = [
 ]  # fmt: skip
 TIMER_S = 30
 UNTIL_S = 600.0
-DAG, RUN = "storage_benchmark", "outage"
-# no longer steps: what they write would make the OSDs nearly full
-WISH = {"target": "cephfs", "preset": "hlt2-degraded-osd", "scale": 0.003, "rounds": 1, "minutes": 3}
 MEASURE = """\
 import json
 import sys
@@ -74,28 +60,6 @@ def ceph(tmp_path: Path) -> Iterator[CephLab]:
         lab.down(purge=True, say=print)
 
 
-@pytest.fixture
-def airflow(ceph: CephLab, need: Callable[[str], str], tmp_path: Path) -> Iterator[TestLab]:
-    """All services of a lab and Airflow, with the settings of the project and CephFS as their target."""
-    need("weed")
-    settings = yaml.safe_load((ROOT / "config" / "site.yaml").read_text())
-    file = tmp_path / "site.yaml"
-    file.write_text(json.dumps({**settings, "benchmarks": benchmarks_on(ceph)}))
-    place = LabFolders((tmp_path / "airflow").resolve())
-    place.make()
-    base = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "NIGHTSHIFT"))}
-    base |= {"NIGHTSHIFT_CONFIG": str(file), "NIGHTSHIFT_VAR": str(place.var)}
-    lab = TestLab(place, Ports.unused(), load_or_create(place.secrets), base, ROOT / "plugins")
-    try:
-        lifecycle.up(lab, airflow=True, say=print)
-        yield lab
-    finally:
-        try:
-            lifecycle.down(lab, say=print)
-        finally:
-            end_marked(place)
-
-
 def test_a_campaign_that_is_killed_in_an_outage_leaves_no_stopped_osd_and_no_data(
     ceph: CephLab, tmp_path: Path
 ) -> None:
@@ -111,31 +75,6 @@ def test_a_campaign_that_is_killed_in_an_outage_leaves_no_stopped_osd_and_no_dat
     assert [ended.step.number for ended in folder.steps()] == [1, 2]
     measure(site, folder)
     assert clean_up(site, folder).left == ()
-    nothing_is_left(ceph, folder)
-
-
-def test_a_run_goes_on_when_all_of_airflow_was_killed_in_an_outage_and_leaves_nothing(
-    ceph: CephLab, airflow: TestLab
-) -> None:
-    api = AirflowApi(airflow.airflow_url, ADMIN, airflow.secrets.admin_password)
-    api.wait_for_dag(DAG, timeout_s=UNTIL_S)
-    api.unpause(DAG)
-    api.trigger(DAG, RUN, WISH)
-    approve(api)
-    root = airflow.place.var / FOLDER
-    until(lambda: bool(campaigns_in(root)))
-    folder = CampaignFolder(root, *campaigns_in(root))
-    until(lambda: in_outage(ceph, folder), alive=lambda: api.run_state(DAG, RUN) == "running")
-    kill_all_of(airflow)
-    the_timer_restores(ceph, folder)
-    assert marked_processes(airflow.place) == [], "nothing of Airflow has helped"
-    kept = list(folder.steps())
-
-    lifecycle.up(airflow, airflow=True, say=print)
-    again = AirflowApi(airflow.airflow_url, ADMIN, airflow.secrets.admin_password)
-    ended = follow(again, DAG, RUN, show=lambda _: None, timeout_s=UNTIL_S)
-    assert [str(kind) for kind in ended.kinds if kind.failed and kind.task_id in {"measure", "remove_data"}] == []
-    assert list(folder.steps())[: len(kept)] == kept, "what was measured before the kill is kept"
     nothing_is_left(ceph, folder)
 
 
@@ -169,34 +108,6 @@ def planned(root: Path) -> CampaignFolder:
     plan = CampaignPlan(CampaignWish("cephfs", "hlt2-degraded-osd", rounds=1), TargetKind.PATH, tuple(steps))
     folder.create(CampaignRecord(folder.id, plan, START, "here", None))
     return folder
-
-
-def approve(api: AirflowApi) -> None:
-    """As a person does. Airflow asks once more if the answer comes in the moment in which the task pauses."""
-    question = f"/dags/{DAG}/dagRuns/{RUN}/taskInstances/approve/-1/hitlDetails"
-
-    def approved() -> bool:
-        state = {task["task_id"]: task["state"] for task in api.task_instances(DAG, RUN)}.get("approve")
-        if state == "awaiting_input" and not api.ask("GET", question)["response_received"]:
-            api.ask("PATCH", question, json={"chosen_options": ["Approve"], "params_input": {}})
-        return state == "success"
-
-    until(approved, alive=lambda: api.run_state(DAG, RUN) in {"queued", "running"})
-
-
-def kill_all_of(lab: TestLab) -> None:
-    """kill -9 of the process manager and of all below it: Airflow, its tasks, its database and the stores."""
-    manager = psutil.Process(int(Supervisor(lab.place).pid_file.read_text()))
-    tree = [manager, *manager.children(recursive=True)]
-    for process in tree:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(tree)
-    # what was started meanwhile
-    while left := marked_processes(lab.place):
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 # -- what is seen of it

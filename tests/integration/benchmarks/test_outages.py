@@ -69,9 +69,7 @@ def test_an_osd_or_a_host_is_stopped_under_a_timer_and_all_is_restored(
         assert folder.outage() is None
     with refused(OUTAGE_FAILED, subject="c-1"):
         outage.reach(ServerState.RECOVERING)
-
-
-def test_a_further_process_restores_what_a_killed_one_left(cluster: FileCluster, folder: CampaignFolder) -> None:
+    # a further process restores what a killed one left
     cluster.outage(folder).reach(ServerState.HOST_DOWN)
     later = cluster.outage(folder)
     later.end()
@@ -114,14 +112,14 @@ def test_nothing_is_stopped_when_the_timer_has_ended(cluster: FileCluster, secon
     assert cluster.files() == []
 
 
-@pytest.mark.parametrize("command", ["start", "unset"])
 def test_commands_that_cannot_restore_are_found_before_anything_is_stopped(
-    cluster: FileCluster, folder: CampaignFolder, command: str
+    cluster: FileCluster, folder: CampaignFolder
 ) -> None:
-    outage = cluster.outage(folder, **{command: ["false", "{osd}"]})
-    with refused(OUTAGE_FAILED, subject="s1"):
-        outage.reach(ServerState.OSD_DOWN)
-    assert (cluster.files(), folder.outage()) == ([], None)
+    for command in ("start", "unset"):
+        outage = cluster.outage(folder, **{command: ["false", "{osd}"]})
+        with refused(OUTAGE_FAILED, subject="s1"):
+            outage.reach(ServerState.OSD_DOWN)
+        assert (cluster.files(), folder.outage()) == ([], None)
 
 
 def test_no_osd_is_stopped_that_data_need_or_beside_flags_of_others(

@@ -120,10 +120,6 @@ def test_a_silent_host_is_named_and_its_step_is_not_compared(
     assert remove_data(folder, target).left == ()
     assert folder.closed
     assert list((tmp_path / "target").iterdir()) == []
-
-
-def test_without_any_host_nothing_begins(tmp_path: Path, hosts: tuple[SshServer, SshServer]) -> None:
-    site = site_with(tmp_path, hosts)
     for host in hosts:
         host.stop()
     with refused(TARGET_UNUSABLE, subject="far"):

@@ -82,9 +82,9 @@ def bucket(weed: WeedServer, s3_prefix: str) -> RunArea:
     return area
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[CephCluster]:
-    with CephCluster(tmp_path / "c", osds=2, objectstore=ObjectStore.MEMSTORE) as made:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CephCluster]:
+    with CephCluster(tmp_path_factory.mktemp("ceph") / "c", osds=2, objectstore=ObjectStore.MEMSTORE) as made:
         made.ceph("osd", "pool", "create", "bench", "8", "8", "replicated")
         yield made
 
@@ -114,27 +114,17 @@ def test_fio_writes_then_reads_what_was_written(folder: RunArea, scratch: Path) 
     both = run(folder, RunnerKind.FIO, scratch, reading(WRITE), replace(WRITE, dataset="more"))
     assert [load.access for load in both.loads] == [LoadAccess.READ, LoadAccess.WRITE]
     assert both.loads[0].bytes > 0
-    assert removed(folder, WRITE, replace(WRITE, dataset="more"))
-
-
-@pytest.mark.server("fio")
-def test_fio_reads_only_while_it_writes(folder: RunArea, scratch: Path) -> None:
-    run(folder, RunnerKind.FIO, scratch, WRITE)
     # with the first stream that ends all end, so what two of them write is not fixed
-    slow = replace(WRITE, dataset="more", streams=1, file_bytes=8 * MIB, rate=4 * MIB)
+    slow = replace(WRITE, dataset="slow", streams=1, file_bytes=8 * MIB, rate=4 * MIB)
     mixed = run(folder, RunnerKind.FIO, scratch, slow, reading(WRITE), seconds=60)
     assert mixed.loads[0].bytes == 8 * MIB, "all of it is written"
     assert max(load.seconds for load in mixed.loads) < 20, "readers end with the first writer"
-
-
-@pytest.mark.server("fio")
-def test_fio_reads_no_further_than_files_go_and_creates_none(folder: RunArea, scratch: Path) -> None:
-    run(folder, RunnerKind.FIO, scratch, WRITE)
+    # it reads no further than files go, and creates none
     read = run(folder, RunnerKind.FIO, scratch, replace(reading(WRITE), file_bytes=64 * MIB))
     assert (read.loads[0].failed, len(read.notes)) == (0, 1)
     with refused(RUNNER_FAILED, subject="step"):
         run(folder, RunnerKind.FIO, scratch, reading(replace(WRITE, dataset="missing")))
-    assert removed(folder, WRITE)
+    assert removed(folder, WRITE, replace(WRITE, dataset="more"), slow)
 
 
 def test_dd_writes_zeros_and_reads_them(folder: RunArea, scratch: Path) -> None:
@@ -166,16 +156,12 @@ def test_objects_are_put_read_mixed_listed_and_deleted(bucket: RunArea, scratch:
 
 
 @pytest.mark.server("weed")
-def test_large_objects_are_read_whole_in_pieces(bucket: RunArea, scratch: Path) -> None:
+def test_large_objects_are_read_whole_in_pieces_and_failed_requests_are_counted(bucket: RunArea, scratch: Path) -> None:
     large = replace(OBJECTS, streams=2, files=2, file_bytes=3 * MIB)
     run(bucket, RunnerKind.OBJECTS, scratch, large, seconds=60)
     got = run(bucket, RunnerKind.OBJECTS, scratch, reading(large)).loads[0]
     assert (got.failed, got.bytes) == (0, got.operations * 3 * MIB)
-    assert removed(bucket, large)
-
-
-@pytest.mark.server("weed")
-def test_failed_requests_are_counted_and_a_step_of_them_fails(bucket: RunArea, scratch: Path) -> None:
+    bucket.remove_files(large.names())
     run(bucket, RunnerKind.OBJECTS, scratch, replace(OBJECTS, streams=1), seconds=60)
     partly = run(bucket, RunnerKind.OBJECTS, scratch, reading(replace(OBJECTS, streams=2)))
     assert partly.loads[0].failed > 0
@@ -210,7 +196,7 @@ PUBLISH = StreamLoad(
 
 
 @pytest.mark.server("weed")
-@pytest.mark.parametrize("kind", ["folder", "bucket"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("bucket", marks=pytest.mark.thorough)])
 def test_directories_are_published_each_with_a_catalog(
     kind: str, request: pytest.FixtureRequest, scratch: Path
 ) -> None:

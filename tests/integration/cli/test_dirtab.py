@@ -82,9 +82,7 @@ def test_the_same_rules_again_make_no_revision_and_others_replace_them(repo: Com
     assert repo("dirtab", FQRN).stdout == ""
     assert revision(repo) == first + 1
     repo.sound()
-
-
-def test_rules_whose_object_is_lost_are_stored_again(repo: Commands, rules: str) -> None:
+    # rules whose object is lost are stored again
     repo("dirtab", FQRN, rules)
     lost = repo.site.head().revision.entry("/.cvmfsdirtab").hash
     assert lost is not None
@@ -93,19 +91,16 @@ def test_rules_whose_object_is_lost_are_stored_again(repo: Commands, rules: str)
     repo.sound()
 
 
-@pytest.mark.parametrize(("text", "line"), [(b"/a\nb\n", 2), (b"/a\n\n! /a\n", 3), (b"/a\\b\n", 1)])
-def test_rules_that_are_wrong_are_refused_with_their_line(repo: Commands, text: bytes, line: int) -> None:
+def test_rules_that_are_wrong_are_refused_with_their_line(repo: Commands) -> None:
     file, before = repo.site.folder / "wrong", revision(repo)
-    file.write_bytes(text)
-    for words in ((), ("--dry-run",)):
-        assert f"{file}, line {line}: " in repo("dirtab", FQRN, str(file), *words, code=2).stderr
+    for text, line in ((b"/a\nb\n", 2), (b"/a\n\n! /a\n", 3), (b"/a\\b\n", 1)):
+        file.write_bytes(text)
+        for words in ((), ("--dry-run",)):
+            assert f"{file}, line {line}: " in repo("dirtab", FQRN, str(file), *words, code=2).stderr
     assert revision(repo) == before
     assert "give a FILE" in repo("dirtab", FQRN, "--dry-run", code=2).output
     assert "No such file" in repo("dirtab", FQRN, str(Path("missing")), code=2).output
-
-
-def test_a_site_that_does_not_read_the_rules_is_told_so(repo: Commands) -> None:
-    file = repo.site.folder / "rules"
+    # this site does not read them
     file.write_bytes(RULES)
     assert "prepare: {dirtab: true}" in repo("dirtab", FQRN, str(file)).stderr
 

@@ -58,14 +58,10 @@ def test_garbage_goes_and_the_check_passes(repo: Commands, tmp_path: Path) -> No
     repo.sound()
 
 
-def test_within_the_grace_nothing_goes(repo: Commands) -> None:
+def test_within_the_grace_nothing_goes_and_a_repository_that_is_not_to_be_collected_is_refused(repo: Commands) -> None:
     garbage(repo)
     assert repo.json("gc", FQRN)["deleted"] == 0
     assert "careful" not in repo("gc", FQRN, "--force").stdout
-
-
-def test_a_repository_that_is_not_to_be_collected_is_refused(repo: Commands) -> None:
-    garbage(repo)
     configure(repo, "garbage_collectable: false")
     refused = repo("gc", FQRN, code=2)
     assert "garbage_collectable: true" in refused.stderr

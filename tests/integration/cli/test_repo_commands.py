@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 import zipfile
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 from include.cli.repo import app
 from include.cli.repository.open import open_site
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, read_head, switch
+from include.cvmfs.commit.create import resign
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.rewrite import Sender, Unifier
 from include.cvmfs.format.catalog import NestedRef
@@ -40,6 +40,7 @@ def test_a_tree_is_published_read_back_and_taken_away(repo: Commands) -> None:
     assert repo.json("info", FQRN)["revision"] == before["revision"]
     done = repo.json("publish", FQRN, "/sw/app/v1", tree, "--tag", "v1", "-m", "first")
     assert (done["objects_new"], done["unchanged"]) == (dry["objects_new"], False)
+    assert done["objects_new"] == 5  # three files, the marker, the catalog
     assert repo.json("publish", FQRN, "/sw/app/v1", tree, "--replace")["unchanged"]
     refused = repo("publish", FQRN, "/sw/app/v1", tree, code=2)
     assert "holds something already; add --replace" in refused.stderr
@@ -50,6 +51,9 @@ def test_a_tree_is_published_read_back_and_taken_away(repo: Commands) -> None:
     assert {path: facts[3] for path, facts in read_folder(out).items()} == {
         path: facts[3] for path, facts in read_folder(Path(tree)).items()
     }
+    beside = repo.json("publish", FQRN, "/sw/app/v2", tree)
+    assert (beside["objects_new"], beside["objects_reused"]) == (1, 4)
+    repo("remove", FQRN, "/sw/app/v2")
     repo.sound()
     dry = repo.json("remove", FQRN, "/sw", "--dry-run")
     assert dry["removed"] == [{"path": "/sw", "files": 4, "directories": 4, "others": 0, "bytes": 3}]
@@ -90,17 +94,13 @@ def test_archives_are_taken_whatever_they_are_packed_as(repo: Commands) -> None:
     assert repo("cat", FQRN, "/from-tar/a/one").stdout == "1"
     assert repo("cat", FQRN, "/from-zip/top").stdout == "t"
     (repo.site.folder / "bad.tar").write_bytes(b"no archive at all" * 100)
+    piped = (repo.site.folder / "x.tar.gz").read_bytes()
+    result = CliRunner().invoke(app, ["publish", FQRN, "/piped", "-"], input=piped, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert repo("cat", FQRN, "/piped/top").stdout == "t"
     assert "bad.tar" in repo("publish", FQRN, "/bad", str(repo.site.folder / "bad.tar"), code=2).stderr
     assert repo("publish", FQRN, "/bad", str(repo.site.folder / "nowhere"), code=2).exit_code == 2
     repo.sound()
-
-
-def test_a_neighbour_spares_what_is_alike(repo: Commands) -> None:
-    tree = repo.tree()
-    first = repo.json("publish", FQRN, "/sw/v1", tree)
-    second = repo.json("publish", FQRN, "/sw/v2", tree)
-    assert first["objects_new"] == 5  # three files, the marker, the catalog
-    assert (second["objects_new"], second["objects_reused"]) == (1, 4)
 
 
 def test_a_tree_moves_and_links_follow(repo: Commands) -> None:
@@ -141,7 +141,7 @@ def test_a_tag_that_is_taken_is_refused_before_anything_is_sent(repo: Commands) 
     assert repo.json("publish", FQRN, "/sw/v1", tree, "--tag", "v1", "--replace")["unchanged"]
 
 
-def test_a_destination_below_the_mount_point_is_refused_with_the_path_inside(repo: Commands) -> None:
+def test_a_destination_that_cannot_be_is_refused_with_the_reason(repo: Commands) -> None:
     tree = repo.tree()
     for words in (
         ["publish", FQRN, f"/cvmfs/{FQRN}/x", tree],
@@ -151,12 +151,13 @@ def test_a_destination_below_the_mount_point_is_refused_with_the_path_inside(rep
     ):
         assert "give the path inside the repository, as in /x" in repo(*words, code=2).stderr
     assert repo.json("info", FQRN)["revision"] == 0
-
-
-def test_a_symbolic_link_in_the_way_is_called_so(repo: Commands) -> None:
+    # a symbolic link in the way is called so, and who holds the place is named
     repo("symlink", FQRN, "/latest", "nowhere")
     for path in ("/latest", "/latest/x"):
-        assert "a symbolic link" in repo("publish", FQRN, path, repo.tree(), code=2).stderr
+        assert "a symbolic link" in repo("publish", FQRN, path, tree, code=2).stderr
+    with repo.site.client().lease(FQRN, "/sw", hostname="somebody"):
+        assert "somebody" in repo("publish", FQRN, "/sw/v1", tree, code=2).stderr
+    repo("publish", FQRN, "/sw/v1", tree)
 
 
 def test_tags_come_go_and_lead_back(repo: Commands) -> None:
@@ -229,13 +230,7 @@ def test_the_whitelist_is_resigned_by_whoever_has_the_master_key(repo: Commands)
     assert repo.json("info", FQRN)["whitelist_expires"][:13] == dry["expires"][:13]
     KeyFile.MASTER.path(repo.site.folder / "keys", FQRN).unlink()
     assert ".masterkey: does not exist" in repo("resign", FQRN, code=2).stderr
-
-
-def test_an_ending_whitelist_is_warned_of(repo: Commands) -> None:
-    from datetime import UTC, datetime, timedelta
-
-    from include.cvmfs.commit.create import resign
-
+    # one that ends is warned of
     resign(repo.site.store, FQRN, MASTER, now=datetime.now(UTC), validity=timedelta(hours=6))
     assert "the whitelist expires in" in repo("info", FQRN).stderr
     assert len(repo.json("info", FQRN)["warnings"]) == 1
@@ -302,22 +297,6 @@ def test_keys_of_stock_tools_are_taken_over(repo: Commands) -> None:
     repo("import-keys", FQRN, "--from", str(stock))
     repo("tag", "add", FQRN, "imported")
     assert "does not exist" in repo("import-keys", FQRN, "--from", str(repo.site.folder), code=2).stderr
-
-
-def test_a_busy_place_is_said_with_its_holder(repo: Commands) -> None:
-    with repo.site.client().lease(FQRN, "/sw", hostname="somebody"):
-        result = repo("publish", FQRN, "/sw/v1", repo.tree(), code=2)
-    assert "somebody" in result.stderr
-    repo("publish", FQRN, "/sw/v1", repo.tree())
-
-
-def test_standard_input_is_an_archive_too(repo: Commands) -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        archive.add(repo.tree(), ".")
-    result = CliRunner().invoke(app, ["publish", FQRN, "/piped", "-"], input=packed.getvalue(), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    assert repo("cat", FQRN, "/piped/top").stdout == "t"
 
 
 def test_catalogs_of_several_layouts_are_named_and_brought_to_one(

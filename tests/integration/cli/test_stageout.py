@@ -68,7 +68,7 @@ def submitted() -> list[int]:
     return [row["id"] for row in as_json("status", "--list")["transfers"]]
 
 
-def test_a_list_is_checked_then_recorded_and_recorded_once(folder: Path) -> None:
+def test_a_list_is_checked_then_recorded_and_recorded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = folder / "list.csv"
     file.write_text("\n".join([HEAD, *map(line, range(3))]))
     assert (
@@ -81,15 +81,13 @@ def test_a_list_is_checked_then_recorded_and_recorded_once(folder: Path) -> None
     assert as_json("status", "-w", "w1")["transfers"] == {"new": 3}
     assert as_json("status", "--owner", "bob")["transfers"] == {}
     assert as_json("status", "--all")["transfers"] == {"new": 3}
-
-
-def test_a_long_list_is_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a long list is several requests
     monkeypatch.setattr("include.stageout.files.MAX_FILES", 2)
-    document = as_json("submit", "-", "-w", "w1", "--key", "k", text="\n".join([HEAD, *map(line, range(3))]))
+    document = as_json("submit", "-", "-w", "w1", "--key", "k", text="\n".join([HEAD, *map(line, range(3, 6))]))
     assert [(row["key"], row["files"]) for row in document["requests"]] == [("k", 2), ("k.1", 1)]
 
 
-def test_each_fault_is_named_by_its_line_and_nothing_is_recorded() -> None:
+def test_each_fault_is_named_by_its_line_and_nothing_is_recorded(folder: Path) -> None:
     lines = [
         HEAD, line(0), line(1, source="rome"), line(0), line(2, destination_name="/store/user/bob/2"), "a,b",
         line(3, size="-1"), line(4, source_name="davs://pisa.example.org/cms/4"),
@@ -104,9 +102,7 @@ def test_each_fault_is_named_by_its_line_and_nothing_is_recorded() -> None:
     assert as_json("status")["transfers"] == {}
     faults = as_json("submit", "-", "-w", "w1", code=2, text="\n".join(lines))["faults"]
     assert [fault["line"] for fault in faults] == [3, 4, 5, 6, 7, 8]
-
-
-def test_what_is_wrong_with_the_whole_request_is_named_once(folder: Path) -> None:
+    # what is wrong with the whole request is named once
     done = stageout("submit", "-", "-w", " ", code=2, text="\n".join([HEAD, line(0), line(1)]))
     assert done.stderr.count("`workflow` is not a text") == 1
     assert "the list has no files" in stageout("submit", "-", "-w", "w1", code=2, text="").stderr
@@ -179,11 +175,8 @@ def test_archived_transfers_are_counted_and_exported(submitted: list[int], ledge
     assert "is not a date" in stageout("export", "--since", "yesterday", code=2).stderr
 
 
-def test_a_job_that_the_ledger_does_not_have_is_not_declared_dead() -> None:
-    assert "the ledger has no such job" in stageout("dead", "no-such-job", code=2).stderr
-
-
 def test_a_census_names_what_is_stuck(submitted: list[int], ledger: Engine) -> None:
+    assert "the ledger has no such job" in stageout("dead", "no-such-job", code=2).stderr
     assert stageout("census").stdout == "nothing is stuck\n"
     assert as_json("census", "--last") == []
     put_in(ledger, submitted[:1], TransferState.DONE, datetime.now(UTC) - timedelta(days=9))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import socketserver
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 
 import pytest
+
+from tests.fakes.loopback import Heard, LoopbackServer, respond
 
 
 class _Smtp(socketserver.StreamRequestHandler):
@@ -54,44 +55,31 @@ class MailServer(socketserver.ThreadingTCPServer):
         self.mails: list[tuple[str, tuple[str, ...], bytes]] = []
 
 
-class _Hook(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        server: Any = self.server
-        server.calls.append((dict(self.headers), body))
-        status = server.answers.pop(0) if server.answers else 204
-        self.send_response(status)
-        if status in {301, 302, 307}:
-            self.send_header("Location", "http://127.0.0.1:1/elsewhere")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None: ...
-
-
-class HookServer(ThreadingHTTPServer):
-    daemon_threads = True
+class HookServer(LoopbackServer):
+    METHODS = ("POST",)
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Hook)
-        self.calls: list[tuple[dict[str, str], bytes]] = []
+        super().__init__()
+        self.calls: list[Heard] = []
         self.answers: list[int] = []
 
-
-def _served(server: Any) -> Iterator[Any]:
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join(10)
+    def serve(self, handler: BaseHTTPRequestHandler, request: Heard) -> None:
+        self.calls.append(request)
+        status = self.answers.pop(0) if self.answers else 204
+        respond(handler, status, headers={"Location": "http://127.0.0.1:1/elsewhere"} if status == 302 else None)
 
 
 @pytest.fixture
 def mail_server() -> Iterator[MailServer]:
-    yield from _served(MailServer())
+    with MailServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(10)
 
 
 @pytest.fixture
 def hook_server() -> Iterator[HookServer]:
-    yield from _served(HookServer())
+    with HookServer() as server:
+        yield server

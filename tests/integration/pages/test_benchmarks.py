@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 from fastapi.testclient import TestClient
 
-from include.benchmarks.campaign.campaigns import campaign_root, conclude, find_campaign, open_target
-from include.benchmarks.campaign.execute import run_campaign
+from include.benchmarks.campaign.campaigns import campaign_root, conclude, find_campaign
 from include.benchmarks.judge.judge import JudgedCampaign, accept_baseline
 from include.benchmarks.judge.suite import DATA_DOCS, check_figures
-from include.benchmarks.measure import choose
-from include.benchmarks.measure.choose import RUNNERS
-from include.benchmarks.measure.loads import RunnerKind
 from include.pages.benchmarks import drift_figure
 from include.site.site import Site
-from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, ticking
+from tests.fakes.benchmarking import MIB, START, MeasuringRunner, measured
 
 
 @pytest.fixture
@@ -30,13 +25,10 @@ def measure(
     target = {"kind": "path", "path": str(folder), "benchmark": "allowed", "limits": {"fill_percent": 95}}
     blocks = type(site.settings.benchmarks).model_validate({"targets": {"scratch": target}})
     site.settings = site.settings.model_copy(update={"benchmarks": blocks})
-    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
 
     def run(speed: float = 1.0, hours: int = 0) -> JudgedCampaign:
-        monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner(lambda _step, _turn: 100 * MIB * speed))
-        campaign = begin_campaign(site, rounds=5, now=START + timedelta(hours=hours))
-        run_campaign(campaign, open_target(site, "scratch"), clock=ticking())
-        return conclude(site, campaign).judged
+        MeasuringRunner(lambda _step, _turn: 100 * MIB * speed).put(monkeypatch)
+        return conclude(site, measured(site, rounds=5, hours=hours)[0]).judged
 
     return run
 
@@ -57,23 +49,13 @@ def test_campaigns_are_listed_with_verdict_medians_and_history(
     assert client.get("/benchmarks?target=other").status_code == 400
 
 
-def test_a_report_is_served_in_a_sandbox_and_nothing_else_is(
-    client: TestClient, anybody: TestClient, measure: Callable[..., JudgedCampaign]
+def test_the_report_of_a_campaign_is_served_in_a_sandbox_its_data_docs_without_scripts_and_nothing_else_is(
+    site: Site, client: TestClient, anybody: TestClient, measure: Callable[..., JudgedCampaign]
 ) -> None:
     judged = measure()
     report = client.get(f"/benchmarks/{judged.id}/report")
     assert report.headers["content-security-policy"].startswith("sandbox allow-scripts; default-src 'none'")
     assert judged.id in report.text.partition("<script>")[0]
-    for name in ("other", "..", "%2e%2e", f"{judged.id}%2f..", ".locks"):
-        assert client.get(f"/benchmarks/{name}/report").status_code == 404
-    del anybody.headers["authorization"]
-    assert anybody.get(f"/benchmarks/{judged.id}/report").status_code == 401
-
-
-def test_the_data_docs_of_a_campaign_are_served_without_scripts_and_nothing_else_is(
-    site: Site, client: TestClient, anybody: TestClient, measure: Callable[..., JudgedCampaign]
-) -> None:
-    judged = measure()
     url = f"/benchmarks/{judged.id}/data-docs"
     assert client.get(url).status_code == 404, "no task has judged it yet"
     folder = find_campaign(site, judged.id)
@@ -85,10 +67,13 @@ def test_the_data_docs_of_a_campaign_are_served_without_scripts_and_nothing_else
     (folder.path / DATA_DOCS).rename(campaign_root(site) / DATA_DOCS)
     (folder.path / DATA_DOCS).symlink_to(campaign_root(site) / DATA_DOCS)
     (campaign_root(site) / "linked").symlink_to(folder.path)
-    for name in (judged.id, "linked", "other", "..", "%2e%2e", f"{judged.id}%2f..", ".locks"):
-        assert client.get(f"/benchmarks/{name}/data-docs").status_code == 404
+    others = ("other", "..", "%2e%2e", f"{judged.id}%2f..", ".locks")
+    beside = [f"{name}/{page}" for name in others for page in ("report", "data-docs")]
+    for place in (f"{judged.id}/data-docs", "linked/data-docs", *beside):
+        assert client.get(f"/benchmarks/{place}").status_code == 404
     del anybody.headers["authorization"]
-    assert anybody.get(url).status_code == 401
+    for place in (url, f"/benchmarks/{judged.id}/report"):
+        assert anybody.get(place).status_code == 401
 
 
 def test_the_drift_is_drawn_against_the_baseline_with_gaps_where_there_is_nothing_to_compare(

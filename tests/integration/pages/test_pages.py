@@ -48,13 +48,10 @@ def test_a_page_allows_no_script_in_it_and_nothing_from_elsewhere(client: TestCl
         assert client.get(f"/{url}").status_code == 200
 
 
-def test_plotly_is_served_from_the_installed_package(client: TestClient) -> None:
+def test_only_plotly_and_files_of_the_pages_are_served(client: TestClient) -> None:
     answer = client.get("/static/plotly.min.js")
     assert answer.headers["content-type"].startswith("text/javascript")
     assert len(answer.content) > 1_000_000
-
-
-def test_only_files_of_the_pages_are_served(client: TestClient) -> None:
     for name in ("..%2fapp.py", "app.py", "nights.html"):
         assert client.get(f"/static/{name}").status_code == 404
 
@@ -78,19 +75,6 @@ def test_the_data_docs_of_a_run_are_served_and_nothing_beside_them(client: TestC
     assert {client.get(f"/quality/{path}").status_code for path in beside} == {404}
 
 
-def test_an_empty_ledger_is_said(client: TestClient) -> None:
-    assert "The ledger has no build" in client.get("/nights").text
-    assert "No build of this date is known" in client.get(NIGHT).text
-
-
-def test_the_list_names_nights_with_the_states_of_their_artifacts(client: TestClient, night: Night) -> None:
-    night.listed("A/x86", "B/x86")
-    night.published("A/x86")
-    page = client.get("/nights").text
-    assert f'href="nights?slot=main&amp;date={DAY}"' in page
-    assert '<th scope="col" class="n">published</th>' in page
-
-
 def test_the_list_goes_on_where_a_page_of_it_ended(client: TestClient, site: Site) -> None:
     for number in range(1, 24):
         Night(site, day=DAY.replace(month=10, day=number)).listed("A/x86")
@@ -103,9 +87,16 @@ def test_the_list_goes_on_where_a_page_of_it_ended(client: TestClient, site: Sit
     assert sorted(dates[0] + dates[1]) == [f"2026-10-{number:02}" for number in range(1, 24)]
 
 
-def test_a_cell_links_to_log_artifact_and_provenance(client: TestClient, night: Night) -> None:
+def test_a_night_is_in_the_list_and_its_cells_link_to_log_artifact_and_provenance(
+    client: TestClient, night: Night
+) -> None:
+    assert "The ledger has no build" in client.get("/nights").text
+    assert "No build of this date is known" in client.get(NIGHT).text
     night.listed("A/x86", "B/x86")
     night.published("A/x86")
+    page = client.get("/nights").text
+    assert f'href="nights?slot=main&amp;date={DAY}"' in page
+    assert '<th scope="col" class="n">published</th>' in page
     page = client.get(NIGHT).text
     run = "../dags/nightly_install_main/runs/scheduled__2026-11-21T02%3A00%3A00%2B00%3A00"
     assert f'href="{run}/tasks/artifact.publish/mapped/3?try_number=1" target="_top"' in page
@@ -113,16 +104,14 @@ def test_a_cell_links_to_log_artifact_and_provenance(client: TestClient, night: 
     assert "provenance?repository=" in page
     assert "7 files, 2.5 MB" in page
     assert "1 of 2 artifacts have ended" in page
-
-
-def test_a_failure_and_what_waits_have_their_reasons(client: TestClient, night: Night) -> None:
-    night.listed("A/x86", "B/x86")
-    error = ValueError("no room on the disk")
-    night.moved(night.planned("A/x86"), Move.failed(Phase.PREPARE, error))
+    assert "listed, and no run has taken it yet" in page
+    night.moved(night.planned("B/x86"), Move.failed(Phase.PREPARE, ValueError("no room on the disk")))
     page = client.get(NIGHT).text
     assert '<span class="bad">failed</span>' in page
     assert "no room on the disk" in page
-    assert "listed, and no run has taken it yet" in page
+    # the same as a tab of its run
+    assert f"Night of main, {DAY}" in client.get("/nights", params={"run": RUN}).text
+    assert "has not recorded an artifact" in client.get("/nights", params={"run": "leases/x"}).text
 
 
 def test_a_running_preparation_shows_how_far_it_is(client: TestClient, site: Site, night: Night) -> None:
@@ -153,13 +142,6 @@ def test_news_are_the_part_that_changes_and_come_only_when_it_did(client: TestCl
     assert (again.status_code, again.content) == (304, b"")
     night.published("A/x86")
     assert client.get(url, headers={"If-None-Match": first.headers["etag"]}).status_code == 200
-
-
-def test_a_tab_of_a_run_shows_its_night(client: TestClient, night: Night) -> None:
-    night.listed("A/x86")
-    night.published("A/x86")
-    assert f"Night of main, {DAY}" in client.get("/nights", params={"run": RUN}).text
-    assert "has not recorded an artifact" in client.get("/nights", params={"run": "leases/x"}).text
 
 
 def test_a_link_says_where_it_leads_and_why_it_stays(client: TestClient, site: Site, night: Night) -> None:
@@ -215,7 +197,11 @@ def test_a_parameter_that_cannot_be_is_refused_by_name(client: TestClient) -> No
         assert what in answer.text
 
 
-def test_a_form_whose_run_would_not_begin_says_why_and_what_helps(client: TestClient) -> None:
+def test_a_form_goes_to_airflow_or_says_why_its_run_would_not_begin_and_what_helps(client: TestClient) -> None:
+    page = client.get(FORM).text
+    assert 'action="../api/v2/dags/undo_build/dagRuns"' in page
+    assert 'name="projects" value="A" data-kind="names"' in page
+    assert 'name="dry_run" data-kind="boolean" checked' in page
     form = "/start?action=freeze&repository=nights.example.org"
     assert 'id="refusal"' not in client.get(form).text
     PAUSED.add("intervene")  # noted while the form is open: the script asks for the live part before it starts a run
@@ -226,10 +212,3 @@ def test_a_form_whose_run_would_not_begin_says_why_and_what_helps(client: TestCl
     page = client.get(form).text
     assert "Your role may not start the DAG intervene." in page
     assert "paused" not in page
-
-
-def test_a_form_is_filled_in_and_goes_to_airflow(client: TestClient) -> None:
-    page = client.get(FORM).text
-    assert 'action="../api/v2/dags/undo_build/dagRuns"' in page
-    assert 'name="projects" value="A" data-kind="names"' in page
-    assert 'name="dry_run" data-kind="boolean" checked' in page

@@ -39,13 +39,10 @@ def names(page: str) -> list[str]:
     return re.findall(r'<th scope="row">([^<]+)</th>', history)
 
 
-def test_an_empty_history_is_said(client: TestClient) -> None:
-    page = client.get("/publications").text
-    assert "The ledger has no such publication" in page
-    assert "By day" not in page
-
-
 def test_rows_lead_to_log_artifact_run_night_and_provenance(client: TestClient, night: Night) -> None:
+    empty = client.get("/publications").text
+    assert "The ledger has no such publication" in empty
+    assert "By day" not in empty
     fill(night)
     page = client.get("/publications").text
     assert names(page) == ["A/x86", "C/x86", "B/x86", "A/x86"]
@@ -54,11 +51,7 @@ def test_rows_lead_to_log_artifact_run_night_and_provenance(client: TestClient, 
     assert 'href="../dags/d/runs/first" target="_top"' in page
     assert f'href="nights?slot=main&amp;date={DAY}"' in page
     assert f'href="provenance?repository={FQRN}&amp;path=%2Fnightlies%2Fmain%2F{DAY}%2FA%2Fx86"' in page
-
-
-def test_what_failed_is_escaped_and_counted_by_its_class(client: TestClient, night: Night) -> None:
-    fill(night)
-    page = client.get("/publications").text
+    # what failed is escaped and counted by its class
     assert HOSTILE not in page
     assert "&lt;script&gt;" in page
     link = re.search(r'href="(publications\?state=failed[^"]+)" id="code-1">([^<]+)</a></th>', page)
@@ -66,41 +59,35 @@ def test_what_failed_is_escaped_and_counted_by_its_class(client: TestClient, nig
     assert names(client.get(f"/{html.unescape(link[1])}").text) == ["B/x86"]
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
+def test_the_history_is_narrowed_and_a_choice_that_is_not_known_is_refused(client: TestClient, night: Night) -> None:
+    fill(night)
+    for query, expected in (
         (f"repository={FQRN}", ["A/x86", "C/x86", "B/x86", "A/x86"]),
         ("state=published", ["A/x86", "A/x86"]),
         (f"repository={FQRN}&state=planned", ["C/x86"]),
         ("state=unchanged", []),
         ("code=unheard-of", []),
-    ],
-)
-def test_the_history_is_narrowed(client: TestClient, night: Night, query: str, expected: list[str]) -> None:
-    fill(night)
-    assert names(client.get(f"/publications?{query}").text) == expected
-
-
-def test_a_choice_that_is_not_known_is_refused(client: TestClient) -> None:
+    ):
+        assert names(client.get(f"/publications?{query}").text) == expected, query
     for query in ("repository=unknown", "state=lost", "below=-1", "below=x"):
         assert client.get(f"/publications?{query}").status_code == 400
 
 
-@pytest.mark.parametrize("query", ["", "state=published", f"repository={FQRN}"])
 def test_the_history_goes_on_where_a_page_of_it_ended(
-    client: TestClient, night: Night, monkeypatch: pytest.MonkeyPatch, query: str
+    client: TestClient, night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publications_page, "PAGE", 3)
     night.listed("A/x86")
     for number in range(7):
         night.published("A/x86", run=f"d/run{number}")
-    url, runs, pages = f"publications?{query}", [], 0
-    while url:
-        page = client.get(f"/{url}").text
-        runs += re.findall(r'href="\.\./dags/d/runs/(run\d)" target', page)
-        older = re.search(r'<a href="([^"]+)" rel="next"', page)
-        url, pages = html.unescape(older[1]) if older else "", pages + 1
-    assert (runs, pages) == ([f"run{number}" for number in range(6, -1, -1)], 3)
+    for query in ("", "state=published", f"repository={FQRN}"):
+        url, runs, pages = f"publications?{query}", [], 0
+        while url:
+            page = client.get(f"/{url}").text
+            runs += re.findall(r'href="\.\./dags/d/runs/(run\d)" target', page)
+            older = re.search(r'<a href="([^"]+)" rel="next"', page)
+            url, pages = html.unescape(older[1]) if older else "", pages + 1
+        assert (runs, pages) == ([f"run{number}" for number in range(6, -1, -1)], 3), query
 
 
 def test_figures_are_of_the_newest_and_of_the_chosen_repository(site: Site, client: TestClient, night: Night) -> None:
@@ -111,9 +98,6 @@ def test_figures_are_of_the_newest_and_of_the_chosen_repository(site: Site, clie
     page = client.get("/publications").text
     assert "Figures of the newest 4 publications" in page
     assert '<td class="n">1.500</td>' in page  # the mean time of `prepare`
-
-
-def test_what_is_not_of_a_night_is_shown_with_its_path(site: Site, client: TestClient, night: Night) -> None:
-    fill(night)
+    # what is not of a night is shown with its path
     writing(site.ledger, lambda connection: connection.execute(update(publications).values(artifact=None)))
     assert names(client.get("/publications?state=planned").text) == [f"/nightlies/main/{DAY}/C/x86"]

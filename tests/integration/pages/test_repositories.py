@@ -103,15 +103,9 @@ def test_revisions_lead_to_their_run_its_log_and_their_path(client: TestClient, 
 def test_points_of_many_revisions_are_evenly_spaced_and_end_with_the_newest(site: Site) -> None:
     for revision in range(3, 24):
         changed(site, revision)
-    assert [revision for _, revision in repositories_page.revisions_over_time(site.ledger, FQRN, points=7)] == [
-        5,
-        8,
-        11,
-        14,
-        17,
-        20,
-        23,
-    ]
+    assert [revision for _, revision in repositories_page.revisions_over_time(site.ledger, FQRN, points=7)] == list(
+        range(5, 24, 3)
+    )
     assert len(repositories_page.revisions_over_time(site.ledger, FQRN)) == 21
 
 
@@ -129,16 +123,15 @@ def test_collections_tags_and_replicas_are_shown(client: TestClient, site: Site)
     assert figures(repositories_page)[-1]["data"][2]["y"] == [5, 31]
 
 
-def test_only_replicas_that_are_configured_are_shown(client: TestClient, site: Site) -> None:
+def test_of_replicas_only_those_that_are_configured_are_shown_and_of_repositories_all(
+    client: TestClient, site: Site
+) -> None:
     look = ReplicaLook(
         repository=FQRN, replica="gone", url="http://r", state=ReplicaState.BEHIND, reason="revision 3", looked_at=NOW,
         state_since=NOW, head_revision=9, revision=3, behind_since=NOW - timedelta(hours=2),
     )  # fmt: skip
     record(site.ledger, [look])
     assert "The settings name no replica of it" in answered(client)
-
-
-def test_of_several_repositories_all_are_listed(client: TestClient, site: Site) -> None:
     site.settings.repositories["b.example.org"] = site.settings.repositories[FQRN]
     changed(site, 12)
     collected(site, deleted=5, hour=1)

@@ -54,18 +54,13 @@ def recorded():
     return recorded_traits(open_ledger(site.ledger), site.store("main"))
 
 
-def test_a_folder_keeps_everything_and_that_is_recorded(in_force, tmp_path):
+def test_a_folder_keeps_everything_which_is_recorded_and_what_killed_writers_left_is_noted(in_force, tmp_path):
     in_force('{url: "file:store"}', "file:store")
     document, by_kind = check()
     assert document["good"], document
     assert "replace-if-unchanged kept" in by_kind["store"]["seen"]
     assert recorded().replace
     assert list(open_store(f"file://{tmp_path}/store").list()) == []
-
-
-def test_what_killed_writers_left_is_noted(in_force, tmp_path):
-    in_force('{url: "file:store"}', "file:store")
-    (tmp_path / "store").mkdir()
     left = tmp_path / "store/.~left"
     left.write_bytes(b"half")
     os.utime(left, (0, 0))
@@ -75,22 +70,9 @@ def test_what_killed_writers_left_is_noted(in_force, tmp_path):
 
 
 @pytest.mark.server("weed")
-def test_an_s3_server_is_tried_and_what_it_keeps_is_recorded(in_force, weed, s3_prefix, monkeypatch):
-    connection = {"login": weed.credentials.access_key, "password": weed.credentials.secret_key}
-    monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps(connection))
-    in_force(
-        f'{{url: "s3://nights/{s3_prefix}", endpoint: "{weed.endpoint}", connection: store}}',
-        weed.public_url("nights", s3_prefix),
-    )
-    document, _ = check()
-    assert document["good"], document
-    traits = recorded()
-    assert (traits.put_if_absent, traits.replace, traits.bulk_delete, traits.anonymous_read) == (True,) * 4
-    assert weed.credentials.secret_key not in json.dumps(document)
-
-
-@pytest.mark.server("weed")
-def test_a_store_is_tried_anew_whatever_an_earlier_trial_saw(in_force, weed, s3_prefix, monkeypatch):
+def test_an_s3_server_is_tried_whatever_an_earlier_trial_saw_and_what_it_keeps_is_recorded(
+    in_force, weed, s3_prefix, monkeypatch
+):
     connection = {"login": weed.credentials.access_key, "password": weed.credentials.secret_key}
     monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps(connection))
     in_force(
@@ -102,7 +84,9 @@ def test_a_store_is_tried_anew_whatever_an_earlier_trial_saw(in_force, weed, s3_
     record_traits(open_site_ledger(site, EnvSecrets()), site.store("main"), nothing, now=datetime.now(UTC))
     document, _ = check()
     assert document["good"], document
-    assert recorded().replace
+    traits = recorded()
+    assert (traits.put_if_absent, traits.replace, traits.bulk_delete, traits.anonymous_read) == (True,) * 4
+    assert weed.credentials.secret_key not in json.dumps(document)
 
 
 @pytest.mark.server("weed")

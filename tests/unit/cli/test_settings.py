@@ -41,12 +41,9 @@ def run(*words):
     return CliRunner().invoke(app, list(words))
 
 
-def test_one_writer_needs_nothing_of_the_store():
+def test_two_writers_need_conditional_replace_and_one_needs_nothing_of_the_store():
     for traits in (None, KEEPS, IGNORES):
         assert require_single_writer(traits, store="s", fqrn="r", writers=["a"]).allowed
-
-
-def test_two_writers_need_conditional_replace():
     assert require_single_writer(KEEPS, store="s", fqrn="r", writers=["a", "b"]).allowed
     verdict = require_single_writer(IGNORES, store="s", fqrn="r", writers=["a", "b"])
     assert not verdict.allowed
@@ -56,11 +53,13 @@ def test_two_writers_need_conditional_replace():
     assert "settings check" in untried.reason
 
 
-def test_a_right_configuration_passes(site_file):
+def test_a_right_configuration_passes_and_is_shown_as_it_is_understood(site_file, tmp_path):
     done = run("check", "--no-stores")
     assert done.exit_code == 0, done.output
     assert "no problems found" in done.output
     assert "hunter2" not in done.output
+    assert f"file://{tmp_path}/store" in run("show").output
+    assert json.loads(run("show", "--json").output)["gateway"]["port"] == 4929
 
 
 def test_a_wrong_configuration_fails_with_its_lines(site_file):
@@ -127,27 +126,17 @@ def test_a_ledger_that_cannot_be_used_is_shown_as_it_is_in_force_without_its_pas
     assert "replace-if-unchanged kept" in done.output, "the stores are tried all the same"
 
 
-def test_show_writes_what_is_understood(site_file, tmp_path):
-    assert f"file://{tmp_path}/store" in run("show").output
-    assert json.loads(run("show", "--json").output)["gateway"]["port"] == 4929
-
-
-def test_a_connection_of_notify_that_nobody_can_be_asked_about_is_noted_and_no_error(site_file):
-    site_file.write_text(site_file.read_text() + "notify: {apprise: {connections: [hook]}}\n")
-    done = run("check", "--json", "--no-stores")
-    found = {one["name"]: one for one in json.loads(done.output)["checked"]}
-    assert found["hook"]["problem"] is None
-    assert "Airflow cannot be asked" in found["hook"]["seen"]
-    assert "AIRFLOW_CONN_HOOK" in found["hook"]["notes"][0]
-
-
-def test_a_schedule_that_the_clock_change_leaves_out_is_noted(site_file):
+def test_an_unasked_connection_and_a_schedule_that_the_clock_change_leaves_out_are_noted_and_no_errors(site_file):
     slot = '{repository: n.example.org, store: main, schedule: "30 2 * * *", timezone: Europe/Zurich}'
-    site_file.write_text(site_file.read_text() + f"slots: {{main: {slot}}}\n")
-    done = run("check", "--json", "--no-stores")
-    [found] = [one for one in json.loads(done.output)["checked"] if one["kind"] == "schedule"]
-    assert (found["name"], found["problem"]) == ("main", None)
-    assert "02:30 does not exist there" in found["notes"][0]
+    blocks = f"notify: {{apprise: {{connections: [hook]}}}}\nslots: {{main: {slot}}}\n"
+    site_file.write_text(site_file.read_text() + blocks)
+    rows = json.loads(run("check", "--json", "--no-stores").output)["checked"]
+    (hook,) = [row for row in rows if row["name"] == "hook"]
+    (schedule,) = [row for row in rows if row["kind"] == "schedule"]
+    assert (hook["problem"], schedule["name"], schedule["problem"]) == (None, "main", None)
+    assert "Airflow cannot be asked" in hook["seen"]
+    assert "AIRFLOW_CONN_HOOK" in hook["notes"][0]
+    assert "02:30 does not exist there" in schedule["notes"][0]
 
 
 @pytest.mark.parametrize(
@@ -156,11 +145,7 @@ def test_a_schedule_that_the_clock_change_leaves_out_is_noted(site_file):
         (Algorithm.SHA1, "", None),
         (Algorithm.RMD160, "hash: rmd160, ", None),
         (Algorithm.RMD160, "", "`hash: sha1` has no effect: the repository was created with rmd160"),
-        (
-            Algorithm.SHAKE128,
-            "hash: rmd160, ",
-            "`hash: rmd160` has no effect: the repository was created with shake128",
-        ),
+        (Algorithm.SHAKE128, "hash: rmd160, ", "`hash: rmd160` has no effect: the repository was created with shake12"),
     ],
 )
 def test_a_hash_that_the_repository_does_not_have_is_said(site_file, algorithm, setting, note):
@@ -228,23 +213,17 @@ def roles(site_file, *words, code=0):
     return done
 
 
-def test_json_holds_the_policies_of_the_bucket_and_of_each_user(site_file):
+def test_roles_have_the_policies_of_the_bucket_and_of_each_user_with_what_to_do(site_file):
     done = roles(site_file, "--store", "s3", "--server", "seaweedfs", "--json")
     document = json.loads(done.stdout)
     assert document["repositories"] == ["n.example.org"]
     assert set(document["users"]) == set(document["user_policies"]) == {"publisher", "gateway", "collector"}
     assert "arn:aws:iam::000000000000:user/nightshift-gateway" in json.dumps(document["bucket_policy"])
     assert "f.example.org" not in done.stdout
-
-
-def test_the_text_is_the_policy_with_what_to_do_before_it(site_file):
     lines = roles(site_file, "--store", "s3", "--user-prefix", "ns-").stdout.splitlines()
     comments = [line for line in lines if line.startswith("#")]
     assert any("publisher: user ns-publisher" in line for line in comments)
     assert any("radosgw-admin user create --uid=ns-" in line for line in comments)
     assert json.loads("\n".join(line for line in lines if not line.startswith("#")))["Version"] == "2012-10-17"
-
-
-def test_what_cannot_be_done_is_said_with_its_cure(site_file):
     assert "policies are for s3" in roles(site_file, "--store", "folder", code=2).output
     assert "--account" in roles(site_file, "--store", "s3", "--server", "aws", code=2).output

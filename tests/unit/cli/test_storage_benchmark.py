@@ -8,9 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN
-from include.benchmarks.measure import choose
-from include.benchmarks.measure.choose import RUNNERS
-from include.benchmarks.measure.loads import RunnerKind
 from include.cli import storage_benchmark
 from include.cli.main import assemble
 from tests.fakes.benchmarking import MIB, MeasuringRunner, begin_campaign, benchmark_site
@@ -24,8 +21,7 @@ def site(tmp_path, monkeypatch):
     made = benchmark_site(tmp_path)
     monkeypatch.setattr(storage_benchmark, "open_site", lambda: made)
     monkeypatch.setattr("include.cli.main._adopt_lab", lambda: None)
-    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner())
-    monkeypatch.delitem(choose.PROGRAMS, RunnerKind.FIO)
+    MeasuringRunner().put(monkeypatch)
     return made
 
 
@@ -40,13 +36,10 @@ def run(code=0):
     return lines[0].removeprefix("campaign "), lines
 
 
-def test_presets_are_listed_with_what_they_need(site):
+def test_presets_and_plans_are_shown_and_nothing_is_changed(site, tmp_path):
     listed = call("presets")
     assert "hlt2-occupancy: " in listed
     assert "needs `fill: allowed`" in listed
-
-
-def test_a_plan_is_shown_and_nothing_is_changed(site, tmp_path):
     shown = call("plan", "scratch", "hlt2-mixed", *SMALL)
     assert "1. prepare (preparation): write 1 streams" in shown
     many = call("plan", "scratch", "hlt2-mixed", *SMALL, "--rounds", "20").splitlines()
@@ -75,7 +68,7 @@ def test_after_acceptance_a_slower_target_ends_the_command_with_1(site, monkeypa
     campaign, _ = run()
     call("accept", campaign, "--by", "shift")
     assert any(line.startswith("verdict: pass") for line in run()[1])
-    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, MeasuringRunner(lambda _step, _turn: 80.0 * MIB))
+    MeasuringRunner(lambda _step, _turn: 80.0 * MIB).put(monkeypatch)
     slower, lines = run(code=1)
     assert any(line.startswith("verdict: regressed") for line in lines)
     assert "verdict: regressed" in call("report", slower)

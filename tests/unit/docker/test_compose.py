@@ -9,8 +9,6 @@ import tomllib
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
 from include.monitoring.airflow_checks import judged_timeout
 from include.monitoring.findings import Severity
 from include.settings.load import load
@@ -47,14 +45,11 @@ def site(container: str) -> SiteSettings:
 # -- commands
 
 
-@pytest.mark.parametrize("component", COMPONENTS, ids=lambda one: one.name)
-def test_a_container_runs_the_command_that_the_lab_runs(component: services.Component) -> None:
-    assert tuple(SERVICES[component.name]["command"]) == component.command
-    program, *rest = resolved(component)
-    assert (Path(program).name, *rest) == (*component.command, *component.on_one_disk)
-
-
-def test_the_store_is_started_by_the_lab_s_command() -> None:
+def test_a_container_runs_the_command_that_the_lab_runs() -> None:
+    for component in COMPONENTS:
+        assert tuple(SERVICES[component.name]["command"]) == component.command
+        program, *rest = resolved(component)
+        assert (Path(program).name, *rest) == (*component.command, *component.on_one_disk)
     expected = weed_command("weed", Path("/var/lib/seaweedfs"), weed_ports(Ports()), bind=EVERYWHERE)
     assert tuple(SERVICES["s3"]["command"]) == expected
 
@@ -96,13 +91,13 @@ def test_whatever_is_waited_for_exists_and_can_be_healthy() -> None:
                 assert SERVICES[other]["restart"] == "on-failure", (name, other)
 
 
-@pytest.mark.parametrize("name", sorted(OURS - {"s3"}))
-def test_the_site_configuration_leads_to_the_other_containers(name: str) -> None:
-    found = site(name)
-    assert {store.endpoint for store in found.stores.values()} == {"http://s3:8433"}
-    assert {one.public_url.partition("/cvmfs/")[0] for one in found.repositories.values()} == {"http://s3:8433"}
-    address = ledger_address(found, EnvSecrets({}), CONTAINERS[name]["environment"])
-    assert address.url == f"mysql+pymysql://nightshift:{SECRETS['LEDGER_PASSWORD']}@ledger/nightshift?ssl_disabled=true"
+def test_the_site_configuration_leads_to_the_other_containers() -> None:
+    ledger = f"mysql+pymysql://nightshift:{SECRETS['LEDGER_PASSWORD']}@ledger/nightshift?ssl_disabled=true"
+    for name in OURS - {"s3"}:
+        seen = site(name)
+        assert {store.endpoint for store in seen.stores.values()} == {"http://s3:8433"}
+        assert {row.public_url.partition("/cvmfs/")[0] for row in seen.repositories.values()} == {"http://s3:8433"}
+        assert ledger_address(seen, EnvSecrets({}), CONTAINERS[name]["environment"]).url == ledger
     assert CONTAINERS["ledger"]["environment"]["MARIADB_PASSWORD"] == SECRETS["LEDGER_PASSWORD"]
     assert CONTAINERS["ledger"]["environment"]["MARIADB_DATABASE"] == "nightshift"
 
@@ -137,9 +132,7 @@ def test_database_and_broker_know_the_passwords_that_airflow_uses() -> None:
         assert environment["AIRFLOW__CELERY__RESULT_BACKEND"] == "db+postgresql" + database
         broker = CONTAINERS["rabbitmq"]["environment"]["RABBITMQ_DEFAULT_PASS"]
         assert environment["AIRFLOW__CELERY__BROKER_URL"] == f"amqp://nightshift:{broker}@rabbitmq//"
-
-
-def test_rabbitmq_waits_for_the_longest_task() -> None:
+    # RabbitMQ waits for the longest task
     milliseconds = consumer_timeout(site("worker")) // timedelta(milliseconds=1)
     arguments = SERVICES["rabbitmq"]["environment"]["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"]
     assert arguments == f"-rabbit consumer_timeout {milliseconds}"
@@ -163,9 +156,7 @@ def test_every_variable_has_a_default_or_says_what_to_do_and_every_anchor_is_use
     assert compose.required()
     anchors, aliases = (set(re.findall(rf"{sign}([a-z-]+)\b", compose.text())) for sign in (" &", r"[\s\[]\*"))
     assert anchors == aliases
-
-
-def test_no_secret_is_in_the_file_and_none_has_a_default() -> None:
+    # no secret is in the file, and none has a default
     secret = re.compile(r"PASS|SECRET|KEY|CONN|BACKEND|BROKER|LEDGER_URL")
     for name, service in SERVICES.items():
         for key, value in service["environment"].items():

@@ -80,6 +80,10 @@ def test_an_artifacts_own_failure_is_told_once_and_another_one_later_is_told_alo
     assert new is not None
     assert [one.name for one in new.lines] == ["B/x86"]
     assert first.message(until=None, now=NOW).key != new.message(until=None, now=NOW).key
+    # the same error in a later pass is the same failure
+    rows = [published(100, State.FAILED, "gone still", run="dag/pass3", code="artifact-missing")]
+    again = one_of(of(built("A/x86"), b1=rows))
+    assert first.key_of(first.lines[0]) == again.key_of(again.lines[0])
 
 
 @pytest.mark.parametrize(
@@ -93,12 +97,3 @@ def test_a_service_that_is_away_is_one_cause_whatever_it_hits(code: str, cure: s
     message = first.message(until=NOW + HOUR, now=NOW)
     assert cure in message.cure
     assert "`nightshift preflight`" in message.cure
-
-
-def test_what_failed_with_the_same_error_in_a_later_pass_is_the_same_failure() -> None:
-    first, again = (
-        of(built("A/x86"), b1=[published(100, State.FAILED, why, run=run, code="artifact-missing")])
-        for why, run in (("gone", "dag/pass1"), ("gone still", "dag/pass3"))
-    )
-    one, other = one_of(first), one_of(again)
-    assert one.key_of(one.lines[0]) == other.key_of(other.lines[0])

@@ -91,33 +91,21 @@ def failed_artifact(site: Site, run: str, day: datetime, name: str = "A") -> Non
     records.move(site.ledger, key, failed, try_number=1, now=NOW)
 
 
-@pytest.mark.parametrize(
-    ("dag_id", "run_id"),
-    [
-        ("publication", "manual__1"),
-        ("undo_build", "manual__1"),
-        ("nightly_install", "manual__1"),
-        ("nightly_install_main", "backfill__2026-11-02T02:00:00+00:00"),
-        ("repository_care", "manual__1"),
-        ("leases", "manual__1"),
-    ],
-)
-def test_a_run_by_hand_is_told_once_with_the_first_fault_and_its_page(
-    site: Site, told: Told, dag_id: str, run_id: str
-) -> None:
-    fault = TaskFault("find", "build-unknown", "find: no build")
-    fails(site, dag_id, run_id, fault, TaskFault("gate", "artifacts-missing", "gate: 1"))
-    (message,) = told
-    assert message.title == f"run {run_id} of {dag_id} failed: build-unknown"
-    assert "find: no build" in message.text
-    assert message.links == {"run": f"http://airflow/{dag_id}/{run_id}"}
-    fails(site, dag_id, run_id, fault)
-    assert len(told) == 1
-
-
-def test_a_run_whose_tasks_left_no_reason_is_told_with_airflows(site: Site, told: Told) -> None:
-    fails(site, "publication", "manual__1")
-    (message,) = told
+def test_a_run_by_hand_is_told_once_with_the_first_fault_and_its_page(site: Site, told: Told) -> None:
+    by_hand = ("publication", "undo_build", "nightly_install", "repository_care", "leases")
+    runs = [(dag_id, "manual__1") for dag_id in by_hand]
+    for dag_id, run_id in (*runs, ("nightly_install_main", "backfill__2026-11-02T02:00:00+00:00")):
+        fault = TaskFault("find", "build-unknown", "find: no build")
+        fails(site, dag_id, run_id, fault, TaskFault("gate", "artifacts-missing", "gate: 1"))
+        message = told[-1]
+        assert message.title == f"run {run_id} of {dag_id} failed: build-unknown"
+        assert "find: no build" in message.text
+        assert message.links == {"run": f"http://airflow/{dag_id}/{run_id}"}
+        fails(site, dag_id, run_id, fault)
+    assert len(told) == len(by_hand) + 1
+    # a run whose tasks left no reason is told with Airflow's
+    fails(site, "publication", "manual__2")
+    message = told[-1]
     assert "Its task `last` failed last. Airflow's reason: task_failure." in message.text
 
 
@@ -131,6 +119,8 @@ def test_a_store_that_is_away_is_one_cause_whatever_runs_it_hits(site: Site, tol
 
 
 def test_a_dag_that_runs_by_itself_tells_each_cause_once_and_another_cause_again(site: Site, told: Told) -> None:
+    fails(site, "preflight", "scheduled__1", TaskFault("look", "preflight-failed", "2 errors"), by_itself=True)
+    assert told == [], "its task has told it"
     left = TaskFault("end", "leases-left", "end: r.example.org: no answer")
     for number in range(3):
         fails(site, "leases", f"scheduled__{number}", left, by_itself=True)
@@ -145,11 +135,6 @@ def test_a_dag_that_runs_by_itself_tells_each_cause_once_and_another_cause_again
         "run-failed:repository_care:care.check:repository-problems",
     ]
     assert "lost catalog" in told[-1].text
-
-
-def test_what_a_task_or_an_answer_has_told_is_not_told_again(site: Site, told: Told) -> None:
-    fails(site, "preflight", "scheduled__1", TaskFault("look", "preflight-failed", "2 errors"), by_itself=True)
-    assert told == []
 
 
 def test_an_artifact_of_a_backfill_is_told_as_the_watch_tells_it(site: Site, told: Told) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import date, timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,9 +76,7 @@ def test_a_required_platform_of_which_nothing_came_has_a_line_of_its_own_unless_
     assert fates(seen) == {"A/gpu": "never arrived", "A/x86": "published"}
     seen = of(built("A/x86"), slot=SLOT.model_copy(update={"required": Choice(projects=("B",))}))
     assert fates(seen) == {"A/x86": "open", "B/*": "never arrived"}
-
-
-def test_what_the_index_lists_and_cannot_be_taken_has_failed() -> None:
+    # what the index lists and cannot be taken has failed
     rejected = [RejectedArtifact("Bad/x86", "no sum", 1, "Bad", "x86"), RejectedArtifact("?", "no project", 2)]
     seen = of(built("A/x86", rejected=rejected), b1=[published(100, State.PUBLISHED)])
     assert fates(seen) == {"A/x86": "published", "Bad/x86": "failed"}
@@ -175,18 +172,16 @@ def blocked_by(suite: Suite) -> tuple[QualityRecord, ...]:
     return (QualityRecord("night/run", suite, "main", "b1", QualityVerdict.BLOCKED, ROWS[0], "", 3, NOW, DAY, ROWS),)
 
 
-@pytest.mark.parametrize(
-    ("seen", "state", "kind"),
-    [
+def test_the_state_follows_from_what_is_required() -> None:
+    done, failed = [published(100, State.PUBLISHED)], [published(100, State.FAILED)]
+    for seen, state, kind in (
         (of(), NightState.NO_BUILD, "bad"),
-        (of(built("A/x86"), b1=[published(100, State.PUBLISHED)]), NightState.WHOLE, "good"),
-        (of(built("A/x86"), b1=[published(100, State.FAILED)]), NightState.INCOMPLETE, "bad"),
+        (of(built("A/x86"), b1=done), NightState.WHOLE, "good"),
+        (of(built("A/x86"), b1=failed), NightState.INCOMPLETE, "bad"),
         (of(built("A/x86")), NightState.OPEN, "wait"),
-        (of(built("A/x86", complete=False), b1=[published(100, State.PUBLISHED)]), NightState.OPEN, "wait"),
-    ],
-)
-def test_the_state_follows_from_what_is_required(seen: Summary, state: NightState, kind: str) -> None:
-    assert (seen.verdict.state, seen.verdict.state.kind, seen.good) == (state, kind, kind == "good")
+        (of(built("A/x86", complete=False), b1=done), NightState.OPEN, "wait"),
+    ):
+        assert (seen.verdict.state, seen.verdict.state.kind, seen.good) == (state, kind, kind == "good")
 
 
 def test_a_published_build_that_the_gate_blocks_is_not_good_and_says_each_row() -> None:

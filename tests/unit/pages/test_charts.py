@@ -24,8 +24,6 @@ def test_whole_numbers_have_no_mark_between_them() -> None:
     late = [line("revision", DAYS, [1000, 1003])]
     assert figure("n", late, whole=True, from_zero=False)["layout"]["yaxis"]["dtick"] == 1
     assert figure("n", [], whole=True)["data"] == []
-
-
-def test_a_trace_keeps_a_colour_of_its_own() -> None:
+    # a trace keeps a colour of its own
     data = figure("n", [bars("a", DAYS, [1, 2]), bars("b", DAYS, [1, 2], colour="#ffffff")])["data"]
     assert [one["marker"]["color"] for one in data] == [COLOURS[0], "#ffffff"]

@@ -29,9 +29,8 @@ def noted(read: int, seconds: int) -> NotedProgress:
     return NotedProgress(1, 1, NOW, 5, read, 0, NOW + timedelta(seconds=seconds))
 
 
-@pytest.mark.parametrize(
-    ("state", "label", "kind"),
-    [
+def test_a_cell_says_its_state_and_what_is_there_may_be_undone_and_what_was_undone_redone() -> None:
+    for state, label, kind in (
         (State.PUBLISHED, "published", "good"),
         (State.UNCHANGED, "unchanged", "good"),
         (State.FAILED, "failed", "bad"),
@@ -39,14 +38,9 @@ def noted(read: int, seconds: int) -> NotedProgress:
         (State.PLANNED, "planned", "wait"),
         (State.PREPARING, "preparing", "busy"),
         (State.PUBLISHING, "publishing", "busy"),
-    ],
-)
-def test_a_cell_says_its_state_in_words_and_by_a_style(state: State, label: str, kind: str) -> None:
-    cell = cells(of(built("A/x86"), b1=[published(100, state)]))["A/x86"]
-    assert (cell.label, cell.kind) == (label, kind)
-
-
-def test_what_is_there_may_be_undone_and_what_was_undone_redone() -> None:
+    ):
+        cell = cells(of(built("A/x86"), b1=[published(100, state)]))["A/x86"]
+        assert (cell.label, cell.kind) == (label, kind)
     cell = cells(of(built("A/x86")))["A/x86"]
     assert (cell.task, cell.path, cell.artifact, cell.actions) == (None, None, "see:u", ())
     for row, actions in (
@@ -57,19 +51,12 @@ def test_what_is_there_may_be_undone_and_what_was_undone_redone() -> None:
         assert [text for text, _ in cells(of(built("A/x86"), b1=[row]))["A/x86"].actions] == actions
 
 
-@pytest.mark.parametrize(
-    ("read", "before", "share", "left"),
-    [
-        (0, 100, 0.0, None),
-        (100, None, None, None),
-        (100, 0, None, None),
-        (100, 100, NEARLY, None),
-        (250, 100, NEARLY, None),
-    ],
-)
-def test_there_is_no_estimate_where_nothing_tells(read: int, before: int | None, share: Any, left: Any) -> None:
-    found = going(noted(read, 10), before)
-    assert (found.share, found.left_s) == (share, left)
+def test_there_is_no_estimate_where_nothing_tells() -> None:
+    for read, before, share in (
+        (0, 100, 0.0), (100, None, None), (100, 0, None), (100, 100, NEARLY), (250, 100, NEARLY)
+    ):  # fmt: skip
+        progress = going(noted(read, 10), before)
+        assert (progress.share, progress.left_s) == (share, None)
     shown = cells(of(built("A/x86"), b1=[published(100, State.PREPARING)]), one=noted(50, 10))["A/x86"].going
     assert shown is not None
     assert (shown.share, shown.left_s) == (0.25, 30.0), "by the bytes of the build before"
@@ -109,18 +96,7 @@ def test_links_are_relative_and_quote_whatever_a_name_has() -> None:
     assert start("undo", slot="main") == "start?action=undo&slot=main"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, ""),
-        (-3, "0 s"),
-        (59.4, "59 s"),
-        (61, "1 min 01 s"),
-        (601, "10 min"),
-        (3600, "1 h 00 min"),
-        (9000, "2 h 30 min"),
-    ],
-)
-def test_lengths_of_time_are_short_and_thousands_are_apart(seconds: float | None, text: str) -> None:
-    assert span(seconds) == text
+def test_lengths_of_time_are_short_and_thousands_are_apart() -> None:
+    seconds = (None, -3, 59.4, 61, 601, 3600, 9000)
+    assert [*map(span, seconds)] == ["", "0 s", "59 s", "1 min 01 s", "10 min", "1 h 00 min", "2 h 30 min"]
     assert (number(None), number(7), number(1234567)) == ("", "7", "1 234 567")

@@ -22,14 +22,11 @@ def row(state: str = "published", *, days: int = 0, minutes: int = 0, **more: An
     return SimpleNamespace(**known | more)
 
 
-def test_a_day_has_its_rates_and_the_mean_time_of_each_phase() -> None:
+def test_a_day_has_its_rates_and_times_by_what_was_published_only() -> None:
     ((day, one),) = publications_view.days_of([row(minutes=30), row(seconds={"prepare": 4.0})], whole=True)
     assert (day, one.published.artifacts, one.per_hour) == (date(2026, 11, 21), 2, 4.0)
     assert one.bytes_per_s == 2000 / 6
     assert (one.mean("prepare"), one.mean("lease"), one.mean("commit")) == (3.0, 0.25, None)
-
-
-def test_only_what_was_published_counts_for_rates_phases_and_leases() -> None:
     ((_, one),) = publications_view.days_of([row("failed"), row("unchanged")], whole=True)
     assert one.states == {State.FAILED: 1, State.UNCHANGED: 1}
     assert (one.published.artifacts, one.bytes_per_s, one.per_hour, one.held_at(1.0)) == (0, None, None, None)
@@ -63,9 +60,7 @@ def test_plots_have_a_trace_for_each_state_and_phase_that_occurred() -> None:
     prepare, _ = publications_view.phase_figure(days, publications_view.phases_of(days))["data"]
     assert (prepare["x"], prepare["y"]) == (["2026-11-20", "2026-11-21"], [None, 2.0])
     assert publications_view.lease_figure(days)["data"][0]["y"] == [None, 0.25]
-
-
-def test_every_state_has_a_style_and_a_colour_of_its_own() -> None:
+    # every state has a style and a colour of its own
     days = publications_view.days_of([row(state.value) for state in State], whole=True)
     colours = [one["marker"]["color"] for one in publications_view.state_figure(days)["data"]]
     assert len(set(colours)) == len(State) == len(colours)

@@ -7,8 +7,6 @@ from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from include.pages import repositories_view
 from include.pages.repositories_view import CollectionRow
 from include.replicas.states import ReplicaLook, ReplicaState
@@ -72,7 +70,9 @@ def test_plots_divide_bytes_into_sent_and_not_sent_and_go_from_the_oldest_collec
     assert garbage["y"] == [2, 2]
 
 
-def test_a_replica_that_is_not_trusted_is_worse_than_one_that_lags() -> None:
+def test_a_replica_that_is_not_trusted_is_worse_than_one_that_lags_and_a_whitelist_that_ends_soon_is_marked() -> None:
+    for days, kind in ((-1, "bad"), (0.5, "bad"), (6, "wait"), (20, "good")):
+        assert repositories_view.whitelist_kind(NOW + timedelta(days=days), NOW) == kind
     away, late, fresh = (
         look("away", ReplicaState.UNREACHABLE), look("late", ReplicaState.BEHIND, 5), look("new", ReplicaState.IN_SYNC)
     )  # fmt: skip
@@ -80,8 +80,3 @@ def test_a_replica_that_is_not_trusted_is_worse_than_one_that_lags() -> None:
     assert repositories_view.worst([late, away]) == away
     assert repositories_view.worst([]) is None
     assert [repositories_view.replica_kind(one) for one in (away, late, fresh)] == ["bad", "wait", "good"]
-
-
-@pytest.mark.parametrize(("days", "kind"), [(-1, "bad"), (0.5, "bad"), (6, "wait"), (20, "good")])
-def test_a_whitelist_that_ends_soon_is_marked(days: float, kind: str) -> None:
-    assert repositories_view.whitelist_kind(NOW + timedelta(days=days), NOW) == kind

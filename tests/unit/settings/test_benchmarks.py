@@ -18,14 +18,12 @@ def load(targets=f"{{scratch: {SCRATCH}}}", rest=""):
     return parse(text, file="site.yaml", root=Path("/root"), environ={}).benchmarks
 
 
-def test_a_target_is_refused_everything_that_is_not_marked():
+def test_each_kind_of_target_has_its_own_keys_and_is_refused_everything_that_is_not_marked():
     target = load("{scratch: {kind: path, path: /mnt/bench}}").target("scratch")
     assert isinstance(target, PathTarget)
     assert {target.benchmark, target.fill, target.pools, target.degrade} == {Mark.REFUSED}
     assert load().target("scratch").benchmark is Mark.ALLOWED
 
-
-def test_each_kind_of_target_has_its_own_keys():
     targets = load("{p: {kind: path, path: x}, b: {kind: bucket, store: s}, r: {kind: pool, pool: bench}}").targets
     assert [type(target) for target in targets.values()] == [PathTarget, BucketTarget, PoolTarget]
     assert load().target("scratch").path == Path("/root/var/bench")
@@ -35,6 +33,9 @@ def test_an_unknown_target_is_named_with_those_that_exist():
     with pytest.raises(SettingsError) as error:
         load().target("other")
     assert "scratch" in str(error.value)
+
+
+LOGIN = "{host: h, user: u, known_hosts: k, agent: true}"
 
 
 @pytest.mark.parametrize(
@@ -50,10 +51,7 @@ def test_an_unknown_target_is_named_with_those_that_exist():
         ("{x: {kind: bucket, store: s, prefix: ../y}}", "benchmarks.targets.x.prefix"),
         ("{x: {kind: pool, pool: bench, user: a b}}", "benchmarks.targets.x.user"),
         ("{x: {kind: remote, path: /mnt, hosts: {}}}", "benchmarks.targets.x.hosts"),
-        (
-            "{x: {kind: remote, path: mnt, hosts: {h: {host: h, user: u, known_hosts: k, agent: true}}}}",
-            "benchmarks.targets.x.path",
-        ),
+        (f"{{x: {{kind: remote, path: mnt, hosts: {{h: {LOGIN}}}}}}}", "benchmarks.targets.x.path"),
     ],
 )
 def test_a_wrong_target_is_refused_at_its_key(targets, key):

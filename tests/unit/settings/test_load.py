@@ -32,18 +32,13 @@ def only(parsed, *changes, **environ):
     return found[0]
 
 
-def test_the_file_of_the_project_is_right():
-    site = load(PROJECT_ROOT / "config" / "site.yaml", environ={})
-    assert site.slot("main").repository == "nightlies.example.org"
-    assert site.ledger == f"sqlite:///{PROJECT_ROOT}/var/ledger.db"
-
-
 def test_a_right_file_is_understood(parsed, tmp_path):
     site = parsed()
     repository = site.repository("nightlies.example.org")
     assert repository.fqrn == "nightlies.example.org"
     assert repository.publisher is PublisherKind.NATIVE
     assert repository.limits.bytes == 1 << 30
+    assert repository.prepare.specials == "refuse"
     assert repository.public_key == tmp_path / "keys/nightlies.example.org.pub"
     assert site.slot("main").projects == ("Gaudi", "LHCb")
     assert site.slot("main").name == "main"
@@ -54,7 +49,6 @@ def test_a_right_file_is_understood(parsed, tmp_path):
 
 
 def test_trees_and_care_are_set_for_a_repository(parsed, tmp_path):
-    assert parsed().repository("nightlies.example.org").prepare.specials == "refuse"
     prepare = "prepare: {xattrs: [user.], uid_map: owners.map, autocatalogs: true}\n    care: {tags: {keep: 3}}"
     repository = parsed((GATEWAY, f"{GATEWAY}    {prepare}\n")).repository("nightlies.example.org")
     prepare, care = repository.prepare, repository.care
@@ -67,9 +61,7 @@ def test_variables_are_expanded_with_their_defaults(parsed, tmp_path):
     assert parsed().ledger == f"sqlite:///{tmp_path}/var/ledger.db"
     assert parsed(NIGHTSHIFT_VAR="/somewhere").ledger == "sqlite:////somewhere/ledger.db"
     assert parsed(NIGHTSHIFT_VAR="").ledger == f"sqlite:///{tmp_path}/var/ledger.db"
-
-
-def test_an_unset_variable_without_default_is_named(parsed):
+    # an unset variable without a default is named
     one = only(parsed, ("s3://cvmfs", "s3://${BUCKET}"))
     assert (one.line, one.key) == (4, "stores.main.url")
     assert "BUCKET is not set" in one.what
@@ -100,45 +92,29 @@ def test_every_problem_is_reported_at_once_in_the_order_of_lines(parsed):
     assert "Did you mean 'main'?" in found[1].cure
 
 
+LEDGER = '"sqlite:///${NIGHTSHIFT_VAR:-var}/ledger.db"'
+REPOSITORY = "repositories.nightlies.example.org"
+
+
 @pytest.mark.parametrize(
     ("change", "line", "key", "says"),
     [
-        (("    gateway: gw\n", ""), 8, "repositories.nightlies.example.org.gateway", "missing"),
-        (("gateway: gw", "gatewya: gw"), 12, "repositories.nightlies.example.org.gatewya", "Did you mean `gateway`?"),
-        (("members: 10", "members: ten"), 13, "repositories.nightlies.example.org.limits.members", "whole number"),
-        (
-            ("members: 10", "membrs: 10"),
-            13,
-            "repositories.nightlies.example.org.limits.membrs",
-            "Did you mean `members`?",
-        ),
+        (("    gateway: gw\n", ""), 8, f"{REPOSITORY}.gateway", "missing"),
+        (("gateway: gw", "gatewya: gw"), 12, f"{REPOSITORY}.gatewya", "Did you mean `gateway`?"),
+        (("members: 10", "members: ten"), 13, f"{REPOSITORY}.limits.members", "whole number"),
+        (("members: 10", "membrs: 10"), 13, f"{REPOSITORY}.limits.membrs", "Did you mean `members`?"),
         (("connection: store_main", "connection: s3://x:y@h"), 6, "stores.main.connection", "connection id"),
         (("s3://cvmfs", "https://me:hunter2@h/x"), 4, "stores.main.url", "carries a login"),
         (("connection: store_main", "addressing: vhost"), 6, "stores.main.addressing", "'path' or 'virtual'"),
-        (
-            ("timezone: Europe/Zurich", 'destination: "/n/{slot}"'),
-            19,
-            "slots.main.destination",
-            "{platform}, {project}",
-        ),
+        (("timezone: Europe/Zurich", 'destination: "/n/{slot}"'), 19, "slots.main.destination", "{platform}, {proj"),
         (("timezone: Europe/Zurich", "index: index.json"), 19, "slots.main.index", "lacks {date}"),
         (("slots:\n  main:", "slots:\n  .main:"), 15, "slots..main", "not a letter or digit"),
         (("slots:", "slots:\n  main: {}\n  x:\n    name: a"), 18, "slots.main", "given twice"),
         (("stores:", "colour: {}\nstores:"), 2, "colour", "known keys are"),
-        (
-            ("repositories:\n  nightlies.example.org", "repositories:\n  Nightlies"),
-            8,
-            "repositories.Nightlies",
-            "lower case",
-        ),
+        (("  nightlies.example.org:", "  Nightlies:"), 8, "repositories.Nightlies", "lower case"),
         (("main:\n    url", "main:\n    name: x\n    url"), 4, "stores.main.name", "name is the key"),
-        (
-            ('"sqlite:///${NIGHTSHIFT_VAR:-var}/ledger.db"', "mysql+pymysql://u:pw@h/d"),
-            1,
-            "ledger",
-            "carries a password",
-        ),
-        (('"sqlite:///${NIGHTSHIFT_VAR:-var}/ledger.db"', "postgres://h/d"), 1, "ledger", "mysql+pymysql"),
+        ((LEDGER, "mysql+pymysql://u:pw@h/d"), 1, "ledger", "carries a password"),
+        ((LEDGER, "postgres://h/d"), 1, "ledger", "mysql+pymysql"),
     ],
 )
 def test_a_problem_names_its_line_its_key_and_the_cure(parsed, change, line, key, says):
@@ -179,17 +155,23 @@ def test_a_damaged_file_is_a_problem_with_a_line(parsed, text, says):
     assert all(one.line >= 1 for one in caught.value.problems)
 
 
-def test_no_file_and_no_text_are_refused(tmp_path):
+def test_no_file_no_text_and_no_such_name_are_refused(parsed, tmp_path):
     with refused(SettingsFileMissing, path=tmp_path / "none.yaml"):
         load(environ={"NIGHTSHIFT_CONFIG": str(tmp_path / "none.yaml")})
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
     with pytest.raises(InvalidSettings):
         load(tmp_path / "latin.yaml", environ={})
+    site = parsed()
+    for ask in (site.slot, site.store, site.repository):
+        with refused(SettingsError):
+            ask("nope")
 
 
-def test_relative_paths_start_from_the_project_root_whatever_the_current_directory(tmp_path, monkeypatch):
+def test_paths_of_the_projects_file_start_from_its_root_whatever_the_current_directory(tmp_path, monkeypatch):
     config = PROJECT_ROOT / "config" / "site.yaml"
     here = load(config, environ={})
+    assert here.slot("main").repository == "nightlies.example.org"
+    assert here.ledger == f"sqlite:///{PROJECT_ROOT}/var/ledger.db"
     monkeypatch.chdir(tmp_path)
     assert load(config, environ={}) == here
     home = load(config, environ={"NIGHTSHIFT_HOME": str(tmp_path), "NIGHTSHIFT_VAR": "v"})
@@ -202,13 +184,6 @@ def test_file_stores_become_absolute(parsed, tmp_path):
     assert parsed(("s3://cvmfs", "file:store/a")).store("main").url == f"file://{tmp_path}/store/a"
     assert parsed(("s3://cvmfs", "file:///srv/a")).store("main").url == "file:///srv/a"
     assert "no host" in str(only(parsed, ("s3://cvmfs", "file://host/a")))
-
-
-def test_asking_for_what_is_not_there_is_an_error_of_the_settings(parsed):
-    site = parsed()
-    for ask in (site.slot, site.store, site.repository):
-        with refused(SettingsError):
-            ask("nope")
 
 
 @given(st.text(max_size=200))

@@ -43,15 +43,12 @@ def test_approval_has_a_deadline_and_approvers(
     assert (asked.deadline_minutes, asked.approvers) == (minutes, approvers)
 
 
-def test_links_tag_and_what_is_optional_are_read(parsed: Parsed) -> None:
+def test_links_tag_retention_and_what_is_optional_are_read(parsed: Parsed) -> None:
     block = 'links: {weekdays: false}\n    tag: "{slot}-{date}"\n    optional: {projects: [LHCb]}'
     slot = slot_with(parsed, block)
     assert slot.links is not None
     assert (slot.links.folder, slot.links.latest, slot.links.weekdays) == ("/nightlies/{slot}", True, False)
     assert (slot.tag, slot.optional.projects, slot.partial) == ("{slot}-{date}", ("LHCb",), "copy")
-
-
-def test_rules_of_retention_are_read_and_the_others_have_defaults(parsed: Parsed) -> None:
     found = slot_with(parsed, RETENTION).retention
     assert found is not None
     assert (found.keep_last, found.keep_days, found.keep_weekdays) == (14, None, WeekdayRule(days=("Sun",), weeks=12))

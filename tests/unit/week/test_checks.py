@@ -40,12 +40,9 @@ def test_links_that_move_forward_to_whole_builds_are_right_and_others_are_seen()
     assert checks.revisions_never_go_back([sample(4, OLD), sample(3, OLD)]) == ["revision 3 came after 4"]
 
 
-def test_a_reader_that_hardly_looked_is_seen() -> None:
+def test_a_reader_that_hardly_looked_and_a_revision_that_was_made_while_frozen_are_seen() -> None:
     assert checks.looked_often_enough(1.0, 600, 300) == []
     assert len(checks.looked_often_enough(31.0, 20, 300)) == 2
-
-
-def test_a_revision_that_was_made_while_frozen_is_seen() -> None:
     just_before = sample(5, OLD, at=10.2)
     assert checks.nothing_moves_while_frozen([sample(4, OLD, at=3), just_before, sample(6, OLD, at=31)], 10, 30) == []
     (line,) = checks.nothing_moves_while_frozen([just_before, sample(6, NEW, at=20)], 10, 30)

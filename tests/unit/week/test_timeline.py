@@ -21,13 +21,9 @@ SAMPLES = [
 ]
 
 
-def test_runs_that_overlap_are_in_lanes() -> None:
-    assert [one.lane for one in bars(RUNS[:2])] == [0, 1]
-    assert [one.lane for one in bars(RUNS[1:])] == [0, 1]
-    assert [one.lane for one in bars([RUNS[0], RUNS[2]])] == [0, 0]
-
-
-def test_only_moves_are_shown_as_moves() -> None:
+def test_runs_that_overlap_are_in_lanes_and_only_moves_are_shown_as_moves() -> None:
+    for runs, lanes in ((RUNS[:2], [0, 1]), (RUNS[1:], [0, 1]), ([RUNS[0], RUNS[2]], [0, 0])):
+        assert [bar.lane for bar in bars(runs)] == lanes
     assert moves(SAMPLES, "main") == [(11, "revision 2: /nightlies/main/latest to /nightlies/main/b1")]
     assert moves(SAMPLES, "dev") == []
 

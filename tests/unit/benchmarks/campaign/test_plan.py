@@ -71,7 +71,10 @@ def test_streams_keep_their_rate_and_write_what_it_lets_through():
     assert client.file_bytes <= max(BLOCK, CLIENT_RATE * load.seconds)
 
 
-def test_dd_writes_zeros_and_no_others_do_unless_they_are_asked_to():
+def test_dd_writes_zeros_and_others_only_if_asked_to_and_each_packet_size_has_a_pool_of_its_own():
+    made = plan(replace(WISH, preset="hlt2-packet-size"), TargetKind.POOL, space=None, **MARKS)
+    assert made.packets == [4096, 16384, 65536, 262144]
+    assert {step.load.name for step in made.steps if step.packet_bytes == 16384} == {"write-016k", "read-016k"}
     steps = {step.load.name: step.load for step in plan(replace(WISH, preset="hlt2-dd")).steps}
     assert steps["write-dd"].runner is RunnerKind.DD
     assert {name: steps[name].loads[0].pattern for name in ("write-dd", "write-zeros", "write-random")} == {
@@ -91,9 +94,7 @@ def test_an_occupancy_preset_fills_what_is_missing_to_each_level():
     assert level == pytest.approx(3.2 * GIB, rel=0.01), "a small target is filled as exactly as a large one"
     full = plan(wish, fill="allowed", limits=limits, space=replace(SPACE, free=700 * GIB))
     assert next(step.load.name for step in full.steps) == "write-at-20", "more is in it already"
-
-
-def test_a_fill_has_all_the_time_that_the_measured_steps_leave():
+    # a fill has all the time that the measured steps leave
     wish = CampaignWish("t", "hlt2-occupancy", 0.01, 1, 1000)
     made = plan(wish, fill="allowed", limits={"bytes": "2TB", "fill_percent": 85, "minutes": 1000})
     steps = [[step.load.seconds for step in made.steps if step.fills is fills] for fills in (False, True)]
@@ -145,12 +146,6 @@ def test_an_outage_is_measured_between_two_healthy_steps_half_full_and_at_a_limi
     assert [step.load.name for step in made.steps if not step.counted] == ["fill-to-50", "prepare"]
 
 
-def test_each_packet_size_has_a_pool_of_its_own():
-    made = plan(replace(WISH, preset="hlt2-packet-size"), TargetKind.POOL, space=None, **MARKS)
-    assert made.packets == [4096, 16384, 65536, 262144]
-    assert {step.load.name for step in made.steps if step.packet_bytes == 16384} == {"write-016k", "read-016k"}
-
-
 @pytest.mark.parametrize(
     ("wish", "changes", "why"),
     [
@@ -176,21 +171,15 @@ def test_what_is_over_limits_or_not_marked_is_refused(wish, changes, why):
     assert why in str(error.value)
 
 
-def test_all_that_is_wrong_is_named_at_once():
+def test_all_that_is_wrong_is_named_at_once_and_dd_is_not_planned_for_loads_that_have_to_end_together():
     with refused(PLAN_REFUSED) as error:
         plan(CampaignWish("t", "hlt2-occupancy", scale=0, rounds=0))
     assert all(word in str(error.value) for word in ("scale", "rounds", "fill"))
-
-
-def test_dd_is_not_planned_for_loads_that_have_to_end_together():
     (phase,) = PRESETS["hlt2-mixed"].phases
     by_dd = replace(phase, steps=tuple(replace(step, runner=RunnerKind.DD) for step in phase.steps))
     with refused(PLAN_REFUSED) as error:
         plan_preset(replace(PRESETS["hlt2-mixed"], phases=(by_dd,)), WISH, settings(), TargetKind.PATH, SPACE)
     assert "mixed: dd cannot end several loads at the same time" in str(error.value)
-
-
-def test_an_unknown_preset_is_named_with_the_nearest():
     with refused(PRESET_UNKNOWN, subject="hlt2-mixd") as error:
         plan(replace(WISH, preset="hlt2-mixd"))
     assert "did you mean hlt2-mixed?" in str(error.value)
@@ -212,10 +201,8 @@ def test_no_plan_exceeds_its_limits(preset, kind, scale, rounds, minutes):
     assert [step.number for step in made.steps] == list(range(1, len(made.steps) + 1))
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_every_preset_is_possible_on_a_small_machine(name):
-    preset = PRESETS[name]
-    for kind in preset.targets:
+def test_every_preset_is_possible_on_a_small_machine():
+    for name, kind in ((name, kind) for name, preset in PRESETS.items() for kind in preset.targets):
         wish = CampaignWish("t", name, scale=0.005, rounds=2, minutes=10)
         made = plan(wish, kind, **MARKS, limits={"bytes": "5TB", "fill_percent": 90})
         assert made.steps

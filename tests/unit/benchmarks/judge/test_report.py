@@ -10,14 +10,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from include.benchmarks.campaign.campaigns import open_target
-from include.benchmarks.campaign.execute import run_campaign
 from include.benchmarks.judge.charts import BenchmarkChart, ChartLine, charts_of
-from include.benchmarks.judge.judge import accept_baseline, judge_campaign, judged_campaigns
+from include.benchmarks.judge.judge import accept_baseline, judged_campaigns
 from include.benchmarks.judge.report import plotly_figure, svg, write_report
 from include.benchmarks.measure.loads import ClusterSample, SeriesPoint, ServerState
 from include.benchmarks.measure.targets import TargetSpace
-from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, benchmark_site, ticking
+from tests.fakes.benchmarking import MIB, START, MeasuringRunner, benchmark_site, measured
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -26,12 +24,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 def site(tmp_path, measures):
     measures()
     return benchmark_site(tmp_path, usable_bytes="8.8PB", raw_bytes="11PB", price=396_000)
-
-
-def measured(site, preset="hlt2-uncontrolled", hours=0, **wish):
-    folder = begin_campaign(site, preset, now=START + timedelta(hours=hours), **wish)
-    run_campaign(folder, open_target(site, "scratch"), clock=ticking())
-    return folder, judge_campaign(site.ledger, folder, site.settings.benchmarks)
 
 
 def by_name(steps, history=(), *baselines):
@@ -55,22 +47,17 @@ def test_a_report_is_one_page_without_requests_and_a_picture_of_each_chart(site,
     assert all(f'id="chart-{name}"' in page for name in pictures)
     assert "2 measured, 2 asked for" in page
 
-
-def test_a_chart_of_a_single_place_is_not_drawn(site):
-    folder, _ = measured(site)
-    assert "rounds" in by_name(folder.steps())
-    write = [ended for ended in folder.steps() if (ended.step.load.name, ended.step.round) == ("write", 1)]
-    assert by_name(write).keys() == {"throughput-over-time", "latency-over-time"}
-
-
-def test_what_others_wrote_is_escaped(site):
-    folder, judged = measured(site)
+    # what others wrote is escaped
     text = write_report(site.ledger, folder, replace(judged, reason="<script>x</script>", missing=("<b>",))).read_text()
     assert "&lt;script&gt;x&lt;/script&gt;" in text
     assert "<b>" not in text.partition("<script>")[0]
 
 
 def test_charts_are_drawn_of_what_differs_between_steps(site):
+    once, _ = measured(site, hours=2)
+    assert "rounds" in by_name(once.steps())
+    write = [ended for ended in once.steps() if (ended.step.load.name, ended.step.round) == ("write", 1)]
+    assert by_name(write).keys() == {"throughput-over-time", "latency-over-time"}
     streams, _ = measured(site, "hlt2-streams")
     assert "streams" not in by_name([])
     found = by_name(streams.steps())
@@ -82,7 +69,7 @@ def test_charts_are_drawn_of_what_differs_between_steps(site):
     assert len(by_block.lines[0].points) == 5
 
 
-def test_throughput_is_drawn_over_the_occupancy_that_was_there(site):
+def test_throughput_is_drawn_over_the_occupancy_that_was_there_and_over_the_packet_size(site):
     folder, _ = measured(site)
     total = 100
     steps = [replace(ended, space=TargetSpace(total, total - 20 * ended.step.round)) for ended in folder.steps()]
@@ -91,6 +78,12 @@ def test_throughput_is_drawn_over_the_occupancy_that_was_there(site):
     chart = by_name([fill, *steps])["occupancy"]
     assert [x for x, _ in chart.lines[0].points] == [20, 40]
     assert "occupancy" not in by_name([fill, *folder.steps()]), "it was as full all the time"
+    packets = {1: 4096, 2: 65536}
+    sized = [replace(ended, step=replace(ended.step, packet_bytes=packets[ended.step.round])) for ended in steps]
+    chart = by_name(sized)["packets"]
+    assert chart.log_x
+    assert {line.name: [x for x, _ in line.points] for line in chart.lines} == {"write": [4, 64], "read": [4, 64]}
+    assert "packets" not in by_name(folder.steps())
 
 
 def test_the_history_has_all_campaigns_of_the_plan_and_marks_baselines(site):
@@ -118,18 +111,6 @@ def test_the_drift_is_drawn_as_shares_of_the_baseline_with_their_verdicts(site, 
         assert [x for x, _ in line.points] == days, "the baseline itself was compared with none"
         assert [y for _, y in line.points] == pytest.approx([80, 125])
         assert line.text == ("regressed", "improved")
-
-
-def test_throughput_is_drawn_over_the_packet_size(site):
-    folder, _ = measured(site)
-    packets = {1: 4096, 2: 65536}
-    steps = [
-        replace(ended, step=replace(ended.step, packet_bytes=packets[ended.step.round])) for ended in folder.steps()
-    ]
-    chart = by_name(steps)["packets"]
-    assert chart.log_x
-    assert {line.name: [x for x, _ in line.points] for line in chart.lines} == {"write": [4, 64], "read": [4, 64]}
-    assert "packets" not in by_name(folder.steps())
 
 
 @pytest.mark.parametrize("outage", [ServerState.OSD_DOWN, ServerState.HOST_DOWN])

@@ -35,10 +35,16 @@ def usage(max_avail=None, raw=300 * GIB, available=300 * GIB):
     return json.dumps({"stats": {"total_bytes": raw, "total_avail_bytes": available}, "pools": listed})
 
 
-def test_slow_operations_inactive_groups_and_full_osds_stop_and_others_do_not():
+def test_slow_operations_inactive_groups_and_full_osds_stop_and_it_is_clean_when_nothing_is_left_to_recover():
     assert CephHealth.parse(status("MGR_MODULE_ERROR", "POOL_NO_REDUNDANCY"), "t").stopping == ()
     found = CephHealth.parse(status("SLOW_OPS", "OSD_NEARFULL", "PG_AVAILABILITY"), "t")
     assert [line.partition(":")[0] for line in found.stopping] == ["OSD_NEARFULL", "PG_AVAILABILITY", "SLOW_OPS"]
+    assert CephHealth.parse(status(), "t").clean
+    groups = (("active+clean", 5), ("active+clean+scrubbing+deep", 1), ("active+undersized+degraded", 2))
+    assert CephHealth.parse(status(groups=groups), "t").unclean == 2
+    found = CephHealth.parse(status("OSD_FLAGS", up=1), "t")
+    assert (found.clean, found.osds_down, found.degraded) == (False, 2, 0.25)
+    assert found.flags == ("OSD_FLAGS: about OSD_FLAGS",)
 
 
 @pytest.mark.parametrize(
@@ -55,15 +61,6 @@ def test_a_pool_is_as_full_as_its_fullest_osd_and_keeps_room_for_a_host(osds, us
     space = pool_space(osds, usage(usable), "bench", "t")
     assert (round(space.total / GIB), round(space.used_percent)) == (gib, used)
     assert pool_space(tree(60, hosts=(1, 1)), usage(100 * GIB), "bench", "t").free == 0
-
-
-def test_a_cluster_is_clean_when_nothing_is_left_to_recover():
-    assert CephHealth.parse(status(), "t").clean
-    groups = (("active+clean", 5), ("active+clean+scrubbing+deep", 1), ("active+undersized+degraded", 2))
-    assert CephHealth.parse(status(groups=groups), "t").unclean == 2
-    found = CephHealth.parse(status("OSD_FLAGS", up=1), "t")
-    assert (found.clean, found.osds_down, found.degraded) == (False, 2, 0.25)
-    assert found.flags == ("OSD_FLAGS: about OSD_FLAGS",)
 
 
 @pytest.mark.parametrize("hosts", [(1,), (1, 1), (1,) * 4, (3, 2, 1)])

@@ -123,14 +123,10 @@ def test_latencies_of_osds_are_what_grew_between_two_looks():
     assert first.mean_ms() == pytest.approx(0.165)
     assert first.percentile_ms(95) == pytest.approx(0.3)
     assert (found[2].mean_ms(), found[2].percentile_ms(95)) == (None, None)
-
-
-def test_an_osd_that_was_started_meanwhile_has_what_came_since_then():
+    # an OSD that was started meanwhile has what came since then
     before, after = (parse_histograms(dump(osd_0=counts), "t") for counts in ((50, 50, 0, 0), (3, 60, 0, 1)))
     assert [one.operations for one in latencies_between(before, after)] == [64, 64]
-
-
-def test_rounds_are_put_together_by_osd_and_direction():
+    # rounds are put together by OSD and direction
     rounds = [OsdLatency(1, WRITE, ((0, 100, 3),)), OsdLatency(1, WRITE, ((0, 100, 4), (100, 200, 1)))]
     assert merged_latencies(rounds) == (OsdLatency(1, WRITE, ((0, 100, 7), (100, 200, 1))),)
 
@@ -150,10 +146,9 @@ def test_recovery_and_commits_are_read_from_what_ceph_says_of_them():
     infos = {"osd_perf_infos": [{"id": 4, "perf_stats": {"commit_latency_ms": 12}}]}
     assert parse_commits(json.dumps({"osdstats": infos}), "t") == parse_commits(json.dumps(infos), "t") == {4: 12.0}
     for broken in ("", "[]", "{}"):
-        with refused(RESULT_UNREADABLE, subject="t"):
-            RecoveryLook.parse(broken, 0.0, "t")
-        with refused(RESULT_UNREADABLE, subject="t"):
-            parse_commits(broken, "t")
+        for parse in (lambda text: RecoveryLook.parse(text, 0.0, "t"), lambda text: parse_commits(text, "t")):
+            with refused(RESULT_UNREADABLE, subject="t"):
+                parse(broken)
 
 
 @pytest.fixture
@@ -191,14 +186,11 @@ def test_osds_that_reply_are_counted_while_another_one_is_down(tmp_path, monkeyp
     assert [(one.osd, one.access, one.operations) for one in view.latencies] == [(0, READ, 100), (0, WRITE, 100)]
 
 
-def test_missing_rights_are_a_line_of_the_report_and_fail_no_step(steps):
+def test_a_report_has_machines_osds_and_recovery_and_missing_rights_fail_no_step(steps):
     assert [ended.error for ended in steps] == [None] * len(steps)
     rows = servers_of(steps)
     assert len(rows.notes) >= 1
     assert rows.osds == ()
-
-
-def test_a_report_has_machines_osds_and_recovery(steps):
     busy = MachineUse(5.0, 90.0, 1.0, 2.0, "sda", 30.0, 1e6, "eth0", 2e6, 5.0)
     views = [
         ServersView(
@@ -274,13 +266,11 @@ def test_what_the_campaign_has_not_stopped_itself_is_a_reason(state, stopped, re
     assert len(watch(ReportedCluster(state), stopped=stopped).look()) == reasons
 
 
-def test_production_that_is_slow_is_a_reason_when_most_reads_are():
+def test_production_that_is_slow_is_a_reason_when_most_reads_are_and_so_is_a_timer_that_ended():
     slow = watch(ReportedCluster(WELL, production_ms=500.0))
     assert [len(slow.look()) for _ in range(READS)] == [0] * (READS - 1) + [1]
     assert {sample.production_ms for sample in slow.samples} == {500.0}
 
-
-def test_timers_are_renewed_at_each_look_and_one_that_ended_is_a_reason():
     def renew():
         raise RUNNER_FAILED("s1", "the timer has ended")
 

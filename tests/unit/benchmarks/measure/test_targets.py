@@ -45,16 +45,13 @@ def put(area, name):
         area.store(1).put(name, b"x")
 
 
-def test_a_target_that_is_not_marked_is_refused(tmp_path):
+def test_what_is_not_marked_devices_missing_folders_and_files_are_refused(tmp_path):
     with refused(TARGET_REFUSED):
         open_target(site_of(tmp_path, kind="path", path="/mnt", benchmark="refused"), "t")
-
-
-@pytest.mark.parametrize("place", ["/dev/null", "missing", "file"])
-def test_devices_missing_folders_and_files_are_refused(tmp_path, place):
     (tmp_path / "file").touch()
-    with refused(TARGET_UNUSABLE, subject="t"):
-        path_target(tmp_path / place).check()
+    for place in ("/dev/null", "missing", "file"):
+        with refused(TARGET_UNUSABLE, subject="t"):
+            path_target(tmp_path / place).check()
     with refused(TARGET_UNUSABLE):
         open_target(site_of(tmp_path, kind="bucket", store="web"), "t").check()  # it can only be read
 
@@ -63,17 +60,12 @@ def test_only_listed_files_of_the_run_are_removed(area):
     area.create()
     put(area, "data.0.0")
     put(area, "of-a-person")
+    area.create()  # a run goes on in its own area
+    assert area.remove().left == ("data.0.0", "of-a-person")
     assert area.remove_files(["data.0.0"]).removed == 1
     assert area.remove().left == ("of-a-person",)
     assert area.remove_files(["of-a-person"]).removed == 1
     assert (area.remove().removed, area.remove().left) == (1, ())
-
-
-def test_a_run_goes_on_in_its_own_area(area):
-    area.create()
-    put(area, "data.0.0")
-    area.create()
-    assert area.remove().left == ("data.0.0",)
 
 
 def test_an_area_of_others_is_neither_used_nor_removed(tmp_path):
@@ -128,13 +120,10 @@ def test_links_and_folders_in_the_place_of_files_or_of_an_area_are_left(tmp_path
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_path_says_how_full_it_is(tmp_path):
+def test_a_path_says_how_full_it_is_and_a_missing_program_is_named_with_its_package(tmp_path):
     space = path_target(tmp_path).space()
     assert 0 < space.free <= space.total
     assert TargetSpace(100, 25).used_percent == 75
-
-
-def test_a_missing_program_is_named_with_its_package():
     with refused(RUNNER_MISSING, subject="no-such-program") as error:
         BenchmarkProgram("no-such-program", "its-package").path()
     assert "apt-get install its-package" in str(error.value)
