@@ -67,7 +67,8 @@ class ServerPublisher(NodeUpkeep):
     """Publishes to one repository. For arguments, results and errors see `Publisher`; each method may raise NodeError.
 
     ``archives``: folder of this machine with the trees that were packed for the node. ``compared``: what of a tree is
-    kept on the node. ``ingest``: publish new trees by ``cvmfs_server ingest``. ``confirm_s``: how long to wait for readers to see a publication.
+    kept on the node. ``ingest``: publish new trees by ``cvmfs_server ingest``. ``confirm_s``: how long to wait for
+    readers to see a publication.
     """
 
     archives: Path
