@@ -12,7 +12,7 @@ from include.cvmfs.collect.report import CollectionRules
 from include.cvmfs.collect.sweep import SwitchingSide
 from include.cvmfs.commit.commit import MANIFEST_KEY
 from include.cvmfs.commit.tags import add_tag, plan_rollback, rollback
-from include.cvmfs.errors import OBJECTS_COLLECTED, CollectionRunning, CvmfsError
+from include.cvmfs.errors import CollectionRunning, CvmfsError
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.format.objects import compress
 from include.cvmfs.ingest.changeset import Changeset
@@ -22,7 +22,6 @@ from include.gateway.service.commits.committer import StoreCommitter
 from include.storage.errors import Conflict
 from include.storage.store import Version
 from tests.fakes.apart import KEY, one_repository
-from tests.fakes.refused import refused
 from tests.integration.conftest import AGAIN_ON_S3
 from tests.site import DESTINATIONS, FQRN, PUBLIC_KEY, SIGNER, Deployment
 
@@ -44,12 +43,6 @@ def to_the_list(running: GarbageCollection) -> None:
     assert running.condemn()
 
 
-def finish(running: GarbageCollection) -> None:
-    running.spare()
-    running.sweep()
-    assert running.end().ok
-
-
 @pytest.fixture
 def before(site: Deployment) -> ObjectHash:
     """The root of a revision that holds the file; the next ones are to come."""
@@ -67,23 +60,6 @@ def forget_the_old(site: Deployment) -> None:
     """Twice: the automatic tag ``trunk-previous`` keeps one revision."""
     for number in range(2):
         publish(site, site.prepared(OLD, {"other": b"%d" % number}))
-
-
-def test_what_was_skipped_as_known_and_swept_is_not_published(site: Deployment, before: ObjectHash) -> None:
-    changeset = site.prepared(NEW, SHARED, known_from=[OLD])
-    assert changeset.objects_reused > 0
-    forget_the_old(site)
-    with collection(site) as running:
-        to_the_list(running)
-        with pytest.raises(CollectionRunning):
-            publish(site, changeset)
-        finish(running)
-    assert not site.store.exists(OBJECT.key)
-    with refused(OBJECTS_COLLECTED):
-        publish(site, changeset)
-    publish(site, site.prepared(NEW, SHARED, known_from=[OLD]))
-    assert site.readers().revision.read(f"{NEW}/lib/shared.so") == SHARED["lib/shared.so"]
-    site.assert_sound()
 
 
 def test_a_commit_that_stood_still_before_its_switch_does_not_slip_past_the_barrier(

@@ -111,56 +111,43 @@ def test_a_listing_goes_on_where_it_broke(store: Store, s3_proxy: FaultProxy) ->
     assert store.counters.retries == {"503": 1}
 
 
-def test_put_if_absent_whose_answer_was_lost_is_ours_if_our_bytes_are_there(store: Store, s3_proxy: FaultProxy) -> None:
+def test_put_if_absent_whose_answer_was_lost_is_ours_if_our_bytes_are_there_and_else_repeated_or_not_ours(
+    store: Store, s3_proxy: FaultProxy
+) -> None:
     s3_proxy.cut(method="PUT", after_forwarding=True)
     assert store.put_if_absent("a", b"ours") is True
     s3_proxy.answer(500, method="PUT", after_forwarding=True)
     assert store.put_if_absent("b", b"ours") is True
     assert s3_proxy.count("PUT") == 2
-
-
-def test_put_if_absent_whose_answer_was_lost_is_not_ours_if_others_are_there(
-    store: Store, s3_proxy: FaultProxy
-) -> None:
-    store.put("a", b"theirs")
-    s3_proxy.answer(500, method="PUT")
-    assert store.put_if_absent("a", b"ours") is False
-    assert store.get("a") == b"theirs"
-
-
-def test_put_if_absent_that_did_not_happen_is_repeated(store: Store, s3_proxy: FaultProxy) -> None:
     s3_proxy.cut(method="PUT")
-    assert store.put_if_absent("a", b"ours") is True
-    assert store.get("a") == b"ours"
+    assert store.put_if_absent("c", b"ours") is True
+    assert store.get("c") == b"ours"
     assert store.counters.retries == {"connection": 1}
+    store.put("d", b"another's")
+    s3_proxy.answer(500, method="PUT")
+    assert store.put_if_absent("d", b"ours") is False
+    assert store.get("d") == b"another's"
 
 
-@pytest.mark.parametrize("fault", ["cut", "500", "412"])
-def test_a_replacement_whose_answer_was_lost_is_done_if_our_bytes_are_there(
-    store: Store, s3_proxy: FaultProxy, fault: str
+@pytest.mark.parametrize(
+    ("fault", "done"),
+    [*((fault, True) for fault in ("cut", 500, 412)), *((fault, False) for fault in ("cut", 500, 503, 409))],
+)
+def test_a_replacement_whose_answer_was_lost_is_done_if_our_bytes_are_there_and_else_repeated(
+    store: Store, s3_proxy: FaultProxy, fault: str | int, done: bool
 ) -> None:
     store.put("a", b"base")
     _, base = store.get_versioned("a")
-    if fault == "cut":
-        s3_proxy.cut(when=conditional, after_forwarding=True)
+    if isinstance(fault, int):
+        s3_proxy.answer(fault, when=conditional, after_forwarding=done)
     else:
-        s3_proxy.answer(int(fault), when=conditional, after_forwarding=True)
+        s3_proxy.cut(when=conditional, after_forwarding=done)
     version = store.replace("a", b"ours", expected=base)
     assert store.get_versioned("a") == (b"ours", version)
-    assert sum(seen.method == "PUT" for seen in s3_proxy.seen) == 2
-
-
-@pytest.mark.parametrize("fault", ["cut", "500", "503", "409"])
-def test_a_replacement_that_did_not_happen_is_repeated(store: Store, s3_proxy: FaultProxy, fault: str) -> None:
-    store.put("a", b"base")
-    _, base = store.get_versioned("a")
-    if fault == "cut":
-        s3_proxy.cut(when=conditional)
+    if done:
+        assert sum(seen.method == "PUT" for seen in s3_proxy.seen) == 2
     else:
-        s3_proxy.answer(int(fault), when=conditional)
-    version = store.replace("a", b"ours", expected=base)
-    assert store.get_versioned("a") == (b"ours", version)
-    assert sum(store.counters.retries.values()) == 1
+        assert sum(store.counters.retries.values()) == 1
 
 
 @pytest.mark.parametrize("status", [412, 500])

@@ -9,9 +9,11 @@ import pytest
 
 from include.cli.gateway import ADMIN_KEY, service_config
 from include.cvmfs.format.keys import GatewayKey, save_gateway_key
+from include.gateway.service.config import ConfigError
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
+from tests.fakes.refused import refused
 
 FQRN = "nights.example.org"
 
@@ -80,3 +82,9 @@ def test_repositories_that_are_not_served_are_named_with_the_reason(tmp_path: Pa
         "empty.example.org": f"no gateway key: there is no {keys}/empty.example.org.gw, and the connection 'empty'"
         " has no login and password",
     }
+
+
+def test_without_any_key_it_does_not_start_and_names_the_cure(site: SiteSettings) -> None:
+    with refused(ConfigError) as caught:
+        service_config(site, EnvSecrets({}))
+    assert f"create {site.gateway.keys}/<fqrn>.gw" in str(caught.value)
