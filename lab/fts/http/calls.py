@@ -205,7 +205,7 @@ class Faults:
         counts = {name: document.get(name, 0) for name in _COUNTS}
         fails = document.get("fails", [])
         lists = isinstance(forget, list) and isinstance(fails, list)
-        if not all(_is_number(number) for number in [delay, *counts.values()]) or not lists:
+        if not all(is_number(number) for number in [delay, *counts.values()]) or not lists:
             raise bad_request("Invalid faults: expected numbers, and lists of texts and of job ids to forget")
         self.delay_s, self.counts = float(delay), counts
         self.fails = tuple(str(text).encode() for text in fails)
@@ -241,5 +241,6 @@ class Faults:
         return left > 0
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Tell if a value of a document is a number that is neither negative nor very large."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6
