@@ -90,9 +90,7 @@ class Postgres:
     def answer(self) -> str | None:
         """None when a query with the password is answered, else why not."""
         try:
-            with contextlib.closing(self._connect("postgres")) as connection, connection.cursor() as cursor:
-                cursor.execute("SELECT version()")
-                row = cursor.fetchone()
+            row = self._row("postgres", "SELECT version()")
         except psycopg2.Error as error:
             return str(error).strip().splitlines()[0]
         return None if row and str(row[0]).startswith("PostgreSQL") else f"another server answers: {row}"
@@ -109,9 +107,7 @@ class Postgres:
     def schema_version(self, name: str = DATABASE) -> str | None:
         """The schema version that Airflow recorded in its database, or None before its first migration."""
         try:
-            with contextlib.closing(self._connect(name)) as connection, connection.cursor() as cursor:
-                cursor.execute("SELECT version_num FROM alembic_version")
-                row = cursor.fetchone()
+            row = self._row(name, "SELECT version_num FROM alembic_version")
         except psycopg2.errors.UndefinedTable:
             return None
         return str(row[0]) if row else None
@@ -124,6 +120,12 @@ class Postgres:
         except (OSError, ValueError, IndexError, psutil.Error):
             return None
         return pid if str(self.data) in words else None
+
+    def _row(self, database: str, query: str) -> tuple[object, ...] | None:
+        with contextlib.closing(self._connect(database)) as connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            row: tuple[object, ...] | None = cursor.fetchone()
+        return row
 
     def _connect(self, database: str) -> psycopg2.extensions.connection:
         login = {"user": DATABASE_USER, "password": self.password, "dbname": database}

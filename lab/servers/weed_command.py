@@ -65,19 +65,14 @@ def weed_command(
         "s3.port.lance": 0,
         "s3.domainName": "localhost",
         "s3.autoCreateBucket": "false",
-        "master.port": ports.master,
-        "master.port.grpc": ports.master_grpc,
         "master.telemetry": "false",
-        "volume.port": ports.volume,
-        "volume.port.grpc": ports.volume_grpc,
         "volume.preStopSeconds": 0,
-        "filer.port": ports.filer,
-        "filer.port.grpc": ports.filer_grpc,
-        "admin.port": ports.admin,
-        "admin.port.grpc": ports.admin_grpc,
         "admin.ui": "false",
         "webdav": "false",
     }
+    for part in ("master", "volume", "filer", "admin"):
+        flags[f"{part}.port"] = getattr(ports, part)
+        flags[f"{part}.port.grpc"] = getattr(ports, f"{part}_grpc")
     if users is not None:
         flags["s3.config"] = users
     if sockets is not None:

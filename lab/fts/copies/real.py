@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from include.fts.states import FailureReason, FailureScope
 from lab.fts.config import FtsServiceConfig
 from lab.fts.copies.copier import DESTINATION_EXISTS, SOURCE_MISSING, Copier, CopyEnd, CopyOrder
-from lab.fts.copies.storages import BucketStorage, CopyFault, CopyFolder, CopyStorage, Digest
+from lab.fts.copies.storages import BucketStorage, CopyFault, CopyFolder, CopyStorage, digest_of
 from lab.fts.copies.webdav import SCHEMES, CopyNotPossible, WebdavStorage
 
 log = logging.getLogger(__name__)
@@ -95,9 +96,8 @@ class Copy:
         self._check(ends)
         if isinstance(self._source, WebdavStorage) and isinstance(self._destination, WebdavStorage):
             try:
-                self._destination.copy(
-                    order.source, order.destination, order.tokens, ends=ends, canceled=self.canceled.is_set
-                )
+                check = partial(self._check, ends)
+                self._destination.copy(order.source, order.destination, order.tokens, check=check)
             except CopyNotPossible:
                 pass
             else:
@@ -202,7 +202,7 @@ def real_copiers(config: FtsServiceConfig) -> dict[str, Copier]:
 
 def _digits(storage: CopyStorage, url: str, algorithm: str, token: str | None) -> str:
     """The checksum of a file: the storage's own, or of its bytes."""
-    return storage.checksum(url, algorithm, token) or Digest(algorithm).of(storage.read(url, token))
+    return storage.checksum(url, algorithm, token) or digest_of(algorithm, storage.read(url, token))
 
 
 @contextlib.contextmanager

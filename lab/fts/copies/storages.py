@@ -8,9 +8,9 @@ import hashlib
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from include.storage.errors import Forbidden, NotFound, StoreError
@@ -53,31 +53,19 @@ class CopyStorage(Protocol):
         """Remove a file; it is no fault if it does not exist."""
 
 
-class Digest:
-    """A checksum that is made of pieces."""
-
-    def __init__(self, algorithm: str) -> None:
-        self._adler = 1
-        self._hash: Any = None
-        if algorithm in ("md5", "sha1", "sha256"):
-            self._hash = hashlib.new(algorithm, usedforsecurity=False)
-        elif algorithm != "adler32":
-            raise CopyFault(errno.EPROTONOSUPPORT, f"Checksum algorithm {algorithm} is not supported")
-
-    def update(self, piece: bytes) -> None:
-        if self._hash is not None:
-            self._hash.update(piece)
-        else:
-            self._adler = zlib.adler32(piece, self._adler)
-
-    def digits(self) -> str:
-        return str(self._hash.hexdigest()) if self._hash is not None else f"{self._adler:08x}"
-
-    def of(self, pieces: Iterable[bytes]) -> str:
-        """The digits of all pieces."""
+def digest_of(algorithm: str, pieces: Iterable[bytes]) -> str:
+    """The checksum of all pieces together, in hexadecimal."""
+    if algorithm == "adler32":
+        value = 1
         for piece in pieces:
-            self.update(piece)
-        return self.digits()
+            value = zlib.adler32(piece, value)
+        return f"{value:08x}"
+    if algorithm not in ("md5", "sha1", "sha256"):
+        raise CopyFault(errno.EPROTONOSUPPORT, f"Checksum algorithm {algorithm} is not supported")
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 class CopyFolder:
@@ -143,12 +131,10 @@ class BucketStorage:
         self._connections: dict[str, S3Connection] = {}
 
     def size(self, url: str, token: str | None) -> int | None:  # noqa: ARG002
-        def head(store: S3Store, key: str) -> int | None:
-            found = store.head(key)
-            return None if found is None else found.size
-
-        size: int | None = self._with(url, head)
-        return size
+        with _store_faults():
+            store, key = self._open(url)
+            meta = store.head(key)
+        return None if meta is None else meta.size
 
     def checksum(self, url: str, algorithm: str, token: str | None) -> str | None:  # noqa: ARG002
         return None
@@ -176,11 +162,9 @@ class BucketStorage:
                 raise CopyFault(errno.EIO, f"S3 refused the object ({type(error).__name__})") from None
 
     def remove(self, url: str, token: str | None) -> None:  # noqa: ARG002
-        self._with(url, lambda store, key: store.delete([key]))
-
-    def _with(self, url: str, act: Callable[[S3Store, str], Any]) -> Any:
         with _store_faults():
-            return act(*self._open(url))
+            store, key = self._open(url)
+            store.delete([key])
 
     def _open(self, url: str) -> tuple[S3Store, str]:
         connection, key = self._connection(url)

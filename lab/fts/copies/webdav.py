@@ -10,7 +10,6 @@ import base64
 import contextlib
 import errno
 import ipaddress
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -82,20 +81,10 @@ class WebdavStorage:
             if reply.status_code != 404:
                 _checked(reply)
 
-    def copy(
-        self,
-        source: str,
-        destination: str,
-        tokens: tuple[str, str] | None,
-        *,
-        ends: float,
-        canceled: Callable[[], bool],
-    ) -> None:
-        """Let the destination pull from the source.
+    def copy(self, source: str, destination: str, tokens: tuple[str, str] | None, *, check: Callable[[], None]) -> None:
+        """Let the destination pull from the source. Raises CopyNotPossible: the destination has no COPY; CopyFault.
 
-        `ends`: monotonic time at which it must have ended. `canceled`: asked at each marker. Raises CopyNotPossible:
-        the destination has no COPY; CopyFault: it failed, or it was canceled; the connection is closed, at which
-        storages stop.
+        `check`: called at each marker; if it raises, the connection is closed, at which storages stop.
         """
         headers = {"Source": _http(source), "Credential": "none", "Overwrite": "T"}
         if tokens:
@@ -109,10 +98,7 @@ class WebdavStorage:
             last = ""
             with _network_faults("No performance marker received"):
                 for line in reply.iter_lines(chunk_size=None):
-                    if canceled():
-                        raise CopyFault(errno.ECANCELED, "Transfer canceled")
-                    if time.monotonic() > ends:
-                        raise CopyFault(errno.ETIMEDOUT, "Connection timed out: operation timeout")
+                    check()
                     text = line.decode(errors="replace").strip()
                     if text.lower().startswith(("success", "failure", "aborted")):
                         last = text

@@ -100,42 +100,35 @@ def fts_routes(transfers: Transfers, faults: Faults | None) -> list[tuple[str, s
     """Every call: method, path, handler."""
     jobs, who = JobCalls(transfers), IdentityCalls(transfers)
     links, simulated = LinkCalls(transfers), SimulatedCalls(transfers)
-    delegation = "/delegation/{delegation_id}"
-    routes: list[tuple[str, str, FtsHandler]] = [
-        ("GET", "/", who.root),
-        ("GET", "/whoami", who.whoami),
-        ("GET", delegation, who.delegated),
-        ("DELETE", delegation, who.undelegate),
-        ("GET", f"{delegation}/request", who.request_proxy),
-        ("PUT", f"{delegation}/credential", who.delegate),
-        ("POST", f"{delegation}/credential", who.delegate),
-        ("POST", f"{delegation}/voms", who.voms),
-        ("GET", "/jobs", jobs.list),
-        ("POST", "/jobs", jobs.submit),
-        ("PUT", "/jobs", jobs.submit),
-        ("DELETE", "/jobs/all", jobs.cancel_all),
-        ("GET", "/jobs/{job_ids}", jobs.status),
-        ("POST", "/jobs/{job_ids}", jobs.modify),
-        ("DELETE", "/jobs/{job_ids}", jobs.cancel),
-        ("GET", "/jobs/{job_ids}/files/{file_ids}/retries", jobs.retries),
-        ("DELETE", "/jobs/{job_ids}/files/{file_ids}", jobs.cancel_files),
-        ("GET", "/jobs/{job_ids}/{field}", jobs.field),
-        ("DELETE", "/jobs/vo/{vo}", jobs.cancel_all),
-        ("GET", "/files", jobs.files),
-        ("GET", "/archive", jobs.archive),
-        ("GET", "/archive/{job_id}", jobs.archived),
-        ("GET", "/ban/{kind}", links.bans),
-        ("POST", "/ban/{kind}", links.ban),
-        ("DELETE", "/ban/{kind}", links.unban),
-        ("GET", "/optimizer", links.optimizer),
-        ("GET", "/optimizer/current", links.decisions),
-        ("POST", "/simulated/stat", simulated.stat),
-        ("POST", "/simulated/remove", simulated.remove),
-        ("POST", "/simulated/create", simulated.create),
-        ("GET", "/simulated/list", simulated.list),
-        ("POST", "/simulated/model", simulated.model),
-    ]
-    return [*routes, ("POST", "/simulated/faults", faults.set)] if faults is not None else routes
+    delegation, job = "/delegation/{delegation_id}", "/jobs/{job_ids}"
+    routes: dict[str, dict[str, FtsHandler]] = {
+        "/": {"GET": who.root},
+        "/whoami": {"GET": who.whoami},
+        delegation: {"GET": who.delegated, "DELETE": who.undelegate},
+        f"{delegation}/request": {"GET": who.request_proxy},
+        f"{delegation}/credential": {"PUT": who.delegate, "POST": who.delegate},
+        f"{delegation}/voms": {"POST": who.voms},
+        "/jobs": {"GET": jobs.list, "POST": jobs.submit, "PUT": jobs.submit},
+        "/jobs/all": {"DELETE": jobs.cancel_all},
+        job: {"GET": jobs.status, "POST": jobs.modify, "DELETE": jobs.cancel},
+        f"{job}/files/{{file_ids}}/retries": {"GET": jobs.retries},
+        f"{job}/files/{{file_ids}}": {"DELETE": jobs.cancel_files},
+        f"{job}/{{field}}": {"GET": jobs.field},
+        "/jobs/vo/{vo}": {"DELETE": jobs.cancel_all},
+        "/files": {"GET": jobs.files},
+        "/archive": {"GET": jobs.archive},
+        "/archive/{job_id}": {"GET": jobs.archived},
+        "/ban/{kind}": {"GET": links.bans, "POST": links.ban, "DELETE": links.unban},
+        "/optimizer": {"GET": links.optimizer},
+        "/optimizer/current": {"GET": links.decisions},
+        "/simulated/stat": {"POST": simulated.stat},
+        "/simulated/remove": {"POST": simulated.remove},
+        "/simulated/create": {"POST": simulated.create},
+        "/simulated/list": {"GET": simulated.list},
+        "/simulated/model": {"POST": simulated.model},
+        **({"/simulated/faults": {"POST": faults.set}} if faults else {}),
+    }
+    return [(method, path, handler) for path, methods in routes.items() for method, handler in methods.items()]
 
 
 class MergedSlashes:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from starlette.requests import Request
@@ -69,31 +70,22 @@ def _throughput(file: FileRecord) -> float | None:
     return round(file.size / seconds / (1 << 20), 6) if seconds and file.size else None
 
 
+_PATHS = {
+    "file_id": "file_id", "file_index": "index", "file_state": "state.value", "job_id": "job.job_id",
+    "source_surl": "source", "dest_surl": "destination", "reason": "reason", "recoverable": "recoverable",
+    "retry": "retry", "user_filesize": "user_size", "checksum": "checksum", "transferred": "size",
+    "activity": "activity", "priority": "job.priority", "file_metadata": "metadata", "vo_name": "job.vo",
+}  # fmt: skip
 _FILE: Mapping[str, Callable[[FileRecord], Any]] = {
-    "file_id": lambda file: file.file_id,
-    "file_index": lambda file: file.index,
-    "file_state": lambda file: file.state.value,
-    "job_id": lambda file: file.job.job_id,
-    "source_surl": lambda file: file.source,
-    "dest_surl": lambda file: file.destination,
+    **{name: attrgetter(path) for name, path in _PATHS.items()},
     "source_se": lambda file: file.link[0],
     "dest_se": lambda file: file.link[1],
-    "reason": lambda file: file.reason,
-    "recoverable": lambda file: file.recoverable,
-    "retry": lambda file: file.retry,
     "retry_timestamp": lambda file: moment(file.due) if file.due and not file.state.terminal else None,
     "filesize": lambda file: file.size or file.user_size,
-    "user_filesize": lambda file: file.user_size,
-    "checksum": lambda file: file.checksum,
     "start_time": lambda file: moment(file.started),
     "finish_time": lambda file: moment(file.ended),
     "tx_duration": _seconds,
     "throughput": _throughput,
-    "transferred": lambda file: file.size,
-    "activity": lambda file: file.activity,
-    "priority": lambda file: file.job.priority,
-    "file_metadata": lambda file: file.metadata,
-    "vo_name": lambda file: file.job.vo,
     "transfer_host": lambda file: HOST if file.started is not None else None,
     # one for each copy, as where each is a process
     "pid": lambda file: file.file_id if file.started is not None else None,
@@ -213,7 +205,7 @@ class Faults:
         counts = {name: document.get(name, 0) for name in _COUNTS}
         fails = document.get("fails", [])
         lists = isinstance(forget, list) and isinstance(fails, list)
-        if not all(_is_number(number) for number in [delay, *counts.values()]) or not lists:
+        if not all(is_number(number) for number in [delay, *counts.values()]) or not lists:
             raise bad_request("Invalid faults: expected numbers, and lists of texts and of job ids to forget")
         self.delay_s, self.counts = float(delay), counts
         self.fails = tuple(str(text).encode() for text in fails)
@@ -249,5 +241,6 @@ class Faults:
         return left > 0
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Tell if a value of a document is a number that is neither negative nor very large."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from lab.fts.callers import Caller
 from lab.fts.copies.simulated import FAILURES, digits_of, made_up_checksum
 from lab.fts.errors import FtsRequestRefused, bad_request
-from lab.fts.http.calls import NOT_FOUND, FtsCalls, FtsRequest, moment, need_level, reply
+from lab.fts.http.calls import NOT_FOUND, FtsCalls, FtsRequest, is_number, moment, need_level, reply
 from lab.fts.transfers import EVERY_VO, STORAGE, USER
 
 MOST_NAMES = 100_000
@@ -180,10 +180,7 @@ class SimulatedCalls(FtsCalls):
         numbers = [document.get("mean_s", model.mean_s), document.get("spread", model.spread)]
         if not isinstance(failures, dict) or failures.keys() - FAILURES.keys():
             raise bad_request(f"Invalid value for failures: expected fractions of {', '.join(FAILURES)}")
-        if not all(
-            isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < 1e6
-            for number in [*numbers, *failures.values()]
-        ):
+        if not all(map(is_number, [*numbers, *failures.values()])):
             raise bad_request("Invalid model: expected numbers that are not negative")
         self.transfers.simulated.model = replace(model, mean_s=numbers[0], spread=numbers[1], failures=failures)
         return reply({"mean_s": numbers[0], "spread": numbers[1], "failures": failures})

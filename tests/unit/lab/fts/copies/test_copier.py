@@ -11,7 +11,7 @@ from lab.fts.callers import Caller, Callers, UnknownToken, subject_of
 from lab.fts.config import FtsServiceConfig
 from lab.fts.copies.copier import CopyOrder, recoverable
 from lab.fts.copies.simulated import FAILURES, parsed_fractions
-from lab.fts.copies.storages import CopyFault, CopyFolder, Digest
+from lab.fts.copies.storages import CopyFault, CopyFolder, digest_of
 from lab.fts.copies.webdav import WebdavStorage
 from lab.fts.errors import FtsServiceError
 
@@ -58,10 +58,10 @@ def test_checksums_are_compared_without_leading_zeros_and_case() -> None:
 
 
 def test_digests_are_of_all_pieces() -> None:
-    assert Digest("adler32").of([b"Wiki", b"pedia"]) == "11e60398"
-    assert Digest("md5").of([b"a", b"b"]) == "187ef4436122d1cc2f40dc2b92f0eba0"
+    assert digest_of("adler32", [b"Wiki", b"pedia"]) == "11e60398"
+    assert digest_of("md5", [b"a", b"b"]) == "187ef4436122d1cc2f40dc2b92f0eba0"
     with pytest.raises(CopyFault):
-        Digest("crc99")
+        digest_of("crc99", [])
 
 
 def test_no_path_leads_out_of_the_folder_and_no_token_is_sent_in_clear(tmp_path: Path) -> None:
