@@ -18,10 +18,11 @@ from datetime import UTC, datetime, timedelta
 from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from urllib.parse import unquote
 
 from include.storage.deletion import in_batches, merged
 from include.storage.errors import BadKey, Conflict, NotFound, StoreError, Unsupported
-from include.storage.kinds import FILE, Fsync, Traits
+from include.storage.kinds import FILE, Credentials, Fsync, StoreOptions, Traits
 from include.storage.refusals import os_failure
 from include.storage.store import (
     Counters,
@@ -83,6 +84,16 @@ def _in_our_words(method: F) -> F:
             raise os_failure(error, key, self.url, reading=method.__name__.startswith("get")) from error
 
     return cast("F", checked)
+
+
+def open_url(url: str, credentials: Credentials | None, options: StoreOptions) -> FileStore:  # noqa: ARG001
+    host, slash, path = url.partition("://")[2].partition("/")
+    if not slash or host not in ("", "localhost"):
+        raise StoreError(f"store URL {url!r}: write file:///absolute/folder, with three slashes", key="")
+    folder = "/" + unquote(path).strip("/")
+    if "\0" in folder or ".." in folder.split("/"):
+        raise StoreError(f'store URL {url!r}: the folder may not contain ".." or a NUL', key="")
+    return FileStore(Path(folder), fsync=options.fsync)
 
 
 class FileStore(Store):

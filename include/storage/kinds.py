@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from include.storage.errors import StoreError
+
+if TYPE_CHECKING:
+    from include.storage.store import Store
 
 Fsync = Literal["always", "switch", "never"]
 """When a file store flushes: at each write, before each switch of a manifest, or never (docs/decisions, 6)."""
@@ -69,11 +73,22 @@ class StoreKind:
     """It is files of this machine: read unverified where no key is given, and switched without a lease."""
     writable: bool
     """False: it can only be read."""
+    opens: Callable[[str, Credentials | None, StoreOptions], Store] = field(repr=False)
 
 
-FILE = StoreKind("file", is_local=True, writable=True)
-S3 = StoreKind("s3", is_local=False, writable=True)
-HTTP = StoreKind("http", is_local=False, writable=False)
+def _opened_by(module: str) -> Callable[[str, Credentials | None, StoreOptions], Store]:
+    """The ``open_url`` of a module that is imported when a store is opened: clients of servers are heavy."""
+
+    def opens(url: str, credentials: Credentials | None, options: StoreOptions) -> Store:
+        store: Store = importlib.import_module(module).open_url(url, credentials, options)
+        return store
+
+    return opens
+
+
+FILE = StoreKind("file", is_local=True, writable=True, opens=_opened_by("include.storage.file"))
+S3 = StoreKind("s3", is_local=False, writable=True, opens=_opened_by("include.storage.s3"))
+HTTP = StoreKind("http", is_local=False, writable=False, opens=_opened_by("include.storage.remote"))
 
 SCHEMES: Mapping[str, StoreKind] = {"file": FILE, "s3": S3, "http": HTTP, "https": HTTP}
 

@@ -12,9 +12,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from include.storage.errors import NotFound, StoreError, Unavailable, Unsupported
-from include.storage.kinds import HTTP, StoreOptions
+from include.storage.kinds import HTTP, Credentials, StoreOptions
 from include.storage.refusals import NO_RANGE, RANGES_IGNORED, read_failure
 from include.storage.store import Counters, ObjectMeta, Store, Version, check_key, check_prefix
+from include.storage.urls import check_http
 
 if TYPE_CHECKING:
     import obstore
@@ -256,6 +257,11 @@ _library_process: dict[str, int] = {}  # which process started the library's thr
 
 def _version(meta: obstore.ObjectMeta) -> Version:
     return Version((meta["e_tag"] or "").strip('"'))
+
+
+def open_url(url: str, credentials: Credentials | None, options: StoreOptions) -> HttpStore:  # noqa: ARG001
+    check_http(url)
+    return HttpStore.open(url.rstrip("/"), options)
 
 
 class HttpStore(RemoteStore):

@@ -14,6 +14,7 @@ from include.storage.errors import BucketMissing, Conflict, NotFound, StoreError
 from include.storage.kinds import S3, Credentials, StoreOptions, Traits
 from include.storage.remote import NO_RETRIES, RemoteStore, ServerConnection, client_options
 from include.storage.store import Counters, ObjectMeta, Unfinished, Version, check_key, check_prefix, headers_for
+from include.storage.urls import check_http, split_s3_url
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -29,6 +30,13 @@ def endpoint_of(bucket: str, options: StoreOptions) -> str:
         scheme, _, host = endpoint.partition("://")
         return f"{scheme}://{bucket}.{host}"
     return endpoint
+
+
+def open_url(url: str, credentials: Credentials | None, options: StoreOptions) -> S3Store:
+    bucket, prefix = split_s3_url(url)
+    if options.endpoint is not None:
+        check_http(options.endpoint, "endpoint")
+    return S3Store.open(bucket, prefix, credentials, options)
 
 
 class S3Connection(ServerConnection):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import urlsplit
 
 from include.storage.errors import BadKey, StoreError
 from include.storage.kinds import StoreOptions, shown
@@ -26,3 +27,18 @@ def split_s3_url(url: str) -> tuple[str, str]:
 
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+def check_http(url: str, what: str = "store URL") -> None:
+    """Raises StoreError unless the URL is an address over HTTP without a secret in it."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise StoreError(f"{what} {shown(url)!r}: write http://host:port or https://host", key="")
+    if parts.username is not None or parts.password is not None:
+        raise StoreError(f"{what} {shown(url)!r}: credentials do not belong into a URL; use a connection", key="")
+    if parts.query or parts.fragment:
+        raise StoreError(f"{what} {shown(url)!r}: a store has neither query nor fragment", key="")

@@ -10,7 +10,7 @@ from include.storage.errors import Conflict, NotFound
 from include.storage.kinds import StoreKind, Traits
 from include.storage.store import Counters, ObjectMeta, Store, Version
 
-MEMORY = StoreKind("memory", is_local=True, writable=True)
+MEMORY = StoreKind("memory", is_local=True, writable=True, opens=lambda *_: MemoryStore())
 
 
 class MemoryStore(Store):

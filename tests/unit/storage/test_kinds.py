@@ -29,8 +29,8 @@ from include.site.bootstrap import found_stores
 from include.site.site import Site, switching
 from include.storage.errors import StoreError
 from include.storage.file import FileStore
-from include.storage.kinds import FILE, HTTP, S3, SCHEMES, StoreKind, kind_of
-from include.storage.open import OPENERS, open_store
+from include.storage.kinds import FILE, HTTP, S3, StoreKind, kind_of
+from include.storage.open import open_store
 from include.storage.roles import bucket_policy
 from include.storage.store import Store
 from tests.fakes.archives import archive, file
@@ -61,10 +61,6 @@ def test_only_folders_are_local_and_only_http_is_read_only() -> None:
 def test_a_url_of_no_known_scheme_is_of_no_kind(url: str) -> None:
     with pytest.raises(StoreError):
         kind_of(url)
-
-
-def test_every_scheme_is_of_a_kind_that_can_be_opened() -> None:
-    assert set(OPENERS) == set(SCHEMES.values())
 
 
 def test_a_store_that_does_not_say_its_kind_cannot_be_made() -> None:
