@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -196,18 +196,11 @@ def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
         )
     turn = Pass.from_json(given) if given else Pass(context["run_id"], until=wait_until(context, slot, now))
     dag_id = context["dag"].dag_id
-    night = Night(
-        run=run_name(context),
-        slot=slot.name,
-        date=resolved.date,
-        reason=resolved.reason,
-        projects=tuple(params.get("projects") or ()),
-        platforms=tuple(params.get("platforms") or ()),
-        dry_run=bool(params.get("dry_run")),
-        without=tuple(params.get("without") or ()),
-        number=turn.number,
-        earlier=tuple(f"{dag_id}/{run_id}" for run_id in turn.earlier(resolved.date)),
-    )
+    # a parameter of the form that has the name of a field chooses what the night installs
+    chosen = {field.name: params[field.name] for field in fields(Night) if params.get(field.name)}
+    begun = {"run": run_name(context), "slot": slot.name, "date": resolved.date, "reason": resolved.reason}
+    earlier = tuple(f"{dag_id}/{run_id}" for run_id in turn.earlier(resolved.date))
+    night = Night.from_json(chosen | begun | {"number": turn.number, "earlier": earlier})
     return night, turn
 
 
