@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 from airflow.dag_processing.dagbag import BundleDagBag, DagBag
@@ -140,7 +140,9 @@ class MiniSite:
             with as_recorded():
                 run = dag.test(run_after=datetime.now(UTC), **options)  # type: ignore[arg-type]
             if run.state == "failed" and dag.on_failure_callback is not None:
-                dag.on_failure_callback({"dag": dag, "run_id": run.run_id, "dag_run": run, "reason": "task_failure"})
+                cast("Any", dag.on_failure_callback)(
+                    {"dag": dag, "run_id": run.run_id, "dag_run": run, "reason": "task_failure"}
+                )
         name = f"{dag_id}/{run.run_id}"
         states = {
             f"{ti.task_id}[{ti.map_index}]" if ti.map_index >= 0 else ti.task_id: str(ti.state)

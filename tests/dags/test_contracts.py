@@ -102,7 +102,7 @@ def test_the_first_tasks_of_every_dag_refuse_a_key_that_the_dag_has_no_parameter
     names = list(dag.params)
     for task in first:
         if task.is_mapped:
-            task = task.unmap({name: values[0] for name, values in task.expand_input.value.items()})  # noqa: PLW2901
+            task = task.unmap({name: values[0] for name, values in dict[str, Any](task.expand_input.value).items()})  # noqa: PLW2901
         ti = SimpleNamespace(xcom_push=lambda **_: None)
         context = {"dag": dag, "ti": ti, "run_id": "manual__1"}
         taken: dict[str, object] = dict.fromkeys([*names, "pass", "openlineage", "airflow/task_span_detail_level"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,8 @@ __all__ = ["copies"]
 
 
 @pytest.fixture(autouse=True)
-def _configured(copies: Copies, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _configured(copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(copies.folder / "site.yaml"))
-    return
 
 
 def waiting(dag_id: str, *, timeout: float, **wanted: Any) -> DAG:

@@ -37,7 +37,8 @@ def build_of_victims(date: str, *artifacts: tuple[str, int]) -> Build:
     build = Build(date, slot="faults")
     for name, priority in artifacts:
         files = {"lib/common.so": b"in every artifact" * 300, "lib/own.so": own_file(name)}
-        build.add(*name.split("/"), tree(files), priority=priority)
+        project, platform = name.split("/")
+        build.add(project, platform, tree(files), priority=priority)
     return build
 
 

@@ -81,7 +81,7 @@ class FaultProxy:
     @property
     def url(self) -> str:
         """Scheme, host and port of the proxy."""
-        return f"http://{self._server.server_address[0]}:{self._server.server_port}"
+        return f"http://127.0.0.1:{self._server.server_port}"
 
     def answer(self, status: int, *, code: str = "", headers: Mapping[str, str] | None = None, **match: Any) -> Fault:
         """Answer with an error (an S3 one with ``code``), before or after the server has done what was asked."""

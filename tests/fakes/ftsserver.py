@@ -177,7 +177,7 @@ class FtsServer(LoopbackServer):
                 text = f'No job with the id "{job_id}" has been found'
                 found.append({"job_id": job_id, "http_status": "404 Not Found", "http_message": text})
                 continue
-            told = {"http_status": "200 Ok"}
+            told: dict[str, Any] = {"http_status": "200 Ok"}
             if method != "GET" and job["job_state"] in TERMINAL:
                 told = {"http_status": "304 Not Modified", "http_message": "The job is in a terminal state"}
             elif method == "DELETE":
@@ -188,7 +188,7 @@ class FtsServer(LoopbackServer):
                 job["priority"] = json.loads(request.body)["params"]["priority"]
             fields = parse_qs(urlsplit(request.path).query).get("files", [""])[0].split(",")
             files = [{name: file[name] for name in fields if name in file} for file in job["files"]]
-            shown = {"files": files} if "?files=" in request.path else {}
+            shown: dict[str, Any] = {"files": files} if "?files=" in request.path else {}
             found.append({**{name: value for name, value in job.items() if name != "files"}, **told, **shown})
             if self.copies and job["job_state"] not in TERMINAL:
                 self.end(job_id)

@@ -22,9 +22,10 @@ SHA = "a" * 64
 
 def built(*names: str, number: int = 1, day: date = DAY, complete: bool = True, rejected: Any = ()) -> BuildRecord:
     """A build of these artifacts, whose ids begin at 100 times its number."""
+    pairs = [name.split("/") for name in names]
     records = [
-        ArtifactRecord(100 * number + place, number, Artifact(*name.split("/"), "u", 1, SHA), NOW, NOW)
-        for place, name in enumerate(names)
+        ArtifactRecord(100 * number + place, number, Artifact(project, platform, "u", 1, SHA), NOW, NOW)
+        for place, (project, platform) in enumerate(pairs)
     ]
     return BuildRecord(number, "main", f"b{number}", day, complete, "u", tuple(rejected), NOW, NOW, tuple(records))
 

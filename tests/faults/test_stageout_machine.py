@@ -74,7 +74,7 @@ def unclear_is_refused(patch: Patch) -> None:
     """Take an unclear submission for refused, and submit it in a new job."""
     outcome_of = submitter.outcome_of
 
-    def decided(error: Any) -> submitter.SubmitOutcome:
+    def decided(error: Any) -> Any:
         outcome = outcome_of(error)
         return submitter.SubmitOutcome.WAITS if outcome is submitter.SubmitOutcome.UNCLEAR else outcome
 

@@ -246,7 +246,7 @@ def converse(url: str) -> None:
                 _refused(lambda: other.acquire(REPOSITORY, "/arch/x86/gcc", hostname="another"))
                 _refused(lambda: other.acquire(REPOSITORY, "/elsewhere", hostname="another"))
             client.leases()
-            client.renew(lease, wanted_s=50)
+            client.renew(lease)
             client.commit(lease, *ROOTS, tag=NewTag("b1", "main, build b1: é"), generation="4:idle")
             _refused(lambda: client.renew(lease))
             client.drop(client.acquire(REPOSITORY, "/é", hostname=HOLDER))

@@ -76,7 +76,7 @@ class SimulatedPlace:
         for name in names:
             content = self.storages.files.get((self.site, name))
             told = None if checksum is ChecksumMode.NONE or content is None else content.checksum
-            found[name] = content and FileFacts(content.size, told, content.since)
+            found[name] = FileFacts(content.size, told, content.since) if content else content
         return found
 
     def remove(self, names: Sequence[str]) -> Mapping[str, FailureReason | None]:

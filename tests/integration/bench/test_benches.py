@@ -59,7 +59,7 @@ def measured(name: str, options: str, folder: Path, *, store: bool = True, resul
     """Return the last line of a benchmark; its store is empty, its results are the same, its plots are SVG."""
     words = [sys.executable, "-m", f"bench.{name}", *options.split()]
     words += ["--store", (folder / "store").as_uri()] if store else []
-    words += ["--results", folder / "results"] if results else []
+    words += ["--results", str(folder / "results")] if results else []
     place = {**os.environ, "TMPDIR": str(folder) if store else "/tmp"}  # a database's server may not enter the folder
     done = subprocess.run(words, capture_output=True, text=True, timeout=900, env=place, cwd=BENCH.parent)
     assert done.returncode == 0, done.stdout + done.stderr

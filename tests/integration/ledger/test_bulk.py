@@ -114,7 +114,7 @@ def filled(ledger: Any) -> None:
     writing(ledger, work)
 
 
-def plans(ledger: Any, publication: records.Publication) -> list[str]:
+def plans(ledger: Any, publication: Any) -> list[str]:
     """How the database goes about it: a line for each table that it reads."""
     asked: list[tuple[str, Any]] = []
 

@@ -84,8 +84,8 @@ class Night:
     def listed(self, *names: str, complete: bool = True) -> None:
         """Its index lists these, each `project/platform`."""
         found = [
-            Artifact(*name.split("/"), f"https://builds.example.org/{number}.tar", 1000 + number, "a" * 64)
-            for number, name in enumerate(names)
+            Artifact(project, platform, f"https://builds.example.org/{number}.tar", 1000 + number, "a" * 64)
+            for number, (project, platform) in enumerate(name.split("/") for name in names)
         ]
         index = BuildIndex(self.slot, f"b{self.day:%d}", self.day, complete, tuple(found))
         builds.record_build(self.site.ledger, index, index_url="https://builds.example.org/index.json", now=NOW)

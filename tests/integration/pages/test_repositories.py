@@ -68,7 +68,7 @@ def test_a_new_repository_shows_what_its_store_has(client: TestClient) -> None:
 def test_a_store_that_is_away_leaves_what_the_ledger_has(client: TestClient, site: Site) -> None:
     changed(site, 41)
     settings = site.settings.stores["files"]
-    site.settings.stores["files"] = settings.model_copy(update={"url": "http://127.0.0.1:9"})
+    vars(site.settings)["stores"]["files"] = settings.model_copy(update={"url": "http://127.0.0.1:9"})
     repositories_page = answered(client)
     assert "The store cannot be reached: " in repositories_page
     assert "unknown in the store; 41 by the ledger" in repositories_page
@@ -132,7 +132,7 @@ def test_of_replicas_only_those_that_are_configured_are_shown_and_of_repositorie
     )  # fmt: skip
     record(site.ledger, [look])
     assert "The settings name no replica of it" in answered(client)
-    site.settings.repositories["b.example.org"] = site.settings.repositories[FQRN]
+    vars(site.settings)["repositories"]["b.example.org"] = site.settings.repositories[FQRN]
     changed(site, 12)
     collected(site, deleted=5, hour=1)
     repositories_page = client.get("/repositories").text

@@ -36,7 +36,7 @@ RULES = ROOT / "config" / "prometheus" / "alerts.yaml"
 DURATION = re.compile(r"[1-9][0-9]*[smhdw]")
 
 
-def row(state: str, **values: Any) -> dict[str, Any]:
+def row(state: str, **values: Any) -> Any:
     empty = {"code": None, "files": None, "bytes": None, "bytes_uploaded": None, "seconds": {}, "lease_held_s": None}
     return {"repository": FQRN, "state": state, **empty, **values}
 
@@ -79,7 +79,7 @@ def test_a_result_is_remembered_for_some_seconds_and_a_failure_is_not() -> None:
     now, results = [100.0], iter([LookupError(), 2, 3])
 
     def made() -> int:
-        result = next(results)
+        result: Any = next(results)
         if isinstance(result, Exception):
             raise result
         return result

@@ -180,9 +180,9 @@ def test_what_is_swept_is_counted_in_one_sweep_and_never_goes_down() -> None:
     with refused(ValueError):
         moved(idle(0), BEGIN).after(RENEW, NOW, swept=1)
     assert b"swept" not in sweeping().format().replace(b"sweeping", b""), "as before there were shards"
-    for swept in (b"257", b"-1", b"true", b'"1"'):
+    for written in (b"257", b"-1", b"true", b'"1"'):
         with pytest.raises(FormatError):
-            Generation.parse(document.format().replace(b'"swept":17', b'"swept":' + swept))
+            Generation.parse(document.format().replace(b'"swept":17', b'"swept":' + written))
 
 
 def test_a_collection_that_was_given_up_has_deleted_nothing() -> None:

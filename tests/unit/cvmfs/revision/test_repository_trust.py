@@ -77,12 +77,12 @@ def flipped(key: str, place: int) -> Callable[[MiniRepository, MemoryStore], Non
     return change
 
 
-def gone(key: str) -> Callable[[MiniRepository, MemoryStore], None]:
-    return lambda mini, store: store.objects.pop(key) and None
+def gone(key: str) -> Callable[[MiniRepository, MemoryStore], object]:
+    return lambda mini, store: store.objects.pop(key)
 
 
-def other_fields(**fields: object) -> Callable[[MiniRepository, MemoryStore], None]:
-    return lambda mini, store: mini.write_manifest(replace(mini.manifest, **fields)) and None
+def other_fields(**fields: object) -> Callable[[MiniRepository, MemoryStore], object]:
+    return lambda mini, store: mini.write_manifest(replace(mini.manifest, **fields))
 
 
 def of_other_root(mini: MiniRepository, store: MemoryStore) -> None:

@@ -33,7 +33,7 @@ documents = st.recursive(
 )
 
 
-def over_the_wire(data: object) -> object:
+def over_the_wire(data: Any) -> Any:
     """Data as the service writes it and the client's JSON reader reads it."""
     return json.loads(ok(data=data).body)["data"]
 

@@ -48,6 +48,6 @@ def test_those_who_ask_together_share_a_look_and_the_next_one_begins_another(mon
         assert await asyncio.gather(*together) == [0, 0, 0]
         assert await found.look("one", look) == 1
         with pytest.raises(KeyError):
-            await found.look("one", lambda: {}["nothing"])
+            await found.look("one", lambda: dict[str, int]()["nothing"])
 
     asyncio.run(ask())
