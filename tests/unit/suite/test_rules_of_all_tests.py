@@ -114,8 +114,10 @@ def run(folder: Path, module: str, *more: str, **environment: str) -> subprocess
     (folder / "test_inner.py").write_text(module)
     clean = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
     options = ("-q", "-rA", "-p", "tests.conftest", "-p", "no:cacheprovider", "-o", "markers=server", *more)
+    # its own folder for temporary files: in the common one it would clear away what older sessions left, for a minute
+    own = f"--basetemp={folder / 'temporary'}"
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *options, f"--rootdir={folder}", "test_inner.py"],
+        [sys.executable, "-m", "pytest", *options, own, f"--rootdir={folder}", "test_inner.py"],
         cwd=folder,
         env={**clean, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment},
         capture_output=True,

@@ -353,7 +353,7 @@ def test_a_tree_comes_back_as_it_was(nodes: Nodes, place: str, algorithm: Algori
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(before_it=ODD_TREES, nodes=ODD_TREES, options=OPTIONS)
 def test_a_tree_that_goes_again_leaves_the_old_counters_and_entries(
     before_it: Nodes, nodes: Nodes, options: dict[str, Any]

@@ -32,11 +32,6 @@ def written(folder: Path, hashes: list[ObjectHash] = HASHES) -> Path:
     return begun.path
 
 
-def test_the_next_try_knows_what_was_sent(tmp_path: Path) -> None:
-    written(tmp_path)
-    assert set(journal(tmp_path).known) == {identity(one) for one in HASHES}
-
-
 def test_a_try_that_was_killed_leaves_what_was_written_by_then(tmp_path: Path) -> None:
     dying = journal(tmp_path)
     for one in HASHES:

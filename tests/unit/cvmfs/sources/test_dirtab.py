@@ -35,14 +35,8 @@ def test_a_file_without_rules_matches_nothing(text: str) -> None:
 )
 def test_directories_of_positive_rules_match(path: str) -> None:
     assert Dirtab.parse(RULES).matches(path)
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/usr", "/usr/local/bin/x86", "/usr/.svn", "/usr/local/.git", "/usr/local/x86", "/usr/local/x86_64", "/var", ""],
-)
-def test_others_and_those_of_negative_rules_do_not(path: str) -> None:
-    assert not Dirtab.parse(RULES).matches(path)
+    others = ["/usr", "/usr/local/bin/x86", "/usr/.svn", "/usr/local/.git", "/usr/local/x86", "/usr/local/x86_64", ""]
+    assert not any(Dirtab.parse(RULES).matches(other) for other in [*others, "/var"])
 
 
 def test_negative_rules_may_be_relative_and_reach_over_directories() -> None:
