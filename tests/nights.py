@@ -13,6 +13,7 @@ import pytest
 
 from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.format.paths import link_target
+from include.nightlies.attempt import Attempt, Clock
 from include.nightlies.records import builds
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.removal.undo import UndoPlan, Wish, undo
@@ -66,7 +67,12 @@ def base_of(day: int) -> dict[str, object]:
 
 @dataclass
 class Nights(Deployment):
-    """Its slot is `main`; builds are dropped in the store of the repository."""
+    """Its slot is `main`; builds are dropped in the store of the repository. `clock`: that of its steps."""
+
+    clock: Clock = now
+
+    def attempt(self, run: str = "night/run", number: int = 1) -> Attempt:
+        return attempt(run, number=number, clock=self.clock)
 
     # -- builds
 
@@ -82,7 +88,7 @@ class Nights(Deployment):
     # -- the steps of a run
 
     def plan_of(self, night: Night) -> Plan:
-        return plan_night(self.site, attempt(), night, max_mapped=1)
+        return plan_night(self.site, self.attempt(), night, max_mapped=1)
 
     def plan(self, day: int, projects: Mapping[str, Mapping[str, bytes]], run: str = "") -> Batch:
         """Drop a build of these trees and plan its night."""
@@ -97,11 +103,11 @@ class Nights(Deployment):
         return batch
 
     def prepare(self, batch: Batch, try_number: int = 1) -> BatchOutcome:
-        return prepare_batch(self.site, attempt(number=try_number), batch)
+        return prepare_batch(self.site, self.attempt(number=try_number), batch)
 
     def publish(self, batch: Batch, try_number: int = 1) -> PublishOutcome:
-        reserve_run(self.site, attempt(), [batch])
-        return publish_batch(self.site, attempt(number=try_number), batch)
+        reserve_run(self.site, self.attempt(), [batch])
+        return publish_batch(self.site, self.attempt(number=try_number), batch)
 
     def night(self, day: int, projects: Mapping[str, Mapping[str, bytes]]) -> dict[str, Publication]:
         """A whole night; the publication of each project."""
@@ -117,7 +123,7 @@ class Nights(Deployment):
         store, run = self.site.store("cvmfs"), f"publication/{next(_runs)}"
         store.put(f"{run}.tar.gz", data)
         asked = PublicationRequest(FQRN, path, f"{store.url}/{run}.tar.gz", **request)
-        (batch,) = plan_publication(self.site, attempt(run), asked).batches
+        (batch,) = plan_publication(self.site, self.attempt(run), asked).batches
         if not self.prepare(batch).failures and not batch.dry_run:
             with suppress(ReserveFailed):  # which the publication's reason repeats
                 self.publish(batch)
@@ -128,7 +134,7 @@ class Nights(Deployment):
         for batch in self.plan_of(night).batches:
             self.prepare(batch)
             assert not self.publish(batch).busy
-        verify_run(self.site, attempt(night.run))
+        verify_run(self.site, self.attempt(night.run))
 
     def published(self, day: int, projects: Projects, run: str = "", *, lost: str = "", **index: object) -> Night:
         """Drop a build, see ``drop``, and have its night as far as the gate."""
@@ -141,18 +147,18 @@ class Nights(Deployment):
         """All steps up to the gate, of which none fails; the outcome of what was taken from another build."""
         plan, taken = self.plan_of(night), None
         if plan.inherited is not None:
-            taken = inherit_batch(self.site, attempt(), plan.inherited)
+            taken = inherit_batch(self.site, self.attempt(), plan.inherited)
             assert not taken.failures
             assert not taken.busy
         for batch in plan.batches:
             self.prepare(batch)
             assert not self.publish(batch).failures
-        verify_run(self.site, attempt(night.run))
+        verify_run(self.site, self.attempt(night.run))
         self.gate(night)
         return taken
 
     def gate(self, night: Night) -> Passed:
-        return gate(self.site, attempt(night.run), night=night)
+        return gate(self.site, self.attempt(night.run), night=night)
 
     def missing(self, night: Night) -> list[str]:
         """Names in the message of the gate, which is closed."""
@@ -162,7 +168,7 @@ class Nights(Deployment):
 
     def link(self, night: Night) -> Linked:
         (build,) = builds.builds_of(self.site.ledger, "main", night.date)
-        return link_night(self.site, attempt(night.run), night, build)
+        return link_night(self.site, self.attempt(night.run), night, build)
 
     def link_states(self, night: Night) -> set[LinkState]:
         """Let the links of a night be set; the states of all of them."""
@@ -227,4 +233,4 @@ class Nights(Deployment):
         self.site.publisher(FQRN).remove(f"{FOLDER}/b20261101", holder="test", now=now())
 
     def taken_back(self, wish: Wish) -> tuple[UndoPlan, int | None]:
-        return undo(self.site, attempt("test/undo"), wish)
+        return undo(self.site, self.attempt("test/undo"), wish)

@@ -70,7 +70,7 @@ def test_a_night_publishes_what_was_approved_and_a_build_is_undone_after_a_yes_a
 
 def test_a_tree_by_hand_without_an_answer_is_skipped_with_the_reason_and_people_are_told(asking: MiniSite) -> None:
     asking.drop(_build(2, "A"))
-    before, begun = asking.revision(), datetime.now(UTC) - timedelta(seconds=1)
+    before, begun = asking.revision(), datetime.now(UTC) - timedelta(minutes=1)
     with anna(asking, None) as person:
         run = asking.run(
             "publication", repository=FQRN, path="/by/hand/asked",
@@ -82,7 +82,8 @@ def test_a_tree_by_hand_without_an_answer_is_skipped_with_the_reason_and_people_
     assert publication.state.value == "skipped"
     assert "had no answer by its deadline" in publication.reason
     assert run.tasks["approve[0]"] == run.tasks["reserve"] == run.tasks["tree.publish"] == "skipped"
-    told = [one for one in alerts_since(asking.opened.ledger, begun) if one.event == NotifyEvent.APPROVAL.value]
+    told = [one for one in alerts_since(asking.opened.ledger, begun) if "/by/hand/asked" in one.title]
+    assert {one.event for one in told} == {NotifyEvent.APPROVAL.value}
     (asked, refused) = sorted(told, key=lambda one: one.first_seen_at)
     assert "/by/hand/asked" in asked.text
     assert "had no answer by its deadline" in refused.text

@@ -14,19 +14,11 @@ from typer.testing import CliRunner
 from include.cli.nightly import app
 from include.cvmfs.commit.tags import add_tag, remove_tags
 from include.gateway.errors import PathBusy
-from include.nightlies.records import builds, tables
+from include.nightlies.records import tables
 from include.nightlies.removal import retention as step
 from include.nightlies.removal.retention import RemovedBuilds, RetentionPlan, plan_retention, remove_expired
 from include.nightlies.rules.states import State
-from include.nightlies.steps.gate import gate
-from include.nightlies.steps.inherit import inherit_batch
-from include.nightlies.steps.links import link_night
-from include.nightlies.steps.plan import plan_night
-from include.nightlies.steps.prepare import prepare_batch
-from include.nightlies.steps.publish import publish_batch
-from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Night
-from include.nightlies.steps.verify import verify_run
 from include.provenance.document import ChangeKind
 from include.provenance.records import documents, newest, provenance
 from include.settings.errors import SettingsError
@@ -61,21 +53,12 @@ def install(
     build = Build(build_date.isoformat(), index=index)
     for project, content in projects.items():
         build.add(project, "x86_64", tree({"file": content}))
-    build.store_in(nights.site.store("cvmfs"))
+    nights.store_build(build)
+    nights.clock = lambda: when
     night = Night(run.format(build_date), "main", build_date, "test")
-    trying = attempt(night.run, clock=lambda: when)
-    plan = plan_night(nights.site, trying, night, max_mapped=1)
-    if plan.inherited is not None:
-        assert not inherit_batch(nights.site, trying, plan.inherited).failures
-    for batch in plan.batches:
-        assert not prepare_batch(nights.site, trying, batch).failures
-        reserve_run(nights.site, trying, [batch])
-        assert not publish_batch(nights.site, trying, batch).failures
-    verify_run(nights.site, trying)
-    gate(nights.site, trying, night=night)
+    nights.to_the_gate(night)
     if linked:
-        (found,) = builds.builds_of(nights.site.ledger, "main", build_date)
-        link_night(nights.site, trying, night, found)
+        nights.link(night)
 
 
 def planned(nights: Nights, at: datetime = AT) -> RetentionPlan:
