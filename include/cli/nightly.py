@@ -50,8 +50,7 @@ def undo(
     not installed again by itself: see `redo`.
     """
     from include.nightlies.attempt import Attempt
-    from include.nightlies.removal.undo import Replacement, plan_undo
-    from include.nightlies.removal.undo import undo as do_it
+    from include.nightlies.removal.undo import Replacement, plan_undo, undo as do_it
 
     instead = Replacement.PREDECESSOR if predecessor else Replacement.NOTHING
     wish = replace(_wish(slot, build, reason, project, platform), instead=instead, move_links=move_links)
@@ -188,8 +187,7 @@ def install(
     What is in the repository already stays; a run of that build that is under way is joined. With --wait the exit code
     is that of `summary`: 1 if something required is missing, or the run failed.
     """
-    from include.cli.airflow_connections import NIGHT_S, airflow_api, follow
-    from include.cli.airflow_connections import install as start
+    from include.cli.airflow_connections import NIGHT_S, airflow_api, follow, install as start
     from include.monitoring.render import read_summary, to_text
 
     site = open_site()

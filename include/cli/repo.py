@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from include.cli.main import typeable
-from include.cli.repository import admin, read, repair, tags, write
-from include.cli.repository import open as cli
+from include.cli.repository import admin, open as cli, read, repair, tags, write
 from include.cvmfs.check.findings import Subject
 from include.cvmfs.sources.source import printable
 from include.ledger.errors import LedgerError
@@ -90,8 +89,7 @@ def info(target: cli.Target, key: cli.Keys = None, fqrn: cli.Fqrn = None, as_jso
 def _checked(
     target: str, keys: list[Path] | None, fqrn: str | None, *, quick: bool, contents: bool, tag: str | None
 ) -> CheckReport:
-    from include.cvmfs.check.check import CheckProgress
-    from include.cvmfs.check.check import check as run_check
+    from include.cvmfs.check.check import CheckProgress, check as run_check
 
     with cli.bars() as show:
 

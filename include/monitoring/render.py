@@ -15,9 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from include.ledger.engine import Bind, reading, writing
 from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, long_text, metadata
 from include.monitoring.summary import ArtifactOutcome, Line, Summary, no_log, summary
-from include.nightlies.records import builds, quality, tables
-from include.nightlies.records import links as linked
-from include.nightlies.records import publications as records
+from include.nightlies.records import builds, links as linked, publications as records, quality, tables
 from include.nightlies.records.quality import QualityRecord
 from include.nightlies.records.tables import links
 from include.nightlies.rules.build import BuildKey

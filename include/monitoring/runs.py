@@ -18,8 +18,7 @@ from include.monitoring.findings import NotReady
 from include.monitoring.render import read_summary
 from include.monitoring.summary import SHOWN, no_log
 from include.monitoring.watch import nights, tell_failures, whitelist_alerts
-from include.nightlies.records import builds, questions
-from include.nightlies.records import publications as records
+from include.nightlies.records import builds, publications as records, questions
 from include.nightlies.rules.approval import Answer
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State

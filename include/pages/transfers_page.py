@@ -9,8 +9,7 @@ from urllib.parse import urlencode
 
 from include.errors import NightshiftError
 from include.fts.client.open import server_url
-from include.pages import transfers_rows as rows
-from include.pages import transfers_view as view
+from include.pages import transfers_rows as rows, transfers_view as view
 from include.pages.asked import NOT_YET, Asked, BadPageQuery
 from include.pages.registry import PREFIX, STAGEOUT_API, transfer
 from include.settings.errors import SettingsError

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from include.nightlies.attempt import Attempt
-from include.nightlies.records import builds, undos
-from include.nightlies.records import quality as records
+from include.nightlies.records import builds, quality as records, undos
 from include.nightlies.records.publications import publications_of_build
 from include.nightlies.records.quality import NightFigures, QualityRecord, QualityVerdict
 from include.nightlies.rules.build import BuildKey, BuildRecord

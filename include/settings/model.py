@@ -15,8 +15,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_
 
 from include.settings.benchmarks import BenchmarkSettings
 from include.settings.errors import SettingsError
-from include.settings.prepare import ArtifactLimits, Prepare, QualitySettings
-from include.settings.prepare import Block as _Block
+from include.settings.prepare import ArtifactLimits, Block as _Block, Prepare, QualitySettings
 from include.settings.retention import CollectionSettings, Retention, TagRule
 from include.settings.services import Gateway, Notify, Paths, keys_below_var
 from include.settings.sites import RemoteSite, require_folders_below

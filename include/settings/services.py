@@ -8,8 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from include.settings.prepare import Block
-from include.settings.prepare import Block as _Block
+from include.settings.prepare import Block, Block as _Block
 from include.settings.text_types import ConnectionId, SitePath, fault
 
 

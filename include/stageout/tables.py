@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, Table, UniqueConstraint, false
 
-from include.ledger.metadata import ROW_ID, UtcTime, exact, hexadecimal, long_text, metadata
-from include.ledger.metadata import TABLE_OPTIONS as PLAIN_OPTIONS
+from include.ledger.metadata import (
+    ROW_ID,
+    TABLE_OPTIONS as PLAIN_OPTIONS,
+    UtcTime,
+    exact,
+    hexadecimal,
+    long_text,
+    metadata,
+)
 
 NAME = exact(128)
 LOGICAL_NAME = exact(1024)

@@ -21,8 +21,7 @@ from lab.errors import CEPH_LAB_MISSING, OSD_UNKNOWN, LabError, ServiceFailed
 from lab.secrets import load_or_create
 from lab.servers.ceph import CephCluster, ObjectStore, ceph_program
 from lab.servers.process import find_program, free_port
-from lab.servers.radosgw import NAME as RADOSGW
-from lab.servers.radosgw import RadosgwServer
+from lab.servers.radosgw import NAME as RADOSGW, RadosgwServer
 from lab.services import ServiceNotReady, wait
 from lab.supervise import Program, Supervisor, end_marked
 

@@ -9,9 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from include.cvmfs.format.paths import link_target
-from include.nightlies.records import builds, quality
-from include.nightlies.records import links as linked
-from include.nightlies.records import publications as records
+from include.nightlies.records import builds, links as linked, publications as records, quality
 from include.nightlies.records.quality import QualityVerdict
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey

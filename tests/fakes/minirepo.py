@@ -15,9 +15,7 @@ from functools import cache
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from include.cvmfs.format import database as reflogs
-from include.cvmfs.format import manifest as manifests
-from include.cvmfs.format import whitelist as whitelists
+from include.cvmfs.format import database as reflogs, manifest as manifests, whitelist as whitelists
 from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef, PackedCatalog
 from include.cvmfs.format.database import Reflog, RefType
 from include.cvmfs.format.dirent import Chunk, Dirent

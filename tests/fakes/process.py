@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from include.cvmfs.coordination.generation import KEY as GENERATION_KEY
-from include.cvmfs.coordination.generation import CollectionPhase, Generation
+from include.cvmfs.coordination.generation import KEY as GENERATION_KEY, CollectionPhase, Generation
 from include.storage.errors import StoreError
 from include.storage.kinds import StoreKind, Traits
 from include.storage.store import ObjectMeta, Store, Version

@@ -6,8 +6,7 @@ import stat
 from dataclasses import dataclass
 from random import Random
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from include.cvmfs.commit.commit import Head, NewTag, commit_group
 from include.cvmfs.commit.group import Change as Wanted

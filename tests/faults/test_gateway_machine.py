@@ -11,8 +11,7 @@ import shutil
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import rule
 
 from include.cvmfs.commit.commit import SwitchStep

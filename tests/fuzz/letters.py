@@ -6,8 +6,7 @@ import tempfile
 from pathlib import Path
 
 from include.cvmfs.check.check import check
-from include.cvmfs.format import manifest as manifests
-from include.cvmfs.format import whitelist as whitelists
+from include.cvmfs.format import manifest as manifests, whitelist as whitelists
 from include.cvmfs.format.hashes import Algorithm, hash_bytes
 from include.cvmfs.format.keys import (
     GatewayKey,

@@ -18,8 +18,7 @@ from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.sources.source import SourceLimits, TreeSource
 from include.cvmfs.sources.tarball import TarSource
 from include.cvmfs.sources.zipmembers import ZipSource
-from tests.fakes.archives import BLOCK, archive, file, folder, hardlink, symlink
-from tests.fakes.archives import Member as TarMember
+from tests.fakes.archives import BLOCK, Member as TarMember, archive, file, folder, hardlink, symlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW
 from tests.fakes.zips import ZipMember, owners, times, zip_archive

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from include.cvmfs.errors import CvmfsError, MergeError, ObjectError
-from include.cvmfs.format import manifest as manifests
-from include.cvmfs.format import whitelist as whitelists
+from include.cvmfs.format import manifest as manifests, whitelist as whitelists
 from include.cvmfs.format.keys import parse_public_keys
 from include.cvmfs.format.layout import skeleton
 from include.cvmfs.format.objects import compress

@@ -15,8 +15,7 @@ import typer
 
 from include.cli.repository import open as cli
 from include.cvmfs.revision.diff import diff as run_diff
-from include.cvmfs.revision.get import GetOptions, GetProgress
-from include.cvmfs.revision.get import get as run_get
+from include.cvmfs.revision.get import GetOptions, GetProgress, get as run_get
 from include.cvmfs.sources.source import printable
 
 if TYPE_CHECKING:

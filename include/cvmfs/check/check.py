@@ -18,8 +18,7 @@ from include.cvmfs.check.check_objects import HEADS_AT_ONCE, NeededObjects, chec
 from include.cvmfs.check.findings import Findings, Lost, Problem, Subject
 from include.cvmfs.commit.create import expiry_warning
 from include.cvmfs.errors import CvmfsError, FormatError, ObjectDamaged, ObjectError
-from include.cvmfs.format import database as reflogs
-from include.cvmfs.format import manifest as manifests
+from include.cvmfs.format import database as reflogs, manifest as manifests
 from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META, ObjectHash, hash_bytes
 from include.cvmfs.format.history import History

@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TextIO
 
-from include.cvmfs.collect.report import KEY as RECORD_KEY
 from include.cvmfs.collect.report import (
+    KEY as RECORD_KEY,
     LISTING_EVERY,
     SEVENTHS,
     TWICE,

@@ -32,9 +32,13 @@ from include.cvmfs.format.keys import (
 )
 from include.cvmfs.format.layout import Layout, skeleton
 from include.cvmfs.format.manifest import Manifest, sign
-from include.cvmfs.format.whitelist import DEFAULT_VALIDITY, Whitelist, lists
-from include.cvmfs.format.whitelist import sign as sign_whitelist
-from include.cvmfs.format.whitelist import verify as verify_whitelist
+from include.cvmfs.format.whitelist import (
+    DEFAULT_VALIDITY,
+    Whitelist,
+    lists,
+    sign as sign_whitelist,
+    verify as verify_whitelist,
+)
 from include.cvmfs.revision.repository import Repository, load_certificate
 from include.storage.errors import Conflict, NotFound, Unsupported
 from include.storage.store import Store, Version

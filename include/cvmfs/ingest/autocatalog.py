@@ -7,8 +7,7 @@ works on entries in path order (:meth:`Spool.outline`), and holds little more th
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterable
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Set as AbstractSet
 from dataclasses import dataclass, field
 
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError

@@ -23,9 +23,7 @@ from include.cvmfs.errors import (
     SignatureError,
     TagError,
 )
-from include.cvmfs.format import database as reflogs
-from include.cvmfs.format import manifest as manifests
-from include.cvmfs.format import whitelist as whitelists
+from include.cvmfs.format import database as reflogs, manifest as manifests, whitelist as whitelists
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.database import Reflog
 from include.cvmfs.format.hashes import CERTIFICATE, Algorithm, ObjectHash, hash_bytes

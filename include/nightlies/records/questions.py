@@ -11,8 +11,7 @@ from sqlalchemy import Connection, func, insert, select, update
 from include.json_values import JsonValue
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.errors import QuestionSettled
-from include.nightlies.records.tables import bound as bound_table
-from include.nightlies.records.tables import changesets, questions
+from include.nightlies.records.tables import bound as bound_table, changesets, questions
 from include.nightlies.rules.approval import Answer, Bound, QuestionKind, WantedApproval
 
 _COMMENT_LENGTH = 4000

@@ -15,9 +15,7 @@ from typing import ClassVar
 from include.cvmfs.format.catalog import NestedRef
 from include.json_values import JsonValue
 from include.nightlies.attempt import Attempt
-from include.nightlies.records import links as linked
-from include.nightlies.records import questions
-from include.nightlies.records import undos as undone
+from include.nightlies.records import links as linked, questions, undos as undone
 from include.nightlies.records.links import LINK, LinkRecord
 from include.nightlies.records.undos import Undone
 from include.nightlies.rules import approval

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from include.cvmfs.commit.commit import read_head
-from include.cvmfs.commit.tags import RollbackPlan, plan_rollback
-from include.cvmfs.commit.tags import rollback as make_revision
+from include.cvmfs.commit.tags import RollbackPlan, plan_rollback, rollback as make_revision
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.history import TRUNK_PREVIOUS
@@ -21,9 +20,7 @@ from include.cvmfs.revision.revision import Revision
 from include.json_values import JsonValue
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import PREVIEW_OUTDATED
-from include.nightlies.records import links as linked
-from include.nightlies.records import publications as records
-from include.nightlies.records import undos as undone
+from include.nightlies.records import links as linked, publications as records, undos as undone
 from include.nightlies.records.links import TAG, LinkRecord
 from include.nightlies.removal.removal import ChangedPath, Placed, ask, is_asked, record
 from include.nightlies.removal.rollback_preview import (

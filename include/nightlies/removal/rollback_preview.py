@@ -19,8 +19,7 @@ from include.cvmfs.revision.revision import Revision
 from include.json_values import JsonValue
 from include.ledger.engine import Bind
 from include.nightlies.errors import ROLLBACK_REFUSED
-from include.nightlies.records import builds
-from include.nightlies.records import publications as records
+from include.nightlies.records import builds, publications as records
 from include.nightlies.removal.removal import ChangedPath, Effect, MovedLink, Placed, Removal
 from include.nightlies.rules import approval
 from include.nightlies.rules.approval import Bound, QuestionKind

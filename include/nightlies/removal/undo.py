@@ -24,9 +24,7 @@ from include.cvmfs.revision.revision import Revision
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildUnknown, UndoRefused
-from include.nightlies.records import builds
-from include.nightlies.records import publications as records
-from include.nightlies.records import undos as undone
+from include.nightlies.records import builds, publications as records, undos as undone
 from include.nightlies.removal.removal import ChangedPath, MovedLink, Placed, Removal, ask, is_asked, record
 from include.nightlies.rules import approval
 from include.nightlies.rules.approval import Bound, QuestionKind

@@ -15,8 +15,7 @@ from sqlalchemy import Connection
 from include.ledger.engine import Bind, writing
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import APPROVAL_REQUIRED, NotApproved
-from include.nightlies.records import publications as records
-from include.nightlies.records import questions
+from include.nightlies.records import publications as records, questions
 from include.nightlies.records.questions import Question
 from include.nightlies.rules import approval
 from include.nightlies.rules.approval import SHORTEST, Answer, Bound, QuestionKind, WantedApproval

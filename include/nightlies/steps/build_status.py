@@ -9,8 +9,7 @@ from datetime import date, datetime, timedelta
 
 from include.ledger.engine import Bind
 from include.nightlies.errors import BadIndex, BadIndexKey, BuildMissing, BuildMoved
-from include.nightlies.records import builds
-from include.nightlies.records import publications as records
+from include.nightlies.records import builds, publications as records
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.dependencies import is_taken
 from include.nightlies.rules.index import BuildIndex

@@ -10,8 +10,7 @@ from typing import Any
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildIncomplete
-from include.nightlies.records import publications as records
-from include.nightlies.records import quality
+from include.nightlies.records import publications as records, quality
 from include.nightlies.records.quality import QualityVerdict
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.dependencies import CLEAR_PLAN, is_required, never_listed, required_pairs

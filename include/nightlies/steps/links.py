@@ -17,9 +17,7 @@ from include.gateway.errors import PathBusy, TagRefused
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildIncomplete, BuildMissing
-from include.nightlies.records import builds, quality
-from include.nightlies.records import links as linked
-from include.nightlies.records import publications as records
+from include.nightlies.records import builds, links as linked, publications as records, quality
 from include.nightlies.records.links import LINK, TAG, LinkRecord
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.dependencies import Pair, never_listed, required_pairs

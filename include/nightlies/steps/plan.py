@@ -15,9 +15,7 @@ from include.cvmfs.sources.source import checked_destination
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import PLAN_REFUSED, BaseUnusable, BuildOvertaken, DependencyCycle, NightlyError
-from include.nightlies.records import builds, damage
-from include.nightlies.records import publications as records
-from include.nightlies.records import undos as undone
+from include.nightlies.records import builds, damage, publications as records, undos as undone
 from include.nightlies.records.bulk import plan_many
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.build import BuildRecord

@@ -21,8 +21,7 @@ from include.cvmfs.revision.repository import Repository
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import PublicationUnknown
-from include.nightlies.records import builds, damage, progress
-from include.nightlies.records import publications as records
+from include.nightlies.records import builds, damage, progress, publications as records
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.publication import Figures, Move, Publication
 from include.nightlies.rules.states import Phase, Skip, State

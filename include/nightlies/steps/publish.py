@@ -23,9 +23,7 @@ from include.gateway.errors import BaseMoved, PathBusy, RepositoryDisabled
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import NotApproved, PublicationUnknown
-from include.nightlies.records import builds, damage
-from include.nightlies.records import publications as records
-from include.nightlies.records import undos as undone
+from include.nightlies.records import builds, damage, publications as records, undos as undone
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.dependencies import Readiness, readiness
 from include.nightlies.rules.publication import Figures, Move, Publication

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from include.cvmfs.errors import DestinationError
 from include.nightlies.attempt import Attempt
-from include.nightlies.records import publications as records
-from include.nightlies.records import undos as created
+from include.nightlies.records import publications as records, undos as created
 from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase
 from include.nightlies.steps.errors import ReserveFailed

@@ -16,10 +16,7 @@ from include.cvmfs.revision.repository import Repository
 from include.gateway.errors import CommitFailed, PathBusy
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
-from include.nightlies.records import builds, damage
-from include.nightlies.records import bulk as many
-from include.nightlies.records import publications as records
-from include.nightlies.records import undos as created
+from include.nightlies.records import builds, bulk as many, damage, publications as records, undos as created
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.publication import Publication, standing
 from include.nightlies.rules.states import State

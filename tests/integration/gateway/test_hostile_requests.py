@@ -12,8 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from schemathesis import Case, DeserializationContext, Response
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (

@@ -11,9 +11,7 @@ from sqlalchemy import event, insert, text
 
 from include.ledger.engine import reading, writing
 from include.nightlies.errors import StaleAttempt
-from include.nightlies.records import bulk as many
-from include.nightlies.records import publications as records
-from include.nightlies.records import tables
+from include.nightlies.records import bulk as many, publications as records, tables
 from include.nightlies.records.bulk import plan_many
 from include.nightlies.records.publications import earlier_destinations
 from include.nightlies.rules.publication import Move, Planned, PublicationKey

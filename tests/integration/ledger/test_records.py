@@ -12,9 +12,7 @@ import pytest
 from include.cvmfs.ingest.prepare import PrepareProgress
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildMoved, IllegalMove, PublicationUnknown, StaleAttempt
-from include.nightlies.records import builds, progress
-from include.nightlies.records import publications as records
-from include.nightlies.records import undos as created
+from include.nightlies.records import builds, progress, publications as records, undos as created
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.index import Artifact, BuildIndex, RejectedArtifact
 from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey

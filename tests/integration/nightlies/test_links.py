@@ -10,8 +10,7 @@ from functools import partial
 import pytest
 
 from include.cvmfs.errors import DestinationError
-from include.nightlies.records import builds
-from include.nightlies.records import links as linked
+from include.nightlies.records import builds, links as linked
 from include.nightlies.removal.undo import redo, undo
 from include.nightlies.rules.build import BuildKey
 from include.nightlies.rules.links import LinkState, all_links_of

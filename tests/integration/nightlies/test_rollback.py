@@ -9,9 +9,7 @@ from include.cvmfs.commit.tags import add_tag
 from include.cvmfs.errors import REVISION_UNKNOWN, KeyFileError
 from include.cvmfs.format.keys import save_signer
 from include.nightlies.errors import PREVIEW_OUTDATED, ROLLBACK_REFUSED, NotApproved
-from include.nightlies.records import builds, questions
-from include.nightlies.records import links as linked
-from include.nightlies.records import undos as undone
+from include.nightlies.records import builds, links as linked, questions, undos as undone
 from include.nightlies.removal.removal import Effect
 from include.nightlies.removal.rollback import (
     RecordedRollback,

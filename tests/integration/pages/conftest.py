@@ -13,8 +13,7 @@ from fastapi.testclient import TestClient
 
 from include.cli.repository.open import open_site as of_environment
 from include.dag_runs import DagState
-from include.nightlies.records import builds
-from include.nightlies.records import publications as records
+from include.nightlies.records import builds, publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State

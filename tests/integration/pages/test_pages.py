@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from include.nightlies.records import builds, progress
-from include.nightlies.records import links as linked
+from include.nightlies.records import builds, links as linked, progress
 from include.nightlies.records.links import LinkRecord
 from include.nightlies.records.publications import publication
 from include.nightlies.rules.index import Artifact, BuildIndex

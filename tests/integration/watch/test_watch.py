@@ -17,8 +17,7 @@ from include.gateway.client.client import GatewayClient
 from include.monitoring import store_checks
 from include.monitoring.alerts import Runs, Tick, ticks
 from include.monitoring.watch import Watched, watch
-from include.nightlies.records import builds
-from include.nightlies.records import publications as records
+from include.nightlies.records import builds, publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.passes import Pass
 from include.nightlies.rules.publication import Move, Planned, PublicationKey

@@ -14,8 +14,7 @@ from typer.testing import CliRunner, Result
 from include.cli.repo import app
 from include.cvmfs.format.hashes import CERTIFICATE
 from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
-from include.cvmfs.format.manifest import KEY as MANIFEST_KEY
-from include.cvmfs.format.manifest import sign
+from include.cvmfs.format.manifest import KEY as MANIFEST_KEY, sign
 from include.cvmfs.format.whitelist import KEY as WHITELIST_KEY
 from include.storage.file import FileStore
 from tests.fakes import minirepo

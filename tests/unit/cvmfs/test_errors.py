@@ -8,8 +8,7 @@ import re
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from include.cvmfs import errors
 from include.cvmfs.errors import CvmfsError

@@ -8,8 +8,7 @@ import json
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.cvmfs.format.paths import is_below, path_and_above
 from include.gateway.errors import BadLeasePath

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.nightlies.rules.index import BuildIndex
 from include.storage.open import open_store

@@ -6,8 +6,7 @@ import socket
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lab.errors import LabError
 from lab.ports import LOOPBACK, Ports, check_free, holder, variable

@@ -4,8 +4,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from cryptography.fernet import Fernet
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lab.errors import LabError
 from lab.secrets import JWT_BYTES, LabSecrets, load_or_create

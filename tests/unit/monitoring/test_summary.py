@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import date, timedelta
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.monitoring.alerts import Runs, Tick, alerts_of
 from include.monitoring.render import size, to_html, to_text

@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.cvmfs.errors import FormatError
 from include.provenance.document import BY_REPOSITORY_KEY, FOLDER, ProvenanceRecord, Sealed, seal

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.fts.states import FailureReason
 from include.stageout.retry import RETRY_RULES, SUBMISSION_FAILED, TransferFailureClass, exponential, failure_class

@@ -7,8 +7,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from obstore.exceptions import GenericError, PermissionDeniedError, PreconditionError
 
 from include.errors import ErrorRow

@@ -1,8 +1,7 @@
 """Keys are checked before anything is sent, and decide the headers that readers get."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.storage.errors import BadKey
 from include.storage.store import check_key, check_prefix, headers_for

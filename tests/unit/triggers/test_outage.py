@@ -12,8 +12,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from include.cvmfs.errors import SourceError
 from include.gateway.errors import GatewayUnreachable
 from include.nightlies.rules.passes import pauses
-from include.nightlies.steps import inherit, links, plan, prepare, publish, reserve, verify
-from include.nightlies.steps import sources as reading
+from include.nightlies.steps import inherit, links, plan, prepare, publish, reserve, sources as reading, verify
 from include.nightlies.steps.values import Batch, Item
 from include.settings.model import SiteSettings
 from include.storage.errors import Unavailable

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import TypeAdapter
 
 from include.benchmarks.campaign.plan import CampaignWish, make_plan, plan_preset, shown_bytes, shown_rate

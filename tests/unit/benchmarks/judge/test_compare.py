@@ -6,8 +6,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.benchmarks.judge.compare import BenchmarkVerdict, compare, overall
 

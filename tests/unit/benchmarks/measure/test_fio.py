@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.benchmarks.errors import RESULT_UNREADABLE, BenchmarkError
 from include.benchmarks.measure import fio

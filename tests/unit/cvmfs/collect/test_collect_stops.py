@@ -14,8 +14,7 @@ from datetime import timedelta
 import pytest
 
 from include.cvmfs.collect.collect import GarbageCollection
-from include.cvmfs.collect.report import KEY as RECORD_KEY
-from include.cvmfs.collect.report import SETTLE, CollectionRules, read_record
+from include.cvmfs.collect.report import KEY as RECORD_KEY, SETTLE, CollectionRules, read_record
 from include.cvmfs.collect.sweep import is_dead, process_name
 from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.commit.metadata_objects import REFLOG_KEY

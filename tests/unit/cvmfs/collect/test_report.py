@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.cvmfs.collect.report import CollectionRecord, Ended
 from include.cvmfs.errors import FormatError

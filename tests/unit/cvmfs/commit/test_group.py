@@ -19,8 +19,7 @@ from include.cvmfs.revision.needed_objects import Lineage
 from tests.fakes.edits import LATER, EditedStore, change, commit, stored
 from tests.fakes.local import DIRECTORY
 from tests.fakes.memorystore import MemoryStore
-from tests.fakes.minirepo import FQRN, opened
-from tests.fakes.minirepo import signer as key
+from tests.fakes.minirepo import FQRN, opened, signer as key
 from tests.fakes.refused import refused
 
 ABSENT = ObjectHash.parse("ab" * 20, suffix=CATALOG)

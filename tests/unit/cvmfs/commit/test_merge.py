@@ -7,8 +7,7 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.merge import merge

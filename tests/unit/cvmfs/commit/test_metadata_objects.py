@@ -21,8 +21,7 @@ from include.cvmfs.format.hashes import Algorithm, hash_bytes
 from include.cvmfs.format.keys import Signer
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.repository import Repository
-from tests.fakes.edits import change
-from tests.fakes.edits import commit as commit_
+from tests.fakes.edits import change, commit as commit_
 from tests.fakes.local import DIRECTORY, LocalRepository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, opened, signer

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, NewTag, read_head
 from include.cvmfs.commit.tags import (
@@ -23,8 +22,7 @@ from include.cvmfs.commit.tags import (
     rollback,
 )
 from include.cvmfs.coordination.condemned import store_list
-from include.cvmfs.coordination.generation import KEY, CollectionPhase, Generation
-from include.cvmfs.coordination.generation import CollectionStep as GenerationStep
+from include.cvmfs.coordination.generation import KEY, CollectionPhase, CollectionStep as GenerationStep, Generation
 from include.cvmfs.errors import (
     REVISION_UNKNOWN,
     CollectionRunning,

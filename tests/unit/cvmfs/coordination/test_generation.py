@@ -6,8 +6,7 @@ import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.cvmfs.commit.commit import NewTag, fence, read_head
 from include.cvmfs.coordination.generation import (

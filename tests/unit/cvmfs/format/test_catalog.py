@@ -7,8 +7,7 @@ import stat
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from include.cvmfs.errors import CatalogError, ObjectDamaged
 from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.database import Ref, Reflog, RefType

@@ -6,8 +6,7 @@ import stat
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.dirent import COLUMNS, Dirent

@@ -5,8 +5,7 @@ from __future__ import annotations
 import string
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.hashes import Algorithm, DigestSet, ObjectHash, hash_bytes, hash_of_key, identity, path_hash

@@ -9,8 +9,7 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from include.cvmfs.errors import CvmfsError, FormatError, RepositoryError, SignatureError
 from include.cvmfs.format.hashes import Algorithm, ObjectHash

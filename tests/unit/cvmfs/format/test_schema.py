@@ -6,8 +6,7 @@ import stat
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.cvmfs.check.check import check
 from include.cvmfs.commit.commit import NewTag, read_head, switch

@@ -8,8 +8,7 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.cvmfs.errors import CvmfsError, FormatError, SignatureError, WhitelistError, WhitelistExpired
 from include.cvmfs.format.hashes import Algorithm, ObjectHash

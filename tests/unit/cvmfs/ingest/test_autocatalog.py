@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
 from include.cvmfs.ingest.autocatalog import Cuts, Weights

@@ -7,8 +7,7 @@ import hashlib
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from include.cvmfs.errors import FormatError
 from include.cvmfs.ingest.chunker import Chunker, ChunkLimits

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes, identity
 from include.cvmfs.ingest.upload import JournaledStore, UploadJournal

@@ -25,8 +25,7 @@ from include.cvmfs.errors import (
 from include.cvmfs.format.hashes import CERTIFICATE, Algorithm
 from include.cvmfs.format.keys import Signer, fingerprint, format_public_key, generate_master, generate_repository_key
 from include.cvmfs.format.manifest import Manifest, sign
-from include.cvmfs.format.whitelist import Whitelist
-from include.cvmfs.format.whitelist import sign as sign_whitelist
+from include.cvmfs.format.whitelist import Whitelist, sign as sign_whitelist
 from include.cvmfs.revision.repository import ManifestVerifier, OpenFailure, Repository, failure_of
 from include.storage.errors import StoreError, Unavailable
 from include.storage.file import FileStore

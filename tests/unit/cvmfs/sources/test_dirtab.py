@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.paths import name_of_bytes

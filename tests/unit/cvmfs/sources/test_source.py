@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.cvmfs.errors import DestinationError, FormatError, SourceError
 from include.cvmfs.format.layout import Layout
@@ -31,9 +30,9 @@ from include.cvmfs.sources.source import (
     fixed,
     pack_xattrs,
     printable,
+    refused as refusal,
     unpack_xattrs,
 )
-from include.cvmfs.sources.source import refused as refusal
 from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import Member, archive, file, folder, hardlink
 from tests.fakes.recount import Found

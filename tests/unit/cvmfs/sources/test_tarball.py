@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
 from include.cvmfs.sources.archive import ArchiveBytes, Reader

@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.gateway.client.values import Lease, LeaseInfo, RepositoryInfo, seal, unseal
 from include.gateway.errors import SEALED_LEASE_UNREADABLE

@@ -5,8 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Sequence
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.revision.diff import Difference, DifferingEntry

@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.nightlies.errors import BadIndex
 from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild

@@ -6,8 +6,7 @@ import configparser
 from datetime import date
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.nightlies.errors import DependencyCycle, NightlyError, UnknownChoice
 from include.nightlies.rules.destinations import build_directory, check_name, destination, overlapping

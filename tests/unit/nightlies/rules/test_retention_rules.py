@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.nightlies.removal.held import HeldByTag
 from include.nightlies.removal.retention import RetentionPlan

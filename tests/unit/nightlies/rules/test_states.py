@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.nightlies.rules.states import ENDED, MOVES, AllowedTry, MoveVerdict, Phase, State, decide
 

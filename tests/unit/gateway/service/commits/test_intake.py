@@ -5,8 +5,7 @@ from __future__ import annotations
 import zlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.gateway.service.commits.intake import (
