@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -122,7 +122,8 @@ def _messages(
     faults = [TaskFault(**note) for note in take_notes(ledger, _notes(run.name))]
     own = [fault for fault in faults if fault.code not in OF_THE_GATE | TOLD_BY_THEMSELVES]
     published = records.publications_of_run(ledger, run.name)
-    if faults and not own and (len(faults) == _count(faults, TOLD_BY_THEMSELVES) or _was_refused(site, run)):
+    told = all(fault.code in TOLD_BY_THEMSELVES for fault in faults)
+    if faults and not own and (told or _was_refused(site, run)):
         return []
     if run.dag_id.startswith(NIGHT):
         if _night_is_told(site, run, published, now, log_of, tell, alone=not own):
@@ -223,10 +224,6 @@ def _was_refused(site: Site, run: FailedRun) -> bool:
     both."""
     asked = questions.of_run(site.ledger, run.name)
     return bool(asked) and asked[-1].answer in {Answer.REJECTED, Answer.EXPIRED}
-
-
-def _count(faults: Iterable[TaskFault], codes: set[str]) -> int:
-    return sum(fault.code in codes for fault in faults)
 
 
 def _notes(run: str) -> str:

@@ -34,7 +34,9 @@ LOGS = "logs"
 
 def written(settings: SiteSettings, stores: Iterable[str], logs: Path | None = None) -> dict[str, Path]:
     """The folders of this machine that a night writes to, by name. `logs`: Airflow's, if the caller knows it."""
-    found = {"var": settings.paths.var, LOGS: logs or _log_folder(os.environ, settings.paths.var)}
+    home = Path(os.environ.get("AIRFLOW_HOME") or settings.paths.var / "airflow")  # the lab's is below `var`
+    own = Path(os.environ.get("AIRFLOW__LOGGING__BASE_LOG_FOLDER") or home / "logs")
+    found = {"var": settings.paths.var, LOGS: logs or own}
     if settings.ledger.startswith("sqlite:///"):
         found["ledger"] = Path(settings.ledger.removeprefix("sqlite:///")).parent
     found["gateway state"] = settings.gateway.state.parent
@@ -69,11 +71,6 @@ def judged_space(folders: Mapping[str, Path], free: int, total: int) -> Finding:
     if free < max(LEAST_BYTES, LOW_SHARE * total):
         severity = Severity.ERROR if free < LEAST_BYTES else Severity.WARNING
     return Finding("disk", ", ".join(folders), severity, seen, cure if severity is not Severity.OK else "")
-
-
-def _log_folder(environ: Mapping[str, str], var: Path) -> Path:
-    home = Path(environ.get("AIRFLOW_HOME") or var / "airflow")  # the lab's is below `var`
-    return Path(environ.get("AIRFLOW__LOGGING__BASE_LOG_FOLDER") or home / "logs")
 
 
 def _device(folder: Path) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from include.stageout.rest.questions import StageoutUser
 from include.stageout.rest.remembered import RememberedCounts
 
 HERE = Path(__file__).parent
+STATIC = HERE / "static"
 
 
 def page_html(page: Page, values: dict[str, Any]) -> str:
@@ -39,11 +41,6 @@ def live_part(page: Page, values: dict[str, Any]) -> str:
     """Only what is replaced while the page is open."""
     template = _environment().get_template(f"{page.name}.html")
     return "".join(template.blocks["live"](template.new_context({"page": page, **values})))
-
-
-def refusal_html(reason: str) -> str:
-    """Return the page of a refusal."""
-    return _environment().get_template("refusal.html").render(page=None, reason=reason, every=0)
 
 
 @cache
@@ -66,15 +63,10 @@ def _environment() -> Environment:
 @cache
 def _static_address(name: str) -> str:
     """The URL of one of our files; its digest makes the browser take a new one at once."""
-    file = HERE / "static" / name
-    mark = hashlib.sha256(file.read_bytes()).hexdigest()[:12] if file.exists() else _version(name)
+    file = STATIC / name
+    package = name.partition(".")[0]
+    mark = hashlib.sha256(file.read_bytes()).hexdigest()[:12] if file.exists() else version(package)
     return f"static/{name}?{mark}"
-
-
-def _version(name: str) -> str:
-    from importlib.metadata import version
-
-    return version(name.partition(".")[0])
 
 
 def clock(instant: datetime | None) -> str:
@@ -104,7 +96,6 @@ def number(value: int | None) -> str:
     return "" if value is None else f"{value:,}".replace(",", " ")
 
 
-STATIC = Path(__file__).parent / "static"
 TYPES = {".css": "text/css", ".js": "text/javascript"}
 EVERY_S = 15
 """Seconds between two updates of a page without its own."""
@@ -183,7 +174,8 @@ def _refused(_request: Request, error: Exception) -> Response:
     """An error as a page; the script of an open page shows its text in the status line."""
     status = 400 if isinstance(error, BadPageQuery) else 503 if isinstance(error, LedgerError) else 500
     headers = {**HEADERS, "Content-Security-Policy": policy(charts=False)}
-    return Response(refusal_html(str(error)), status, headers, "text/html; charset=utf-8")
+    html = _environment().get_template("refusal.html").render(page=None, reason=str(error), every=0)
+    return Response(html, status, headers, "text/html; charset=utf-8")
 
 
 async def _static(name: str) -> Response:
@@ -199,32 +191,26 @@ def _data_docs(site: Callable[[], Site], slot: str, run: str, name: str) -> Resp
     """A page of a run's Data Docs, kept on this machine by the task that judged the night."""
     settings = site().settings
     file = docs_file(settings.paths.var, slot, run, name) if slot in settings.slots else None
-    if file is None:
-        return Response("No Data Docs of that run are kept here.", 404, HEADERS, "text/plain; charset=utf-8")
-    return _docs(file)
+    return _kept(file, "No Data Docs of that run are")
 
 
 def _benchmark_docs(site: Callable[[], Site], campaign: str) -> Response:
     """The Data Docs of a campaign, kept on this machine by the task that judged it."""
-    file = docs_of_campaign(site().settings.paths.var, campaign)
-    if file is None:
-        return Response("No Data Docs of that campaign are kept here.", 404, HEADERS, "text/plain; charset=utf-8")
-    return _docs(file)
-
-
-def _docs(file: Path) -> Response:
-    headers = {**HEADERS, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-    return FileResponse(file, media_type="text/html; charset=utf-8", headers=headers)
+    return _kept(docs_of_campaign(site().settings.paths.var, campaign), "No Data Docs of that campaign are")
 
 
 def _benchmark_report(site: Callable[[], Site], campaign: str) -> Response:
     """The report of a campaign, kept on this machine by the task that judged it."""
-    file = report_file(site().settings.paths.var, campaign)
-    if file is None:
-        return Response("No report of that campaign is kept here.", 404, HEADERS, "text/plain; charset=utf-8")
     # its scripts are in the page: the sandbox keeps them from everything that the login is for
     policy = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    headers = {**HEADERS, "Content-Security-Policy": f"{policy}img-src data: blob:"}
+    file = report_file(site().settings.paths.var, campaign)
+    return _kept(file, "No report of that campaign is", f"{policy}img-src data: blob:")
+
+
+def _kept(file: Path | None, none: str, policy: str = "default-src 'none'; style-src 'unsafe-inline'") -> Response:
+    if file is None:
+        return Response(f"{none} kept here.", 404, HEADERS, "text/plain; charset=utf-8")
+    headers = {**HEADERS, "Content-Security-Policy": policy}
     return FileResponse(file, media_type="text/html; charset=utf-8", headers=headers)
 
 
