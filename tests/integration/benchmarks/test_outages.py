@@ -79,7 +79,7 @@ def test_an_osd_or_a_host_is_stopped_under_a_timer_and_all_is_restored(
 
 def test_a_timer_restores_when_all_that_armed_it_is_killed(cluster: FileCluster) -> None:
     settings = cluster.settings().servers["s1"]
-    command = [sys.executable, "-c", ARM, settings.model_dump_json(), "4"]
+    command = [sys.executable, "-c", ARM, settings.model_dump_json(), "8"]
     (cluster.folder / "noout-0").touch()
     with subprocess.Popen(command, start_new_session=True) as process:
         process.wait()

@@ -51,9 +51,9 @@ def test_a_tree_is_published_read_back_and_taken_away(repo: Commands) -> None:
     assert {path: facts[3] for path, facts in read_folder(out).items()} == {
         path: facts[3] for path, facts in read_folder(Path(tree)).items()
     }
-    beside = repo.json("publish", FQRN, "/beside", tree)
+    beside = repo.json("publish", FQRN, "/sw/app/v2", tree)
     assert (beside["objects_new"], beside["objects_reused"]) == (1, 4)
-    repo("remove", FQRN, "/beside")
+    repo("remove", FQRN, "/sw/app/v2")
     repo.sound()
     dry = repo.json("remove", FQRN, "/sw", "--dry-run")
     assert dry["removed"] == [{"path": "/sw", "files": 4, "directories": 4, "others": 0, "bytes": 3}]

@@ -103,10 +103,6 @@ def test_a_part_without_an_answer_yet_is_asked_for_again_soon(olga: Viewer, monk
 
 
 def test_every_number_leads_to_as_many_rows(site: Site, olga: Viewer) -> None:
-    empty = olga()
-    assert "There is no such transfer that is not archived." in empty
-    assert "There is no such transfer.</p>" in empty
-    assert "The last census found nothing" in empty
     of_ann = recorded(site.ledger, 5, owner="ann")
     of_bob = recorded(site.ledger, 3, owner="bob", source="bari", destination="pisa")
     moved(site, of_ann[:2], FAILED, failure="quota")
@@ -185,7 +181,11 @@ def test_a_transfer_has_every_move_with_its_reason(site: Site, ann: Viewer) -> N
         ann(wrong, 400)
 
 
-def test_a_choice_that_cannot_be_is_refused(olga: Viewer) -> None:
+def test_an_empty_ledger_is_said_and_a_choice_that_cannot_be_is_refused(olga: Viewer) -> None:
+    page = olga()
+    assert "There is no such transfer that is not archived." in page
+    assert "There is no such transfer.</p>" in page
+    assert "The last census found nothing" in page
     for query in ("state=lost", "archived=maybe", "name=/a", "job=7", "after=x", f"user={'x' * 2000}"):
         olga(f"transfers?{query}", 400)
 
