@@ -12,20 +12,7 @@ import typer
 
 from include.cli.main import typeable
 from include.cli.repository import admin, read, repair, tags, write
-from include.cli.repository.open import (
-    AsJson,
-    Fqrn,
-    Keys,
-    TagName,
-    Target,
-    bars,
-    open_site,
-    open_target,
-    refusing,
-    seconds_now,
-    switching,
-    time_text,
-)
+from include.cli.repository import open as cli
 from include.cvmfs.check.findings import Subject
 from include.cvmfs.sources.source import printable
 from include.ledger.errors import LedgerError
@@ -51,10 +38,10 @@ app.command("tags")(tags.listed)
 
 @app.command()
 def check(
-    target: Target,
-    key: Keys = None,
-    fqrn: Fqrn = None,
-    tag: TagName = None,
+    target: cli.Target,
+    key: cli.Keys = None,
+    fqrn: cli.Fqrn = None,
+    tag: cli.TagName = None,
     quick: Annotated[bool, typer.Option("--quick", help="Catalogs only: no data objects are looked for.")] = False,
     contents: Annotated[
         bool, typer.Option("--contents", "--full", help="Read every data object and compare its hash.")
@@ -62,12 +49,12 @@ def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Mend the reflog if it is wrong; needs the signing key, and a name.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Check all of it. Exit code 0: no problems; 1: problems, each printed; 2: unreadable or not trusted."""
     if quick and contents:
         raise typer.BadParameter("--quick and --full exclude each other")
-    with refusing():
+    with cli.refusing():
         report = _checked(target, key, fqrn, quick=quick, contents=contents, tag=tag)
         if repair and _reflog_is_wrong(report):
             _mend_reflog(target)
@@ -81,12 +68,12 @@ def check(
 
 
 @app.command()
-def info(target: Target, key: Keys = None, fqrn: Fqrn = None, as_json: AsJson = False) -> None:
+def info(target: cli.Target, key: cli.Keys = None, fqrn: cli.Fqrn = None, as_json: cli.AsJson = False) -> None:
     """Show the manifest, which keys confirm it, and how much the catalogs count."""
     from include.cvmfs.commit.create import expiry_warning
 
-    with refusing():
-        repository = open_target(target, key, fqrn)
+    with cli.refusing():
+        repository = cli.open_target(target, key, fqrn)
         facts = _facts(repository)
         whitelist = repository.trusted.whitelist
         warning = expiry_warning(whitelist, datetime.now(UTC)) if whitelist else None
@@ -106,12 +93,12 @@ def _checked(
     from include.cvmfs.check.check import CheckProgress
     from include.cvmfs.check.check import check as run_check
 
-    with bars() as show:
+    with cli.bars() as show:
 
         def progress(step: CheckProgress) -> None:
             show(step.step, step.done, step.total)
 
-        repository = open_target(target, keys, fqrn)
+        repository = cli.open_target(target, keys, fqrn)
         now = datetime.now(UTC)
         return run_check(repository, quick=quick, contents=contents, tag=tag, now=now, progress=progress)
 
@@ -128,7 +115,7 @@ def _note_damage(target: str, report: CheckReport, *, everything: bool) -> None:
     if "/" in target or Path(target).is_dir() or target not in load().repositories:
         return
     try:
-        damage.note_report(open_site().ledger, report, everything=everything, now=datetime.now(UTC))
+        damage.note_report(cli.open_site().ledger, report, everything=everything, now=datetime.now(UTC))
     except LedgerError as fault:
         typer.echo(f"nightshift: what was found is not noted for the next nights: {fault}", err=True)
 
@@ -136,8 +123,8 @@ def _note_damage(target: str, report: CheckReport, *, everything: bool) -> None:
 def _mend_reflog(fqrn: str) -> None:
     from include.cvmfs.commit.repair import repair_reflog
 
-    with switching(open_site(), fqrn, Operation.REPAIR) as (store, signer):
-        _, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())
+    with cli.switching(cli.open_site(), fqrn, Operation.REPAIR) as (store, signer):
+        _, added = repair_reflog(store, fqrn, signer=signer, now=cli.seconds_now())
     typer.echo(f"mended the reflog of {fqrn}: {added} references added", err=True)
 
 
@@ -170,7 +157,7 @@ def _facts(repository: Repository) -> dict[str, Any]:
         "url": repository.store.url,
         "verified": repository.verified,
         "revision": manifest.revision,
-        "published": time_text(manifest.timestamp),
+        "published": cli.time_text(manifest.timestamp),
         "root_hash": str(manifest.root),
         "root_catalog_bytes": manifest.root_size,
         "ttl_s": manifest.ttl,

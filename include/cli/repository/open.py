@@ -81,11 +81,13 @@ def open_site() -> Site:
     return Site(load(), EnvSecrets())
 
 
-def switching(site: Site, fqrn: str, operation: Operation) -> contextlib.AbstractContextManager[tuple[Store, Signer]]:
+def switching(
+    site: Site, fqrn: str, operation: Operation, *, leased: bool | None = None
+) -> contextlib.AbstractContextManager[tuple[Store, Signer]]:
     """The store and signing key of a repository, for who replaces its manifest beside the gateway."""
     from include.site.site import switching
 
-    return switching(site, fqrn, operation, holder=holder())
+    return switching(site, fqrn, operation, holder=holder(), leased=leased)
 
 
 def holder() -> str:

@@ -13,21 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli.repository.open import (
-    AsJson,
-    Configured,
-    Fqrn,
-    InRepository,
-    Keys,
-    TagName,
-    Target,
-    bars,
-    open_site,
-    open_target,
-    refusing,
-    time_text,
-    tree_of,
-)
+from include.cli.repository import open as cli
 from include.cvmfs.revision.diff import diff as run_diff
 from include.cvmfs.revision.get import GetOptions, GetProgress
 from include.cvmfs.revision.get import get as run_get
@@ -39,18 +25,18 @@ if TYPE_CHECKING:
 
 
 def ls(
-    target: Target,
-    path: InRepository = "/",
-    key: Keys = None,
-    fqrn: Fqrn = None,
-    tag: TagName = None,
+    target: cli.Target,
+    path: cli.InRepository = "/",
+    key: cli.Keys = None,
+    fqrn: cli.Fqrn = None,
+    tag: cli.TagName = None,
     long: Annotated[bool, typer.Option("--long", "-l", help="Mode, links, owner, size, time and target too.")] = False,
     recursive: Annotated[bool, typer.Option("--recursive", "-R", help="Everything below, by full path.")] = False,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """List a directory, or a single entry."""
-    with refusing():
-        tree = tree_of(target, key, fqrn, tag)
+    with cli.refusing():
+        tree = cli.tree_of(target, key, fqrn, tag)
         entries = _entries(tree, path, recursive)
         if as_json:
             typer.echo(json.dumps([_described(name, entry) for name, entry in entries], indent=1))
@@ -59,25 +45,27 @@ def ls(
             typer.echo(_long(name, entry) if long else printable(name))
 
 
-def cat(target: Target, path: InRepository, key: Keys = None, fqrn: Fqrn = None, tag: TagName = None) -> None:
+def cat(
+    target: cli.Target, path: cli.InRepository, key: cli.Keys = None, fqrn: cli.Fqrn = None, tag: cli.TagName = None
+) -> None:
     """Write a file's content to standard output, each object verified."""
-    with refusing():
-        for piece in tree_of(target, key, fqrn, tag).stream(path):
+    with cli.refusing():
+        for piece in cli.tree_of(target, key, fqrn, tag).stream(path):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
 
 
 def stat(
-    target: Target,
-    path: InRepository,
-    key: Keys = None,
-    fqrn: Fqrn = None,
-    tag: TagName = None,
-    as_json: AsJson = False,
+    target: cli.Target,
+    path: cli.InRepository,
+    key: cli.Keys = None,
+    fqrn: cli.Fqrn = None,
+    tag: cli.TagName = None,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Show everything that the catalogs say of one entry, its chunks and its nested catalog included."""
-    with refusing():
-        tree = tree_of(target, key, fqrn, tag)
+    with cli.refusing():
+        tree = cli.tree_of(target, key, fqrn, tag)
         facts = _described(path, tree.entry(path))
         nested, chunks = tree.nested_at(path), tree.chunks(path)
         if nested is not None:
@@ -96,12 +84,12 @@ def stat(
 
 
 def get(
-    target: Target,
-    path: InRepository,
+    target: cli.Target,
+    path: cli.InRepository,
     folder: Annotated[Path, typer.Argument(help="Destination: a folder for a tree, a file for a file.")],
-    key: Keys = None,
-    fqrn: Fqrn = None,
-    tag: TagName = None,
+    key: cli.Keys = None,
+    fqrn: cli.Fqrn = None,
+    tag: cli.TagName = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Files fetched at once.")] = 16,
     owners: Annotated[
         bool, typer.Option("--owners", help="Keep owners, set-uid bits and devices; needs privileges.")
@@ -109,15 +97,15 @@ def get(
     trust_times: Annotated[
         bool, typer.Option("--trust-times", help="Skip files with matching size and modification time.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Write a tree to disk, every object verified. Run again, it goes on where it stopped.
 
     Exit code 1: some entries could not be made (external files, devices); they are named.
     """
     options = GetOptions(jobs, owners, trust_times)
-    with refusing(), bars() as show:
-        tree = tree_of(target, key, fqrn, tag)
+    with cli.refusing(), cli.bars() as show:
+        tree = cli.tree_of(target, key, fqrn, tag)
 
         def progress(done: GetProgress) -> None:
             show("files", done.files, done.files_total)
@@ -141,14 +129,14 @@ def get(
 
 
 def diff(
-    target: Target,
+    target: cli.Target,
     before: Annotated[str, typer.Argument(help="Tag or root hash of the earlier revision.")],
     after: Annotated[str | None, typer.Argument(help="Tag or root hash of the later one; default: the newest.")] = None,
     path: Annotated[str, typer.Option("--path", help="Only what is there and below.")] = "/",
-    key: Keys = None,
-    fqrn: Fqrn = None,
+    key: cli.Keys = None,
+    fqrn: cli.Fqrn = None,
     summary: Annotated[bool, typer.Option("--summary", help="Numbers only.")] = False,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Show what differs between two revisions: + added, - removed, ~ changed, and in what.
 
@@ -156,8 +144,8 @@ def diff(
     """
     kinds: Counter[str] = Counter()
     documents = []
-    with refusing():
-        repository = open_target(target, key, fqrn)
+    with cli.refusing():
+        repository = cli.open_target(target, key, fqrn)
         later = repository.revision if after is None else repository.at(after)
         for change in run_diff(repository.at(before), later, path):
             kinds[change.kind.name.lower()] += 1
@@ -174,9 +162,9 @@ def diff(
 
 
 def replicas(
-    fqrn: Configured,
+    fqrn: cli.Configured,
     name: Annotated[list[str] | None, typer.Option("--name", help="Only this replica; several may be given.")] = None,
-    as_json: AsJson = False,
+    as_json: cli.AsJson = False,
 ) -> None:
     """Look how far each replica is behind stratum 0, and note it in the ledger.
 
@@ -186,8 +174,8 @@ def replicas(
     from include.replicas.states import complaint
 
     now = datetime.now(UTC)
-    with refusing():
-        site = open_site()
+    with cli.refusing():
+        site = cli.open_site()
         looks, rules = look_at_replicas(site, fqrn, now, name or ()), rules_of(site, fqrn)
         record(site.ledger, looks)
     if as_json:
@@ -201,7 +189,7 @@ def replicas(
 
 
 def client_config(
-    fqrn: Configured,
+    fqrn: cli.Configured,
     proxy: Annotated[list[str] | None, typer.Option("--proxy", help="URL of a forward proxy; several share.")] = None,
     stratum1: Annotated[
         list[str] | None, typer.Option("--stratum1", help="URL of a copy, instead of the replicas configured.")
@@ -217,7 +205,7 @@ def client_config(
 
     if direct and (proxy or stratum1):
         raise typer.BadParameter("--direct reads the store itself: leave --proxy and --stratum1 out")
-    with refusing():
+    with cli.refusing():
         settings = load().repository(fqrn)
         copies = [] if direct else (stratum1 or [replica.url for replica in settings.replicas])
         servers = copies or [settings.public_url]
@@ -241,7 +229,7 @@ def _long(name: str, entry: Dirent) -> str:
     mark = " [nested catalog]" if entry.mountpoint else ""
     size = f"{entry.size:>12}"
     mode = modes.filemode(entry.mode)
-    return f"{mode} {entry.linkcount:>4} {owner} {size} {time_text(entry.mtime)} {printable(name)}{target}{mark}"
+    return f"{mode} {entry.linkcount:>4} {owner} {size} {cli.time_text(entry.mtime)} {printable(name)}{target}{mark}"
 
 
 def _described(path: str, entry: Dirent) -> dict[str, Any]:
@@ -252,7 +240,7 @@ def _described(path: str, entry: Dirent) -> dict[str, Any]:
         "uid": entry.uid,
         "gid": entry.gid,
         "size": entry.size,
-        "mtime": time_text(entry.mtime),
+        "mtime": cli.time_text(entry.mtime),
         "object": entry.hash.key if entry.hash else None,
         "compression": entry.compression.name.lower() if entry.is_regular else None,
         "symlink": printable(entry.symlink) if entry.is_symlink else None,
