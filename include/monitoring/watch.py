@@ -12,19 +12,7 @@ from include.cvmfs.errors import CvmfsError, WhitelistExpired
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import GatewayError
 from include.gateway.protocol import TaskName
-from include.monitoring.alerts import (
-    LOOK_BACK,
-    Airflow,
-    Tick,
-    Unasked,
-    alerts_of,
-    begun_by_artifact,
-    causes,
-    has_left,
-    summary_due,
-    ticks,
-    untold,
-)
+from include.monitoring import alerts
 from include.monitoring.alerts import message as message_of
 from include.monitoring.findings import Severity
 from include.monitoring.render import begun_since, is_made, note_made, read_summary, store_summary, to_html, to_text
@@ -58,7 +46,7 @@ def watch(
     site: Site,
     *,
     now: datetime,
-    airflow: Airflow = Unasked(),  # noqa: B008 - it has no state
+    airflow: alerts.Airflow = alerts.Unasked(),  # noqa: B008 - it has no state
     log_of: Callable[[str], str | None] = no_log,
     logs: Path | None = None,
 ) -> Watched:
@@ -83,13 +71,13 @@ def watch(
         for tick in nights(site, slot, now):
             seen = read_summary(site.ledger, slot, tick.date, now=now, log_of=log_of)
             tell_failures(site, tick, seen, _left(airflow, now), now, tell)
-            for message in alerts_of(tick, seen, airflow.runs_of(tick), now, late=late):
+            for message in alerts.alerts_of(tick, seen, airflow.runs_of(tick), now, late=late):
                 tell(message)
             made = is_made(site.ledger, slot.name, tick.date, sent=bool(notifier.ways))
-            if summary_due(slot, tick, now) and not made:
+            if alerts.summary_due(slot, tick, now) and not made:
                 _send(site, slot, seen, now, tell, done)
     # without a way they would be seen again and again, and never grow old
-    for alert in undelivered(site.ledger, now - LOOK_BACK, NotifyEvent.RUN_FAILED) if notifier.ways else ():
+    for alert in undelivered(site.ledger, now - alerts.LOOK_BACK, NotifyEvent.RUN_FAILED) if notifier.ways else ():
         tell(Message(alert.key, NotifyEvent.RUN_FAILED, alert.severity, alert.title, alert.text))
     for fqrn in settings.repositories:
         for look in (whitelist_alerts, _leases):
@@ -101,28 +89,28 @@ def watch(
     return done
 
 
-def nights(site: Site, slot: Slot, now: datetime) -> list[Tick]:
+def nights(site: Site, slot: Slot, now: datetime) -> list[alerts.Tick]:
     """The nights of a slot that are watched."""
-    scheduled = ticks(slot, now)
+    scheduled = alerts.ticks(slot, now)
     if not by_artifact(slot):
         return scheduled
-    return scheduled + begun_by_artifact(slot, begun_since(site.ledger, slot, now - LOOK_BACK), scheduled)
+    return scheduled + alerts.begun_by_artifact(slot, begun_since(site.ledger, slot, now - alerts.LOOK_BACK), scheduled)
 
 
-def _left(airflow: Airflow, now: datetime) -> Callable[[Line], bool]:
+def _left(airflow: alerts.Airflow, now: datetime) -> Callable[[Line], bool]:
     ended: dict[str, bool | None] = {}
 
     def left(line: Line) -> bool:
         if line.run is not None and line.run not in ended:
             ended[line.run] = airflow.has_ended(line.run)
-        return has_left(line, ended.get(line.run or ""), now)
+        return alerts.has_left(line, ended.get(line.run or ""), now)
 
     return left
 
 
 def tell_failures(
     site: Site,
-    night: Tick,
+    night: alerts.Tick,
     seen: Summary,
     left: Callable[[Line], bool],
     now: datetime,
@@ -130,9 +118,9 @@ def tell_failures(
 ) -> None:
     """Notify of what a pass has left failed: once for each cause, and for an artifact's own failures once for each."""
     window = timedelta(hours=site.settings.notify.window_hours)
-    for cause in causes(seen, left):
+    for cause in alerts.causes(seen, left):
         keys = [cause.key_of(line) for line in cause.lines]
-        new = untold(cause, seen_of(site.ledger, keys, now - window))
+        new = alerts.untold(cause, seen_of(site.ledger, keys, now - window))
         if new is None:
             continue
         if tell(new.message(until=night.until, now=now)) not in {DeliveryOutcome.FAILED, DeliveryOutcome.NOBODY}:

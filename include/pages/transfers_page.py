@@ -14,20 +14,12 @@ from include.pages import transfers_view as view
 from include.pages.asked import NOT_YET, Asked, BadPageQuery
 from include.pages.registry import PREFIX, STAGEOUT_API, transfer
 from include.settings.errors import SettingsError
+from include.stageout import status
 from include.stageout.archive import history
 from include.stageout.attempts.queues import Link, ask_optimizers, decisions_by_link
 from include.stageout.findings import FindingKind
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import TRANSFER_MOVES, StageoutComponent, TransferState
-from include.stageout.status import (
-    MAX_PAGE,
-    TransferCount,
-    TransferFilter,
-    count_transfers,
-    list_transfers,
-    sum_counts,
-    transfer_status,
-)
 
 API = STAGEOUT_API.removeprefix(f"{PREFIX}/")
 """Relative to a page, below any base path of Airflow."""
@@ -54,7 +46,7 @@ class TransferChange:
         asked = [state for state in given.get("state", "").split(",") if state]
         states = [state.value for state in self.states if not asked or state.value in asked]
         query = [(name, given[name]) for name in CHOOSING if name in given and name != "state"]
-        query += [*(("state", state) for state in states), ("archived", "false"), ("limit", str(MAX_PAGE))]
+        query += [*(("state", state) for state in states), ("archived", "false"), ("limit", str(status.MAX_PAGE))]
         return f"{API}/transfers?{urlencode(query)}" if states else None
 
 
@@ -105,7 +97,7 @@ def read_overview(asked: Asked) -> dict[str, Any]:
     selection, after = chosen(asked, given), asked.whole("after")
     asked.choice("finding", _FINDINGS)
     archived = asked.choice("archived", _ARCHIVED) == "yes"
-    page = list_transfers(asked.site.ledger, selection, after=after, limit=PAGE, archived=archived)
+    page = status.list_transfers(asked.site.ledger, selection, after=after, limit=PAGE, archived=archived)
     values = {
         "given": given,
         "operator": asked.user.operator,
@@ -115,7 +107,7 @@ def read_overview(asked: Asked) -> dict[str, Any]:
         "failure_classes": [kind.value for kind in TransferFailureClass],
         "phases": view.PHASES,
         "changes": changes_of_list(given) if asked.user.may_change else [],
-        "most": MAX_PAGE,
+        "most": status.MAX_PAGE,
         "rows": [(row, view.kind_of(row.state), transfer(row.id)) for row in page.rows],
         "older": address(given, after=str(page.after)) if page.after is not None else None,
         "newest": address(given),
@@ -132,7 +124,7 @@ def read_overview(asked: Asked) -> dict[str, Any]:
     return values | {"figures": figures, "every": SOON_S if waits else OVERVIEW_EVERY_S}
 
 
-def chosen(asked: Asked, given: Mapping[str, str]) -> TransferFilter:
+def chosen(asked: Asked, given: Mapping[str, str]) -> status.TransferFilter:
     """Return the choice by the parameters, of transfers that the user may see. Raises BadPageQuery."""
     owner = given.get("user")
     if not asked.user.operator:
@@ -145,7 +137,7 @@ def chosen(asked: Asked, given: Mapping[str, str]) -> TransferFilter:
             raise BadPageQuery("state", f"{state[:64]!r} is not a state; states: {', '.join(_STATES)}")
     if "workflow" not in given and ("job" in given or "name" in given):
         raise BadPageQuery("workflow", "a job and a name are looked for in one workflow")
-    return TransferFilter(
+    return status.TransferFilter(
         owner, given.get("workflow"), given.get("job"), given.get("source"), given.get("destination"),
         given.get("site"), given.get("name"), given.get("failure"), tuple(_STATES[state] for state in states),
     )  # fmt: skip
@@ -157,12 +149,12 @@ def address(given: Mapping[str, str], **more: str) -> str:
     return f"transfers?{urlencode(query)}" if query else "transfers"
 
 
-def _figures(asked: Asked, chosen: TransferFilter, finding: str | None) -> dict[str, Any]:
+def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -> dict[str, Any]:
     """Counts and what is beside them: of all that the user may see, or of what the parameters choose of that."""
     ledger, remembered, owner = asked.site.ledger, asked.remembered, chosen.owner
     if chosen.workflow is not None:
-        whole = TransferFilter(owner=owner, workflow=chosen.workflow)
-        of_it = remembered(("transfers", whole), lambda: count_transfers(ledger, whole))
+        whole = status.TransferFilter(owner=owner, workflow=chosen.workflow)
+        of_it = remembered(("transfers", whole), lambda: status.count_transfers(ledger, whole))
         counts = _tables(of_it, chosen)
         return {"counts": counts, "limits": _limits(asked, counts), "complete": None, "rest": None, "whose": owner}
     complete = asked.services.ask(
@@ -219,13 +211,13 @@ def _limits(asked: Asked, counts: Mapping[str, Any]) -> dict[str, Any]:
     return {"links": decisions_by_link(links, asked.site.settings.sites, answer.value), "faults": faults}
 
 
-def _tables(counts: tuple[TransferCount, ...], chosen: TransferFilter) -> dict[str, Any]:
+def _tables(counts: tuple[status.TransferCount, ...], chosen: status.TransferFilter) -> dict[str, Any]:
     some = [
         count for count in counts
         if chosen.source in (None, count.source) and chosen.destination in (None, count.destination)
         and chosen.site in (None, count.source, count.destination)
     ]  # fmt: skip
-    states = sum_counts(some, lambda count: count.state)
+    states = status.sum_counts(some, lambda count: count.state)
     return {
         "states": [(state, view.kind_of(state), states[state]) for state in TransferState if state in states],
         "tables": [
@@ -242,7 +234,7 @@ EVERY_S = 10
 def read(asked: Asked) -> dict[str, Any]:
     """The transfer `id`, if it is the user's own or an operator asks. Raises BadPageQuery."""
     number = asked.whole("id", least=1)
-    transfer = None if number is None else transfer_status(asked.site.ledger, number)
+    transfer = None if number is None else status.transfer_status(asked.site.ledger, number)
     if transfer is None or not asked.user.may_see(transfer.owner):
         raise BadPageQuery("id", f"you have no transfer {number}")
     server = rows.server_of(asked.site.ledger, transfer.fts_id) if transfer.fts_id else None

@@ -17,16 +17,8 @@ from include.nightlies.steps.errors import QualityBlocked
 from include.nightlies.steps.links import build_of_night
 from include.nightlies.steps.sources import read_again
 from include.nightlies.steps.values import Night
+from include.quality import suites
 from include.quality.results import SuiteInput, SuiteResult, folder_of_run, write_docs
-from include.quality.suites import (
-    NIGHTS,
-    PublishedArtifact,
-    growth_suite,
-    index_suite,
-    night_suite,
-    published_suite,
-    tree_facts,
-)
 from include.settings.model import Slot
 from include.settings.prepare import QualityMode, Suite
 from include.site.site import Site
@@ -51,8 +43,8 @@ def check_index(site: Site, attempt: Attempt, night: Night, *, accepted: str = "
     if _is_off(slot, Suite.INDEX) or slot.quality is None:
         return ()
     index, _ = read_again(site, slot, night.date)
-    nights = records.earlier_nights(site.ledger, slot.name, BuildKey(index.date, index.build_id), limit=NIGHTS)
-    given = index_suite(index, slot, slot.quality, nights)
+    nights = records.earlier_nights(site.ledger, slot.name, BuildKey(index.date, index.build_id), limit=suites.NIGHTS)
+    given = suites.index_suite(index, slot, slot.quality, nights)
     return _judge(site, attempt, slot, BuildKey(index.date, index.build_id), [given], accepted)
 
 
@@ -66,22 +58,22 @@ def check_build(site: Site, attempt: Attempt, night: Night, *, accepted: str = "
     if slot.quality is None:
         return ()
     build = build_of_night(site.ledger, night)
-    nights = records.earlier_nights(site.ledger, slot.name, build.key, limit=NIGHTS)
+    nights = records.earlier_nights(site.ledger, slot.name, build.key, limit=suites.NIGHTS)
     tonight = records.night(site.ledger, slot.name, build.build_id, build.date)
     given = []
     if not _is_off(slot, Suite.PUBLISHED):
         found = published_artifacts(site, slot, build, _whole_before(site, slot, build, nights))
-        given.append(published_suite(found, slot.quality.band))
+        given.append(suites.published_suite(found, slot.quality.band))
     if not _is_off(slot, Suite.NIGHT):
-        given.append(night_suite(tonight, nights, slot.quality))
+        given.append(suites.night_suite(tonight, nights, slot.quality))
     if not _is_off(slot, Suite.GROWTH):
-        given.append(growth_suite(tonight, nights, slot.quality))
+        given.append(suites.growth_suite(tonight, nights, slot.quality))
     return _judge(site, attempt, slot, build.key, given, accepted)
 
 
 def published_artifacts(
     site: Site, slot: Slot, build: BuildRecord, whole: Mapping[str, BuildRecord]
-) -> tuple[PublishedArtifact, ...]:
+) -> tuple[suites.PublishedArtifact, ...]:
     """Each published artifact of a build, with what the current revision's catalogs say of it and of it in `whole`."""
     revision, found = site.head(slot.repository).revision, []
     undone, newest = undos.of_build(site.ledger, build.id), dict[int, Publication]()
@@ -96,11 +88,11 @@ def published_artifacts(
         old = None if before is None else before.artifact(artifact.project, artifact.platform)
         facts_before = None
         if old is not None and before is not None:
-            facts_before = tree_facts(revision, slot.repository, destination_of(slot, before, old.artifact))
+            facts_before = suites.tree_facts(revision, slot.repository, destination_of(slot, before, old.artifact))
         runs = facts_before.executables if facts_before is not None else frozenset[str]()
-        facts = tree_facts(revision, slot.repository, destination_of(slot, build, artifact), runs)
+        facts = suites.tree_facts(revision, slot.repository, destination_of(slot, build, artifact), runs)
         found.append(
-            PublishedArtifact(
+            suites.PublishedArtifact(
                 artifact.name, artifact.sha256, publication.artifact_sha256, publication.files, publication.bytes,
                 facts, facts_before,
             )
@@ -112,7 +104,7 @@ def _whole_before(site: Site, slot: Slot, build: BuildRecord, nights: Sequence[N
     """The newest earlier build in which each artifact was published, by artifact; failed ones are passed over."""
     names = {record.artifact.name for record in build.artifacts}
     ids = _newest_with(names, nights)
-    if len(nights) >= NIGHTS and names - ids.keys():
+    if len(nights) >= suites.NIGHTS and names - ids.keys():
         ids = _newest_with(names, records.earlier_nights(site.ledger, slot.name, build.key, limit=records.LOOKED_AT))
     found = {build_id: builds.build(site.ledger, slot.name, build_id) for build_id in set(ids.values())}
     return {name: before for name, build_id in ids.items() if (before := found[build_id]) is not None}

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
+from include.benchmarks import errors
 from include.benchmarks.campaign.folder import CampaignFolder, CampaignRecord, StepRecord
 from include.benchmarks.campaign.outages import CampaignOutage
 from include.benchmarks.campaign.plan import (
@@ -27,15 +28,6 @@ from include.benchmarks.campaign.plan import (
     make_plan,
     shown_bytes,
 )
-from include.benchmarks.errors import (
-    CAMPAIGN_ABORTED,
-    CAMPAIGN_CLOSED,
-    LIMIT_REACHED,
-    RESULT_UNREADABLE,
-    RUNNER_FAILED,
-    TARGET_BUSY,
-    BenchmarkError,
-)
 from include.benchmarks.measure.ceph import ClusterClient, PacketPools, check_target, space_of
 from include.benchmarks.measure.choose import PROGRAMS, RUNNERS
 from include.benchmarks.measure.loads import ClusterSample, RunnerResult, ServerState
@@ -45,7 +37,7 @@ from include.benchmarks.measure.programs import StopSignal
 from include.benchmarks.measure.targets import AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
 
 OVER_TIME = "benchmark-over-time"
-_OF_ONE_STEP = frozenset({RUNNER_FAILED.code, RESULT_UNREADABLE.code})
+_OF_ONE_STEP = frozenset({errors.RUNNER_FAILED.code, errors.RESULT_UNREADABLE.code})
 """Errors after which the other steps are run."""
 FILLED_SHARE = 0.99
 """Of what a fill has to write."""
@@ -114,7 +106,7 @@ def run_campaign(
     """
     record = folder.record()
     if folder.closed:
-        raise CAMPAIGN_CLOSED(folder.id, "its data were removed from the target")
+        raise errors.CAMPAIGN_CLOSED(folder.id, "its data were removed from the target")
     with target_lock(folder.path.parent, target.name), _outages(folder, target, servers) as outage:
         for step, following in pairwise(record.plan.steps):
             # where a recovery was not measured, the outage before it is measured again: what was stopped is up by now
@@ -194,7 +186,7 @@ def target_lock(root: Path, target: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise TARGET_BUSY(target, "another campaign is measuring it") from None
+            raise errors.TARGET_BUSY(target, "another campaign is measuring it") from None
         yield
     finally:
         os.close(descriptor)
@@ -279,7 +271,7 @@ def _run_step(
                 result = _complete(step, RUNNERS[step.load.runner].run(step.load, area, folder.scratch(step)))
                 noise = MachineNoise.between(ticks, CpuTicks.now(), load_before)
                 servers = seen()
-        except BenchmarkError as failure:
+        except errors.BenchmarkError as failure:
             _require_not_aborted(step, target, guard)
             if failure.code not in _OF_ONE_STEP:
                 raise
@@ -321,7 +313,7 @@ def _recovering(step: PlannedStep, outage: CampaignOutage | None) -> Iterator[No
 
 def _require_not_aborted(step: PlannedStep, target: BenchmarkTarget, guard: ClusterWatch | None) -> None:
     if guard is not None and guard.aborted:
-        raise CAMPAIGN_ABORTED(target.name, f"step {step.load.name} was ended: {guard.aborted}")
+        raise errors.CAMPAIGN_ABORTED(target.name, f"step {step.load.name} was ended: {guard.aborted}")
 
 
 def _noted(step: PlannedStep, result: RunnerResult | None, samples: Sequence[ClusterSample]) -> RunnerResult | None:
@@ -352,5 +344,5 @@ def _room_for(step: PlannedStep, target: BenchmarkTarget) -> TargetSpace | None:
             most, ends = space.free, time.monotonic() + FREED_S
         elif time.monotonic() > ends:
             what = f"step {step.load.name} would make it {level:.0f} % full, over its limit of {limit} %"
-            raise LIMIT_REACHED(target.name, what)
+            raise errors.LIMIT_REACHED(target.name, what)
         time.sleep(FREED_EVERY_S)

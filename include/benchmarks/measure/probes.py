@@ -17,15 +17,8 @@ from pathlib import Path
 from statistics import fmean
 
 from include.benchmarks.errors import VIEW_INCOMPLETE, BenchmarkError
+from include.benchmarks.measure import osds
 from include.benchmarks.measure.ceph import cluster_arguments
-from include.benchmarks.measure.osds import (
-    OsdCounts,
-    OsdLatency,
-    RecoveryLook,
-    latencies_between,
-    parse_commits,
-    parse_histograms,
-)
 from include.benchmarks.measure.programs import CEPH, SHELL, BenchmarkHost, run_program
 from include.settings.benchmarks import CephAccess, ClusterBlock
 
@@ -251,10 +244,10 @@ class ServersView:
     """What servers and clients reported of themselves during a step; `notes`: what is missing, and why."""
 
     machines: tuple[MachineView, ...] = ()
-    latencies: tuple[OsdLatency, ...] = ()
+    latencies: tuple[osds.OsdLatency, ...] = ()
     commit_ms: Mapping[int, float] = field(default_factory=dict)
     """By OSD, as `osd perf` has it: the mean of all looks."""
-    recovery: tuple[RecoveryLook, ...] = ()
+    recovery: tuple[osds.RecoveryLook, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -304,9 +297,9 @@ class _Watch:
         self._threads: list[tuple[str, threading.Thread, threading.Event]] = []
         self._lock = threading.Lock()
         self._machines: list[MachineView] = []
-        self._counts: list[OsdCounts] = []
+        self._counts: list[osds.OsdCounts] = []
         self._commits: defaultdict[int, list[float]] = defaultdict(list)
-        self._recovery: list[RecoveryLook] = []
+        self._recovery: list[osds.RecoveryLook] = []
         self._notes: set[str] = set()
 
     def machine(self, name: str, looks: MachineLooks, *, server: bool) -> None:
@@ -335,11 +328,11 @@ class _Watch:
         def count() -> None:
             # it fails for an OSD that is down, after the replies of the others
             counts = ceph("tell", "osd.*", "perf", "histogram", "dump", some=True)
-            self._counts.append(parse_histograms(counts, CLUSTER))
+            self._counts.append(osds.parse_histograms(counts, CLUSTER))
 
         def look() -> None:
-            self._recovery.append(RecoveryLook.parse(ceph("status"), self._elapsed(), CLUSTER))
-            for osd, commit_ms in parse_commits(ceph("osd", "perf"), CLUSTER).items():
+            self._recovery.append(osds.RecoveryLook.parse(ceph("status"), self._elapsed(), CLUSTER))
+            for osd, commit_ms in osds.parse_commits(ceph("osd", "perf"), CLUSTER).items():
                 self._commits[osd].append(commit_ms)
 
         def work(first: threading.Event) -> None:
@@ -369,7 +362,7 @@ class _Watch:
         with self._lock:
             return ServersView(
                 machines=tuple(sorted(self._machines, key=lambda view: (view.server, view.name))),
-                latencies=latencies_between(*self._counts[:2]) if len(self._counts) > 1 else (),
+                latencies=osds.latencies_between(*self._counts[:2]) if len(self._counts) > 1 else (),
                 commit_ms={osd: fmean(values) for osd, values in sorted(self._commits.items())},
                 recovery=tuple(self._recovery),
                 notes=tuple(sorted(self._notes)),

@@ -25,15 +25,8 @@ from include.benchmarks.measure.loads import LoadAccess, LoadStep, MeasuredLoad,
 from include.benchmarks.measure.targets import FolderArea, ObjectArea, Runner, RunnerAbilities, longest_s
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.coordination.generation import look
+from include.cvmfs.format import keys
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.keys import (
-    Signer,
-    format_public_key,
-    generate_master,
-    generate_repository_key,
-    load_signer,
-    save_signer,
-)
 from include.cvmfs.ingest.prepare import Base, PrepareProgress, prepare
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.source import Content, Entry, EntryKind, Opener
@@ -115,8 +108,8 @@ def _store_of(area: ObjectArea | FolderArea, load: StreamLoad) -> Store:
 
 def _publish(step: LoadStep, load: StreamLoad, store: Store) -> tuple[MeasuredLoad, Mapping[str, float]]:
     now = datetime.now(UTC)
-    master, signer = generate_master(), generate_repository_key(FQRN, now)
-    public_keys = [format_public_key(master.public_key())]
+    master, signer = keys.generate_master(), keys.generate_repository_key(FQRN, now)
+    public_keys = [keys.format_public_key(master.public_key())]
     create_repository(store, FQRN, master=master, signer=signer, now=now)
 
     def head() -> Repository:
@@ -172,14 +165,14 @@ class _OverTime:
 
 
 @contextmanager
-def _gateway(subject: str, store: Store, signer: Signer) -> Iterator[GatewayClient]:
+def _gateway(subject: str, store: Store, signer: keys.Signer) -> Iterator[GatewayClient]:
     """Our gateway on a free port of this machine, for one repository; it ends with the publication, or with us."""
     key = AcceptedKey(KEY_ID, secrets.token_hex())
     answers: SimpleQueue[str | BaseException] = SimpleQueue()
     stop = threading.Event()
     interval = sys.getswitchinterval()
     with tempfile.TemporaryDirectory() as state:
-        save_signer(Path(state), FQRN, signer)
+        keys.save_signer(Path(state), FQRN, signer)
 
         def work() -> None:
             try:
@@ -201,5 +194,5 @@ def _gateway(subject: str, store: Store, signer: Signer) -> Iterator[GatewayClie
 
 
 def _served(folder: Path, store: Store, key: AcceptedKey) -> ServiceConfig:
-    served = RepositoryConfig(lambda: store, partial(load_signer, folder, FQRN), (key,))
+    served = RepositoryConfig(lambda: store, partial(keys.load_signer, folder, FQRN), (key,))
     return ServiceConfig(folder / "gateway.db", {FQRN: served}, port=0)

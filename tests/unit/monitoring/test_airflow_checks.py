@@ -14,18 +14,7 @@ import pytest
 
 from include.gateway.client.values import LeaseInfo
 from include.ledger.migrate import migrate
-from include.monitoring import store_checks
-from include.monitoring.airflow_checks import (
-    judged_paused,
-    judged_pools,
-    judged_queues,
-    judged_timeout,
-    look_at_bounds,
-    look_at_workers,
-    needed,
-    night_bounds,
-    started_by_hand,
-)
+from include.monitoring import airflow_checks, store_checks
 from include.monitoring.checks import judged_lease
 from include.monitoring.findings import Severity
 from include.monitoring.schedules import FALLBACK, hour_before_first, left_out
@@ -133,7 +122,7 @@ def test_a_lease_is_told_with_whose_it_is_and_when_it_was_renewed() -> None:
 
 def test_pools_that_are_missing_or_small_are_named() -> None:
     wanted = [PoolSettings(name, 4, "") for name in ("prepare", "publish", "control", "more")]
-    found = list(judged_pools(wanted, {"prepare": 4, "publish": 3, "control": 0}))
+    found = list(airflow_checks.judged_pools(wanted, {"prepare": 4, "publish": 3, "control": 0}))
     assert [one.severity for one in found] == [Severity.OK, Severity.WARNING, Severity.ERROR, Severity.ERROR]
     assert all(one.cure for one in found[1:])
 
@@ -153,19 +142,19 @@ def test_dags_that_have_to_run_by_themselves_and_are_paused_are_named_with_what_
         },
         context={"root": Path("/")},
     )
-    wanted = needed(site)
+    wanted = airflow_checks.needed(site)
     assert list(wanted) == [
         "nightly_install_early", "index_events_early", "nightly_install_main", "night_watch", "preflight",
         "nightly_gc", "leases", "repository_care",
     ]  # fmt: skip
-    found = list(judged_paused(wanted, dict.fromkeys(wanted, False) | {"night_watch": True}))
+    found = list(airflow_checks.judged_paused(wanted, dict.fromkeys(wanted, False) | {"night_watch": True}))
     (warning,) = [one for one in found if one.severity is not Severity.OK]
     assert (warning.subject, warning.severity) == ("night_watch", Severity.WARNING)
     assert warning.cure.endswith("nightshift lab unpause night_watch")
     # one that Airflow has not read yet
-    assert [one.severity for one in judged_paused({"leases": "x"}, {})] == [Severity.WARNING]
-    assert "nightly_install_early" not in needed(site, ["main"])
-    assert set(started_by_hand(site)) == {
+    assert [one.severity for one in airflow_checks.judged_paused({"leases": "x"}, {})] == [Severity.WARNING]
+    assert "nightly_install_early" not in airflow_checks.needed(site, ["main"])
+    assert set(airflow_checks.started_by_hand(site)) == {
         "nightly_install_hand", "nightly_install", "undo_build", "intervene", "publication", "rollback",
     }  # fmt: skip
 
@@ -189,9 +178,9 @@ def test_it_is_looked_an_hour_before_the_first_slot(schedules: tuple[str | None,
 
 
 def test_a_queue_without_a_worker_would_keep_its_tasks_and_a_broker_that_is_not_known_is_not_asked() -> None:
-    (unasked,) = look_at_workers(SiteSettings(), {})
+    (unasked,) = airflow_checks.look_at_workers(SiteSettings(), {})
     assert unasked.severity is Severity.WARNING
-    served, idle = judged_queues({"publish": 2, "benchmark": 0})
+    served, idle = airflow_checks.judged_queues({"publish": 2, "benchmark": 0})
     assert (served.subject, served.severity) == ("publish", Severity.OK)
     assert (idle.subject, idle.severity) == ("benchmark", Severity.ERROR)
 
@@ -200,7 +189,7 @@ def test_a_queue_without_a_worker_would_keep_its_tasks_and_a_broker_that_is_not_
     ("hours", "severity"), [(None, Severity.ERROR), (0.5, Severity.ERROR), (25.9, Severity.ERROR), (26, Severity.OK)]
 )
 def test_rabbitmq_has_to_wait_for_the_longest_task(hours: float | None, severity: Severity) -> None:
-    found = judged_timeout(SiteSettings(consumer_timeout_hours=hours))
+    found = airflow_checks.judged_timeout(SiteSettings(consumer_timeout_hours=hours))
     assert found.severity is severity
     assert ("93600000" in found.cure) is (severity is Severity.ERROR)
 
@@ -234,18 +223,18 @@ def record(with_ledger: Site, day: int, *, publish: bool) -> None:
 
 def test_what_takes_longest_comes_first() -> None:
     work = [{"prepare": 60.0, "lease": 2.0, "commit": 8.0}] * 8 + [{"prepare": 90.0}]
-    assert night_bounds(work, {"prepare": 2, "publish": 4}) == [
+    assert airflow_checks.night_bounds(work, {"prepare": 2, "publish": 4}) == [
         ("preparing in 2 slots", 285.0), ("the longest artifact", 90.0), ("publishing in 4 slots", 20.0),
     ]  # fmt: skip
-    assert night_bounds(work, {"prepare": 8, "publish": 4})[0] == ("the longest artifact", 90.0)
+    assert airflow_checks.night_bounds(work, {"prepare": 8, "publish": 4})[0] == ("the longest artifact", 90.0)
 
 
 def test_the_last_build_of_which_something_was_published_is_taken(with_ledger: Site) -> None:
     record(with_ledger, 17, publish=False)
-    (finding,) = look_at_bounds(with_ledger, "main")
+    (finding,) = airflow_checks.look_at_bounds(with_ledger, "main")
     assert finding.seen.startswith("not known")
     assert (finding.severity, finding.cure) == (Severity.OK, "")
     record(with_ledger, 18, publish=True)
     record(with_ledger, 19, publish=False)
-    (finding,) = look_at_bounds(with_ledger, "main")
+    (finding,) = airflow_checks.look_at_bounds(with_ledger, "main")
     assert finding.seen.startswith("1 artifacts of build b18 of 2026-11-18 take at least: the longest artifact 2.5 min")

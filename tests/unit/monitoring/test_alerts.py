@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 
-from include.monitoring.alerts import (
-    RETRIED_WITHIN,
-    Runs,
-    Tick,
-    alerts_of,
-    begun_by_artifact,
-    has_left,
-    summary_due,
-    ticks,
-)
+from include.monitoring import alerts
 from include.monitoring.summary import Summary
 from include.nightlies.rules.states import State
 from include.notify.message import Message, NotifyEvent
@@ -26,21 +17,21 @@ SLOT = Slot(
     name="main", repository="r.example.org", store="builds", schedule="0 2 * * *", timezone="Europe/Zurich",
     cutoff="08:00", summary_at="09:00",
 )  # fmt: skip
-TICK = Tick("main", AT, date(2026, 11, 21), AT + 6 * HOUR)
-THERE, AWAY, QUEUED = Runs(there=True), Runs(there=False), Runs(there=True, waiting=True)
+TICK = alerts.Tick("main", AT, date(2026, 11, 21), AT + 6 * HOUR)
+THERE, AWAY, QUEUED = alerts.Runs(there=True), alerts.Runs(there=False), alerts.Runs(there=True, waiting=True)
 
 
-def told(seen: Summary, runs: Runs, now: datetime) -> list[Message]:
-    return list(alerts_of(TICK, seen, runs, now, late=timedelta(minutes=30)))
+def told(seen: Summary, runs: alerts.Runs, now: datetime) -> list[Message]:
+    return list(alerts.alerts_of(TICK, seen, runs, now, late=timedelta(minutes=30)))
 
 
 def test_nights_of_the_schedule_have_their_dates_deadlines_and_hours_of_the_summary() -> None:
     for later, due in ((6.9, False), (7, True), (20, True)):
-        assert summary_due(SLOT, TICK, AT + later * HOUR) is due
-        assert not summary_due(SLOT.model_copy(update={"summary_at": None}), TICK, AT + later * HOUR)
-    assert ticks(SLOT, AT + 2 * HOUR) == [TICK]
-    assert [one.date.day for one in ticks(SLOT, AT + 2 * HOUR, look_back=27 * HOUR)] == [21, 20]
-    assert ticks(SLOT.model_copy(update={"schedule": None}), AT) == []
+        assert alerts.summary_due(SLOT, TICK, AT + later * HOUR) is due
+        assert not alerts.summary_due(SLOT.model_copy(update={"summary_at": None}), TICK, AT + later * HOUR)
+    assert alerts.ticks(SLOT, AT + 2 * HOUR) == [TICK]
+    assert [one.date.day for one in alerts.ticks(SLOT, AT + 2 * HOUR, look_back=27 * HOUR)] == [21, 20]
+    assert alerts.ticks(SLOT.model_copy(update={"schedule": None}), AT) == []
 
 
 def test_a_night_that_did_not_start_is_told_after_a_while_and_only_if_nobody_knows_of_it() -> None:
@@ -70,7 +61,7 @@ def test_a_night_that_is_not_whole_at_its_cutoff_is_told_with_what_is_missing() 
 
 
 def test_a_run_that_failed_without_an_artifact_is_told_and_one_whose_artifacts_are_told_is_not() -> None:
-    failed = Runs(there=True, failed=("scheduled__x", "night__2026-11-21__pass2"))
+    failed = alerts.Runs(there=True, failed=("scheduled__x", "night__2026-11-21__pass2"))
     seen = of(
         built("A/x86"),
         b1=[published(100, State.FAILED, "no room", run="nightly_install_main/night__2026-11-21__pass2")],
@@ -84,19 +75,19 @@ def test_a_run_that_failed_without_an_artifact_is_told_and_one_whose_artifacts_a
 
 def test_a_try_that_failed_is_told_when_none_follows_it() -> None:
     (line,) = of(built("A/x86"), b1=[published(100, State.FAILED, "no room", ended_at=AT)]).lines
-    assert has_left(line, True, AT)
+    assert alerts.has_left(line, True, AT)
     for unknown in (False, None):
-        assert not has_left(line, unknown, AT + RETRIED_WITHIN - timedelta(seconds=1))
-        assert has_left(line, unknown, AT + RETRIED_WITHIN)
+        assert not alerts.has_left(line, unknown, AT + alerts.RETRIED_WITHIN - timedelta(seconds=1))
+        assert alerts.has_left(line, unknown, AT + alerts.RETRIED_WITHIN)
 
 
 def test_a_night_that_its_first_artifact_began_is_watched_like_one_of_the_schedule() -> None:
     slot = SLOT.model_copy(update={"begins": Begins.EITHER})
-    known = ticks(slot, AT + 2 * HOUR)
+    known = alerts.ticks(slot, AT + 2 * HOUR)
     tomorrow = date(2026, 11, 22)
-    (early,) = begun_by_artifact(slot, {date(2026, 11, 21): AT, tomorrow: AT + 21 * HOUR}, known)
+    (early,) = alerts.begun_by_artifact(slot, {date(2026, 11, 21): AT, tomorrow: AT + 21 * HOUR}, known)
     # it ends when it would have ended by its schedule
     assert (early.date, early.until) == (tomorrow, datetime(2026, 11, 22, 7, tzinfo=UTC))
     bare = slot.model_copy(update={"schedule": None, "cutoff": "5h", "begins": Begins.ARTIFACT})
-    assert begun_by_artifact(bare, {tomorrow: AT}, ()) == [Tick("main", AT, tomorrow, AT + 5 * HOUR)]
+    assert alerts.begun_by_artifact(bare, {tomorrow: AT}, ()) == [alerts.Tick("main", AT, tomorrow, AT + 5 * HOUR)]
     assert early.first_runs[1] == "night__2026-11-22__first"

@@ -9,22 +9,12 @@ from dataclasses import replace
 
 import pytest
 
+from include.benchmarks import errors
 from include.benchmarks.campaign import execute
 from include.benchmarks.campaign.campaigns import open_target
 from include.benchmarks.campaign.execute import OVER_TIME, new_campaign, remove_data, run_campaign, target_lock
 from include.benchmarks.campaign.folder import CampaignFolder, campaigns_in
 from include.benchmarks.campaign.plan import CampaignWish
-from include.benchmarks.errors import (
-    CAMPAIGN_ABORTED,
-    CAMPAIGN_CLOSED,
-    CAMPAIGN_UNKNOWN,
-    LIMIT_REACHED,
-    PLAN_REFUSED,
-    RESULT_UNREADABLE,
-    RUNNER_FAILED,
-    TARGET_BUSY,
-    TARGET_UNUSABLE,
-)
 from include.benchmarks.measure import osds
 from include.benchmarks.measure.loads import LoadAccess, ServerState
 from include.benchmarks.measure.osds import open_servers
@@ -106,14 +96,14 @@ def test_only_what_the_plan_lists_is_removed_and_the_campaign_is_closed_then(cam
     assert remove_data(campaign, target).left == ()
     assert list((tmp_path / "target").iterdir()) == []
     assert remove_data(campaign, target).removed == 0
-    with refused(CAMPAIGN_CLOSED, subject=campaign.id):
+    with refused(errors.CAMPAIGN_CLOSED, subject=campaign.id):
         run(campaign, target)
 
 
 def test_a_step_that_fails_is_kept_with_its_error_and_the_others_run(campaign, target, monkeypatch):
-    instead(monkeypatch, lambda step: step.name == "write", RESULT_UNREADABLE("write", "damaged"))
+    instead(monkeypatch, lambda step: step.name == "write", errors.RESULT_UNREADABLE("write", "damaged"))
     run(campaign, target)
-    code = RESULT_UNREADABLE.code
+    code = errors.RESULT_UNREADABLE.code
     assert [(e.error_code, e.result is None) for e in campaign.steps()] == [(code, True), (None, False)] * 2
 
 
@@ -134,9 +124,9 @@ def test_a_mixed_step_whose_loads_did_not_run_together_is_a_missing_part(site, t
 
 
 def test_a_target_that_vanishes_ends_the_campaign_without_a_record(campaign, target, monkeypatch, tmp_path):
-    error = RESULT_UNREADABLE("write", "no file")
+    error = errors.RESULT_UNREADABLE("write", "no file")
     instead(monkeypatch, lambda _: shutil.rmtree(tmp_path / "target") is None, error)
-    with refused(TARGET_UNUSABLE, subject="scratch"):
+    with refused(errors.TARGET_UNUSABLE, subject="scratch"):
         run(campaign, target)
     assert list(campaign.steps()) == []
 
@@ -145,7 +135,7 @@ def test_space_that_is_freed_some_time_after_a_removal_is_waited_for(campaign, t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PathBenchmarkTarget, "space", lambda _: TargetSpace(1 << 30, 1 << 20))
         patch.setattr(execute, "FREED_S", 0.0)
-        with refused(LIMIT_REACHED, subject="scratch"):
+        with refused(errors.LIMIT_REACHED, subject="scratch"):
             run(campaign, target)
     free = iter([1 << 20, 2 << 20, 3 << 20])
     monkeypatch.setattr(PathBenchmarkTarget, "space", lambda _: TargetSpace(1 << 30, next(free, 1 << 30)))
@@ -190,22 +180,22 @@ def test_steps_over_the_time_limit_are_named_and_not_run(site, runner, monkeypat
 def test_one_campaign_measures_a_target_at_a_time(campaign, target):
     with target_lock(campaign.path.parent, "scratch"):
         for work in (run, remove_data):
-            with refused(TARGET_BUSY, subject="scratch", retryable=True):
+            with refused(errors.TARGET_BUSY, subject="scratch", retryable=True):
                 work(campaign, target)
     run(campaign, target)
 
 
 def test_damaged_and_missing_campaigns_are_refused_and_nothing_is_kept_of_a_refused_plan(site, campaign):
     wish = CampaignWish("scratch", "hlt2-uncontrolled", scale=1)
-    with refused(PLAN_REFUSED):
+    with refused(errors.PLAN_REFUSED):
         new_campaign(campaigns_of(site), open_target(site, "scratch"), wish, now=START)
     assert campaigns_in(campaigns_of(site)) == [campaign.id]
     for text in ("", "{}", "[1", '{"id": 1}'):
         (campaign.path / "campaign.json").write_text(text)
-        with refused(CAMPAIGN_UNKNOWN, subject=campaign.id):
+        with refused(errors.CAMPAIGN_UNKNOWN, subject=campaign.id):
             campaign.record()
     for name in ("other", "../x", "", "a/b", ".locks"):
-        with refused(CAMPAIGN_UNKNOWN, subject=name):
+        with refused(errors.CAMPAIGN_UNKNOWN, subject=name):
             CampaignFolder(campaign.path.parent, name).record()
 
 
@@ -235,10 +225,10 @@ def test_a_step_during_which_the_cluster_suffers_has_no_result_and_ends_the_camp
         seen = threading.Event()
         with area.stop.ending(seen.set):
             assert seen.wait(60)
-        raise RUNNER_FAILED(step.name, "was killed")
+        raise errors.RUNNER_FAILED(step.name, "was killed")
 
     monkeypatch.setattr(MeasuringRunner, "run", suffering)
-    with refused(CAMPAIGN_ABORTED, subject="scratch"):
+    with refused(errors.CAMPAIGN_ABORTED, subject="scratch"):
         run(campaign, target)
     assert list(campaign.steps()) == []
 

@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.benchmarks.errors import RESULT_UNREADABLE, BenchmarkError
-from include.benchmarks.measure.fio import (
-    EndedStream,
-    dd_arguments,
-    fio_arguments,
-    measured_streams,
-    parse_dd,
-    parse_fio,
-    parse_rados_bench,
-)
+from include.benchmarks.measure import fio
 from include.benchmarks.measure.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
 from include.benchmarks.measure.programs import ProgramOutput
 from tests.fakes.refused import refused
@@ -41,7 +33,7 @@ def document(*jobs):
 
 
 def parse(text, logs=(), step=STEP):
-    return parse_fio(text, dict(logs), step)
+    return fio.parse_fio(text, dict(logs), step)
 
 
 def test_streams_of_a_load_are_added_up_until_the_last_one_ends():
@@ -103,7 +95,7 @@ def test_damaged_logs_are_refused_or_read_and_nothing_else(log):
 
 def test_fio_never_creates_what_is_to_be_read_and_flushes_what_it_writes():
     read = StreamLoad(LoadAccess.READ, "data", 2, MIB, MIB, rate=32 * MIB)
-    arguments = fio_arguments(LoadStep("both", RunnerKind.FIO, (WRITE, read), 10), Path("/t"), direct=True)
+    arguments = fio.fio_arguments(LoadStep("both", RunnerKind.FIO, (WRITE, read), 10), Path("/t"), direct=True)
     jobs = " ".join(arguments).split("--name=")
     assert "--end_fsync=1" in jobs[1]
     assert "--time_based" not in jobs[1]
@@ -125,35 +117,35 @@ def dd(stderr):
 
 
 def test_dd_copies_as_the_source_did_and_reports_bytes_and_seconds():
-    assert dd_arguments(WRITE, 1, Path("/t"))[:4] == ("if=/dev/zero", "of=/t/data.1.0", f"bs={MIB}", "count=64")
+    assert fio.dd_arguments(WRITE, 1, Path("/t"))[:4] == ("if=/dev/zero", "of=/t/data.1.0", f"bs={MIB}", "count=64")
     read = StreamLoad(LoadAccess.READ, "data", 2, 64 * MIB, MIB)
-    assert dd_arguments(read, 0, Path("/t"))[:2] == ("if=/t/data.0.0", "of=/dev/null")
+    assert fio.dd_arguments(read, 0, Path("/t"))[:2] == ("if=/t/data.0.0", "of=/dev/null")
     text = "4+0 records in\n4+0 records out\n268435456 bytes (268 MB, 256 MiB) copied, 0.125 s, 2.1 GB/s\n"
-    assert parse_dd(dd(text), "write") == (268435456, 0.125)
-    assert parse_dd(dd("1 byte copied, 5e-05 s, 20 kB/s\n"), "write") == (1, 5e-05)
+    assert fio.parse_dd(dd(text), "write") == (268435456, 0.125)
+    assert fio.parse_dd(dd("1 byte copied, 5e-05 s, 20 kB/s\n"), "write") == (1, 5e-05)
 
 
 def test_streams_of_dd_are_measured_from_the_first_start_to_the_last_end():
     load = StreamLoad(LoadAccess.WRITE, "data", 3, MIB, MIB)
     step = LoadStep("step", RunnerKind.DD, (load,), 60)
-    good = [EndedStream(dd(f"1048576 bytes copied, {seconds} s"), at) for seconds, at in ((2, 102.0), (2, 103.0))]
-    failed = EndedStream(ProgramOutput(("dd",), 1, "", "No space left on device"), 100.5)
-    found = measured_streams(load, [*good, failed], step)
+    good = [fio.EndedStream(dd(f"1048576 bytes copied, {seconds} s"), at) for seconds, at in ((2, 102.0), (2, 103.0))]
+    failed = fio.EndedStream(ProgramOutput(("dd",), 1, "", "No space left on device"), 100.5)
+    found = fio.measured_streams(load, [*good, failed], step)
     assert (found.seconds, found.first_done_s, found.failed, found.bytes) == (3.0, 2.0, 1, 2 * MIB)
 
 
 def test_damaged_results_of_dd_and_rados_bench_are_refused():
     for text in ("", "dd: writing: No space left on device", "many bytes copied, 1 s", "1 bytes copied, x s"):
         with refused(RESULT_UNREADABLE, subject="write"):
-            parse_dd(dd(text), "write")
+            fio.parse_dd(dd(text), "write")
     wrong = ({"total_time_run": 0}, {"total_writes_made": "x"}, {"datas": 3}, {"write_size": None})
     for text in (json.dumps(RADOS)[:-20], *(json.dumps(RADOS | change) for change in wrong)):
         with refused(RESULT_UNREADABLE, subject="write"):
-            parse_rados_bench(text, WRITE, "write")
+            fio.parse_rados_bench(text, WRITE, "write")
 
 
 def test_rados_bench_reports_objects_and_a_mean():
-    load = parse_rados_bench("hints = 1\n" + json.dumps(RADOS), WRITE, "write")
+    load = fio.parse_rados_bench("hints = 1\n" + json.dumps(RADOS), WRITE, "write")
     assert (load.bytes, load.operations, load.throughput, load.mean_ms) == (100 * MIB, 100, 50 * MIB, 20)
     assert (load.percentiles(), [point.bytes_per_s for point in load.series]) == ({}, [50 * MIB])
 
@@ -161,8 +153,8 @@ def test_rados_bench_reports_objects_and_a_mean():
 def test_only_the_seconds_in_which_all_loads_ran_count_of_rados_bench():
     looks = [{"sec": second, "cur_bw": 50, "finished": 50 * second, "avg_lat": second / 100} for second in range(1, 11)]
     long = RADOS | {"total_time_run": 10.0, "total_writes_made": 500, "datas": looks}
-    load = parse_rados_bench(json.dumps(long), WRITE, "write", 4.5)
+    load = fio.parse_rados_bench(json.dumps(long), WRITE, "write", 4.5)
     assert (load.seconds, load.operations, load.bytes, load.mean_ms) == (4, 200, 200 * MIB, 40)
     assert [point.second for point in load.series] == [1, 2, 3, 4]
-    whole = parse_rados_bench(json.dumps(RADOS), WRITE, "write", 2.0)
+    whole = fio.parse_rados_bench(json.dumps(RADOS), WRITE, "write", 2.0)
     assert whole.operations == 100
