@@ -276,9 +276,7 @@ def test_a_cell_leads_to_the_log_of_its_task_which_can_be_read_while_it_works(
     assert "Filling up the DagBag" in log
     assert "prepared" not in log
     assert "Could not read served logs" not in log
-
-
-def test_what_can_be_reached_by_keyboard_shows_where_it_is(browser: Browser, night: Night) -> None:
+    # what can be reached by keyboard shows where it is
     browser.open(f"/nightshift/nights{NIGHT}")
     driver = browser.driver
     driver.execute_script("document.querySelector('.skip').focus()")

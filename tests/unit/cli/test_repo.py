@@ -59,6 +59,11 @@ def test_problems_are_printed_with_their_paths_and_exit_code_1(mini: MiniReposit
     assert result.stdout.splitlines()[-1] == "2 problems found"
     assert "\n/sw/app/lib/code: object: data/" in f"\n{result.stdout}"
     assert run(mini, "check", "--quick").exit_code == 0
+    # as JSON
+    report = json.loads(run(mini, "check", "--json").stdout)
+    assert (report["verdict"], report["verified"]) == ("2 problems found", True)
+    assert "/sw/app/lib/code" in {problem["path"] for problem in report["problems"]}
+    assert (report["entries"], report["catalogs"], report["objects"]) == (20, 3, 10)
 
 
 def test_wrong_bytes_are_found_with_contents(mini: MiniRepository) -> None:
@@ -133,15 +138,6 @@ def test_what_there_is_not_is_said_with_exit_code_2(mini: MiniRepository, tmp_pa
         assert (result.exit_code, says in result.stderr) == (2, True), result.stderr
 
 
-def test_the_report_can_be_had_as_json(mini: MiniRepository) -> None:
-    data_file(mini, b"code").unlink()
-    result = run(mini, "check", "--json")
-    report = json.loads(result.stdout)
-    assert (result.exit_code, report["verdict"], report["verified"]) == (1, "1 problem found", True)
-    assert report["problems"][0]["path"] == "/sw/app/lib/code"
-    assert (report["entries"], report["catalogs"], report["objects"]) == (20, 3, 10)
-
-
 def test_a_name_takes_url_and_key_from_the_configuration(
     mini: MiniRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +162,7 @@ def test_a_name_takes_url_and_key_from_the_configuration(
     assert CliRunner().invoke(app, ["check", "other.example.org"]).exit_code == 2
 
 
-def test_directories_are_listed_plainly_long_and_whole(mini: MiniRepository) -> None:
+def test_directories_files_entries_tags_and_facts_are_shown(mini: MiniRepository) -> None:
     assert run(mini, "ls").stdout.split() == ["empty", "readme", "sw"]
     assert run(mini, "ls", "/sw/app/run").stdout.split() == ["run"]
     long = run(mini, "ls", "--long", "/sw").stdout.splitlines()
@@ -175,9 +171,6 @@ def test_directories_are_listed_plainly_long_and_whole(mini: MiniRepository) -> 
     assert long[1].endswith("link -> app/run")
     assert run(mini, "ls", "-R", "/sw/app/lib").stdout.split()[-1] == "/sw/app/lib/deep/data"
     assert [entry["path"] for entry in json.loads(run(mini, "ls", "--json").stdout)] == ["empty", "readme", "sw"]
-
-
-def test_files_entries_tags_and_facts_are_shown(mini: MiniRepository) -> None:
     assert run(mini, "cat", "/sw/app/big").stdout_bytes == b"a" * 1000 + b"b" * 500 + b"c" * 700
     assert run(mini, "cat", "/readme", "--tag", "trunk").stdout == "hello\n"
     facts = json.loads(run(mini, "stat", "/sw/app/big", "--json").stdout)

@@ -61,9 +61,7 @@ def test_variables_are_expanded_with_their_defaults(parsed, tmp_path):
     assert parsed().ledger == f"sqlite:///{tmp_path}/var/ledger.db"
     assert parsed(NIGHTSHIFT_VAR="/somewhere").ledger == "sqlite:////somewhere/ledger.db"
     assert parsed(NIGHTSHIFT_VAR="").ledger == f"sqlite:///{tmp_path}/var/ledger.db"
-
-
-def test_an_unset_variable_without_default_is_named(parsed):
+    # an unset variable without a default is named
     one = only(parsed, ("s3://cvmfs", "s3://${BUCKET}"))
     assert (one.line, one.key) == (4, "stores.main.url")
     assert "BUCKET is not set" in one.what

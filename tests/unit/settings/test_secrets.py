@@ -67,21 +67,16 @@ def test_a_damaged_connection_is_named_and_its_secret_is_not_shown(text):
     assert caught.value.__suppress_context__
 
 
-def test_no_repr_shows_a_secret():
+def test_the_ledger_takes_its_password_from_its_connection_and_no_repr_shows_a_secret(parsed):
     source = secrets('{"login": "me", "password": "hunter2", "extra": {"token": "hunter2"}}')
     assert "hunter2" not in repr(source)
     assert "hunter2" not in repr(source.get("store_main"))
-
-
-def test_the_ledger_takes_its_password_from_its_connection(parsed):
     old = '"sqlite:///${NIGHTSHIFT_VAR:-var}/ledger.db"'
     site = parsed((old, "mysql+pymysql://db/nightshift\nledger_connection: store_main"))
     address = ledger_address(site, secrets('{"login": "me", "password": "hunter2"}'), {})
     assert (address.url, address.login, address.password) == ("mysql+pymysql://db/nightshift", "me", "hunter2")
     assert "hunter2" not in repr(address)
-
-
-def test_the_environment_may_name_another_ledger(parsed):
+    # the environment may name another ledger
     environ = {"NIGHTSHIFT_LEDGER_URL": "mysql+pymysql://me:hunter2@db/x"}
     address = ledger_address(parsed(), EnvSecrets({}), environ)
     assert address.url.endswith("@db/x")

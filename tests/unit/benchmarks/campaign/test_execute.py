@@ -50,7 +50,11 @@ def run(campaign, target):
     run_campaign(campaign, target, clock=ticking())
 
 
-def test_steps_run_in_their_order_and_are_kept(campaign, target, runner):
+def test_steps_of_one_campaign_at_a_time_run_in_their_order_and_are_kept(campaign, target, runner):
+    with target_lock(campaign.path.parent, "scratch"):
+        for work in (run, remove_data):
+            with refused(errors.TARGET_BUSY, subject="scratch", retryable=True):
+                work(campaign, target)
     run(campaign, target)
     assert runner.steps == ["write", "read", "write", "read"]
     steps = list(campaign.steps())
@@ -175,14 +179,6 @@ def test_steps_over_the_time_limit_are_named_and_not_run(site, runner, monkeypat
     run(campaign, short)
     assert {ended.error_code for ended in campaign.steps()} == {OVER_TIME}
     assert runner.steps == []
-
-
-def test_one_campaign_measures_a_target_at_a_time(campaign, target):
-    with target_lock(campaign.path.parent, "scratch"):
-        for work in (run, remove_data):
-            with refused(errors.TARGET_BUSY, subject="scratch", retryable=True):
-                work(campaign, target)
-    run(campaign, target)
 
 
 def test_damaged_and_missing_campaigns_are_refused_and_nothing_is_kept_of_a_refused_plan(site, campaign):

@@ -148,9 +148,7 @@ def test_rados_bench_reports_objects_and_a_mean():
     load = fio.parse_rados_bench("hints = 1\n" + json.dumps(RADOS), WRITE, "write")
     assert (load.bytes, load.operations, load.throughput, load.mean_ms) == (100 * MIB, 100, 50 * MIB, 20)
     assert (load.percentiles(), [point.bytes_per_s for point in load.series]) == ({}, [50 * MIB])
-
-
-def test_only_the_seconds_in_which_all_loads_ran_count_of_rados_bench():
+    # only the seconds in which all loads ran count
     looks = [{"sec": second, "cur_bw": 50, "finished": 50 * second, "avg_lat": second / 100} for second in range(1, 11)]
     long = RADOS | {"total_time_run": 10.0, "total_writes_made": 500, "datas": looks}
     load = fio.parse_rados_bench(json.dumps(long), WRITE, "write", 4.5)

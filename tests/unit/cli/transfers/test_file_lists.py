@@ -63,12 +63,10 @@ def test_a_fault_of_a_json_line_is_named(line, fault):
     assert faults_of(json.dumps(LINE), line) == [f"line 2: {fault}"]
 
 
-def test_an_unknown_field_is_refused_with_those_that_there_are():
+def test_all_faults_are_named_and_the_good_lines_are_kept():
     (fault,) = faults_of(json.dumps({**LINE, "url": "x"}))
     assert fault.startswith("line 1: there is no field 'url'; there are source, source_name,")
 
-
-def test_all_faults_are_named_and_the_good_lines_are_kept():
     files, faults = read_list([json.dumps(LINE), "{", json.dumps(LINE), "x"])
     assert ([file.line for file in files], [fault.line for fault in faults]) == ([1, 3], [2, 4])
 
