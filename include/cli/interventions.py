@@ -20,7 +20,6 @@ from include.monitoring.findings import Check, Severity, run
 if TYPE_CHECKING:
     from include.cvmfs.coordination.freeze import Freeze
     from include.monitoring.findings import PreflightReport
-    from include.provenance.interventions import FreezeState
     from include.provenance.query import PathProvenance
     from include.site.site import Site
 
@@ -225,16 +224,15 @@ def _show(fqrn: str | None, *, as_json: bool, history: bool) -> None:
             return
         rows = [state for state in interventions.standings(site, datetime.now(UTC)) if fqrn in (None, state.repository)]
     if as_json:
-        typer.echo(json.dumps([_standing(state) for state in rows], indent=1))
+        document = [
+            {"repository": how.repository, "frozen": _described(how.frozen), "unknown": how.unknown} for how in rows
+        ]
+        typer.echo(json.dumps(document, indent=1))
     for how in rows if not as_json else ():
         answer = f"not known: {how.unknown}" if how.unknown else str(how.frozen or "not frozen")
         typer.echo(printable(f"{how.repository}: {answer}"))
     if any(how.unknown for how in rows):
         raise typer.Exit(1)
-
-
-def _standing(state: FreezeState) -> dict[str, Any]:
-    return {"repository": state.repository, "frozen": _described(state.frozen), "unknown": state.unknown}
 
 
 def _described(freeze: Freeze | None) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ def check(
         raise typer.BadParameter("--quick and --full exclude each other")
     with cli.refusing():
         report = _checked(target, key, fqrn, quick=quick, contents=contents, tag=tag)
-        if repair and _reflog_is_wrong(report):
+        if repair and any(problem.subject is Subject.REFLOG for problem in report.problems):
             _mend_reflog(target)
             report = _checked(target, key, fqrn, quick=quick, contents=contents, tag=tag)
         _note_damage(target, report, everything=not quick and tag is None)
@@ -101,10 +101,6 @@ def _checked(
         repository = cli.open_target(target, keys, fqrn)
         now = datetime.now(UTC)
         return run_check(repository, quick=quick, contents=contents, tag=tag, now=now, progress=progress)
-
-
-def _reflog_is_wrong(report: CheckReport) -> bool:
-    return any(problem.subject is Subject.REFLOG for problem in report.problems)
 
 
 def _note_damage(target: str, report: CheckReport, *, everything: bool) -> None:

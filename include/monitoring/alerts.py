@@ -71,12 +71,13 @@ class Cause:
         what = f"{first.name} failed" if len(self.lines) == 1 else f"{len(self.lines)} artifacts failed"
         named = ",".join(sorted(line.name for line in self.lines)) if self.site_cure is None else ""
         runs = {line.run: line.log for line in self.lines if line.run and line.log}
+        reasons = (f"{line.name}{'' if line.required else ' (optional)'}: {line.reason}" for line in self.lines)
         return Message(
             key=f"failed:{self.slot}:{self.date}:{self.code}:{named}",
             event=NotifyEvent.FAILED,
             severity="error",
             title=f"{night}: {what}: {self.code}",
-            text="\n".join(filter(None, [_shown(map(_line_of, self.lines)), *self._blocked()])),
+            text="\n".join(filter(None, [_shown(reasons), *self._blocked()])),
             cure=" ".join(filter(None, (self.site_cure, self._what_happens(until, now)))),
             links={("log" if len(runs) == 1 else f"log of {run}"): url for run, url in runs.items()},
             code=self.code,
@@ -137,10 +138,6 @@ def _blocked_by(failed: Iterable[Line], lines: Sequence[Line]) -> Iterator[Line]
 
 
 _CONCERNS: Mapping[str, Concern] = {code: kind.concern for code, kind in kinds_in(*SUBJECTS).items()}
-
-
-def _line_of(line: Line) -> str:
-    return f"{line.name}{'' if line.required else ' (optional)'}: {line.reason}"
 
 
 _EVENTS = {"whitelist": NotifyEvent.WHITELIST, "leases": NotifyEvent.STUCK_LEASE}

@@ -158,11 +158,11 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
         counts = _tables(of_it, chosen)
         return {"counts": counts, "limits": _limits(asked, counts), "complete": None, "rest": None, "whose": owner}
     complete = asked.services.ask(
-        f"complete transfers {owner or ''}", lambda: rows.complete_counts(ledger, remembered, owner)
+        f"complete transfers {owner or ''}", lambda: rows.counts(ledger, remembered, owner, rows.COMPLETE)
     )
 
     def tables() -> dict[str, Any]:
-        return _tables((*rows.open_counts(ledger, remembered, owner), *(complete.value or ())), chosen)
+        return _tables((*rows.counts(ledger, remembered, owner, rows.NOT_COMPLETE), *(complete.value or ())), chosen)
 
     link = (chosen.source, chosen.destination, chosen.site)
     counts = remembered(("tables", owner, link, complete.value is None), tables)
@@ -192,8 +192,8 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
         "kinds": kinds,
         "failures": [(row, view.retries_of(row.failure)) for row in failed],
         "ended": ended,
-        "hour_figure": view.hour_figure(by_hour) if by_hour else None,
-        "day_figure": view.day_figure(by_day) if by_day else None,
+        "hour_figure": view.ended_figure(by_hour, daily=False) if by_hour else None,
+        "day_figure": view.ended_figure(by_day, daily=True) if by_day else None,
         "days": by_day[::-1],
     }
     limits = _limits(asked, counts)
@@ -221,9 +221,9 @@ def _tables(counts: tuple[status.TransferCount, ...], chosen: status.TransferFil
     return {
         "states": [(state, view.kind_of(state), states[state]) for state in TransferState if state in states],
         "tables": [
-            ("user", "User", view.groups(some, view.by_user, "user")),
-            ("link", "Link", view.groups(some, view.by_link, "source", "destination")),
-            ("site", "Site", view.groups(some, view.by_site, "site")),
+            ("user", "User", view.groups(some, "user")),
+            ("link", "Link", view.groups(some, "link")),
+            ("site", "Site", view.groups(some, "site")),
         ],
     }
 

@@ -59,15 +59,11 @@ class EndedFiles:
     bytes: int | None = None
 
 
-def open_counts(ledger: Engine, remembered: RememberedCounts, owner: str | None) -> tuple[TransferCount, ...]:
-    """Transfers that are not complete, by owner, link and state."""
-    chosen = TransferFilter(owner=owner, states=NOT_COMPLETE)
-    return remembered(("transfers", chosen), lambda: count_transfers(ledger, chosen))
-
-
-def complete_counts(ledger: Engine, remembered: RememberedCounts, owner: str | None) -> tuple[TransferCount, ...]:
-    """The same of those that are complete and not archived: by far the most, so counting them takes longest."""
-    chosen = TransferFilter(owner=owner, states=COMPLETE)
+def counts(
+    ledger: Engine, remembered: RememberedCounts, owner: str | None, states: tuple[TransferState, ...]
+) -> tuple[TransferCount, ...]:
+    """Transfers by owner, link and state; those that are complete are by far the most: counting them takes longest."""
+    chosen = TransferFilter(owner=owner, states=states)
     return remembered(("transfers", chosen), lambda: count_transfers(ledger, chosen))
 
 

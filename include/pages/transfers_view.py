@@ -69,31 +69,21 @@ def kind_of(state: TransferState) -> str:
     return _PHASE_OF[state].kind
 
 
-def by_user(count: TransferCount) -> Iterable[tuple[str, ...]]:
-    """The user of a count."""
-    return ((count.owner,),)
+_KEYS: Mapping[str, Callable[[TransferCount], set[tuple[str, ...]]]] = {
+    "user": lambda count: {(count.owner,)},
+    "link": lambda count: {(count.source, count.destination)},
+    "site": lambda count: {(count.source,), (count.destination,)},
+}
 
 
-def by_link(count: TransferCount) -> Iterable[tuple[str, ...]]:
-    """The link of a count."""
-    return ((count.source, count.destination),)
-
-
-def by_site(count: TransferCount) -> Iterable[tuple[str, ...]]:
-    """Both sites of a count."""
-    return {(count.source,), (count.destination,)}
-
-
-def groups(
-    counts: Iterable[TransferCount], keys: Callable[[TransferCount], Iterable[tuple[str, ...]]], *query: str
-) -> list[CountedGroup]:
+def groups(counts: Iterable[TransferCount], common: str) -> list[CountedGroup]:
     """Counts by what they have in common, those with the most files that are not complete first.
 
     Args:
         counts: There may be tens of thousands.
-        keys: One of `by_user`, `by_link` and `by_site`.
-        query: The parameters of the list that take the parts of a key.
+        common: `user`, `link` or `site`, at either end of a link.
     """
+    query, keys = ("source", "destination") if common == "link" else (common,), _KEYS[common]
     files: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for count in counts:
         phase = _PHASE_OF[count.state].name
@@ -114,22 +104,14 @@ def retries_of(failure: str | None) -> str:
     return f"retried {retries} times" if retries else "not retried"
 
 
-def hour_figure(hours: Sequence[EndedFiles]) -> dict[str, Any]:
-    """Transfers by the hour of their end."""
-    return _ended("Files an hour", [hour.at for hour in hours], hours)
-
-
-def day_figure(days: Sequence[EndedFiles]) -> dict[str, Any]:
-    """The same by day."""
-    return _ended("Files a day", [day.at.date() for day in days], days)
-
-
-def _ended(title: str, times: Sequence[Any], ended: Sequence[EndedFiles]) -> dict[str, Any]:
+def ended_figure(ended: Sequence[EndedFiles], *, daily: bool) -> dict[str, Any]:
+    """Transfers by the hour of their end, or by its day."""
+    times = [one.at.date() if daily else one.at for one in ended]
     traces = [
-        bars("complete", times, [day.complete for day in ended], colour="#10b981"),
-        bars("failed", times, [day.failed for day in ended], colour="#ef4444"),
+        bars("complete", times, [one.complete for one in ended], colour="#10b981"),
+        bars("failed", times, [one.failed for one in ended], colour="#ef4444"),
     ]
-    return figure(title, traces, whole=True)
+    return figure(f"Files {'a day' if daily else 'an hour'}", traces, whole=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,10 @@ def test_every_state_is_in_one_phase_and_every_failure_class_says_what_is_done()
 
 
 def test_groups_are_in_the_order_of_what_is_not_complete_and_lead_to_their_rows() -> None:
-    ann, bob = transfers_view.groups(COUNTS, transfers_view.by_user, "user")
+    ann, bob = transfers_view.groups(COUNTS, "user")
     assert (ann.name, ann.query, dict(ann.files), ann.open) == ("ann", {"user": "ann"}, {"waiting": 4}, 4)
     assert (dict(bob.files), bob.open) == ({"complete": 50, "failed": 2}, 2)
-    links = transfers_view.groups(COUNTS, transfers_view.by_link, "source", "destination")
+    links = transfers_view.groups(COUNTS, "link")
     assert [(one.name, one.query) for one in links] == [
         ("pisa to bari", {"source": "pisa", "destination": "bari"}),
         ("bari to rome", {"source": "bari", "destination": "rome"}),
@@ -46,10 +46,10 @@ def test_groups_are_in_the_order_of_what_is_not_complete_and_lead_to_their_rows(
 
 
 def test_a_site_has_what_comes_and_what_goes() -> None:
-    sites = {one.name: one.open for one in transfers_view.groups(COUNTS, transfers_view.by_site, "site")}
+    sites = {one.name: one.open for one in transfers_view.groups(COUNTS, "site")}
     assert sites == {"bari": 6, "pisa": 4, "rome": 2}
     inside = [count("ann", "pisa", "pisa", TransferState.NEW, 5)]
-    assert [one.open for one in transfers_view.groups(inside, transfers_view.by_site, "site")] == [5]
+    assert [one.open for one in transfers_view.groups(inside, "site")] == [5]
 
 
 def test_a_history_says_how_long_each_state_lasted() -> None:
@@ -67,9 +67,9 @@ def test_a_history_says_how_long_each_state_lasted() -> None:
 
 def test_figures_have_complete_and_failed() -> None:
     hours = [EndedFiles(NOW + timedelta(hours=number), 10 * number, number) for number in range(3)]
-    figure = transfers_view.hour_figure(hours)
+    figure = transfers_view.ended_figure(hours, daily=False)
     assert [(trace["name"], trace["y"]) for trace in figure["data"]] == [
         ("complete", [0, 10, 20]),
         ("failed", [0, 1, 2]),
     ]
-    assert transfers_view.day_figure(hours)["data"][0]["x"][0] == "2026-11-23"
+    assert transfers_view.ended_figure(hours, daily=True)["data"][0]["x"][0] == "2026-11-23"
