@@ -73,13 +73,18 @@ class ErasureCode(Block):
     """Placement groups of a pool."""
 
 
-class ClusterBlock(Block):
-    """Checked before each step and during it; it also decides how full the target is."""
+class CephAccess(Block):
+    """Access to a Ceph cluster."""
 
     conf: SitePath | None = None
     """None: /etc/ceph/ceph.conf."""
     user: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] = "admin"
     """Without `client.` before it. Its key is in `conf` or in a keyring there."""
+
+
+class ClusterBlock(CephAccess):
+    """Checked before each step and during it; it also decides how full the target is."""
+
     pool: Name
     """With the data of the target."""
     servers: Mapping[Name, CephServer] = Field(default_factory=dict)
@@ -140,15 +145,6 @@ class BenchmarkLimits(Block):
     """Written by all steps and rounds together."""
     fill_percent: Annotated[int, Field(ge=1, le=95)] = 70
     """Fill level that the target may reach. On a cluster: the fullest OSD, with room for the data of one lost host."""
-
-
-class CephAccess(Block):
-    """Access to a Ceph cluster. The key is in `conf` or in a keyring there."""
-
-    conf: SitePath | None = None
-    """None: /etc/ceph/ceph.conf."""
-    user: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] = "admin"
-    """Without `client.` before it."""
 
 
 class ServerView(Block):

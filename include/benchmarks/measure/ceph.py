@@ -18,7 +18,7 @@ LOOK_S = 1.0
 MS_PER_S = 1000
 
 
-def cluster_arguments(settings: ClusterBlock | CephAccess) -> tuple[str, ...]:
+def cluster_arguments(settings: CephAccess) -> tuple[str, ...]:
     """Return what each call of `ceph` and `rados` begins with."""
     conf = ("--conf", str(settings.conf)) if settings.conf else ()
     return (*conf, "--name", f"client.{settings.user}")

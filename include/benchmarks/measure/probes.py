@@ -20,7 +20,7 @@ from include.benchmarks.errors import VIEW_INCOMPLETE, BenchmarkError
 from include.benchmarks.measure import osds
 from include.benchmarks.measure.ceph import cluster_arguments
 from include.benchmarks.measure.programs import CEPH, SHELL, BenchmarkHost, run_program
-from include.settings.benchmarks import CephAccess, ClusterBlock
+from include.settings.benchmarks import CephAccess
 
 _STEAL, _IDLE, _IOWAIT = 7, 3, 4
 STAT = Path("/proc/stat")
@@ -267,7 +267,7 @@ class WatchedServers:
     every_s: float
     servers: tuple[BenchmarkHost, ...] = ()
     clients: tuple[BenchmarkHost, ...] = ()
-    ceph: CephAccess | ClusterBlock | None = None
+    ceph: CephAccess | None = None
 
     @contextmanager
     def during(self) -> Iterator[Callable[[], ServersView]]:
@@ -316,7 +316,7 @@ class _Watch:
 
         self._start(name, work)
 
-    def cluster(self, access: CephAccess | ClusterBlock) -> None:
+    def cluster(self, access: CephAccess) -> None:
         def ceph(*words: str, some: bool = False) -> str:
             arguments = (*cluster_arguments(access), *words, "--format", "json")
             done = run_program(CEPH, arguments, subject=CLUSTER, limit_s=LIMIT_S)
