@@ -232,16 +232,6 @@ def test_who_may_only_look_and_a_transfer_that_is_archived_have_no_buttons(
     assert 'class="change"' not in ann(f"transfer?id={number}")
 
 
-def test_the_news_are_the_same_part_of_the_page(site: Site, anybody: TestClient) -> None:
-    recorded(site.ledger, 1, owner="ann")
-    headers = {"authorization": "Bearer ann"}
-    first = anybody.get("/transfers/live?state=new", headers=headers)
-    again = anybody.get("/transfers/live?state=new", headers={**headers, "if-none-match": first.headers["etag"]})
-    assert first.status_code == 200
-    assert again.status_code in {200, 304}  # ages on it grow by the second
-    assert anybody.get("/transfers").status_code == anybody.get("/transfer?id=1").status_code == 401
-
-
 def test_hours_and_days_are_counted_by_the_end_of_transfers(site: Site) -> None:
     now = datetime(2026, 11, 23, 12, 30, tzinfo=UTC)
     ids = recorded(site.ledger, 6, owner="ann")
