@@ -32,7 +32,6 @@ from lab.secrets import load_or_create
 from lab.supervise import end_marked
 from tests.fakes.builds import Build
 from tests.fakes.faultproxy import FaultProxy
-from tests.week.place import slot_text
 
 ROOT = Path(__file__).resolve().parents[2]
 FQRN = "nights.example.org"
@@ -304,7 +303,6 @@ slots:
   evening:
     {{repository: {FQRN}, store: builds, schedule: "{TICK.minute} {TICK.hour} * * *", timezone: UTC,
       poll_s: 600, gather_s: 0.5, links: {{}}}}
-{slot_text("dev", FQRN)}
 sites:
   pisa: {{read: &pisa [{{prefix: /store, url: "davs://pisa.example.org/cms"}}], write: *pisa, third_party: *pisa}}
   bari: {{read: &bari [{{prefix: /store, url: "davs://bari.example.org/cms"}}], write: *bari, third_party: *bari}}

@@ -154,16 +154,13 @@ def wait_for(look: Callable[[], Any], what: str, timeout_s: float, poll_s: float
 
 def site_text() -> str:
     """The site configuration: three slots that publish to one repository."""
-    return _SITE + "".join(slot_text(name, FQRN) for name in SLOTS)
-
-
-def slot_text(name: str, fqrn: str) -> str:
-    """The line of the site configuration for one of the slots."""
-    optional = SLOTS[name].optional
-    choices = f"projects: [{', '.join(PROJECTS)}], platforms: [{', '.join(PLATFORMS)}]"
-    choices += f", optional: {{platforms: [{', '.join(optional)}]}}" if optional else ""
-    ways = f'links: {{}}, tag: "{{slot}}-{{build_id}}", partial: {SLOTS[name].partial}'
-    return f"  {name}: {{repository: {fqrn}, store: builds, poll_s: 1, gather_s: 2, {ways}, {choices}}}\n"
+    text = _SITE
+    for name, slot in SLOTS.items():
+        choices = f"projects: [{', '.join(PROJECTS)}], platforms: [{', '.join(PLATFORMS)}]"
+        choices += f", optional: {{platforms: [{', '.join(slot.optional)}]}}" if slot.optional else ""
+        ways = f'links: {{}}, tag: "{{slot}}-{{build_id}}", partial: {slot.partial}'
+        text += f"  {name}: {{repository: {FQRN}, store: builds, poll_s: 1, gather_s: 2, {ways}, {choices}}}\n"
+    return text
 
 
 _SITE = f"""\
