@@ -290,13 +290,8 @@ class Screen:
 
 
 def _bars(snapshot: Snapshot, width: int = 30) -> Table:
-    table = Table(
-        box=None,
-        show_header=False,
-        pad_edge=False,
-        title=f"{snapshot.state}, {snapshot.busy} at once",
-        title_justify="left",
-    )
+    title = f"{snapshot.state}, {snapshot.busy} at once"
+    table = Table(box=None, show_header=False, pad_edge=False, title=title, title_justify="left")
     for kind in snapshot.kinds:
         filled = width * kind.ended // max(1, kind.total)
         bar = Text("█" * filled + "░" * (width - filled), style="red" if kind.failed else "green")

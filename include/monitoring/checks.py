@@ -97,13 +97,8 @@ def look_at_gateway(site: Site, fqrn: str) -> Iterator[Finding]:
         known = {repository.name: repository for repository in client.repositories()}
         if fqrn not in known:
             seen = f"{url} serves {', '.join(sorted(known)) or 'no repository'}, not this one"
-            yield Finding(
-                "gateway",
-                fqrn,
-                Severity.ERROR,
-                seen,
-                "Add the repository to the gateway's configuration, and send it SIGHUP (nightshift lab restart)",
-            )
+            cure = "Add the repository to the gateway's configuration, and send it SIGHUP (nightshift lab restart)"
+            yield Finding("gateway", fqrn, Severity.ERROR, seen, cure)
             return
         yield Finding("gateway", fqrn, Severity.OK, f"{url} serves it")
         below = known[fqrn].keys.get(found.login or "", "/").rstrip("/")
@@ -242,18 +237,9 @@ def checks_of(
 def _of_file(site: Site, asked: settings_checks.Asked) -> list[Check]:
     settings = site.settings
     names = settings_checks.named(settings, settings.repositories, settings.stores)
+    connections = partial(settings_checks.look_at_connections, settings, site.secrets, names, asked, logins=True)
     return [
-        _check(
-            "connections",
-            "",
-            "Define it.",
-            settings_checks.look_at_connections,
-            settings,
-            site.secrets,
-            names,
-            asked,
-            logins=True,
-        ),
+        _check("connections", "", "Define it.", connections),
         _check("schedules", "", "Correct `schedule`.", settings_checks.look_at_schedules, settings),
         _check("public keys", "", "Correct `public_key`.", settings_checks.look_at_keys, settings),
         _check("ledger", "", "Start its server.", settings_checks.look_at_ledger, site),

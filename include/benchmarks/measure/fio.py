@@ -85,19 +85,10 @@ class RadosRunner(Runner[NamespaceArea]):
     abilities = RunnerAbilities(frozenset({LoadAccess.WRITE, LoadAccess.READ}), limits_rates=False, takes_ramp=False)
 
     def run(self, step: LoadStep, area: NamespaceArea, scratch: Path) -> RunnerResult:
-        calls = [
-            partial(
-                run_program,
-                RADOS,
-                rados_bench_arguments(load, area, step.seconds),
-                subject=step.name,
-                limit_s=longest_s(step),
-                stop=area.stop,
-            )
-            for load in step.loads
-        ]
+        run = partial(run_program, RADOS, subject=step.name, limit_s=longest_s(step), stop=area.stop)
+        calls = [rados_bench_arguments(load, area, step.seconds) for load in step.loads]
         with ThreadPoolExecutor(len(calls)) as pool:
-            outputs: list[ProgramOutput] = list(pool.map(lambda call: call(), calls))
+            outputs = list(pool.map(run, calls))
         for number, done in enumerate(outputs):
             (scratch / f"rados-{number}.json").write_text(done.stdout)
         texts = [done.require_success(step.name).stdout for done in outputs]

@@ -143,16 +143,11 @@ def resubmit(ids: Ids = None, workflow: Workflow = None, owner: Owner = None, as
     """Try failed and killed transfers again, with all their retries."""
     from include.stageout.components.retry_manager import resubmit as resubmit_transfers
 
-    whose = owner or getpass.getuser()
+    whose, now = owner or getpass.getuser(), datetime.now(UTC)
+    chosen = _chosen(ids, workflow)
     with refusing():
-        done = resubmit_transfers(
-            open_site().ledger,
-            by=holder(),
-            now=datetime.now(UTC),
-            ids=_chosen(ids, workflow),
-            owner=whose,
-            workflow=workflow,
-        )
+        ledger = open_site().ledger
+        done = resubmit_transfers(ledger, by=holder(), now=now, ids=chosen, owner=whose, workflow=workflow)
     if as_json:
         typer.echo(json.dumps({"resubmitted": sorted(done)}))
         return
