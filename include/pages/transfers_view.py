@@ -106,10 +106,10 @@ def retries_of(failure: str | None) -> str:
 
 def ended_figure(ended: Sequence[EndedFiles], *, daily: bool) -> dict[str, Any]:
     """Transfers by the hour of their end, or by its day."""
-    times = [one.at.date() if daily else one.at for one in ended]
+    times = [files.at.date() if daily else files.at for files in ended]
     traces = [
-        bars("complete", times, [one.complete for one in ended], colour="#10b981"),
-        bars("failed", times, [one.failed for one in ended], colour="#ef4444"),
+        bars("complete", times, [files.complete for files in ended], colour="#10b981"),
+        bars("failed", times, [files.failed for files in ended], colour="#ef4444"),
     ]
     return figure(f"Files {'a day' if daily else 'an hour'}", traces, whole=True)
 
