@@ -254,7 +254,8 @@ def parse(text: str, *, file: str, root: Path, environ: Mapping[str, str]) -> Si
 
 def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> SettingsProblem:
     path: Location = tuple(step for step in error["loc"] if step != "[key]")
-    location = _without_kind(path)
+    # Pydantic puts the kind of a target after its name; the file has it elsewhere
+    location = (*path[:3], *path[4:]) if path[:2] == _TARGETS else path
     kind, context = error["type"], error.get("ctx") or {}
     given = marked.given.get(location)
     what, cure = error["msg"], _CURES.get(kind)
@@ -264,21 +265,14 @@ def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> SettingsPro
         what = "is missing"
     elif kind == "extra_forbidden":
         # its value is not repeated: a misspelt `password` is no key either
-        what, cure, given = "is not a key of this block", _GONE.get(path) or _fixed(path[-1]) or _known_keys(path), None
+        what, given = "is not a key of this block", None
+        fixed = _FIXED.get(str(path[-1]))
+        cure = _GONE.get(path) or (f"Remove it: it is fixed at {fixed}." if fixed else _known_keys(path))
     elif "expected" in context:
         cure = f"Use {context['expected']}."
     return SettingsProblem(
         file, marked.line(location), dotted(location), what, cure or "Correct it there.", _shown(given)
     )
-
-
-def _fixed(key: str | int) -> str | None:
-    return f"Remove it: it is fixed at {_FIXED[key]}." if key in _FIXED else None
-
-
-def _without_kind(path: Location) -> Location:
-    """Pydantic puts the kind of a target after its name; the file has it elsewhere."""
-    return (*path[:3], *path[4:]) if path[:2] == ("benchmarks", "targets") else path
 
 
 def _shown(given: str | None) -> str | None:
