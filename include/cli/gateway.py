@@ -38,7 +38,7 @@ def serve(
     from include.gateway.service.http.server import serve as serve_gateway
 
     log.log_to()
-    serve_gateway(lambda: service_config(load(), EnvSecrets(), port=port))
+    serve_gateway(partial(_served, port))
 
 
 @app.command()
@@ -86,6 +86,11 @@ def gateway_url(settings: SiteSettings) -> str:
         host = "127.0.0.1"
     scheme = "https" if settings.gateway.certificate else "http"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.gateway.port}"
+
+
+def _served(port: int | None) -> ServiceConfig:
+    """The service for the site of this process's environment; processes of the service get the function itself."""
+    return service_config(load(), EnvSecrets(), port=port)
 
 
 def service_config(settings: SiteSettings, secrets: Secrets, *, port: int | None = None) -> ServiceConfig:
