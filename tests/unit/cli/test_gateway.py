@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from include.cli import gateway
 from include.cli.gateway import ADMIN_KEY, service_config
 from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.gateway.service.config import ConfigError
@@ -88,3 +91,11 @@ def test_without_any_key_it_does_not_start_and_names_the_cure(site: SiteSettings
     with refused(ConfigError) as caught:
         service_config(site, EnvSecrets({}))
     assert f"create {site.gateway.keys}/<fqrn>.gw" in str(caught.value)
+
+
+def test_processes_of_the_service_can_be_given_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr("include.gateway.service.http.server.serve", given.append)
+    monkeypatch.setattr(gateway.log, "log_to", lambda: None)
+    gateway.serve(port=None)
+    assert pickle.loads(pickle.dumps(given[0])).func is given[0].func
