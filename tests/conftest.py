@@ -26,19 +26,21 @@ MIGRATE = "include.ledger.migrate"
 CHECKOUT_LEDGER = str(HERE.parent / "var" / "ledger.db")
 _opened: list[str] = []
 LONG = (
-    "integration/lab/test_retain.py",
-    "faults/test_gateway_machine.py",
-    "faults/test_gateway_points.py",
     "dags/test_nights.py",
+    "faults/test_gateway_points.py",
     "integration/lab/test_lifecycle.py",
-    "dags/test_contracts.py",
-    "integration/lab/test_ceph.py",
+    "integration/benchmarks/test_remote_hosts.py",
     "integration/publishers/server/test_faults.py",
-    "faults/test_gateway_dies.py",
-    "faults/test_store_trouble.py",
+    "integration/benchmarks/test_runners.py",
     "faults/test_publisher_dies.py",
-    "integration/gateway/test_gateway_process.py",
     "integration/publishers/server/test_table.py",
+    "faults/test_collection_dies.py",
+    "faults/test_gateway_dies.py",
+    "faults/test_stageout_machine.py",
+    "integration/nightlies/test_partial.py",
+    "integration/cli/test_repo_commands.py",
+    "faults/test_store_trouble.py",
+    "integration/lab/test_rabbitmq.py",
 )
 
 TOGETHER = ("tests/dags/",)

@@ -172,7 +172,7 @@ def test_an_acknowledgement_that_does_not_stand_is_found(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def times(bench: None) -> ModuleType:
+def times() -> ModuleType:
     from bench.nights import times
 
     return times
