@@ -18,7 +18,7 @@ if ! $pytest tests/unit -n auto --dist worksteal; then
     exit 1
 fi
 code=0
-$pytest tests --ignore=tests/unit --ignore=tests/e2e -n 5 --dist loadfile --no-loadscope-reorder || code=$?
+$pytest tests --ignore=tests/unit --ignore=tests/e2e -n 4 --dist loadfile --no-loadscope-reorder || code=$?
 wait "$e2e" || code=$?
 cat "$reports/e2e.log"
 exit "$code"

@@ -58,11 +58,11 @@ def site_with(folder: Path, hosts: tuple[SshServer, ...]) -> Site:
 
 
 def small_campaign(site: Site) -> CampaignFolder:
-    """One that writes four files of 4 MiB and reads them for a second."""
+    """One that writes four files of 4 MiB and reads them for three seconds."""
     load = StreamLoad(LoadAccess.WRITE, "data", streams=4, file_bytes=4 << 20, block_bytes=1 << 20)
     steps = (
         PlannedStep(1, 1, LoadStep("write", RunnerKind.REMOTE, (load,), 60)),
-        PlannedStep(2, 1, LoadStep("read", RunnerKind.REMOTE, (replace(load, access=LoadAccess.READ),), 1)),
+        PlannedStep(2, 1, LoadStep("read", RunnerKind.REMOTE, (replace(load, access=LoadAccess.READ),), 3)),
     )
     folder = CampaignFolder(campaigns_of(site), "far-1")
     made = CampaignPlan(CampaignWish("far", "small"), TargetKind.REMOTE, steps)
