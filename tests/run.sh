@@ -1,7 +1,7 @@
 #!/bin/sh
-# All tests: the pure ones, then files in parallel, more than there are cores, since they wait for a part of their time.
-# The end-to-end tests share a whole deployment, which waits for half of its time: they run beside the others, and their
-# output follows.
+# All tests in three runs at once, which keep two cores busy: the pure ones, which compute; those on real servers, by file
+# in more processes than there are cores, as they wait for a part of their time; and those of one whole deployment, which
+# wait for half of it. The output of the last one follows on the screen, then that of the others.
 set -u
 # `make coverage` runs pytest below another program.
 pytest=${PYTEST:-.venv/bin/pytest}
@@ -11,14 +11,13 @@ mkdir -p "$reports"
 
 $pytest tests/e2e > "$reports/e2e.log" 2>&1 &
 e2e=$!
-trap 'kill "$e2e" 2> /dev/null; wait "$e2e"; exit 130' INT TERM
-if ! $pytest tests/unit -n auto --dist worksteal; then
-    kill "$e2e"
-    wait "$e2e"
-    exit 1
-fi
+$pytest tests/unit > "$reports/unit.log" 2>&1 &
+unit=$!
+trap 'kill "$e2e" "$unit" 2> /dev/null; wait "$e2e" "$unit"; exit 130' INT TERM
 code=0
-$pytest tests --ignore=tests/unit --ignore=tests/e2e -n 4 --dist loadfile --no-loadscope-reorder || code=$?
-wait "$e2e" || code=$?
-cat "$reports/e2e.log"
+$pytest tests --ignore=tests/unit --ignore=tests/e2e -n 3 --dist loadfile --no-loadscope-reorder || code=$?
+for stage in unit e2e; do
+    eval "wait \$$stage" || code=$?
+    cat "$reports/$stage.log"
+done
 exit "$code"
