@@ -6,18 +6,22 @@ Once for a release; a folder of a release is never changed. `test_upgrade.py` re
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
+import re
 import secrets
 import sqlite3
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import date, datetime, timedelta
 from functools import partial
+from http.server import BaseHTTPRequestHandler
 from inspect import signature
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy import Column, Engine, MetaData, Table, func, insert, select
@@ -45,11 +49,11 @@ from include.stageout.requests import record_request
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
+from tests.fakes.loopback import Heard, LoopbackServer, respond
 from tests.fakes.transfers import request_of
 from tests.integration.gateway.conftest import REPOSITORY, service_config
 from tests.nights import LINKED, Nights, base_of, night_of, wish
 from tests.site import FQRN, RunningGateway, now
-from tests.upgrade.wire import Recorder
 from triggers.checks import CHECKS
 from triggers.fts import TransfersTrigger
 from triggers.night import FirstArtifactTrigger, NightTrigger
@@ -230,7 +234,7 @@ def service(folder: Path) -> Iterator[str]:
 def conversation(folder: Path) -> list[dict[str, Any]]:
     """The exchanges of our client with our service, in order."""
     with service(folder) as url, Recorder(url) as recorder:
-        converse(recorder.url)
+        converse(f"http://{recorder.address}")
         return recorder.exchanges
 
 
@@ -258,6 +262,58 @@ def _refused(call: Callable[[], object]) -> None:
     with suppress(GatewayError):
         call()
         raise AssertionError("it was not refused")
+
+
+# -- HTTP between a client and a service, kept or given again
+
+HEADERS = {"authorization", "message-size", "content-type", "retry-after", "allow"}
+BY_CHANCE = "x-nightshift-trace"
+
+
+class Recorder(LoopbackServer):
+    """Between a client and a service, or in the service's place; the ``exchanges`` in order.
+
+    Args:
+        upstream: The service's URL; without it, `replies` are given.
+        replies: Exchanges that were recorded, whose replies are given in their order.
+    """
+
+    METHODS = ("GET", "POST", "PATCH", "DELETE")
+
+    def __init__(self, upstream: str = "", replies: Sequence[dict[str, Any]] = ()) -> None:
+        super().__init__()
+        self.exchanges: list[dict[str, Any]] = []
+        self._upstream, self._replies = upstream, iter(replies)
+
+    def serve(self, handler: BaseHTTPRequestHandler, request: Heard) -> None:
+        """Hand the request on, or give the next reply."""
+        told = {
+            "method": request.method, "path": request.path, "headers": _ours(request.headers),
+            "body": request.body.decode(),
+        }  # fmt: skip
+        reply = send(self._upstream, told) if self._upstream else next(self._replies)["reply"]
+        self.exchanges.append({"request": told, "reply": reply})
+        respond(handler, reply["status"], reply["body"].encode(), reply["headers"])
+
+
+def send(url: str, request: dict[str, Any]) -> dict[str, Any]:
+    """The service's reply to a request."""
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=20)
+    try:
+        connection.request(request["method"], request["path"], request["body"].encode() or None, request["headers"])
+        reply = connection.getresponse()
+        body = re.sub(r'"pid":\d+', '"pid":0', reply.read().decode())
+        return {"status": reply.status, "headers": _ours(reply.headers), "body": body}
+    finally:
+        connection.close()
+
+
+def _ours(headers: Any) -> dict[str, str]:
+    """The protocol's headers; those of the HTTP library may differ."""
+    lower = {name.lower(): value for name, value in headers.items()}
+    kept = {name: value for name, value in lower.items() if name in HEADERS or name.startswith("x-nightshift-")}
+    return {name: "" if name == BY_CHANCE else value for name, value in sorted(kept.items())}
 
 
 if __name__ == "__main__":

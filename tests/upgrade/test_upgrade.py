@@ -30,8 +30,7 @@ from include.stageout.states import TransferState
 from lab.servers.mariadb import MariaDbServer
 from tests.fakes.transfers import recorded, states
 from tests.integration.gateway.conftest import REPOSITORY
-from tests.upgrade.record import KEY, converse, service
-from tests.upgrade.wire import Recorder, send
+from tests.upgrade.record import KEY, Recorder, converse, send, service
 from triggers.checks import CHECKS
 
 pytestmark = pytest.mark.parametrize(
@@ -164,7 +163,7 @@ def test_its_workers_are_answered_as_its_gateway_did(release: Path, tmp_path: Pa
 
 def test_its_gateway_is_asked_as_its_workers_did(release: Path) -> None:
     with Recorder(replies=document(release, "exchanges")) as recorder:
-        converse(recorder.url)
+        converse(f"http://{recorder.address}")
     was = [exchange["request"] for exchange in document(release, "exchanges")]
     assert [(one["request"]["method"], one["request"]["path"]) for one in recorder.exchanges] == [
         (one["method"], one["path"]) for one in was
