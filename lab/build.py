@@ -58,7 +58,7 @@ class _Order:
         return f"To install that build: nightshift nightly install --slot {self.slot} --date {self.date}"
 
     def own_index(self) -> tuple[bytes | None, Version | None]:
-        """The index as the demonstration left it, None if there is none; raises LabError for an index of others."""
+        """The index as the demonstration left it, or None without one; raises LabError for an index of others."""
         try:
             data, version = self.store.get_versioned(self.index_key)
         except NotFound:

@@ -116,7 +116,7 @@ class Lab:
 
     @classmethod
     def made(cls, environment: Mapping[str, str] = os.environ) -> Self | None:
-        """The lab that was made here, whose secrets this user may read; None if there is none."""
+        """The lab that was made here, whose secrets this user may read; None without one."""
         readable = os.access(LabFolders.from_environment(environment).secrets, os.R_OK)
         return cls.from_environment(environment) if readable else None
 

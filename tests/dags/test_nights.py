@@ -34,7 +34,7 @@ def built(date: str, *projects: str, slot: str = "main", **index: object) -> Bui
 
 
 def content(site: MiniSite, build: Build, project: str) -> bytes:
-    """What readers get of the library of a project."""
+    """The library of a project, as readers get it."""
     return site.opened.repository(FQRN).revision.read(f"{build.destination(project, 'x86_64')}/lib/{project}.so")
 
 

@@ -243,7 +243,7 @@ WORK = ("find_build", "artifact.prepare", "artifact.publish")
 
 
 class Night(Runs):
-    """What the scheduler takes of a night, a run by hand, and a backfill of five dates, on a machine of two cores."""
+    """Tasks that the scheduler takes: a night, a run by hand, a backfill of five dates, on a machine of two cores."""
 
     def __init__(self, session: Session, site: MiniSite) -> None:
         super().__init__(session, "nightly_install_main")

@@ -116,7 +116,7 @@ def test_a_no_then_a_yes_in_the_browser_to_the_question_asked_anew(deployment: D
     again = asked(deployment, "answered", 1)
     assert again["response_received"] is False
     deployment.wait_until(
-        lambda: state(deployment, "answered", "approve", 0) == "success", "that question is none any more", SOON_S
+        lambda: state(deployment, "answered", "approve", 0) == "success", "the question is answered", SOON_S
     )
 
     # the question is a table, and a yes needs no comment

@@ -141,7 +141,7 @@ def framed(browser: Browser, title: str = "Nights") -> Iterator[None]:
 
 
 def choose_theme(browser: Browser, name: str, *, framed: bool) -> None:
-    """As a user does: Airflow keeps it in the browser, and shows it by a class of its root."""
+    """Choose it as a user does: Airflow keeps it in the browser, and shows it by a class of its root."""
     browser.driver.execute_script("window.localStorage.setItem('theme', arguments[0])", name)
     if framed:
         browser.driver.execute_script("window.parent.document.documentElement.className = arguments[0]", name)

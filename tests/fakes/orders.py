@@ -22,7 +22,7 @@ Order = dict[str, Any]
 
 
 def gateway_config(order: Order) -> ServiceConfig:
-    """Content of an order; whoever must own the repository finds out within seconds who does."""
+    """Content of an order; a gateway finds out within seconds which one owns the repository."""
     if order.get("single_writer"):
         committer.claim = partial(claim, patience_s=2.5, renewed_every_s=0.25)  # type: ignore[attr-defined]
     fqrn, keys = order["fqrn"], Path(order["keys"])

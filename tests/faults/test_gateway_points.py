@@ -94,7 +94,7 @@ def made(
 
 
 def seen(site: ProcessSite, works: Sequence[Work]) -> dict[str, bool]:
-    """Whether each change is there; wholly, or not at all."""
+    """Tell for each change if it is there; wholly, or not at all."""
     repository, found = site.head(), {}
     for one in works:
         whole = [repository.revision.lookup(path) is not None for path in (one.path, f"{one.path}/whole")]

@@ -71,7 +71,7 @@ MIDDLE = {
     "while it reads the manifest under its lease", "while it stores catalogs under its lease",
     "before it looks at its work",
 }  # fmt: skip
-"""What these show, the points before and after them show too."""
+"""Points that show what those before and after them show too."""
 
 
 def points(named: dict[str, Point]) -> pytest.MarkDecorator:

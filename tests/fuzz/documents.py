@@ -150,7 +150,7 @@ def condemned_lists() -> list[bytes]:
 
 
 def read_condemned(data: bytes) -> None:
-    """As the index of a list, and as each of its shards."""
+    """Read it as the index of a list, and as each of its shards."""
     store = _condemned()
     name = hashlib.sha256(data).hexdigest()
     store.objects[key_of(name)] = data

@@ -99,7 +99,7 @@ BEGINS: dict[str, Callable[[float], bool]] = {"stageout": outage}
 
 
 def python(module: str, *arguments: str, **environment: str) -> bool:
-    """Whether a module ends with code 0. It ends when this process is interrupted, and ends what it began."""
+    """Tell if a module ends with code 0. It ends when this process is interrupted, and ends what it began."""
     others = {name: text for name, text in os.environ.items() if name != "CI"}  # with it, nothing is drawn afresh
     process = subprocess.Popen(
         (sys.executable, "-m", module, *arguments), cwd=ROOT, env={**others, **environment}, process_group=0

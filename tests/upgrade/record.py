@@ -185,7 +185,7 @@ def sample(column: Column[Any], number: int) -> Any:
 
 
 def waits() -> dict[str, Any]:
-    """How deferred tasks are kept: the arguments of each check, and of each trigger's class."""
+    """Form in which deferred tasks are kept: the arguments of each check, and of each trigger's class."""
     checks = {name: list(signature(row.look).parameters)[1:] for name, row in CHECKS.items()}
     classes = [PollTrigger, TransfersTrigger, FirstArtifactTrigger, NightTrigger, ReplicaJobTrigger]
     names = {f"{kind.__module__}.{kind.__name__}": list(signature(kind).parameters) for kind in classes}

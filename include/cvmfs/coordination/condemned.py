@@ -248,6 +248,9 @@ def _read_shard(store: Store, name: str, count: int) -> bytes:
 
 
 def _parse_index(data: bytes, name: str) -> Index:
+    if data.startswith(_HEAD):
+        what = "is a list of a commit before Nightshift 0.2.0; end that collection with that commit first"
+        raise FormatError(_WHAT, f"{key_of(name)} {what}")
     if not data.startswith(_INDEX_HEAD) or len(data) != _INDEX_BYTES:
         raise FormatError(_WHAT, f"{key_of(name)} does not begin as one, or is no index of {SHARDS} shards")
     names, counts = [], []

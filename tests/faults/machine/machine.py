@@ -237,7 +237,7 @@ class GatewayMachine(RuleBasedStateMachine):
         return Standing(held, change, answer, sent_at)
 
     def fence_is_passed(self) -> None:
-        """Which of those that stand hold their places until their switch is over."""
+        """The standing changes that hold their places until their switch is over."""
         for one in self.standing:
             row = self.service.table.finished(digest_of(one.held.token))
             if row is not None:
@@ -348,7 +348,7 @@ class GatewayMachine(RuleBasedStateMachine):
             self.kill()
 
     def kill(self) -> None:
-        """kill -9; whoever waited for an answer gets none."""
+        """Kill it with -9; calls that waited get no answer."""
         self.service.die([one.answer for one in self.standing])
         self.service = self.begun()
         self.forget_answers()
@@ -365,7 +365,7 @@ class GatewayMachine(RuleBasedStateMachine):
         self.reflog_may_be_ahead = False
 
     def reboot(self, seconds: int) -> None:
-        """The machine starts anew, its wall clock perhaps set meanwhile."""
+        """Start the machine again, its wall clock perhaps set meanwhile."""
         self.service.table.notice_clock().result()
         self.service.die([one.answer for one in self.standing])
         was, self.clock.monotonic = self.clock.monotonic, 10**9
@@ -415,7 +415,7 @@ def _fast_folder() -> str | None:
 
 
 def wanted(content: dict[str, int], path: str, name: int, number: int) -> dict[str, int]:
-    """What a publisher with a lease on ``path`` makes of a content."""
+    """The change of a publisher with a lease on ``path``."""
     made = dict(content)
     if path in MADE:
         if number == 0 and path in made:

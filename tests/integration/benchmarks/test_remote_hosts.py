@@ -58,7 +58,7 @@ def site_with(folder: Path, hosts: tuple[SshServer, ...]) -> Site:
 
 
 def small_campaign(site: Site) -> CampaignFolder:
-    """One that writes four files of 4 MiB and reads them for three seconds."""
+    """A campaign that writes four files of 4 MiB and reads them for three seconds."""
     load = StreamLoad(LoadAccess.WRITE, "data", streams=4, file_bytes=4 << 20, block_bytes=1 << 20)
     steps = (
         PlannedStep(1, 1, LoadStep("write", RunnerKind.REMOTE, (load,), 60)),

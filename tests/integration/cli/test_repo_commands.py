@@ -155,8 +155,8 @@ def test_a_destination_that_cannot_be_is_refused_with_the_reason(repo: Commands)
     repo("symlink", FQRN, "/latest", "nowhere")
     for path in ("/latest", "/latest/x"):
         assert "a symbolic link" in repo("publish", FQRN, path, tree, code=2).stderr
-    with repo.site.client().lease(FQRN, "/sw", hostname="somebody"):
-        assert "somebody" in repo("publish", FQRN, "/sw/v1", tree, code=2).stderr
+    with repo.site.client().lease(FQRN, "/sw", hostname="another publisher"):
+        assert "another publisher" in repo("publish", FQRN, "/sw/v1", tree, code=2).stderr
     repo("publish", FQRN, "/sw/v1", tree)
 
 
@@ -215,8 +215,8 @@ def test_where_a_store_keeps_no_conditions_tags_wait_for_whoever_publishes(
     repo: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FileStore, "is_local", False)
-    with repo.site.client().lease(FQRN, "/sw", hostname="somebody"):
-        assert "somebody" in repo("tag", "add", FQRN, "x", code=2).stderr
+    with repo.site.client().lease(FQRN, "/sw", hostname="another publisher"):
+        assert "another publisher" in repo("tag", "add", FQRN, "x", code=2).stderr
     repo("tag", "add", FQRN, "x")
     assert repo.site.client().leases() == []
 

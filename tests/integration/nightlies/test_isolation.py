@@ -156,7 +156,7 @@ def test_tidying_leaves_what_another_run_has_to_publish_and_that_one_tidies_in_i
     nights.assert_whole()
 
 
-# -- rebuilds that cross each other: what the index lists now is what stands in the end, whoever is slower
+# -- rebuilds that cross each other: what the index lists last is there in the end, however slow a night is
 
 
 def installed(nights: Nights, run: str, **more: object) -> dict[str, State]:

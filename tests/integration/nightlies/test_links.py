@@ -97,7 +97,7 @@ def test_what_is_required_and_missing_keeps_the_links_and_what_is_optional_does_
     assert slots.leads_to("latest") == f"{FOLDER}/b20261103"
     assert slots.leads_to("Mon") == f"{FOLDER}/b20261102"
     assert all("B/x86_64: failed" in last_reason(slots, name) for name in ("latest", "Mon"))
-    assert slots.link_states(late) == STAYED, "even if somebody asks for the links without the gate"
+    assert slots.link_states(late) == STAYED, "also if the links are asked for without the gate"
     # what was missing comes, in a run of its own
     slots.install_build(NEXT_MONDAY, {"A": b"4", "B": b"5"}, "night/late")
     assert slots.leads_to("latest") == slots.leads_to("Mon") == f"{FOLDER}/b20261109"
@@ -115,11 +115,11 @@ def test_a_run_without_what_failed_moves_the_links_and_only_it_does(slots: Night
 
 def test_a_link_of_somebody_else_is_left_alone_with_the_reason(slots: Nights) -> None:
     night = slots.published(MONDAY, {"A": b"1"})
-    linking(f"{FOLDER}/latest", "of-somebody", now=now()).commit(slots.site, FQRN, holder="operator", now=now())
+    linking(f"{FOLDER}/latest", "of-an-operator", now=now()).commit(slots.site, FQRN, holder="operator", now=now())
     latest, monday = slots.link(night).links
     assert (latest.state, monday.state) == (LinkState.STAYED, LinkState.MOVED)
-    assert "/nightlies/main/of-somebody, which is no build in the ledger" in latest.reason
-    assert slots.leads_to("latest") == "/nightlies/main/of-somebody"
+    assert "/nightlies/main/of-an-operator, which is no build in the ledger" in latest.reason
+    assert slots.leads_to("latest") == "/nightlies/main/of-an-operator"
 
 
 def test_beside_somebody_who_publishes_below_the_folder_the_links_are_set_one_by_one(slots: Nights) -> None:
@@ -180,7 +180,7 @@ def test_a_rebuilt_artifact_replaces_the_tree_in_one_revision_and_the_links_stay
 def test_a_complete_index_that_lists_nothing_closes_the_gate_and_no_link_leads_to_nothing(monday: Nights) -> None:
     night = monday.published(TUESDAY, {})
     assert monday.missing(night) == ["build b20261103"]
-    assert monday.link_states(night) == STAYED, "even if somebody lets the links task run after that"
+    assert monday.link_states(night) == STAYED, "also if the links task is run after that"
     assert monday.leads_to("latest") == f"{FOLDER}/b20261102"
     assert "nothing of it is" in last_reason(monday)
 
@@ -256,12 +256,12 @@ def test_a_rebuild_that_fails_leaves_the_tree_and_the_links_as_they_were(monday:
 STEPS = 14
 DAYS = (2, 3, 9)  # two Mondays and a Tuesday
 IDS = ("b9", "b10")
-"""Of each day two builds; which is the later one, their numbers say and their letters do not."""
+"""Two builds of each day; their numbers say which is the later one, their letters do not."""
 
 
 @dataclass
 class Story:
-    """What happened so far. ``runs``: of each build the nights that were run; ``contents``: what it lists at last."""
+    """Events so far. ``runs``: of each build the nights that were run; ``contents``: what it lists at last."""
 
     nights: Nights
     chance: random.Random
@@ -270,7 +270,7 @@ class Story:
     said: list[str] = field(default_factory=list)
 
     def go_on(self) -> bool:
-        """One more thing happens; whether it was an undo."""
+        """Let one more thing happen; tell if it was an undo."""
         kinds: list[Callable[[], str]] = [self.a_night, self.a_night]
         if self.runs:
             kinds += [self.a_retry, self.a_rebuild, self.a_broken_rebuild, self.an_undo, self.a_redo]
@@ -278,7 +278,7 @@ class Story:
         return self.said[-1].startswith("undo")
 
     def a_night(self) -> str:
-        """Of any date, so that many are backfills."""
+        """Drop a build of any date, so that many are backfills."""
         day, which = self.chance.choice(DAYS), self.chance.choice(IDS)
         build_id = f"d{day}-{which}"
         self._install(day, build_id, self.contents.setdefault(build_id, build_id.encode()))
@@ -331,7 +331,7 @@ class Story:
             self.nights.gate(night)
         except (NotVerified, GateClosed):  # an old run finds another tree, what failed is missing
             if self.chance.random() < 0.5:
-                return  # as Airflow does; else somebody lets the links task run all the same
+                return  # as Airflow does; else the links task is run all the same
         build = builds.build(site.ledger, "main", build_id)
         assert build is not None
         link_night(site, attempt(night.run), night, build)

@@ -47,7 +47,7 @@ def refused(nights: Nights, day: int, says: str) -> None:
 
 
 def read(nights: Nights, day: int) -> dict[str, bytes]:
-    """What readers find of a build, links followed."""
+    """A build as readers find it, links followed."""
     seen, found = nights.site.repository(FQRN), {}
     for project in ("A", "B", "C"):
         place = f"{FOLDER}/b202611{day:02}/{project}/x86_64"

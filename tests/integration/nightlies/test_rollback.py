@@ -140,7 +140,7 @@ def test_the_same_again_changes_nothing_and_a_try_that_died_is_finished(slots: N
     preview = previewed(slots)
     done = rolled(slots, preview)
     assert rolled(slots, preview) == done
-    slots.install_build(5, {"A": b"a5", "B": b"b5"})  # somebody published before the second try
+    slots.install_build(5, {"A": b"a5", "B": b"b5"})  # another run published before the second try
     assert rolled(slots, preview) == done
     first = record_rollback(slots.site, attempt("rollback/1"), done, "it crashes")
     again = record_rollback(slots.site, attempt("rollback/1"), done, "it crashes")

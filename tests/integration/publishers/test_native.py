@@ -92,7 +92,7 @@ def test_a_lost_reply_to_the_commit_is_settled_and_publishes_once(reserved: Depl
     reserved.assert_sound()
 
 
-# -- any edit: tried before its lease, done again when somebody publishes meanwhile, never halved
+# -- any edit: tried before its lease, done again when another publishes meanwhile, never halved
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_what_is_outside_of_the_lease_is_refused(built: Deployment) -> None:
     built.assert_sound()
 
 
-# -- reservations of which nothing came are taken away, together, and never what somebody published meanwhile
+# -- reservations of which nothing came are taken away, together, and never what another published meanwhile
 
 
 def test_reservations_go_in_one_revision_with_the_directories_that_would_be_empty(reserved: Deployment) -> None:
@@ -226,7 +226,7 @@ def test_directories_that_were_created_with_the_reservations_go_with_the_last_of
 def test_with_nothing_to_take_away_no_lease_is_taken(reserved: Deployment) -> None:
     reserved.worker().publish(reserved.prepared(DESTINATIONS[0], FILES), holder="test", now=now())
     before = reserved.head().manifest.revision
-    with reserved.client().lease("nights.example.org", BUILD, hostname="somebody else"):
+    with reserved.client().lease("nights.example.org", BUILD, hostname="another publisher"):
         done = reserved.worker().release([DESTINATIONS[0], "/nowhere"], floor=BUILD, holder="test", now=now())
     assert (done.removed, done.revision) == ((), before)
 

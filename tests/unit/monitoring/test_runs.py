@@ -102,7 +102,7 @@ def test_a_run_by_hand_is_told_once_with_the_first_fault_and_its_page(site: Site
         assert message.links == {"run": f"http://airflow/{dag_id}/{run_id}"}
         fails(site, dag_id, run_id, fault)
     assert len(told) == len(by_hand) + 1
-    # a run whose tasks left no reason is told with Airflow's
+    # of a run whose tasks left no reason, Airflow's is shown
     fails(site, "publication", "manual__2")
     message = told[-1]
     assert "Its task `last` failed last. Airflow's reason: task_failure." in message.text

@@ -1,4 +1,4 @@
-"""Which runs of a night judge its build."""
+"""Runs of a night that judge its build."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def configured(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Answers:
-    """What the checks see: the place, the holder of a lease, and the paths whose holder was asked for."""
+    """State that the checks see: the place, the holder of a lease, and the paths whose holder was asked for."""
 
     place: SeenPlace | Exception = READY
     holder: LeaseInfo | None = None

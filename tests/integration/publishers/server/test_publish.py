@@ -217,7 +217,7 @@ def test_what_the_node_collected_or_would_collect_is_reported(node: PublisherNod
     report = run(node, dry_run=True)
     assert (report.condemned, report.deleted) == (2, 0)
     assert node.calls("gc")[1][4:] == ["-l", "-d", FQRN]
-    # and nothing while somebody has a transaction open
+    # and nothing while another user has a transaction open
     assert node.somebody("transaction", FQRN).returncode == 0
     with pytest.raises(TransactionOpen):
         run(node)

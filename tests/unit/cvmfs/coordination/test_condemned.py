@@ -155,6 +155,14 @@ def test_a_list_that_is_absent_cut_or_changed_is_not_believed() -> None:
     assert condemned_among(store, name, [bytes(20)]) == {bytes(20)}
 
 
+def test_a_list_of_a_commit_before_0_2_0_is_refused_with_the_cure() -> None:
+    store, data = MemoryStore(), condemned._HEAD + ONE
+    name = hashlib.sha256(data).hexdigest()
+    store.put(condemned.key_of(name), data)
+    with pytest.raises(FormatError, match="before Nightshift 0.2.0; end that collection with that commit first"):
+        read_index(store, name)
+
+
 ONE, TWO = records_of([object_of(1, 1)]), records_of([object_of(1, 2)])
 
 
