@@ -51,8 +51,8 @@ def record_job(
 
     `transfers`: their ids; the caller has claimed them. `worker`: who claimed them. Another one takes the job when the
     claim has ended (`claim_jobs`). `claim`: the claim of the transfers. Returns the row of the job, and the transfers
-    that are in it: not those whose claim is lost or that were killed. The request has only these. Without any, the
-    row is None.
+    that are in it: not those whose claim is lost or that were killed. The request has only these. A claim that is
+    lost for all of them makes no job: the row is then None.
     """
     columns = stageout_transfers.c
     values = {

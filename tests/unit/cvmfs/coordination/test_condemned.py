@@ -159,7 +159,8 @@ def test_a_list_of_a_commit_before_0_2_0_is_refused_with_the_cure() -> None:
     store, data = MemoryStore(), condemned._HEAD + ONE
     name = hashlib.sha256(data).hexdigest()
     store.put(condemned.key_of(name), data)
-    with pytest.raises(FormatError, match="before Nightshift 0.2.0; end that collection with that commit first"):
+    what = "is a list of a commit before Nightshift 0.2.0; end that collection with that commit first"
+    with refused(FormatError, detail=f"{condemned.key_of(name)} {what}"):
         read_index(store, name)
 
 
