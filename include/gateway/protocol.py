@@ -326,12 +326,12 @@ def format_collection(repository: str, *, revisions: int, dry_run: bool) -> byte
 
 def parse_renewal(body: bytes) -> int | None:
     """Seconds in the body of ``PATCH /leases/<token>``; None: as many as the gateway allows. Raises ValueError."""
-    length = parse_members(body).get("expires_in_sec") if body else None
-    if length is None or length == 0:
+    seconds = parse_members(body).get("expires_in_sec") if body else None
+    if seconds is None or seconds == 0:
         return None
-    if isinstance(length, bool) or not isinstance(length, int) or not 0 < length < 2**31:
+    if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 < seconds < 2**31:
         raise ValueError("expires_in_sec")
-    return length
+    return seconds
 
 
 def parse_members(body: bytes) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from include.settings.prepare import Block, Block as _Block
+from include.settings.prepare import Block
 from include.settings.text_types import ConnectionId, SitePath, fault
 
 
@@ -36,7 +36,7 @@ class Notify(Block):
     """None: no one is notified."""
 
 
-class Gateway(_Block):
+class Gateway(Block):
     """The embedded gateway service."""
 
     host: str = "127.0.0.1"
@@ -65,7 +65,7 @@ class Gateway(_Block):
         return self
 
 
-class Paths(_Block):
+class Paths(Block):
     """Folders of Nightshift's own files on this machine."""
 
     root: SitePath = Path()

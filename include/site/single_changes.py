@@ -125,14 +125,14 @@ def prepared_tree(site: Site, fqrn: str, tree: TreeToPrepare) -> Iterator[Change
     Raises DestinationError for a place where no tree can be published, SourceError, and what preparing raises.
     """
     path = _ordinary(tree.destination)
-    progress = look(site.repository_store(fqrn))
+    before = look(site.repository_store(fqrn))
     head = site.head(fqrn)
     if not _missing(head, path):
         _require_mountpoint(head, path)
     tree = replace(tree, destination=path, known_from=_neighbours(head, path))
-    journal = journal_of(site, fqrn, progress, tree, tree.source.name)
+    journal = journal_of(site, fqrn, before, tree, tree.source.name)
     with journal or nullcontext():
-        yield prepare_for(site, head, progress, tree, journal)
+        yield prepare_for(site, head, before, tree, journal)
         if journal is not None:
             journal.remove()
 

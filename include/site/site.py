@@ -172,9 +172,9 @@ def require_switchable(site: Site, fqrn: str, operation: Operation) -> tuple[Sto
         cure = "run this where the gateway is, or import the keys there: nightshift repo import-keys"
         raise KeyFileError(str(path), f"the signing key of {fqrn} is not on this machine; {cure}")
     checksum = site.settings.repository(fqrn).reflog_checksum
-    side = site.manifest_store(fqrn), load_signer(folder, fqrn, reflog_checksum=checksum)
+    store, signer = site.manifest_store(fqrn), load_signer(folder, fqrn, reflog_checksum=checksum)
     require(site.way_of_switching(fqrn), operation, fqrn=fqrn, path="")
-    return side
+    return store, signer
 
 
 QUICK_S = 4.0

@@ -87,6 +87,7 @@ def _in_our_words(method: F) -> F:
 
 
 def open_url(url: str, credentials: Credentials | None, options: StoreOptions) -> FileStore:  # noqa: ARG001
+    """The store at a URL of this kind, see ``open_store``."""
     host, slash, path = url.partition("://")[2].partition("/")
     if not slash or host not in ("", "localhost"):
         raise StoreError(f"store URL {url!r}: write file:///absolute/folder, with three slashes", key="")

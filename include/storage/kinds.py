@@ -6,6 +6,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from include.storage.errors import StoreError
@@ -76,19 +77,15 @@ class StoreKind:
     opens: Callable[[str, Credentials | None, StoreOptions], Store] = field(repr=False)
 
 
-def _opened_by(module: str) -> Callable[[str, Credentials | None, StoreOptions], Store]:
-    """The ``open_url`` of a module that is imported when a store is opened: clients of servers are heavy."""
-
-    def opens(url: str, credentials: Credentials | None, options: StoreOptions) -> Store:
-        store: Store = importlib.import_module(module).open_url(url, credentials, options)
-        return store
-
-    return opens
+def _open(module: str, url: str, credentials: Credentials | None, options: StoreOptions) -> Store:
+    """Open by the ``open_url`` of a module, imported here: clients of servers are heavy, and need these kinds."""
+    store: Store = importlib.import_module(module).open_url(url, credentials, options)
+    return store
 
 
-FILE = StoreKind("file", is_local=True, writable=True, opens=_opened_by("include.storage.file"))
-S3 = StoreKind("s3", is_local=False, writable=True, opens=_opened_by("include.storage.s3"))
-HTTP = StoreKind("http", is_local=False, writable=False, opens=_opened_by("include.storage.remote"))
+FILE = StoreKind("file", is_local=True, writable=True, opens=partial(_open, "include.storage.file"))
+S3 = StoreKind("s3", is_local=False, writable=True, opens=partial(_open, "include.storage.s3"))
+HTTP = StoreKind("http", is_local=False, writable=False, opens=partial(_open, "include.storage.remote"))
 
 SCHEMES: Mapping[str, StoreKind] = {"file": FILE, "s3": S3, "http": HTTP, "https": HTTP}
 

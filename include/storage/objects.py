@@ -29,6 +29,7 @@ def put_object(
     """Store bytes under a key, and return the object as it is then; done again with the same bytes, it changes nothing.
 
     ``sha256``: what their SHA-256 must be, in hex; None: not checked. ``replaces``: replace other bytes under the key.
+    ``dry_run``: only report, and change nothing.
     Raises Conflict for other bytes, which stay, `CHECKSUM_MISMATCH` for another sum, and StoreError.
     """
     url, digest = f"{store.url}/{check_key(key)}", hashlib.sha256(data).hexdigest()
@@ -69,7 +70,7 @@ def delete_objects(
     """Delete objects by key, and all below the folder ``prefix``; returns the keys that were there.
 
     Raises BadKey for a malformed key or folder before anything is deleted, and what refused the first key that could
-    not be deleted.
+    not be deleted. ``dry_run``: delete nothing.
     """
     named = [key for key in dict.fromkeys(map(check_key, keys)) if store.exists(key)]
     below = [meta.key for meta in store.list(check_key(prefix.removesuffix("/")))] if prefix is not None else []

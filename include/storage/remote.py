@@ -260,6 +260,7 @@ def _version(meta: obstore.ObjectMeta) -> Version:
 
 
 def open_url(url: str, credentials: Credentials | None, options: StoreOptions) -> HttpStore:  # noqa: ARG001
+    """The store at a URL of this kind, see ``open_store``."""
     check_http(url)
     return HttpStore.open(url.rstrip("/"), options)
 

@@ -97,10 +97,11 @@ def bucket_policy(
     readers need none. ``others``: an existing policy, whose statements stay unless they are ours.
     """
     bucket, places = _places(url, repositories)
+    named = {**principals, Role.READER: "*"}
     ours = [
-        {**_statement(role, grant, bucket, places), "Principal": {"AWS": [{**principals, Role.READER: "*"}[role]]}}
+        {**_statement(role, grant, bucket, places), "Principal": {"AWS": [named[role]]}}
         for role, grants in GRANTS.items()
-        if role is Role.READER or role in principals
+        if role in named
         for grant in grants
     ]
     kept = [

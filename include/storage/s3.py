@@ -33,6 +33,7 @@ def endpoint_of(bucket: str, options: StoreOptions) -> str:
 
 
 def open_url(url: str, credentials: Credentials | None, options: StoreOptions) -> S3Store:
+    """The store at a URL of this kind, see ``open_store``."""
     bucket, prefix = split_s3_url(url)
     if options.endpoint is not None:
         check_http(options.endpoint, "endpoint")

@@ -1,4 +1,4 @@
-"""The bucket and prefix that a URL names."""
+"""Parts of the URLs of stores, and refusals of those that cannot be right."""
 
 from __future__ import annotations
 

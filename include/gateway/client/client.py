@@ -55,7 +55,7 @@ def open_gateway(
 
     ``connection``, of type `cvmfs_gateway`: where the gateway is, and which authorities its certificate may have.
     ``key``: a connection with another key than its own, such as an administrator's. ``port``: what a connection without
-    a port means. Raises BadConnection if it names no host.
+    a port means. Raises BadConnection if ``connection`` names no host.
     """
     used, authorities = key or connection, connection.extra.get("authorities")
     return GatewayClient(

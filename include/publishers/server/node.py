@@ -176,8 +176,10 @@ class Node:
             held = connection.start(self.commands.hold(self.wait_s), limit_s=_SHORT_S + self.wait_s, quiet=True)
             try:
                 if held.first_line(timeout_s=self.wait_s + _SHORT_S) != "held":
-                    ended, limit_s = held.finish(), self.commands.limit_s
-                    raise failure(self.fqrn, Verb.LOCK, ended.code, ended.lines, path=path, limit_s=limit_s)
+                    ended = held.finish()
+                    raise failure(
+                        self.fqrn, Verb.LOCK, ended.code, ended.lines, path=path, limit_s=self.commands.limit_s
+                    )
                 session.settle()
                 yield session
             finally:

@@ -262,12 +262,12 @@ def _require_kept(opened: _Opened, order: CommitOrder) -> None:
     and what reading catalogs and lists raises.
     """
     store, name = opened.store, order.repository
-    latest = look(store)
+    before = look(store)
     # without a payload all was stored by other means, at any time
-    began = CollectionProgress.parse(order.since) if order.since else CollectionProgress(latest.completed)
-    since, running = latest.lists_since(began), latest.running_since(began)
+    began = CollectionProgress.parse(order.since) if order.since else CollectionProgress(before.completed)
+    since, running = before.lists_since(began), before.running_since(began)
     if since is None:
-        raise GenerationMoved(name, f"what was collected until {latest.token} since the first payload is unknown")
+        raise GenerationMoved(name, f"what was collected until {before.token} since the first payload is unknown")
     lists = [*since, *([] if running is None else [running])]
     if not lists:
         return
@@ -279,10 +279,10 @@ def _require_kept(opened: _Opened, order: CommitOrder) -> None:
     for missed in lists:
         if going := condemned_among(store, missed.name, needed, missed.shards):
             what = (
-                f"{len(going)} of the objects that it needs were on the list of a collection, which is at {latest.mark}"
+                f"{len(going)} of the objects that it needs were on the list of a collection, which is at {before.mark}"
             )
             raise GenerationMoved(name, what)
-    require_unmoved(store, latest.token, fqrn=name)
+    require_unmoved(store, before.token, fqrn=name)
 
 
 def _tag(order: CommitOrder, now: float) -> NewTag | None:

@@ -175,23 +175,23 @@ class CommitQueue:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway-commit")
 
     async def commit(self, digest: bytes, request: CommitRequest, may_use: MayUse) -> int:
-        """The revision of the commit. ``may_use`` of the lease. Raises Refused.
+        """Commit what a publisher asks for, and return the revision. ``may_use``: see `MayUse`. Raises Refused.
 
         It goes on when the caller hangs up: a repetition of the call then finds its outcome.
         """
-        lease = self._look(digest, request, may_use)
-        if isinstance(lease, int):
-            return lease
-        line = self._lines.setdefault(lease.repository, _Line())
+        row = self._look(digest, request, may_use)
+        if isinstance(row, int):
+            return row  # the revision: the commit is finished
+        line = self._lines.setdefault(row.repository, _Line())
         outcome = line.asked.get((digest, request))
         if outcome is None:
             outcome = asyncio.get_running_loop().create_future()
             line.asked[digest, request] = outcome
-            line.waiting.append(_Waiting(digest, lease, request, may_use, outcome, TRACE.get(), time.perf_counter()))
-            self._metrics.queue.labels(lease.repository).set(len(line.waiting))
+            line.waiting.append(_Waiting(digest, row, request, may_use, outcome, TRACE.get(), time.perf_counter()))
+            self._metrics.queue.labels(row.repository).set(len(line.waiting))
             self._on_point(Point.QUEUED)
             if line.worker is None:
-                line.worker = asyncio.create_task(self._work(lease.repository, line))
+                line.worker = asyncio.create_task(self._work(row.repository, line))
         return await asyncio.shield(outcome)
 
     def waiting(self) -> int:
@@ -228,14 +228,14 @@ class CommitQueue:
                 continue
             try:
                 # While it waited, the same commit may have been finished or the lease may have run out.
-                lease = self._look(waiting.digest, waiting.request, waiting.may_use)
+                row = self._look(waiting.digest, waiting.request, waiting.may_use)
             except (Refused, StateError) as refused:
                 self._answer(line, waiting, refused)
                 continue
-            if isinstance(lease, int):
-                self._answer(line, waiting, lease)
+            if isinstance(row, int):
+                self._answer(line, waiting, row)
                 continue
-            waiting.row = lease
+            waiting.row = row
             digests.add(waiting.digest)
             group.append(waiting)
         line.waiting.extendleft(reversed(later))

@@ -45,7 +45,8 @@ Schema = dict[str, Any]
 _TEXT: Schema = {"type": "string"}
 _DURATION: Schema = {"type": "string", "description": "As Go writes it.", "examples": ["1m59.98s"]}
 _ROOT: Schema = {"type": "string", "examples": ["f7d5f6a16ec19fd069eaedd8c21837d37935e2f5C"]}
-_PLACE: Schema = {"type": "integer", "minimum": 1}
+_POSITIVE: Schema = {"type": "integer", "minimum": 1}
+_NAMED: Schema = {"type": "string", "minLength": 1}
 
 
 def _object(required: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
@@ -71,12 +72,12 @@ _LEASE = _closed(dict.fromkeys(("key_id", "path", "expires", "hostname"), _TEXT)
 _REPOSITORY = _closed({"keys": _mapping(_TEXT), "enabled": {"type": "boolean"}})
 _BUSY = _closed(
     {"status": {"const": "path_busy"}, "time_remaining": _DURATION},
-    {"position": _PLACE, "waiting": _PLACE, "expected_wait": _DURATION},
+    {"position": _POSITIVE, "waiting": _POSITIVE, "expected_wait": _DURATION},
 )
 _WAITER = _closed(
     {
         **dict.fromkeys(("path", "key_id", "hostname"), _TEXT),
-        "position": _PLACE,
+        "position": _POSITIVE,
         **dict.fromkeys(("waited", "expected_wait"), _DURATION),
     }
 )
@@ -111,10 +112,9 @@ _BODIES: dict[str, Schema] = {
     ),
 }  # fmt: skip
 _PARAMETERS: dict[str, Schema] = {
-    **{
-        name: {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        for name in ("token", "name", "path")
-    },
+    "token": {"name": "token", "in": "path", "required": True, "schema": _NAMED},
+    "name": {"name": "name", "in": "path", "required": True, "schema": _NAMED},
+    "path": {"name": "path", "in": "path", "required": True, "schema": _NAMED},
     "size": {
         "name": "Message-Size", "in": "header", "required": True,
         "schema": {"type": "string", "pattern": "^[0-9]{1,9}$"}, "description": "Bytes of the JSON before the pack.",

@@ -63,6 +63,7 @@ def _revisions_of(connection: sqlite3.Connection, repository: str) -> list[Known
 T = TypeVar("T")
 _NEWEST = 0.2  # weight of the lease that ended last in the mean
 MayUse = Callable[[LeaseRow | FinishedCommit], bool]
+"""Tells if the caller may act on a lease, or ask for the commit that spent it."""
 
 
 class LeaseGone(NightshiftError):
@@ -119,6 +120,7 @@ class LeaseTable:
             _make_private(file)
             connection = lease_rows.connect(str(file), writer=True)
             _prepare_schema(connection, clock)
+            # after the leases: payloads have a trigger on them
             connection.executescript(lease_rows.PAYLOADS_SCHEMA + REVISIONS_SCHEMA + lease_rows.CLOCK_SCHEMA)
             connection.execute("BEGIN IMMEDIATE")
             lease_rows.carry_over(connection, clock, self._longest_ns)
