@@ -74,7 +74,7 @@ class StoreKind:
     """It is files of this machine: read unverified where no key is given, and switched without a lease."""
     writable: bool
     """False: it can only be read."""
-    opens: Callable[[str, Credentials | None, StoreOptions], Store] = field(repr=False)
+    opens: Callable[[str, Credentials | None, StoreOptions], Store] = field(repr=False, compare=False)
 
 
 def _open(module: str, url: str, credentials: Credentials | None, options: StoreOptions) -> Store:
