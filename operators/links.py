@@ -22,7 +22,7 @@ class RepositoryLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """Made after the task ran; "" leaves the link out."""
         repository = _first(operator).get("repository") or getattr(operator, "fqrn", None)
-        return f"{_site().repository(repository).public_url}/.cvmfspublished" if repository else ""
+        return f"{load().repository(repository).public_url}/.cvmfspublished" if repository else ""
 
 
 class SourceLink(BaseOperatorLink):
@@ -35,7 +35,7 @@ class SourceLink(BaseOperatorLink):
         from include.settings.secrets import browser_url
 
         items = _first(operator).get("items") or [{}]
-        return browser_url(_site(), str(items[0].get("source", ""))) or ""
+        return browser_url(load(), str(items[0].get("source", ""))) or ""
 
 
 class NightLink(BaseOperatorLink):
@@ -90,12 +90,11 @@ class QualityLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The first page of the run; "" leaves the link out."""
-
         from include.quality.results import folder_of_run
 
         if not isinstance(operator.night, dict) or "slot" not in operator.night:
             return ""
-        folder = folder_of_run(_site().paths.var, operator.night["slot"], f"{ti_key.dag_id}/{ti_key.run_id}")
+        folder = folder_of_run(load().paths.var, operator.night["slot"], f"{ti_key.dag_id}/{ti_key.run_id}")
         if not (folder / "index.html").is_file():
             return ""
         return f"{airflow_url()}/nightshift/quality/{operator.night['slot']}/{folder.name}/index.html"
@@ -107,7 +106,3 @@ def _first(operator: Any) -> dict[str, Any]:
     if isinstance(value, list):
         value = value[0] if value else {}
     return value if isinstance(value, dict) else {}
-
-
-def _site() -> Any:
-    return load()

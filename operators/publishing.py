@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from hooks.retry import RetryByKind
 from include.cvmfs.errors import CollectionRunning
 from include.dag_runs import OWNER
 from include.gateway.errors import PathBusy
+from include.nightlies.rules.passes import FIRST_DAY
 from include.nightlies.steps.errors import BatchFailed
 from include.nightlies.steps.values import Batch
 from operators.approve import AskApprovalOperator, approve_each
@@ -257,7 +258,6 @@ class VerifyArtifactsOperator(WritingOperator):
         return {"verified": len(read), "files": sum(tree.files for tree in read), "tidied": len(removed)}
 
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
 """Names of builds, projects and platforms."""
 _GROUP = "Prepare and publish"
@@ -391,32 +391,18 @@ def _with_approval(
     return reserve, publish
 
 
-def default_args(*, retries: int = 2, priority: int = 10, **more: Any) -> dict[str, Any]:
-    """Return the arguments of tasks of every DAG: owner, retries with growing pauses, pool, time limit; and `more`."""
-    return {
-        "owner": OWNER,
-        "retries": retries,
-        "retry_delay": timedelta(seconds=10),
-        "retry_exponential_backoff": 2.0,
-        "max_retry_delay": timedelta(minutes=5),
-        "pool": "control",
-        "priority_weight": priority,
-        # by its name: of an instance Airflow keeps nothing that a mapped task's scheduler could read
-        "weight_rule": f"{NightFirst.__module__}.{NightFirst.__qualname__}",
-        "execution_timeout": timedelta(minutes=30),
-        "on_failure_callback": note_failure,
-        **more,
-    }
-
-
-def dag_defaults(schedule: Any = None, *, start: datetime = START, **tasks: Any) -> dict[str, Any]:
-    """Return the arguments of every DAG: no run for the past, and an alert for each that fails.
+def dag_defaults(
+    schedule: Any = None, *, start: datetime = FIRST_DAY, retries: int = 2, priority: int = 10, **tasks: Any
+) -> dict[str, Any]:
+    """Return the arguments of every DAG: no run for the past, an alert for each that fails, and those of its tasks.
 
     Args:
         schedule: When runs begin by themselves, as Airflow takes it, or a text for cron in UTC. None: never, and then
             the DAG is not paused when Airflow first reads it.
         start: The first day.
-        **tasks: Those of `default_args`.
+        retries: Those of a task, after growing pauses.
+        priority: The weight of a task; a night's go first.
+        **tasks: More arguments of tasks, or others in place of the usual ones.
 
     Returns:
         Arguments of `DAG`.
@@ -427,7 +413,20 @@ def dag_defaults(schedule: Any = None, *, start: datetime = START, **tasks: Any)
         "start_date": start,
         "catchup": False,
         "on_failure_callback": alert_failed_run,
-        "default_args": default_args(**tasks),
+        "default_args": {
+            "owner": OWNER,
+            "retries": retries,
+            "retry_delay": timedelta(seconds=10),
+            "retry_exponential_backoff": 2.0,
+            "max_retry_delay": timedelta(minutes=5),
+            "pool": "control",
+            "priority_weight": priority,
+            # by its name: of an instance Airflow keeps nothing that a mapped task's scheduler could read
+            "weight_rule": f"{NightFirst.__module__}.{NightFirst.__qualname__}",
+            "execution_timeout": timedelta(minutes=30),
+            "on_failure_callback": note_failure,
+            **tasks,
+        },
     }
 
 

@@ -268,7 +268,7 @@ def dag_settings(
     """Return the arguments of the DAGs of stage-out: one run at a time, none for the past, after tasks of nights.
 
     Args:
-        cron: When its runs begin.
+        cron: When its runs begin, in UTC.
         params: Of the DAG; None: those of a pass.
         longest: What a task may take; by default the time of a pass, and what its last batch may take beyond it.
 

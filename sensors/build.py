@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from include.dag_runs import PASS
 from include.nightlies.errors import BuildMissing, NightlyError
 from include.nightlies.rules.build_date import require_allowed, resolve_build_date
 from include.nightlies.rules.passes import ELSEWHERE, Pass, PassDecision, Turn, cutoff, first_run_id
-from include.nightlies.steps.values import Night
+from include.nightlies.steps.values import CHOICES, Night
 from include.settings.errors import SettingsError
 from include.settings.load import load
 from include.settings.model import Begins, Slot
@@ -196,8 +196,7 @@ def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
         )
     turn = Pass.from_json(given) if given else Pass(context["run_id"], until=wait_until(context, slot, now))
     dag_id = context["dag"].dag_id
-    # a parameter of the form that has the name of a field chooses what the night installs
-    chosen = {field.name: params[field.name] for field in fields(Night) if params.get(field.name)}
+    chosen = {name: params[name] for name in CHOICES if params.get(name)}
     begun = {"run": run_name(context), "slot": slot.name, "date": resolved.date, "reason": resolved.reason}
     earlier = tuple(f"{dag_id}/{run_id}" for run_id in turn.earlier(resolved.date))
     night = Night.from_json(chosen | begun | {"number": turn.number, "earlier": earlier})

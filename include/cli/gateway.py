@@ -89,7 +89,10 @@ def gateway_url(settings: SiteSettings) -> str:
 
 
 def _served(port: int | None) -> ServiceConfig:
-    """The service for the site of this process's environment; processes of the service get the function itself."""
+    """The configuration for the site of this process's environment.
+
+    It is pickled for the process that commits, which reads it itself: a function of the module, and no lambda.
+    """
     return service_config(load(), EnvSecrets(), port=port)
 
 

@@ -225,13 +225,14 @@ def _show(fqrn: str | None, *, as_json: bool, history: bool) -> None:
         rows = [state for state in interventions.standings(site, datetime.now(UTC)) if fqrn in (None, state.repository)]
     if as_json:
         document = [
-            {"repository": how.repository, "frozen": _described(how.frozen), "unknown": how.unknown} for how in rows
+            {"repository": state.repository, "frozen": _described(state.frozen), "unknown": state.unknown}
+            for state in rows
         ]
         typer.echo(json.dumps(document, indent=1))
-    for how in rows if not as_json else ():
-        answer = f"not known: {how.unknown}" if how.unknown else str(how.frozen or "not frozen")
-        typer.echo(printable(f"{how.repository}: {answer}"))
-    if any(how.unknown for how in rows):
+    for state in rows if not as_json else ():
+        answer = f"not known: {state.unknown}" if state.unknown else str(state.frozen or "not frozen")
+        typer.echo(printable(f"{state.repository}: {answer}"))
+    if any(state.unknown for state in rows):
         raise typer.Exit(1)
 
 

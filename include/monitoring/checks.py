@@ -26,6 +26,7 @@ from include.ledger.migrate import version
 from include.monitoring import settings_checks, store_checks
 from include.monitoring.airflow_checks import look_at_bounds, look_at_paused, look_at_pools, look_at_workers
 from include.monitoring.findings import Check, Depth, Finding, Severity
+from include.monitoring.settings_checks import look_at_connections
 from include.monitoring.store_checks import TIMEOUT_S, opened, skew
 from include.publishers.base import NO_NANOSECONDS, holds_nanoseconds
 from include.settings.errors import SettingsError
@@ -237,9 +238,8 @@ def checks_of(
 def _of_file(site: Site, asked: settings_checks.Asked) -> list[Check]:
     settings = site.settings
     names = settings_checks.named(settings, settings.repositories, settings.stores)
-    connections = partial(settings_checks.look_at_connections, settings, site.secrets, names, asked, logins=True)
     return [
-        _check("connections", "", "Define it.", connections),
+        _check("connections", "", "Define it.", look_at_connections, settings, site.secrets, names, asked, logins=True),
         _check("schedules", "", "Correct `schedule`.", settings_checks.look_at_schedules, settings),
         _check("public keys", "", "Correct `public_key`.", settings_checks.look_at_keys, settings),
         _check("ledger", "", "Start its server.", settings_checks.look_at_ledger, site),
@@ -271,9 +271,7 @@ def _of_reach(site: Site, slot: str | None, logs: Path | None, asked: settings_c
     names, folders = settings_checks.named(settings, fqrns, used), store_checks.written(settings, used, logs)
     api = "Start Airflow's API server."
     checks = [
-        _check(
-            "connections", "", "Define it.", settings_checks.look_at_connections, settings, site.secrets, names, asked
-        ),
+        _check("connections", "", "Define it.", look_at_connections, settings, site.secrets, names, asked),
         _check("ledger", settings.ledger.partition("://")[0], "Start its server.", _ledger, site),
         _check("disk", "", "Correct `paths.var`.", store_checks.room, folders),
         _check("pools", "", api, look_at_pools, settings, site.secrets),

@@ -35,8 +35,8 @@ LOGS = "logs"
 def written(settings: SiteSettings, stores: Iterable[str], logs: Path | None = None) -> dict[str, Path]:
     """The folders of this machine that a night writes to, by name. `logs`: Airflow's, if the caller knows it."""
     home = Path(os.environ.get("AIRFLOW_HOME") or settings.paths.var / "airflow")  # the lab's is below `var`
-    own = Path(os.environ.get("AIRFLOW__LOGGING__BASE_LOG_FOLDER") or home / "logs")
-    found = {"var": settings.paths.var, LOGS: logs or own}
+    airflow_logs = Path(os.environ.get("AIRFLOW__LOGGING__BASE_LOG_FOLDER") or home / "logs")
+    found = {"var": settings.paths.var, LOGS: logs or airflow_logs}
     if settings.ledger.startswith("sqlite:///"):
         found["ledger"] = Path(settings.ledger.removeprefix("sqlite:///")).parent
     found["gateway state"] = settings.gateway.state.parent

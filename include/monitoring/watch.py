@@ -13,7 +13,6 @@ from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import GatewayError
 from include.gateway.protocol import TaskName
 from include.monitoring import alerts
-from include.monitoring.alerts import message as message_of
 from include.monitoring.findings import Severity
 from include.monitoring.render import begun_since, is_made, note_made, read_summary, store_summary, to_html, to_text
 from include.monitoring.store_checks import room, written
@@ -65,7 +64,7 @@ def watch(
 
     for finding in room(written(settings, settings.stores, logs)):
         if finding.severity is Severity.ERROR:
-            tell(message_of(finding))
+            tell(alerts.message(finding))
     late = timedelta(minutes=settings.notify.late_minutes)
     for slot in settings.slots.values():
         for tick in nights(site, slot, now):

@@ -191,12 +191,12 @@ def _data_docs(site: Callable[[], Site], slot: str, run: str, name: str) -> Resp
     """A page of a run's Data Docs, kept on this machine by the task that judged the night."""
     settings = site().settings
     file = docs_file(settings.paths.var, slot, run, name) if slot in settings.slots else None
-    return _kept(file, "No Data Docs of that run are")
+    return _kept(file, "No Data Docs of that run are kept here.")
 
 
 def _benchmark_docs(site: Callable[[], Site], campaign: str) -> Response:
     """The Data Docs of a campaign, kept on this machine by the task that judged it."""
-    return _kept(docs_of_campaign(site().settings.paths.var, campaign), "No Data Docs of that campaign are")
+    return _kept(docs_of_campaign(site().settings.paths.var, campaign), "No Data Docs of that campaign are kept here.")
 
 
 def _benchmark_report(site: Callable[[], Site], campaign: str) -> Response:
@@ -204,12 +204,13 @@ def _benchmark_report(site: Callable[[], Site], campaign: str) -> Response:
     # its scripts are in the page: the sandbox keeps them from everything that the login is for
     policy = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     file = report_file(site().settings.paths.var, campaign)
-    return _kept(file, "No report of that campaign is", f"{policy}img-src data: blob:")
+    return _kept(file, "No report of that campaign is kept here.", f"{policy}img-src data: blob:")
 
 
-def _kept(file: Path | None, none: str, policy: str = "default-src 'none'; style-src 'unsafe-inline'") -> Response:
+def _kept(file: Path | None, missing: str, policy: str = "default-src 'none'; style-src 'unsafe-inline'") -> Response:
+    """A file as a page, or 404 with the text for one that is missing."""
     if file is None:
-        return Response(f"{none} kept here.", 404, HEADERS, "text/plain; charset=utf-8")
+        return Response(missing, 404, HEADERS, "text/plain; charset=utf-8")
     headers = {**HEADERS, "Content-Security-Policy": policy}
     return FileResponse(file, media_type="text/html; charset=utf-8", headers=headers)
 

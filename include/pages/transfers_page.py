@@ -157,11 +157,12 @@ def _figures(asked: Asked, chosen: status.TransferFilter, finding: str | None) -
         counts = _tables(of_it, chosen)
         return {"counts": counts, "limits": _limits(asked, counts), "complete": None, "rest": None, "whose": owner}
     complete = asked.services.ask(
-        f"complete transfers {owner or ''}", lambda: rows.counts(ledger, remembered, owner, rows.COMPLETE)
+        f"complete transfers {owner or ''}", lambda: rows.counts_of_states(ledger, remembered, owner, rows.COMPLETE)
     )
 
     def tables() -> dict[str, Any]:
-        return _tables((*rows.counts(ledger, remembered, owner, rows.NOT_COMPLETE), *(complete.value or ())), chosen)
+        others = rows.counts_of_states(ledger, remembered, owner, rows.NOT_COMPLETE)
+        return _tables((*others, *(complete.value or ())), chosen)
 
     link = (chosen.source, chosen.destination, chosen.site)
     counts = remembered(("tables", owner, link, complete.value is None), tables)

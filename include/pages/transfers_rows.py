@@ -59,10 +59,13 @@ class EndedFiles:
     bytes: int | None = None
 
 
-def counts(
+def counts_of_states(
     ledger: Engine, remembered: RememberedCounts, owner: str | None, states: tuple[TransferState, ...]
 ) -> tuple[TransferCount, ...]:
-    """Transfers by owner, link and state; those that are complete are by far the most: counting them takes longest."""
+    """Transfers that are not archived, in these states, by owner, link and state.
+
+    Those that are complete are by far the most: counting them takes longest.
+    """
     chosen = TransferFilter(owner=owner, states=states)
     return remembered(("transfers", chosen), lambda: count_transfers(ledger, chosen))
 

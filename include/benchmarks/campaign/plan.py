@@ -272,15 +272,15 @@ def _planned(
 def _scaled(step: PresetStep, scale: float, kind: TargetKind, pace: float) -> LoadStep:
     runner = step.runner or USUAL[kind]
     seconds = max(SHORTEST_S, int(step.seconds * pace))
-    loads = tuple(
-        # of a limited rate as much as it lets through
-        (replace(load, file_bytes=round(load.rate * seconds / scale)) if load.rate else load).scaled(scale, runner)
-        for load in step.loads
-    )
+    loads = []
+    for load in step.loads:
+        if load.rate is not None:  # as much as the rate lets through
+            load = replace(load, file_bytes=round(load.rate * seconds / scale))  # noqa: PLW2901
+        loads.append(load.scaled(scale, runner))
     # what writes may end within its ramp: it has only so much to write
     endless = all(load.endless for load in loads)
     ramp = min(LONGEST_RAMP_S, int(seconds * RAMP_SHARE)) if endless and RUNNERS[runner].abilities.takes_ramp else 0
-    return LoadStep(step.name, runner, loads, seconds, ramp)
+    return LoadStep(step.name, runner, tuple(loads), seconds, ramp)
 
 
 def _fill(percent: int, size: int, kind: TargetKind, seconds: int) -> LoadStep | None:

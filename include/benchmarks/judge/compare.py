@@ -104,11 +104,13 @@ def figures_of(steps: Iterable[StepRecord]) -> tuple[StepFigure, ...]:
         for load in ended.result.loads:
             measured[name, load.access].append(load)
     return tuple(
-        StepFigure(step, access, name, values, name.more_is_better is not (step in limited), failed)
+        StepFigure(
+            step, access, name, values,
+            judged=name.more_is_better is not (step in limited), failed=sum(load.failed for load in loads),
+        )
         for (step, access), loads in measured.items()
-        for failed in [sum(load.failed for load in loads)]
         for name, values in _of(access, loads)
-    )
+    )  # fmt: skip
 
 
 def direction_title(step: str, access: LoadAccess) -> str:

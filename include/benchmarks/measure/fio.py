@@ -236,8 +236,9 @@ def _measured(
     parts = [stream[_DIRECTIONS[access]] for stream in streams]
     ends = [_number(part["runtime"]) / 1000 for part in parts]
     bins: Counter[int] = Counter()
-    for nanoseconds, count in (item for part in parts for item in part["clat_ns"].get("bins", {}).items()):
-        bins[bucket_of(int(nanoseconds))] += int(_number(count))
+    for part in parts:
+        for nanoseconds, count in part["clat_ns"].get("bins", {}).items():
+            bins[bucket_of(int(nanoseconds))] += int(_number(count))
     histogram = LatencyHistogram(bins)
     return MeasuredLoad(
         access=access,

@@ -10,6 +10,9 @@ from typing import Any
 from include.json_values import JsonValue
 from include.nightlies.rules.publication import Publication, PublicationKey
 
+CHOICES = ("projects", "platforms", "dry_run", "without")
+"""Fields of a night that the form of its run has, by these names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Night(JsonValue):
