@@ -11,11 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from include.cli.main import typeable
-from include.cli.repository import admin, open as cli, read, repair, tags, write
-from include.cvmfs.check.findings import Subject
-from include.cvmfs.sources.source import printable
-from include.ledger.errors import LedgerError
-from include.publishers.capabilities import Operation
+from include.cli.repository import admin, read, repair, tags, write
+from include.cli.repository.open import (
+    AsJson,
+    Fqrn,
+    Keys,
+    TagName,
+    Target,
+    bars,
+    open_site,
+    open_target,
+    printable,
+    refusing,
+    seconds_now,
+    switching,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from include.cvmfs.check.check import CheckReport
@@ -37,10 +48,10 @@ app.command("tags")(tags.listed)
 
 @app.command()
 def check(
-    target: cli.Target,
-    key: cli.Keys = None,
-    fqrn: cli.Fqrn = None,
-    tag: cli.TagName = None,
+    target: Target,
+    key: Keys = None,
+    fqrn: Fqrn = None,
+    tag: TagName = None,
     quick: Annotated[bool, typer.Option("--quick", help="Catalogs only: no data objects are looked for.")] = False,
     contents: Annotated[
         bool, typer.Option("--contents", "--full", help="Read every data object and compare its hash.")
@@ -48,12 +59,14 @@ def check(
     repair: Annotated[
         bool, typer.Option("--repair", help="Mend the reflog if it is wrong; needs the signing key, and a name.")
     ] = False,
-    as_json: cli.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check all of it. Exit code 0: no problems; 1: problems, each printed; 2: unreadable or not trusted."""
+    from include.cvmfs.check.findings import Subject
+
     if quick and contents:
         raise typer.BadParameter("--quick and --full exclude each other")
-    with cli.refusing():
+    with refusing():
         report = _checked(target, key, fqrn, quick=quick, contents=contents, tag=tag)
         if repair and any(problem.subject is Subject.REFLOG for problem in report.problems):
             _mend_reflog(target)
@@ -67,12 +80,12 @@ def check(
 
 
 @app.command()
-def info(target: cli.Target, key: cli.Keys = None, fqrn: cli.Fqrn = None, as_json: cli.AsJson = False) -> None:
+def info(target: Target, key: Keys = None, fqrn: Fqrn = None, as_json: AsJson = False) -> None:
     """Show the manifest, which keys confirm it, and how much the catalogs count."""
     from include.cvmfs.commit.create import expiry_warning
 
-    with cli.refusing():
-        repository = cli.open_target(target, key, fqrn)
+    with refusing():
+        repository = open_target(target, key, fqrn)
         facts = _facts(repository)
         whitelist = repository.trusted.whitelist
         warning = expiry_warning(whitelist, datetime.now(UTC)) if whitelist else None
@@ -91,38 +104,42 @@ def _checked(
 ) -> CheckReport:
     from include.cvmfs.check.check import CheckProgress, check as run_check
 
-    with cli.bars() as show:
+    with bars() as show:
 
         def progress(step: CheckProgress) -> None:
             show(step.step, step.done, step.total)
 
-        repository = cli.open_target(target, keys, fqrn)
+        repository = open_target(target, keys, fqrn)
         now = datetime.now(UTC)
         return run_check(repository, quick=quick, contents=contents, tag=tag, now=now, progress=progress)
 
 
 def _note_damage(target: str, report: CheckReport, *, everything: bool) -> None:
     """Note lost objects of a configured repository in the ledger, for the preparations of its nights."""
+    from include.ledger.errors import LedgerError
     from include.nightlies.records import damage
     from include.settings.load import load
 
     if "/" in target or Path(target).is_dir() or target not in load().repositories:
         return
     try:
-        damage.note_report(cli.open_site().ledger, report, everything=everything, now=datetime.now(UTC))
+        damage.note_report(open_site().ledger, report, everything=everything, now=datetime.now(UTC))
     except LedgerError as fault:
         typer.echo(f"nightshift: what was found is not noted for the next nights: {fault}", err=True)
 
 
 def _mend_reflog(fqrn: str) -> None:
     from include.cvmfs.commit.repair import repair_reflog
+    from include.publishers.capabilities import Operation
 
-    with cli.switching(cli.open_site(), fqrn, Operation.REPAIR) as (store, signer):
-        _, added = repair_reflog(store, fqrn, signer=signer, now=cli.seconds_now())
+    with switching(open_site(), fqrn, Operation.REPAIR) as (store, signer):
+        _, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())
     typer.echo(f"mended the reflog of {fqrn}: {added} references added", err=True)
 
 
 def _print_report(report: CheckReport) -> None:
+    from include.cvmfs.check.findings import Subject
+
     for problem in report.problems:
         typer.echo(str(problem))
     if hidden := report.problem_count - len(report.problems):
@@ -151,7 +168,7 @@ def _facts(repository: Repository) -> dict[str, Any]:
         "url": repository.store.url,
         "verified": repository.verified,
         "revision": manifest.revision,
-        "published": cli.time_text(manifest.timestamp),
+        "published": time_text(manifest.timestamp),
         "root_hash": str(manifest.root),
         "root_catalog_bytes": manifest.root_size,
         "ttl_s": manifest.ttl,

@@ -11,21 +11,27 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from include.cli.repository import open as cli
+from include.cli.repository.open import (
+    AsJson,
+    Configured,
+    DryRun,
+    bars,
+    open_site,
+    printable,
+    refusing,
+    seconds_now,
+    switching,
+)
 from include.cli.repository.repair import faults_of, mend_all, mend_files, mend_manifest, mend_objects, say_faults
 from include.cvmfs.errors import CvmfsError
-from include.cvmfs.format.catalog import NestedRef
-from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.hashes import CATALOG, ObjectHash
-from include.cvmfs.format.layout import Layout
-from include.cvmfs.sources.source import printable
 from include.publishers.capabilities import Operation
-from include.storage.file import remove_abandoned
 
 if TYPE_CHECKING:
     from include.cvmfs.commit.rewrite import Rewriter, Rewritten, Sender
     from include.cvmfs.coordination.generation import Look
     from include.cvmfs.format.catalog import PackedCatalog
+    from include.cvmfs.format.catalogs import CatalogCache
+    from include.cvmfs.format.layout import Layout
     from include.cvmfs.format.manifest import Manifest
     from include.nightlies.rules.publication import Publication
     from include.site.site import Site
@@ -36,6 +42,7 @@ R = TypeVar("R", bound="Rewriter")
 def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> None:
     """Bring all catalogs to one layout, and name the prepared changesets that this makes invalid."""
     from include.cvmfs.commit.rewrite import Unifier
+    from include.cvmfs.format.layout import Layout
 
     layout = Layout.MTIME_NS if mtime_ns else Layout.PLAIN
 
@@ -44,8 +51,8 @@ def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> N
     ) -> Unifier:
         return Unifier(catalogs, layout, keep, progress)
 
-    with cli.refusing():
-        site = cli.open_site()
+    with refusing():
+        site = open_site()
         stale = _invalidated(site, fqrn, layout)
         _, done, facts = _rewritten(site, fqrn, unifier, Operation.REPAIR, dry_run=dry_run)
     facts |= {
@@ -62,8 +69,8 @@ def mend_counters(fqrn: str, *, dry_run: bool, as_json: bool) -> None:
     """Give all catalogs the counters that are counted, and name each that is wrong."""
     from include.cvmfs.check.check_objects import Recounter
 
-    with cli.refusing():
-        recounter, _, facts = _rewritten(cli.open_site(), fqrn, Recounter, Operation.RECOUNT, dry_run=dry_run)
+    with refusing():
+        recounter, _, facts = _rewritten(open_site(), fqrn, Recounter, Operation.RECOUNT, dry_run=dry_run)
     wrong = [miscount for path in sorted(recounter.miscounts) for miscount in recounter.miscounts[path]]
     if as_json:
         counters = [{**asdict(miscount), "path": printable(miscount.path) or "/"} for miscount in wrong]
@@ -94,8 +101,10 @@ def _rewritten(
     """
     from include.cvmfs.commit.rewrite import Sender
     from include.cvmfs.coordination.generation import look
+    from include.cvmfs.format.catalog import NestedRef
+    from include.cvmfs.format.catalogs import CatalogCache
 
-    with cli.bars() as show:
+    with bars() as show:
         store = site.repository_store(fqrn)
         before = look(store)
         manifest = site.head(fqrn).manifest
@@ -104,9 +113,9 @@ def _rewritten(
         rewriter = rewriter_of(CatalogCache(store), keep, lambda done: show("catalogs", done, 0))
         if sender is not None:
             # a caller that may not or cannot make the revision is refused before anything is rewritten
-            with cli.switching(site, fqrn, operation, leased=False):
+            with switching(site, fqrn, operation, leased=False):
                 pass
-        done = rewriter.tree(NestedRef("", manifest.root, 0), now=cli.seconds_now())
+        done = rewriter.tree(NestedRef("", manifest.root, 0), now=seconds_now())
         if sender is not None and done.catalogs:
             manifest, done = _made(site, fqrn, rewriter, operation, sender, before)
     facts: dict[str, Any] = {
@@ -126,15 +135,17 @@ def _made(
         """Recorded before the switch: a death right after the switch leaves nothing that looks strange."""
         records.rehash(site.ledger, rewriter.replaced())
 
-    with cli.switching(site, fqrn, operation, leased=True) as (store, signer):
+    with switching(site, fqrn, operation, leased=True) as (store, signer):
         head, done = switch_rewritten(
-            store, fqrn, rewriter, sender, seen=before, signer=signer, now=cli.seconds_now(), before_switch=note
+            store, fqrn, rewriter, sender, seen=before, signer=signer, now=seconds_now(), before_switch=note
         )
     return head.manifest, done
 
 
 def _invalidated(site: Site, fqrn: str, layout: Layout) -> list[Publication]:
     """Prepared changesets of another layout: they are prepared again when their turn to be published comes."""
+    from include.cvmfs.format.catalogs import CatalogCache
+    from include.cvmfs.format.hashes import CATALOG, ObjectHash
     from include.nightlies.records import publications as records
 
     catalogs, faults = CatalogCache(site.repository_store(fqrn)), []
@@ -167,7 +178,7 @@ def _say(fqrn: str, facts: dict[str, Any]) -> None:
 
 
 def create(
-    fqrn: cli.Configured,
+    fqrn: Configured,
     mtime_ns: Annotated[
         bool,
         typer.Option("--mtime-ns", help="Catalogs with nanoseconds; not for stock publishers and gateways up to 2.11."),
@@ -179,7 +190,7 @@ def create(
     """
     from include.site.bootstrap import found_repository, found_stores
 
-    site = cli.open_site()
+    site = open_site()
     found_stores(site, {site.settings.repository(fqrn).store}, say=typer.echo)
     if not found_repository(site, fqrn, say=typer.echo, mtime_ns=mtime_ns):
         typer.echo(f"{fqrn} is there already")
@@ -189,7 +200,7 @@ def create(
 
 
 def repair(
-    fqrn: cli.Configured,
+    fqrn: Configured,
     reflog: Annotated[
         bool, typer.Option("--reflog", help="Rebuild the reflog from what the manifest leads to.")
     ] = False,
@@ -224,8 +235,8 @@ def repair(
     counters: Annotated[
         bool, typer.Option("--counters", help="Count again what catalogs state of their entries, in one revision.")
     ] = False,
-    dry_run: cli.DryRun = False,
-    as_json: cli.AsJson = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Mend a repository that lost single files (needs the signing key here) or objects (needs their tree).
 
@@ -255,13 +266,15 @@ def repair(
     if unfinished:
         _remove_unfinished(fqrn, dry_run=dry_run)
     if reflog or metadata or history:
-        with cli.refusing(), cli.switching(cli.open_site(), fqrn, Operation.REPAIR) as (store, signer):
+        with refusing(), switching(open_site(), fqrn, Operation.REPAIR) as (store, signer):
             mend_files(store, fqrn, signer, history=history, metadata=metadata, reflog=reflog)
 
 
 def _remove_unfinished(fqrn: str, *, dry_run: bool) -> None:
-    with cli.refusing():
-        store = cli.open_site().repository_store(fqrn)
+    from include.storage.file import remove_abandoned
+
+    with refusing():
+        store = open_site().repository_store(fqrn)
         abandoned = remove_abandoned(store, datetime.now(UTC), dry_run=dry_run)
     for write in abandoned:
         typer.echo(
@@ -271,7 +284,7 @@ def _remove_unfinished(fqrn: str, *, dry_run: bool) -> None:
 
 
 def resign(
-    fqrn: cli.Configured,
+    fqrn: Configured,
     days: Annotated[int, typer.Option("--days", "-d", min=1, max=365, help="Days until it expires.")] = 30,
     keys: Annotated[
         Path | None, typer.Option("--keys", help="Folder of the master key; default: the configuration's.")
@@ -279,8 +292,8 @@ def resign(
     certificate: Annotated[
         list[Path] | None, typer.Option("--certificate", metavar="FILE", help="A certificate to add to the others.")
     ] = None,
-    dry_run: cli.DryRun = False,
-    as_json: cli.AsJson = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Sign the whitelist for another while, or make a lost one again. For the holder of the master key.
 
@@ -289,8 +302,8 @@ def resign(
     from include.cvmfs.commit.create import resign as run_resign
     from include.cvmfs.format.keys import KeyFile, load_master, parse_certificate
 
-    with cli.refusing():
-        site = cli.open_site()
+    with refusing():
+        site = open_site()
         folder = keys or site.settings.gateway.keys
         path = KeyFile.MASTER.path(folder, fqrn)
         master = load_master(folder, fqrn)
@@ -319,18 +332,18 @@ def resign(
 
 
 def import_keys(
-    fqrn: cli.Configured,
+    fqrn: Configured,
     source: Annotated[
         Path, typer.Option("--from", metavar="FOLDER", help="Folder in which the stock tools keep the keys.")
     ] = Path("/etc/cvmfs/keys"),
-    dry_run: cli.DryRun = False,
-    as_json: cli.AsJson = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Take over the keys of a repository that stock tools made, once they are seen to be those of the live one."""
     from include.cvmfs.commit.create import import_keys as run_import
 
-    with cli.refusing():
-        site = cli.open_site()
+    with refusing():
+        site = open_site()
         url, folder = site.settings.repository(fqrn).public_url, site.settings.gateway.keys
         done = run_import(url, fqrn, source, folder, now=datetime.now(UTC), dry_run=dry_run)
     kinds = {"copied": done.copied, "present": done.present, "absent": done.absent}

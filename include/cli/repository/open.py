@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from include.cli.main import typeable
-from include.cvmfs.errors import ObjectError
-from include.cvmfs.sources.source import printable
 from include.errors import NightshiftError
 
 if TYPE_CHECKING:
@@ -118,6 +116,7 @@ def refusing() -> Iterator[None]:
 
 
 def refuse(fault: Exception) -> NoReturn:
+    from include.cvmfs.errors import ObjectError
     from include.cvmfs.revision.repository import OpenFailure, failure_of
 
     failure = failure_of(fault)
@@ -154,3 +153,9 @@ def time_text(seconds: int) -> str:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
         return str(seconds)
+
+
+def printable(text: str) -> str:
+    from include.cvmfs.sources.source import printable
+
+    return printable(text)

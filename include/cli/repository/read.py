@@ -13,10 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli.repository import open as cli
-from include.cvmfs.revision.diff import diff as run_diff
-from include.cvmfs.revision.get import GetOptions, GetProgress, get as run_get
-from include.cvmfs.sources.source import printable
+from include.cli.repository.open import (
+    AsJson,
+    Configured,
+    Fqrn,
+    InRepository,
+    Keys,
+    TagName,
+    Target,
+    bars,
+    open_site,
+    open_target,
+    printable,
+    refusing,
+    time_text,
+    tree_of,
+)
 
 if TYPE_CHECKING:
     from include.cvmfs.format.dirent import Dirent
@@ -24,18 +36,18 @@ if TYPE_CHECKING:
 
 
 def ls(
-    target: cli.Target,
-    path: cli.InRepository = "/",
-    key: cli.Keys = None,
-    fqrn: cli.Fqrn = None,
-    tag: cli.TagName = None,
+    target: Target,
+    path: InRepository = "/",
+    key: Keys = None,
+    fqrn: Fqrn = None,
+    tag: TagName = None,
     long: Annotated[bool, typer.Option("--long", "-l", help="Mode, links, owner, size, time and target too.")] = False,
     recursive: Annotated[bool, typer.Option("--recursive", "-R", help="Everything below, by full path.")] = False,
-    as_json: cli.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """List a directory, or a single entry."""
-    with cli.refusing():
-        tree = cli.tree_of(target, key, fqrn, tag)
+    with refusing():
+        tree = tree_of(target, key, fqrn, tag)
         entries = _entries(tree, path, recursive)
         if as_json:
             typer.echo(json.dumps([_described(name, entry) for name, entry in entries], indent=1))
@@ -44,27 +56,25 @@ def ls(
             typer.echo(_long(name, entry) if long else printable(name))
 
 
-def cat(
-    target: cli.Target, path: cli.InRepository, key: cli.Keys = None, fqrn: cli.Fqrn = None, tag: cli.TagName = None
-) -> None:
+def cat(target: Target, path: InRepository, key: Keys = None, fqrn: Fqrn = None, tag: TagName = None) -> None:
     """Write a file's content to standard output, each object verified."""
-    with cli.refusing():
-        for piece in cli.tree_of(target, key, fqrn, tag).stream(path):
+    with refusing():
+        for piece in tree_of(target, key, fqrn, tag).stream(path):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
 
 
 def stat(
-    target: cli.Target,
-    path: cli.InRepository,
-    key: cli.Keys = None,
-    fqrn: cli.Fqrn = None,
-    tag: cli.TagName = None,
-    as_json: cli.AsJson = False,
+    target: Target,
+    path: InRepository,
+    key: Keys = None,
+    fqrn: Fqrn = None,
+    tag: TagName = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show everything that the catalogs say of one entry, its chunks and its nested catalog included."""
-    with cli.refusing():
-        tree = cli.tree_of(target, key, fqrn, tag)
+    with refusing():
+        tree = tree_of(target, key, fqrn, tag)
         facts = _described(path, tree.entry(path))
         nested, chunks = tree.nested_at(path), tree.chunks(path)
         if nested is not None:
@@ -83,12 +93,12 @@ def stat(
 
 
 def get(
-    target: cli.Target,
-    path: cli.InRepository,
+    target: Target,
+    path: InRepository,
     folder: Annotated[Path, typer.Argument(help="Destination: a folder for a tree, a file for a file.")],
-    key: cli.Keys = None,
-    fqrn: cli.Fqrn = None,
-    tag: cli.TagName = None,
+    key: Keys = None,
+    fqrn: Fqrn = None,
+    tag: TagName = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Files fetched at once.")] = 16,
     owners: Annotated[
         bool, typer.Option("--owners", help="Keep owners, set-uid bits and devices; needs privileges.")
@@ -96,15 +106,17 @@ def get(
     trust_times: Annotated[
         bool, typer.Option("--trust-times", help="Skip files with matching size and modification time.")
     ] = False,
-    as_json: cli.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a tree to disk, every object verified. Run again, it goes on where it stopped.
 
     Exit code 1: some entries could not be made (external files, devices); they are named.
     """
+    from include.cvmfs.revision.get import GetOptions, GetProgress, get as run_get
+
     options = GetOptions(jobs, owners, trust_times)
-    with cli.refusing(), cli.bars() as show:
-        tree = cli.tree_of(target, key, fqrn, tag)
+    with refusing(), bars() as show:
+        tree = tree_of(target, key, fqrn, tag)
 
         def progress(done: GetProgress) -> None:
             show("files", done.files, done.files_total)
@@ -128,23 +140,25 @@ def get(
 
 
 def diff(
-    target: cli.Target,
+    target: Target,
     before: Annotated[str, typer.Argument(help="Tag or root hash of the earlier revision.")],
     after: Annotated[str | None, typer.Argument(help="Tag or root hash of the later one; default: the newest.")] = None,
     path: Annotated[str, typer.Option("--path", help="Only what is there and below.")] = "/",
-    key: cli.Keys = None,
-    fqrn: cli.Fqrn = None,
+    key: Keys = None,
+    fqrn: Fqrn = None,
     summary: Annotated[bool, typer.Option("--summary", help="Numbers only.")] = False,
-    as_json: cli.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what differs between two revisions: + added, - removed, ~ changed, and in what.
 
     Exit code 0: nothing; 1: something; 2: unreadable or not trusted. Catalogs that both have are not read.
     """
+    from include.cvmfs.revision.diff import diff as run_diff
+
     kinds: Counter[str] = Counter()
     documents = []
-    with cli.refusing():
-        repository = cli.open_target(target, key, fqrn)
+    with refusing():
+        repository = open_target(target, key, fqrn)
         later = repository.revision if after is None else repository.at(after)
         for change in run_diff(repository.at(before), later, path):
             kinds[change.kind.name.lower()] += 1
@@ -161,9 +175,9 @@ def diff(
 
 
 def replicas(
-    fqrn: cli.Configured,
+    fqrn: Configured,
     name: Annotated[list[str] | None, typer.Option("--name", help="Only this replica; several may be given.")] = None,
-    as_json: cli.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Look how far each replica is behind stratum 0, and note it in the ledger.
 
@@ -173,8 +187,8 @@ def replicas(
     from include.replicas.states import complaint
 
     now = datetime.now(UTC)
-    with cli.refusing():
-        site = cli.open_site()
+    with refusing():
+        site = open_site()
         looks, rules = look_at_replicas(site, fqrn, now, name or ()), rules_of(site, fqrn)
         record(site.ledger, looks)
     if as_json:
@@ -188,7 +202,7 @@ def replicas(
 
 
 def client_config(
-    fqrn: cli.Configured,
+    fqrn: Configured,
     proxy: Annotated[list[str] | None, typer.Option("--proxy", help="URL of a forward proxy; several share.")] = None,
     stratum1: Annotated[
         list[str] | None, typer.Option("--stratum1", help="URL of a copy, instead of the replicas configured.")
@@ -204,7 +218,7 @@ def client_config(
 
     if direct and (proxy or stratum1):
         raise typer.BadParameter("--direct reads the store itself: leave --proxy and --stratum1 out")
-    with cli.refusing():
+    with refusing():
         settings = load().repository(fqrn)
         copies = [] if direct else (stratum1 or [replica.url for replica in settings.replicas])
         servers = copies or [settings.public_url]
@@ -228,7 +242,7 @@ def _long(name: str, entry: Dirent) -> str:
     mark = " [nested catalog]" if entry.mountpoint else ""
     size = f"{entry.size:>12}"
     mode = modes.filemode(entry.mode)
-    return f"{mode} {entry.linkcount:>4} {owner} {size} {cli.time_text(entry.mtime)} {printable(name)}{target}{mark}"
+    return f"{mode} {entry.linkcount:>4} {owner} {size} {time_text(entry.mtime)} {printable(name)}{target}{mark}"
 
 
 def _described(path: str, entry: Dirent) -> dict[str, Any]:
@@ -239,7 +253,7 @@ def _described(path: str, entry: Dirent) -> dict[str, Any]:
         "uid": entry.uid,
         "gid": entry.gid,
         "size": entry.size,
-        "mtime": cli.time_text(entry.mtime),
+        "mtime": time_text(entry.mtime),
         "object": entry.hash.key if entry.hash else None,
         "compression": entry.compression.name.lower() if entry.is_regular else None,
         "symlink": printable(entry.symlink) if entry.is_symlink else None,

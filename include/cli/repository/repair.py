@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from include.cli.main import typeable
-from include.cli.repository import open as cli
+from include.cli.repository.open import (
+    AsJson,
+    Configured,
+    DryRun,
+    bars,
+    holder,
+    open_site,
+    printable,
+    refusing,
+    seconds_now,
+    switching,
+    time_text,
+)
 from include.cli.repository.write import source_at
-from include.cvmfs.sources.source import printable
 from include.publishers.capabilities import Operation
 
 if TYPE_CHECKING:
@@ -28,13 +39,13 @@ if TYPE_CHECKING:
 
 def mend_all(fqrn: str, *, dry_run: bool) -> None:
     """Read every single file, and mend what can be mended without a loss. Exits with 1 if something is left."""
-    with cli.refusing():
-        site = cli.open_site()
+    with refusing():
+        site = open_site()
         faults = faults_of(site, fqrn)
         mendable = [fault.cure for fault in faults if fault.option]
         if mendable and not dry_run and not any(fault.first for fault in faults):
             say_faults(faults)
-            with cli.switching(site, fqrn, Operation.REPAIR) as (store, signer):
+            with switching(site, fqrn, Operation.REPAIR) as (store, signer):
                 metadata, reflog = (any(option in cure for cure in mendable) for option in ("--metadata", "--reflog"))
                 mend_files(store, fqrn, signer, metadata=metadata, reflog=reflog)
             faults = faults_of(site, fqrn)
@@ -66,7 +77,7 @@ def mend_files(
     from include.cvmfs.commit.metadata_objects import stale_checksum
     from include.cvmfs.commit.repair import empty_history, repair_metadata, repair_reflog
 
-    now = cli.seconds_now()
+    now = seconds_now()
     if history:
         head, replaced = empty_history(store, fqrn, signer=signer, now=now)
         new = f"are those of revision {head.manifest.revision} alone" if replaced else "can be read; nothing to do"
@@ -87,17 +98,15 @@ def mend_manifest(fqrn: str, *, dry_run: bool) -> None:
     """Sign a manifest for the newest revision that the reflog leads to, where none can be read."""
     from include.cvmfs.commit.repair import rebuild_manifest
 
-    with cli.refusing():
-        site = cli.open_site()
+    with refusing():
+        site = open_site()
         collectable = site.settings.repository(fqrn).garbage_collectable
-        with cli.switching(site, fqrn, Operation.REPAIR) as (store, signer):
+        with switching(site, fqrn, Operation.REPAIR) as (store, signer):
             made = rebuild_manifest(
-                store, fqrn, signer=signer, now=cli.seconds_now(), garbage_collectable=collectable, dry_run=dry_run
+                store, fqrn, signer=signer, now=seconds_now(), garbage_collectable=collectable, dry_run=dry_run
             )
     verb = "would name" if dry_run else "names"
-    typer.echo(
-        f"the manifest of {fqrn} {verb} revision {made.revision}, root {made.root}, {cli.time_text(made.timestamp)}"
-    )
+    typer.echo(f"the manifest of {fqrn} {verb} revision {made.revision}, root {made.root}, {time_text(made.timestamp)}")
 
 
 def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, as_json: bool) -> None:
@@ -107,11 +116,11 @@ def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, a
     from include.nightlies.records import damage
     from include.publishers.base import tree_options
 
-    with cli.refusing():
-        site, now = cli.open_site(), datetime.now(UTC)
+    with refusing():
+        site, now = open_site(), datetime.now(UTC)
         settings = site.settings.repository(fqrn)
         repository = site.head(fqrn)
-        with cli.bars() as show:
+        with bars() as show:
 
             def progress(step: CheckProgress) -> None:
                 show(step.step, step.done, step.total)
@@ -140,8 +149,8 @@ def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, a
 
 
 def gc(
-    fqrn: cli.Configured,
-    dry_run: cli.DryRun = False,
+    fqrn: Configured,
+    dry_run: DryRun = False,
     grace_days: Annotated[
         float | None, typer.Option("--grace-days", min=0, help="Days that a revision stays after it was superseded.")
     ] = None,
@@ -155,17 +164,17 @@ def gc(
     log: Annotated[
         Path | None, typer.Option("--log", metavar="FILE", help="Append the deletion log, in the form of cvmfs_server.")
     ] = None,
-    as_json: cli.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Collect the garbage of a repository while others publish. Exit code 1: something was not deleted, or is lost."""
     from include.cvmfs.collect.report import NotDue
     from include.nightlies.records.damage import note_collection
     from include.site.collecting import collect, options_of
 
-    with cli.refusing(), cli.bars() as show, contextlib.ExitStack() as opened:
-        site = cli.open_site()
+    with refusing(), bars() as show, contextlib.ExitStack() as opened:
+        site = open_site()
         options = options_of(
-            site, fqrn, cli.holder(), grace_days=grace_days, accept=accept, all_orphans=all_orphans, force=force,
+            site, fqrn, holder(), grace_days=grace_days, accept=accept, all_orphans=all_orphans, force=force,
             dry_run=dry_run, progress=show,
             log=opened.enter_context(log.open("a")) if log is not None and not dry_run else None,
         )  # fmt: skip

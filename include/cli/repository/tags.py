@@ -12,8 +12,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli.repository import open as cli
-from include.cvmfs.sources.source import printable
+from include.cli.repository.open import (
+    AsJson,
+    Configured,
+    DryRun,
+    Fqrn,
+    Keys,
+    Target,
+    bars,
+    holder,
+    open_site,
+    open_target,
+    printable,
+    refusing,
+    seconds_now,
+    span,
+    switching,
+    time_text,
+)
 from include.publishers.capabilities import Operation
 
 if TYPE_CHECKING:
@@ -24,10 +40,10 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The tag's name.")]
 
 
 @app.command("list")
-def listed(target: cli.Target, key: cli.Keys = None, fqrn: cli.Fqrn = None, as_json: cli.AsJson = False) -> None:
+def listed(target: Target, key: Keys = None, fqrn: Fqrn = None, as_json: AsJson = False) -> None:
     """List the tags, latest revision first."""
-    with cli.refusing():
-        listed = cli.open_target(target, key, fqrn).tags()
+    with refusing():
+        listed = open_target(target, key, fqrn).tags()
     if as_json:
         typer.echo(json.dumps([_described(tag) for tag in listed], indent=1))
     else:
@@ -36,21 +52,21 @@ def listed(target: cli.Target, key: cli.Keys = None, fqrn: cli.Fqrn = None, as_j
 
 @app.command()
 def add(
-    fqrn: cli.Configured,
+    fqrn: Configured,
     name: Name,
     revision: Annotated[
         str | None, typer.Argument(help="Tag or root hash of the revision to name; default: the newest.")
     ] = None,
     description: Annotated[str, typer.Option("--message", "-m", help="Purpose of the tag.")] = "",
     move: Annotated[bool, typer.Option("--move", help="Move an existing tag to this revision.")] = False,
-    as_json: cli.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Give a revision a name, which keeps it from being collected. No revision is made."""
     from include.cvmfs.commit.tags import add_tag
 
-    with cli.refusing():
-        site, now = cli.open_site(), cli.seconds_now()
-        with cli.switching(site, fqrn, Operation.TAG_ADD) as (store, signer):
+    with refusing():
+        site, now = open_site(), seconds_now()
+        with switching(site, fqrn, Operation.TAG_ADD) as (store, signer):
             tag = add_tag(store, fqrn, name, revision, signer=signer, now=now, description=description, move=move)
     typer.echo(
         json.dumps(_described(tag), indent=1) if as_json else f"{name} names revision {tag.revision}, {tag.hash}"
@@ -59,35 +75,35 @@ def add(
 
 @app.command()
 def remove(
-    fqrn: cli.Configured,
+    fqrn: Configured,
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="The tags' names.")],
-    dry_run: cli.DryRun = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Take names away; revisions that nothing else names may then be collected. An absent name is no error."""
     from include.cvmfs.commit.tags import remove_tags
 
-    with cli.refusing():
-        site = cli.open_site()
+    with refusing():
+        site = open_site()
         if dry_run:
             present = {tag.name for tag in site.head(fqrn).tags()}
             for name in names:
                 typer.echo(f"{printable(name)}: {'would be removed' if name in present else 'is not there'}")
             return
-        with cli.switching(site, fqrn, Operation.TAG_REMOVE) as (store, signer):
-            removed = remove_tags(store, fqrn, names, signer=signer, now=cli.seconds_now())
+        with switching(site, fqrn, Operation.TAG_REMOVE) as (store, signer):
+            removed = remove_tags(store, fqrn, names, signer=signer, now=seconds_now())
     typer.echo(f"{removed} of {len(names)} tags removed from {fqrn}")
 
 
 @app.command()
 def prune(
-    fqrn: cli.Configured,
+    fqrn: Configured,
     keep: Annotated[int, typer.Option("--keep", min=0, help="Number of matching tags that stay, the newest ones.")] = 0,
     older_than: Annotated[
         str | None, typer.Option("--older-than", metavar="SPAN", help="Only what is older: 36h, 14d, 2w.")
     ] = None,
     match: Annotated[str, typer.Option("--match", metavar="GLOB", help="Only tags with such names.")] = "*",
-    dry_run: cli.DryRun = False,
-    as_json: cli.AsJson = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove tags by rule, and say of each why it goes or stays.
 
@@ -97,13 +113,13 @@ def prune(
 
     if keep == 0 and older_than is None:
         raise typer.BadParameter("name what to keep: --keep N, --older-than SPAN, or both")
-    older = cli.span(older_than) if older_than else None
-    with cli.refusing():
-        site = cli.open_site()
+    older = span(older_than) if older_than else None
+    with refusing():
+        site = open_site()
         rule = PruneRule(keep, older, match, site.settings.repository(fqrn).care.protect_tags)
         decisions = decide(site.head(fqrn).tags(), rule, now := datetime.now(UTC))
         if any(decision.remove for decision in decisions) and not dry_run:
-            with cli.switching(site, fqrn, Operation.TAG_REMOVE) as (store, signer):
+            with switching(site, fqrn, Operation.TAG_REMOVE) as (store, signer):
                 decisions = prune_by_rule(store, fqrn, rule, signer=signer, now=now)
         gone = [decision.tag.name for decision in decisions if decision.remove]
     if as_json:
@@ -119,7 +135,7 @@ def prune(
 
 
 def rollback(
-    fqrn: cli.Configured,
+    fqrn: Configured,
     tag: Annotated[
         str | None, typer.Option("--tag", "-t", help="Tag to return to; default: the revision before the newest.")
     ] = None,
@@ -127,8 +143,8 @@ def rollback(
         int | None, typer.Option("--revision", "-r", min=1, help="Revision number to return to.")
     ] = None,
     reason: Annotated[str, typer.Option("--reason", help="Reason, kept in the ledger.")] = "by hand",
-    dry_run: cli.DryRun = False,
-    as_json: cli.AsJson = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a new revision with the content of an earlier one. The tags of later revisions go, as with the stock tools.
 
@@ -141,8 +157,8 @@ def rollback(
 
     if tag is not None and revision is not None:
         raise typer.BadParameter("give --tag or --revision, not both")
-    with cli.refusing(), cli.bars() as show:
-        site, wish = cli.open_site(), RollbackWish(fqrn, revision or tag or UNDO, reason)
+    with refusing(), bars() as show:
+        site, wish = open_site(), RollbackWish(fqrn, revision or tag or UNDO, reason)
         if not dry_run:
             require_possible(site, fqrn)
         preview = preview_rollback(site, wish)
@@ -150,7 +166,7 @@ def rollback(
         number, root = made.revision, str(made.root)
         if not dry_run:
             require_whole(preview)
-            attempt = Attempt(f"by hand/{cli.holder()}", cli.holder(), 1, lambda: datetime.now(UTC))
+            attempt = Attempt(f"by hand/{holder()}", holder(), 1, lambda: datetime.now(UTC))
             done = unrecorded(site, preview)
             if not preview.changes_nothing:
                 done = roll_back(
@@ -170,9 +186,7 @@ def rollback(
     if preview.changes_nothing:
         typer.echo(f"{fqrn} has the content of {printable(plan.goal)} already; nothing to do")
         return
-    where = (
-        f"the tree of {plan.tag.name or plan.goal} (revision {plan.tag.revision}, {cli.time_text(plan.tag.timestamp)})"
-    )
+    where = f"the tree of {plan.tag.name or plan.goal} (revision {plan.tag.revision}, {time_text(plan.tag.timestamp)})"
     gone = f"; tags that {'would go' if dry_run else 'went'}: {', '.join(lost)}" if lost else ""
     if dry_run:
         for line in preview.lines():
@@ -188,7 +202,7 @@ def _described(tag: Tag) -> dict[str, Any]:
         "name": tag.name,
         "revision": tag.revision,
         "root_hash": str(tag.hash),
-        "time": cli.time_text(tag.timestamp),
+        "time": time_text(tag.timestamp),
         "description": tag.description,
         "branch": tag.branch,
     }
@@ -197,5 +211,5 @@ def _described(tag: Tag) -> dict[str, Any]:
 def _print(tags: Sequence[Tag]) -> None:
     width = max((len(tag.name) for tag in tags), default=0)
     for tag in tags:
-        line = f"{tag.name:{width}}  {tag.revision:>8}  {cli.time_text(tag.timestamp)}  {tag.hash}  {tag.description}"
+        line = f"{tag.name:{width}}  {tag.revision:>8}  {time_text(tag.timestamp)}  {tag.hash}  {tag.description}"
         typer.echo(printable(line.rstrip()))

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 import typer
 
-from include.cli.repository.open import AsJson, Configured, DryRun, bars, holder, open_site, refusing
+from include.cli.repository.open import AsJson, Configured, DryRun, bars, holder, open_site, printable, refusing
 from include.cvmfs.errors import CollectionRunning, PrepareAgain
-from include.cvmfs.format.history import check_tag_name
-from include.cvmfs.ingest.spool import SpecialBits
-from include.cvmfs.sources.artifact import open_artifact, open_path
-from include.cvmfs.sources.dirtab import Dirtab
-from include.cvmfs.sources.source import printable
 
 if TYPE_CHECKING:
     from include.cvmfs.commit.commit import NewTag
@@ -69,6 +64,7 @@ def publish(
     Interrupted, run it again: what was sent stays sent.
     """
     from include.cvmfs.ingest.prepare import PrepareProgress
+    from include.cvmfs.ingest.spool import SpecialBits
     from include.nightlies.records.damage import of_repository
     from include.provenance.single_changes import note_by_hand
     from include.site.preparing import TreeToPrepare
@@ -196,6 +192,7 @@ def dirtab(
     as_json: AsJson = False,
 ) -> None:
     """Show the rules that cut trees into catalogs (/.cvmfsdirtab), or publish new ones, which are read first."""
+    from include.cvmfs.sources.dirtab import Dirtab
     from include.provenance.single_changes import note_written
     from include.site.single_changes import DIRTAB, cutting, matching_directories
 
@@ -255,6 +252,7 @@ def beside_collections(site: Site, fqrn: str, attempt: Callable[[], T]) -> T:
 
 def source_at(path: Path, limits: ArtifactLimits) -> TreeSource:
     """A folder or an archive of this machine, or `-` for an archive on standard input."""
+    from include.cvmfs.sources.artifact import open_artifact, open_path
     from include.nightlies.steps.sources import source_limits
 
     allowed = source_limits(limits)
@@ -290,6 +288,7 @@ def _show_dirtab(fqrn: str, *, as_json: bool) -> None:
 
 def _tag(name: str | None, message: str) -> NewTag | None:
     from include.cvmfs.commit.commit import NewTag
+    from include.cvmfs.format.history import check_tag_name
 
     return NewTag(check_tag_name(name), message) if name else None
 
