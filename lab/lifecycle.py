@@ -76,8 +76,8 @@ class Timings:
 def up(lab: Lab, *, airflow: bool, say: Say) -> Timings:
     """Starts what does not run yet, and returns when everything answers as itself.
 
-    Raises LabError: before anything is started, or the lab runs with other settings, or another command is at it;
-    ServiceFailed: a service ended or does not answer; what started stays, for its logs.
+    Raises LabError: a port is taken (nothing is started then), the lab runs with other settings, or another command is
+    at it; ServiceFailed: a service ended or does not answer; what started stays, for its logs.
     """
     with _alone(lab):
         return _up(lab, airflow, say)

@@ -235,11 +235,14 @@ class _CodeCache:
         self.path = path
         self._known: dict[bytes, bytes | None] = {}
         self._used: dict[bytes, bytes | None] = {}
+        self._stored: dict[bytes, bytes | None] | None = None  # as the file has it
         if path.exists():
             try:
-                self._known = marshal.loads(path.read_bytes())  # noqa: S302 - our own file, in our own state folder
+                self._stored = dict(marshal.loads(path.read_bytes()))  # noqa: S302 - our own file, in our own folder
             except (EOFError, ValueError, TypeError):
-                self._known = {}  # cut short by a crash: compile again
+                pass  # cut short by a crash: compile again
+            else:
+                self._known = dict(self._stored)
 
     def compiled(self, source: bytes, path: str, level: int) -> bytes | None:
         """The code of a module, or None for one that does not compile, as templates and old dialects."""
@@ -250,7 +253,7 @@ class _CodeCache:
         return self._used[key]
 
     def save(self) -> None:
-        if self._used == self._known and self.path.exists():
+        if self._used == self._stored:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_name(f"{self.path.name}.{os.getpid()}")

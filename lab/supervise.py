@@ -217,8 +217,10 @@ def wait_for_end(pid: int, *, timeout_s: float) -> bool:
     """Wait until a process has ended; whether it has."""
     try:
         psutil.Process(pid).wait(timeout_s)
-    except psutil.Error as error:
-        return isinstance(error, psutil.NoSuchProcess)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.TimeoutExpired:
+        return False
     return True
 
 

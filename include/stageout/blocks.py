@@ -143,8 +143,7 @@ def close_workflow(bind: Bind, owner: str, name: str, *, now: datetime) -> bool:
 
     Transfers that are on the way go on.
 
-    `name`: its name. Returns False if it was closed before. Raises StageoutError: WORKFLOW_UNKNOWN if no request of the
-    owner names it.
+    Returns False if it was closed before. Raises StageoutError: WORKFLOW_UNKNOWN if no request of the owner names it.
     """
     columns = stageout_workflows.c
     of_it = columns.digest == digest_of(owner, name)

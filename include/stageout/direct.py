@@ -79,7 +79,7 @@ def record(
     """Record the request of a try, or find that of an earlier one and try again what failed; its row.
 
     Transfers of earlier requests of tasks of the owner leave their destinations, once they have ended. Raises
-    StageoutError: As `check_request` and `record_request`; FILES_FAILED while another transfer has a destination.
+    StageoutError: as `check_request` and `record_request`; FILES_FAILED while another transfer has a destination.
     """
     check_request(request, sites)
     try:

@@ -13,6 +13,8 @@ from lab.fts.copies.simulated import SimulationModel
 class FtsServiceConfig:
     """Address of the service, its callers, and its copies, as the options of `nightshift fts serve` describe them.
 
+    `tokens` None: no token is accepted.
+
     Beside these: `host`; `connections` at the same time, of which there are never more than three quarters of the
     process's file descriptors; and `head_s`, the seconds until the head of a request has to be complete.
     """

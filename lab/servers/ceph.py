@@ -19,10 +19,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lab.ports import LOOPBACK
 from lab.secrets import write_private
-from lab.servers.process import LOOPBACK, OwnServer, ServerProcess, ServerStartError, find_program, free_port
+from lab.servers.process import OwnServer, ServerProcess, ServerStartError, find_program, free_port
 
-PACKAGES = "ceph-mon ceph-mgr ceph-osd radosgw ceph-common"
+PACKAGES = "ceph-mon ceph-mgr ceph-osd ceph-mds radosgw ceph-common"
 _GIB = 1 << 30
 
 
@@ -146,7 +147,7 @@ class CephCluster(OwnServer):
         return self.directory / "ceph.conf"
 
     def _write_files(self) -> None:
-        ceph_program("ceph-mon")
+        ceph_program("ceph-mon")  # refuses before a folder is made
         self.directory.mkdir(parents=True)
         (self.directory / "no-modules").mkdir()
         port, fsid = free_port(), str(uuid.uuid4())

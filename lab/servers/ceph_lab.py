@@ -80,8 +80,8 @@ class CephLab:
         """Make the cluster where there is none, and start what does not run.
 
         `osd_gib`: the size of each OSD's file in GiB; files are sparse. It counts when the cluster is made. Raises
-        LabError: a program is missing, or an earlier start left an unfinished cluster; ServiceFailed: a daemon ended or
-        does not answer.
+        ServerStartError: a program is missing; LabError: an earlier start left an unfinished cluster; ServiceFailed: a
+        daemon ended or does not answer.
         """
         self.place.make()
         if not self._made.exists():

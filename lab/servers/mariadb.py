@@ -13,8 +13,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lab.ports import LOOPBACK
 from lab.secrets import write_private
-from lab.servers.process import LOOPBACK, OwnServer, ServerProcess, ServerStartError, find_program, free_port
+from lab.servers.process import OwnServer, ServerProcess, ServerStartError, find_program, free_port
 
 LOGIN = "nightshift"
 
@@ -102,6 +103,13 @@ class MariaDbServer(OwnServer):
         self._initialise()
         self._process = ServerProcess("mariadb", command, log=self.log, ready=self.ready, stop_timeout_s=20)
         self._process.start()
+
+    @property
+    def process(self) -> ServerProcess:
+        """The running program, for those who send it signals."""
+        if self._process is None:
+            raise ServerStartError("mariadb", "is not started")
+        return self._process
 
     @property
     def _script(self) -> Path:

@@ -20,9 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from include.errors import NightshiftError
-from lab import ports
-
-LOOPBACK = ports.LOOPBACK
+from lab.ports import can_listen
 
 
 class ServerStartError(NightshiftError):
@@ -48,7 +46,7 @@ class ServerProcess:
     _: KW_ONLY
     log: Path
     ready: Callable[[], bool]
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # keys are handed over in it
     cwd: Path | None = None
     ready_timeout_s: float = 60
     stop_timeout_s: float = 10
@@ -158,18 +156,6 @@ class OwnServer(ABC):
         if self._process is not None:
             self._process.stop()
 
-    def kill(self) -> None:
-        """End it as a crash would."""
-        if self._process is not None:
-            self._process.kill()
-
-    @property
-    def process(self) -> ServerProcess:
-        """The running program, for those who send it signals."""
-        if self._process is None:
-            raise ServerStartError(type(self).__name__, "is not started")
-        return self._process
-
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -193,7 +179,7 @@ def free_port() -> int:
     with _ports_lock:
         for _ in range(1000):
             port = random.randrange(12_000, 32_000)  # noqa: S311 - not a secret
-            if ports.can_listen(port) and _reserve(port):
+            if can_listen(port) and _reserve(port):
                 return port
     raise ServerStartError("free_port", "no free port found between 12000 and 32000; stop what listens there")
 

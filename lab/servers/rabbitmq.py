@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from lab.ports import LOOPBACK
 from lab.secrets import write_private
-from lab.servers.process import LOOPBACK
 
 LOGIN = "nightshift"
 # The package's command for root drops its rights and reads its settings in /etc; this is what it starts.

@@ -12,8 +12,9 @@ from include.storage.errors import NotFound, StoreError
 from include.storage.kinds import Credentials
 from include.storage.open import open_store
 from include.storage.roles import PolicyServer
+from lab.ports import LOOPBACK
 from lab.secrets import write_private
-from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError
+from lab.servers.process import ServerProcess, ServerStartError
 from lab.servers.s3 import S3Server
 from lab.servers.weed_command import WeedPorts, find_weed, left_sockets, weed_command
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import requests
 
-from lab.servers.process import LOOPBACK, ServerProcess, free_port
+from lab.ports import LOOPBACK
+from lab.servers.process import ServerProcess, free_port
 from lab.services import fts_answers
 
 SCRIPT = Path(sys.executable).with_name("nightshift")

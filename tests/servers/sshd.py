@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port
+from lab.ports import LOOPBACK
+from lab.servers.process import ServerProcess, ServerStartError, find_program, free_port
 
-_PLACES = "/usr/sbin:/usr/local/sbin"
 _SEPARATION = Path("/run/sshd")  # compiled in: where OpenSSH's unprivileged part lives
-
-
-def find_sshd() -> str | None:
-    """The path of the server, or None where it is not installed."""
-    return shutil.which("sshd") or shutil.which("sshd", path=_PLACES)
 
 
 class SshServer:
@@ -59,7 +53,7 @@ class SshServer:
 
     def command(self) -> list[str]:
         """The command line; it has to name the program by its whole path, since sshd starts itself anew."""
-        program = find_sshd()
+        program = find_program("sshd")
         if program is None:
             raise ServerStartError("sshd", "the program is missing; apt-get install openssh-server")
         return [program, "-D", "-e", "-f", str(self.directory / "sshd_config")]

@@ -62,6 +62,7 @@ def ledger(request: pytest.FixtureRequest, release: Path, tmp_path: Path) -> Ite
     name = f"nightshift_{uuid.uuid4().hex[:12]}"
     engine = open_ledger(server.create_database(name), password=server.password)
     moved(was, engine)
+    engine.dispose()  # its connection looks at no foreign keys
     yield engine
     engine.dispose()
     server.drop_database(name)

@@ -184,6 +184,23 @@ class FtsClient:
             states |= self._transport.value(call, partial(_states, batch))
         return states
 
+    def set_priority(self, job_ids: Iterable[str], priority: int) -> forms.JobAnswers:
+        """Change the priority of jobs that have not ended.
+
+        Args:
+            job_ids: Their ids.
+            priority: 1 to 5, of which FTS serves the highest first; another one is refused before anything is sent.
+
+        Returns:
+            The state of each job after it, or the server's error for it.
+        """
+        if priority not in forms.PRIORITIES:
+            raise FTS_JOB_INVALID(f"priority {priority!r} is not one of 1 to 5; {FTS_JOB_INVALID.hint}")
+        body = json.dumps({"params": {"priority": priority}}).encode()
+        return self._of_jobs("POST", "priority", job_ids, body=body)
+
+    # -- bans; they need the level `config` at the server
+
     def bans(self, of: BanOf) -> tuple[forms.Ban, ...]:
         """List what is banned.
 

@@ -169,7 +169,8 @@ class _MonitorBatch:
         now = self.now()
         answer = judging.JobAnswer.of(status, overwrites=row.overwrites, now=now)
         files = judging.files_by_transfer(status.files)
-        judged = {one.id: self._attempts().judge(one, files.get(one.id), answer) for one in transfers}
+        attempts = self._attempts()
+        judged = {transfer.id: attempts.judge(transfer, files.get(transfer.id), answer) for transfer in transfers}
         cancels = [files[number].file_id for number, judgement in judged.items() if judgement.cancel]
         if cancels:
             running = {file.file_id for file in status.files if not file.file_state.terminal}

@@ -91,12 +91,7 @@ def _judged(stageout: Stageout, folder: _Folder, batch: Sequence[ListedFile], *,
     """The files of a batch that are unknown, at most `most` of them deleted."""
     known = _known(stageout, folder, [name for name, _, _ in batch])
     unknown = [file for file in batch if file[0] not in known]
-    # a ledger that is new, or that was lost, does not know what older files are for
-    deletable = [
-        file[0] for file in unknown
-        if folder.site.clean_unknown and file[2] > folder.since and not folder.is_lost(file)
-        if is_in_folder_of(stageout.settings, folder.area, folder.owner, file[0])
-    ]  # fmt: skip
+    deletable = [file[0] for file in unknown if _is_deletable(stageout, folder, file)]
     gone = folder.place.remove(deletable[:most]) if most else {}
     found = []
     for name, size, modified in unknown:
@@ -113,6 +108,13 @@ def _judged(stageout: Stageout, folder: _Folder, batch: Sequence[ListedFile], *,
             reason += ", before the ledger began, or outside of its user's folder"
         found.append(CensusFinding(FindingKind.UNKNOWN_FILE, reason, outcome, folder.site.name, name=name, bytes=size))
     return found
+
+
+def _is_deletable(stageout: Stageout, folder: _Folder, file: ListedFile) -> bool:
+    name, _, modified = file
+    # a ledger that is new, or that was lost, does not know what older files are for
+    young = modified > folder.since and not folder.is_lost(file)
+    return folder.site.clean_unknown and young and is_in_folder_of(stageout.settings, folder.area, folder.owner, name)
 
 
 def _known(stageout: Stageout, folder: _Folder, names: Sequence[str]) -> set[str]:

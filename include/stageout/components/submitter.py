@@ -163,8 +163,10 @@ class _SubmitBatch:
         ledger, worker = self.stageout.ledger, self.stageout.worker
         claimed = claim_queue(ledger, queue.id, worker, limit=wanted, now=self.now(), held=held)
         self.rows += len(claimed.rows)
+        if not claimed.rows:
+            return 0
         rows = {row.id: row for row in claimed.rows}
-        for draft in self._drafts(queue, claimed.rows, claimed.claim) if rows else ():
+        for draft in self._drafts(queue, claimed.rows, claimed.claim):
             self._record(queue, server, client, draft, claimed.claim, rows)
         return len(rows)
 

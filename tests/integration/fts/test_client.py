@@ -256,6 +256,8 @@ def test_an_id_that_is_none_gets_into_no_path(client: FtsClient, server: FtsServ
         client.status([job_id])
     with refused(FTS_JOB_INVALID):
         client.archived(job_id)
+    with refused(FTS_JOB_INVALID):
+        client.set_priority([UNKNOWN], 9)
     assert server.asked == []
 
 

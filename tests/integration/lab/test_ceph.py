@@ -64,7 +64,7 @@ def test_without_the_programs_it_says_which_packages_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ceph, "find_program", lambda _: None)
-    with pytest.raises(ServerStartError, match=r"apt-get install .*ceph-mon ceph-mgr ceph-osd radosgw"):
+    with pytest.raises(ServerStartError, match=r"apt-get install .*ceph-mon ceph-mgr ceph-osd ceph-mds radosgw"):
         RadosgwServer(tmp_path / "c", credentials=KEYS).start()
     assert not (tmp_path / "c").exists()
 

@@ -18,7 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from lab.fts.http import app
-from lab.servers.process import LOOPBACK, ServerProcess, free_port
+from lab.ports import LOOPBACK
+from lab.servers.process import ServerProcess, free_port
 from lab.services import fts_answers
 from tests.fakes.ftsservice import FtsService
 

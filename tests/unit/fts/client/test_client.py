@@ -36,6 +36,7 @@ CALLS: dict[str, Callable[[FtsClient], object]] = {
     r"POST /jobs": lambda client: client.submit(JOB),
     r"GET /jobs/\w+(,\w*)?": lambda client: client.status([KNOWN], files=()),
     r"GET /jobs/\w+,\?files=.*": lambda client: client.status([KNOWN]),
+    r"POST /jobs/\w+,?": lambda client: client.set_priority([KNOWN], 5),
     r"DELETE /jobs/(JOB|ENDED),?": lambda client: client.cancel([KNOWN]),
     r"DELETE /jobs/\w+/files/\w+": lambda client: client.cancel_files(KNOWN, [1]),
     r"GET /ban/se": lambda client: client.bans(BanOf.STORAGE),
