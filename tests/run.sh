@@ -1,7 +1,8 @@
 #!/bin/sh
 # All tests in three runs at once, which keep two cores busy: the pure ones, which compute; those on real servers, by file
 # in more processes than there are cores, as they wait for a part of their time; and those of one whole deployment, which
-# wait for half of it. The output of the second is on the screen; that of the others follows at its end.
+# wait for half of it. The pure ones take what the others leave. The output of the second is on the screen; that of the
+# others follows at its end.
 set -u
 # `make coverage` runs pytest below another program.
 pytest=${PYTEST:-.venv/bin/pytest}
@@ -11,7 +12,7 @@ mkdir -p "$reports"
 
 $pytest tests/e2e > "$reports/e2e.log" 2>&1 &
 e2e=$!
-$pytest tests/unit > "$reports/unit.log" 2>&1 &
+nice -n 10 $pytest tests/unit > "$reports/unit.log" 2>&1 &
 unit=$!
 trap 'kill "$e2e" "$unit" 2> /dev/null; wait "$e2e" "$unit"; exit 130' INT TERM
 code=0

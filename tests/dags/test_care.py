@@ -38,6 +38,8 @@ def test_the_lease_of_a_dead_task_ends_and_all_others_stand(site: MiniSite, dead
         run = site.run("leases", dry_run=False)
         assert (run.state, run.tasks) == ("success", {"look": "success", "end": "success"})
         assert site.leases() == sorted(f"{FQRN}{path}" for path in others)
+        again = site.run("leases", dry_run=False)
+        assert again.tasks == {"look": "success", "end": "skipped"}
         assert all(client.drop(lease) for lease in leases)
 
 

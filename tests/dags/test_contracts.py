@@ -108,8 +108,15 @@ def test_the_first_tasks_of_every_dag_refuse_a_key_that_the_dag_has_no_parameter
         taken: dict[str, object] = dict.fromkeys([*names, "pass", "openlineage", "airflow/task_span_detail_level"])
         task.pre_execute({**context, "dag_run": SimpleNamespace(conf=taken)})
         for key in ["dryrun", *(f"{name}s" for name in names if f"{name}s" not in names)]:
-            with refused(RunRefused, unknown=(key,)):
+            with refused(RunRefused, unknown=(key,)) as caught:
                 task.pre_execute({**context, "dag_run": SimpleNamespace(conf={key: True})})
+            assert key != "dryrun" or "dry_run" not in names or "did you mean 'dry_run'?" in str(caught.value)
+
+
+def test_a_backfill_collects_nothing_as_all_of_it_is_after_the_begin(bag: DagBag) -> None:
+    dag = bag.dags["nightly_gc"]
+    begin = dag.get_task("begin")
+    assert set(dag.task_ids) == {"begin", *(task.task_id for task in begin.get_flat_relatives())}
 
 
 def test_a_dag_can_be_serialised_and_read_back(dag: DAG) -> None:

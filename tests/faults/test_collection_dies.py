@@ -239,12 +239,19 @@ def test_a_process_that_is_killed_loses_nothing_and_leaves_nothing(
 # -- one that only slept; a request that was sent to the store already cannot be called back, and is not tried here
 
 
-SLEEPS = ["before generation sweeping", "pause", "before renew sweeping", "before generation idle"]
+SLEEPS = [
+    "before generation sweeping",
+    "pause",
+    "before renew sweeping",
+    "before record",
+    "before prune: manifest",
+    "before generation idle",
+]
 SLEEPS += [
     pytest.param(moment, marks=pytest.mark.thorough)
     for moment in (
         "after generation condemned", "after generation sweeping", "after delete objects", "after renew sweeping",
-        "before record", "before prune: reflog", "before prune: manifest",
+        "before prune: reflog",
     )
 ]  # fmt: skip
 

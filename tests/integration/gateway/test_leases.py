@@ -220,6 +220,7 @@ def test_no_lease_is_given_out_while_it_is_frozen_the_answer_says_why_and_those_
     client = freezable.client()
     granted = client.acquire(REPOSITORY, "/before", hostname="h")
     store = frozen(tmp_path, now(clock))
+    client.drop(client.acquire(REPOSITORY, "/known", hostname="h"))  # the store is asked once in a while
     clock.advance(FRESH_S)
     with pytest.raises(RepositoryDisabled, match=r"frozen since .* by operator@host.*disks are moved") as refused:
         client.acquire(REPOSITORY, "/a", hostname="h")

@@ -131,6 +131,7 @@ def assert_a_restart_gives_programs_the_connections_that_the_configuration_got(l
     lifecycle.restart(lab, say=silent)
     assert good(lab) == {"weed", "gateway", "fts"}
     assert lifecycle.changed(lab) == []
+    assert "lab" not in checked("settings", "check", "--no-stores")
     assert all(missing in psutil.Process(pid).environ() for pid in pids(lab).values())
 
 

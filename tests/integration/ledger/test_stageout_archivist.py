@@ -66,6 +66,12 @@ def ended(ledger, count, state, at, *, failure=None, **fields):
     return ids
 
 
+def test_an_id_is_never_used_again(stageout, ledger):
+    ids = ended(ledger, 2, T.KEPT, NOW)
+    assert archive(stageout, now=lambda: NOW + HOURS, limit=100).transfers == 2
+    assert min(recorded(ledger, 2)) > max(ids)
+
+
 def test_complete_transfers_are_archived_after_hours_and_failed_ones_after_days(stageout, ledger):
     for state in (T.CLEANED, T.KEPT, T.FAILED, T.KILLED):
         ended(ledger, 2, state, END)

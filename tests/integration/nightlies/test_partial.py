@@ -82,6 +82,7 @@ def test_a_chain_of_partial_builds_is_three_whole_stacks_and_sends_only_what_cha
     slots.assert_whole()
 
 
+@BOTH
 def test_the_same_partial_build_again_takes_nothing_and_makes_no_revision(partial: Nights) -> None:
     partial.to_the_gate(night_of(3))
     before = partial.revision
@@ -102,6 +103,7 @@ def test_what_stands_once_is_not_copied_again_under_another_revision_of_its_cata
     assert partial.head().revision.nested_at(f"{FOLDER}/b20261103/A/x86_64") == first
 
 
+@BOTH
 def test_a_tree_that_goes_between_plan_and_taking_fails_that_one_with_its_reason(partial: Nights) -> None:
     plan = partial.plan_of(night_of(3))
     partial.site.publisher(FQRN).remove(f"{FOLDER}/b20261102/A/x86_64", holder="operator", now=now())
@@ -124,6 +126,7 @@ def test_while_the_build_is_leased_the_taking_is_busy_and_goes_on_later(partial:
     assert {one.state for one in taken.done} == {State.PUBLISHED}
 
 
+@BOTH
 def test_a_dry_run_says_what_would_be_taken_and_writes_nothing(partial: Nights) -> None:
     before, objects = partial.revision, {one.key for one in partial.store.list()}
     plan = partial.plan_of(night_of(3, "night/dry", dry_run=True))

@@ -71,11 +71,11 @@ def test_the_gateway_founds_a_publisher_cannot_and_the_collector_deletes(on_site
     assert on_site.repository(FQRN).verified
     publisher, gateway = on_site.repository_store(FQRN), on_site.manifest_store(FQRN)
     data, version = publisher.get_versioned(".cvmfspublished")
-    publisher.put("data/ab/cd", b"object")
+    publisher.put("data/zz/cd", b"object")
     for forbidden in (
         lambda: publisher.put(".cvmfspublished", data),
         lambda: publisher.replace(".cvmfspublished", data + b"x", expected=version),
-        lambda: gateway.delete(["data/ab/cd"]),
+        lambda: gateway.delete(["data/zz/cd"]),
     ):
         with pytest.raises(Forbidden):
             forbidden()
@@ -89,14 +89,14 @@ def test_the_gateway_founds_a_publisher_cannot_and_the_collector_deletes(on_site
 
     # the collector deletes in bulk by its own key, whatever the publishers' was refused
     record_traits(on_site.ledger, on_site.settings.store("main"), traits, now=datetime.now(UTC))
-    store, names = on_site.collector_store(FQRN), [f"data/ab/{n}" for n in range(30)]
+    store, names = on_site.collector_store(FQRN), [f"data/zz/{n}" for n in range(30)]
     for key in names:
         on_site.repository_store(FQRN).put(key, b"")
     assert store.traits is not None
     assert (store.traits.bulk_delete, store.traits.etag_quotes) == (True, traits.etag_quotes)
     assert set(on_site.repository_store(FQRN).delete_each(names)) == set(names)
     assert store.delete_each(names) == {}
-    assert {meta.key for meta in store.list("data/ab")} == {"data/ab/cd"}
+    assert {meta.key for meta in store.list("data/zz")} == {"data/zz/cd"}
 
 
 @ON_ONE_S3

@@ -73,6 +73,7 @@ def test_a_checksum_in_another_spelling_is_the_same_request(ann: ApiUser, site: 
         (wanted(file(), file()), 400, "stageout-file-refused"),
         ({**wanted(), "files": []}, 400, "stageout-file-refused"),
         (wanted(file(destination_name="/store/user/bob/x")), 403, "stageout-outside-name-space"),
+        (wanted(file(destination_name="/store/user/ann")), 403, "stageout-outside-name-space"),
         (wanted(file(destination_name="/store/user/annabel/x")), 403, "stageout-outside-name-space"),
         (wanted(file(size="5")), 400, "stageout-body-invalid"),
         (wanted(file(size=1.5)), 400, "stageout-body-invalid"),

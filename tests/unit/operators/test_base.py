@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator, RetryAction
+from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.provider import get_provider_info
 from hooks.retry import RetryByKind
@@ -18,6 +19,7 @@ from include.cvmfs.errors import DestinationError, ManifestConflict, SourceError
 from include.errors import ErrorRow
 from include.gateway.errors import BAD_SIGNATURE, PathBusy
 from include.nightlies.errors import COLLECTION_RUN_REFUSED, ROLLBACK_REFUSED
+from include.nightlies.removal.undo import Replacement, Wish
 from include.nightlies.steps.errors import ArtifactMissing, ArtifactSize, BatchFailed, GateClosed
 from include.stageout.errors import STAGEOUT_RUN_REFUSED
 from include.storage.errors import Unavailable
@@ -30,7 +32,7 @@ from operators.stageout import (
     SummariseTransfersOperator,
     TakeCensusOperator,
 )
-from operators.undo import PreviewRollbackOperator
+from operators.undo import PreviewRollbackOperator, RemoveExpiredOperator, RollBackOperator, UndoBuildOperator, wish_of
 from tests.fakes.airflowhome import ROOT
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
@@ -152,6 +154,19 @@ def test_arguments_that_exclude_each_other_are_refused_when_the_dag_is_read(name
 
 
 @pytest.mark.parametrize(
+    "operator",
+    [
+        UndoBuildOperator(task_id="a"),
+        RollBackOperator(task_id="b", preview=None),
+        RemoveExpiredOperator(task_id="c", plans=()),
+    ],
+)
+def test_what_takes_builds_back_is_skipped_in_a_dry_run(operator: Any) -> None:
+    with pytest.raises(AirflowSkipException, match="dry run"):
+        operator.attempt(task_context(dry_run=True, approval=False), None)
+
+
+@pytest.mark.parametrize(
     ("operator", "error"),
     [
         (BeginCollectionsOperator(task_id="a", repositories=[]), COLLECTION_RUN_REFUSED),
@@ -169,3 +184,10 @@ def test_work_that_depends_on_no_date_is_refused_to_a_backfill_before_anything_i
     with refused(error) as refusal:
         operator.execute(task_context(run_type="backfill"))
     assert "a backfill would" in str(refusal.value)
+
+
+def test_a_form_of_undo_is_taken_as_it_is() -> None:
+    form = {"slot": "main", "build_id": "b1", "reason": "it crashes", "projects": ["A"], "platforms": ["x"]}
+    wish = wish_of(task_context(**form, instead="predecessor", move_links=True))
+    assert wish == Wish("main", "b1", "it crashes", ("A",), ("x",), Replacement.PREDECESSOR, move_links=True)
+    assert not wish_of(task_context(**form, instead="nothing", move_links=False)).move_links

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pytest
 
-from include.cvmfs.collect.report import CollectionRules, read_record
+from include.cvmfs.collect.report import KEY, CollectionRecord, CollectionRules, read_record
 from include.cvmfs.collect.sweep import SwitchingSide
 from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.commit.edit import Edit
@@ -420,8 +420,11 @@ def test_an_orphan_that_was_condemned_once_and_sent_again_stays(place: Place) ->
     assert place.store.exists(orphan.key)
 
 
-def test_the_first_fourteen_collections_are_careful() -> None:
+def test_the_first_fourteen_collections_are_careful(place: Place) -> None:
     assert [CAREFUL.is_careful(ended) for ended in (0, 13, 14)] == [True, True, False]
+    place.store.put(KEY, CollectionRecord(total=13).format())
+    assert place.collect(CAREFUL).careful
+    assert not place.collect(CAREFUL).careful
 
 
 def test_a_lost_list_of_condemned_objects_waits_again(place: Place, old: Manifest, uncached: None) -> None:

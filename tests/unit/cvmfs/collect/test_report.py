@@ -42,6 +42,7 @@ def test_an_audit_reads_preserved_objects_back_and_reports_each_once(place: Plac
     with place.collection(ALL_ORPHANS) as collection:
         run(collection, "begin", "mark")
         collection.condemn()  # there is nothing to delete
+        assert {(one.key, one.size) for one in collection.report.lost} == {(lost.key, None), (empty.key, 0)}
         collection.audit(EVERYTHING)
         collection.end()
     assert collection.report.audited > 2

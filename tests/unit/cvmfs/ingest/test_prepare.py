@@ -153,6 +153,12 @@ def test_progress_is_reported_a_few_times_a_second_and_ends_with_the_whole(monke
     assert reports[-1] == whole
 
 
+def test_an_error_of_the_progress_stops_it() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(progress=lambda _: 1 // 0)
+    assert preparing_threads() == []
+
+
 @pytest.mark.parametrize("connections", [1, 16])
 @pytest.mark.parametrize("size", [100, 300_000])
 def test_the_first_error_of_the_store_stops_everything(connections: int, size: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -57,11 +59,15 @@ def test_names_of_one_file_are_hard_links(tmp_path: Path) -> None:
 def test_special_files_have_their_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the names of sockets are short
     os.mkfifo(tmp_path / "pipe")
+    with suppress(PermissionError):  # root's alone
+        os.mknod(tmp_path / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("sock")
         found = entries(tmp_path)
     assert found["pipe"][0].kind is EntryKind.FIFO
     assert found["sock"][0].kind is EntryKind.SOCKET
+    if "null" in found:
+        assert (found["null"][0].kind, found["null"][0].device) == (EntryKind.CHARACTER_DEVICE, os.makedev(1, 3))
 
 
 def test_names_that_are_not_utf8_are_refused(tmp_path: Path) -> None:

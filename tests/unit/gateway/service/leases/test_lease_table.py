@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import tempfile
 import threading
@@ -51,6 +52,16 @@ def test_above_and_below_exclude_each_other_until_the_drop(table: LeaseTable) ->
     take(table, "/a/b", "other.example.org")
     table.drop(digest_of(held.token), any_key).result()
     take(table, "")
+
+
+def test_of_many_who_ask_at_once_exactly_one_gets_it(table: LeaseTable) -> None:
+    asked = [
+        table.acquire(
+            LeasePath(REPOSITORY, "/a" if number % 2 else "/a/b"), key_id="k", hostname=f"h{number}", version=3
+        )
+        for number in range(8)
+    ]
+    assert [isinstance(one.result(), Busy) for one in asked].count(False) == 1
 
 
 def test_a_busy_path_tells_when_the_last_lease_in_the_way_ends(table: LeaseTable, clock: ManualClock) -> None:
@@ -136,8 +147,9 @@ def test_no_restart_gives_a_lease_more_time(
 
 def test_the_state_has_one_gateway_at_a_time(open_table: OpenTable) -> None:
     table = open_table()
-    with refused(ConfigError):
+    with refused(ConfigError) as caught:
         open_table()
+    assert f"is in use by process {os.getpid()}: stop that gateway" in str(caught.value)
     table.close()
     open_table()
 
