@@ -162,7 +162,7 @@ def test_arguments_that_exclude_each_other_are_refused_when_the_dag_is_read(name
     ],
 )
 def test_what_takes_builds_back_is_skipped_in_a_dry_run(operator: Any) -> None:
-    with pytest.raises(AirflowSkipException, match="dry run"):
+    with pytest.raises(AirflowSkipException):
         operator.attempt(task_context(dry_run=True, approval=False), None)
 
 
