@@ -83,8 +83,8 @@ def run(tree: Path, benchmark: str, options: list[str]) -> dict[str, float]:
     environment = os.environ | {"PYTHONPATH": str(tree)}
     done = subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True)
     lines = done.stdout.splitlines()
-    # codes 1 and 3 say that a figure is not as wanted, or the machine not quiet
-    if done.returncode not in (0, 1, 3) or not lines:
+    # codes 1 and 3 say that a figure is not as wanted, or the machine not quiet; a traceback ends with code 1 too
+    if done.returncode not in (0, 1, 3) or not lines or not lines[-1].startswith("{"):
         raise SystemExit(f"{benchmark} of {tree.name} ended with code {done.returncode}")
     return dict(json.loads(lines[-1]))
 

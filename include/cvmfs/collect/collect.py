@@ -257,7 +257,7 @@ class GarbageCollection:
                 self.report.notes.append("commits were faster: the next collection prunes the reflog")
         swept = self._claim.document.phase is CollectionPhase.SWEEPING
         self._claim.move(CollectionStep.END if swept else CollectionStep.ABANDON)
-        note_collection(self._store, now)
+        note_collection(self._side.store, now)
         self._tidy(now)
         self.report.ended = self._now()
         return self.report

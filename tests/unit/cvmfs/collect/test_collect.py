@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import stat
 import threading
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any, cast
 
 import pytest
 
+from include.cvmfs.collect.collect import GarbageCollection
 from include.cvmfs.collect.report import KEY, CollectionRecord, CollectionRules, read_record
 from include.cvmfs.collect.sweep import SwitchingSide
 from include.cvmfs.commit.commit import SwitchStep
@@ -24,7 +28,9 @@ from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import hash_bytes
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.objects import compress
-from include.storage.errors import StoreError, Unavailable
+from include.storage.errors import Forbidden, StoreError, Unavailable
+from include.storage.roles import GRANTS, Role
+from include.storage.store import Store, Version
 from tests.fakes.collecting import ALL_ORPHANS, BOLD, CAREFUL, FQRN, Place, run, signer
 from tests.fakes.process import Died, ProcessStore
 from tests.fakes.publishing import Judged
@@ -373,6 +379,59 @@ def test_copies_of_files_that_lie_elsewhere_are_no_orphans_and_may_be_absent(pla
     place.pass_time(days=1)
     assert place.collect(ALL_ORPHANS).ok
     assert not {key, f"{key}P"} & place.objects()
+
+
+# -- keys
+
+
+class OfRole:
+    """The store by the key of a role, which refuses what its policy does not grant."""
+
+    def __init__(self, store: Any, role: Role) -> None:
+        self._store, self._role = store, role
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def _require(self, action: str, *keys: str) -> None:
+        forms = [form for grant in GRANTS[self._role] if action in grant.actions for form in grant.below or ()]
+        for key in keys:
+            if not any(fnmatchcase(key, form) for form in forms):
+                raise Forbidden(f"{action} by the {self._role.value}", key=key)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._require("s3:PutObject", key)
+        self._store.put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._require("s3:PutObject", key)
+        return bool(self._store.put_if_absent(key, data))
+
+    def replace(self, key: str, data: bytes, *, expected: Version | None) -> Version:
+        self._require("s3:PutObject", key)
+        version: Version = self._store.replace(key, data, expected=expected)
+        return version
+
+    def delete(self, keys: Iterable[str]) -> int:
+        gone = list(keys)
+        self._require("s3:DeleteObject", *gone)
+        return int(self._store.delete(gone))
+
+    def delete_each(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
+        gone = list(keys)
+        self._require("s3:DeleteObject", *gone)
+        refusals: Mapping[str, StoreError] = self._store.delete_each(gone)
+        return refusals
+
+
+def test_collector_and_gateway_each_need_their_own_rights_only(place: Place) -> None:
+    place.garbage()
+    collector, gateway = (cast("Store", OfRole(place.store, role)) for role in (Role.COLLECTOR, Role.GATEWAY))
+    side = SwitchingSide(gateway, FQRN, signer())
+    with GarbageCollection(collector, side, folder=place.folder, rules=BOLD, now=lambda: place.now) as collection:
+        report = run(collection, "begin", "end")
+    assert report.deleted
+    assert json.loads(place.store.get(STATUS_KEY))["last_gc"]
 
 
 # -- careful mode: a collection deletes what another condemned a day before
