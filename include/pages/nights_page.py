@@ -82,7 +82,7 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
         return browser_url(asked.site.settings, absolute(asked.site, slot.store, url))
 
     make = partial(cell_of, slot=slot.name, browser_url=reached, noted=noted, before=before)
-    cells = [(line, make(line)) for line in summary.lines]
+    cells = [make(line) for line in summary.lines]
     builds_ = [build.id for build in builds.builds_of(ledger, slot.name, day)]
     runs = rows.runs_of(ledger, builds_) if ids else ()
     busy = any(run.busy for run in runs)
@@ -94,7 +94,7 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
         ],
         "repository": slot.repository,
         "matrices": matrices(summary, cells),
-        "problems": [cell for line, cell in cells if not line.fate.good],
+        "problems": [cell for cell in cells if not cell.line.fate.good],
         "progress": progress_of(summary, asked.now),
         "counts": [(fate, summary.count(fate)) for fate in ArtifactOutcome if summary.count(fate)],
         "total": summary.total(),

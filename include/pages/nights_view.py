@@ -40,15 +40,10 @@ class PrepareProgressView:
 class ArtifactCell:
     """An artifact. `kind`: the style of its state; links are None where there is nothing to lead to."""
 
+    line: Line
     id: str
-    name: str
     label: str
     kind: str
-    required: bool
-    reason: str
-    files: int | None = None
-    bytes: int | None = None
-    uploaded: int | None = None
     going: PrepareProgressView | None = None
     task: str | None = None
     artifact: str | None = None
@@ -110,15 +105,10 @@ def cell_of(
         kind = "wait"
     running = noted.get(publication.id) if publication is not None else None
     return ArtifactCell(
+        line,
         id=f"{line.build_id or ''}--{line.project}--{line.platform}",
-        name=line.name,
         label=label,
         kind=kind,
-        required=line.required,
-        reason=line.reason,
-        files=line.files,
-        bytes=line.bytes,
-        uploaded=line.bytes_uploaded,
         going=going(running, before.get(pair)) if running is not None else None,
         task=task_of(publication.holder, publication.run_id) if publication is not None else None,
         artifact=browser_url(line.artifact.artifact.url) if line.artifact is not None else None,
@@ -127,11 +117,11 @@ def cell_of(
     )
 
 
-def matrices(summary: Summary, cells: Sequence[tuple[Line, ArtifactCell]]) -> tuple[Matrix, ...]:
+def matrices(summary: Summary, cells: Sequence[ArtifactCell]) -> tuple[Matrix, ...]:
     """Return a matrix for each build of the night, the newest first, and one for what a night without a build lacks."""
     drawn = []
     for build_id in summary.builds or (None,):
-        own = {(line.project, line.platform): cell for line, cell in cells if line.build_id == build_id}
+        own = {(cell.line.project, cell.line.platform): cell for cell in cells if cell.line.build_id == build_id}
         platforms = tuple(sorted({platform for _, platform in own}))
         projects = sorted({project for project, _ in own}, key=lambda name: (name.casefold(), name))
         rows = tuple((project, tuple(own.get((project, platform)) for platform in platforms)) for project in projects)

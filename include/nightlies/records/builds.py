@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import date, datetime
 from typing import Any
 
@@ -19,6 +19,9 @@ from include.nightlies.rules.build import ArtifactRecord, BuildKey, BuildRecord
 from include.nightlies.rules.destinations import build_directory, build_of_directory
 from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild, RejectedArtifact
 from include.settings.model import Slot
+
+_OF_ARTIFACT = tuple(field.name for field in fields(Artifact))
+"""Columns of an artifact's row that are as its index has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,16 +239,9 @@ def latest_changeset(bind: Bind, fqrn: str, destination: str, source_sha256: str
 def _record_artifact(
     connection: Connection, build_row: int, artifact: Artifact, now: datetime, inherited: str | None = None
 ) -> None:
-    values = {
-        "url": artifact.url,
-        "size": artifact.size,
-        "sha256": artifact.sha256,
-        "priority": artifact.priority,
-        "dependencies": list(artifact.dependencies),
-        "inherited": inherited,
-        "updated_at": now,
-    }
     key = {"build": build_row, "project": artifact.project, "platform": artifact.platform}
+    values = {name: getattr(artifact, name) for name in _OF_ARTIFACT if name not in key}
+    values |= {"inherited": inherited, "updated_at": now}
     _upsert(connection, artifacts, key, values, {"first_seen_at": now})
 
 
@@ -284,15 +280,8 @@ def _build(connection: Connection, row: RowMapping) -> BuildRecord:
 
 
 def _artifact(row: RowMapping) -> ArtifactRecord:
-    artifact = Artifact(
-        project=row["project"],
-        platform=row["platform"],
-        url=row["url"],
-        size=row["size"],
-        sha256=row["sha256"],
-        dependencies=tuple(row["dependencies"]),
-        priority=row["priority"],
-    )
+    values = {name: row[name] for name in _OF_ARTIFACT}
+    artifact = Artifact(**values | {"dependencies": tuple(row["dependencies"])})
     times = (row["first_seen_at"], row["updated_at"])
     return ArtifactRecord(row["id"], row["build"], artifact, *times, row["inherited"])
 
