@@ -284,8 +284,12 @@ class Anna:
 
     site: MiniSite
     says: str | None
-    seen: list[Shown] = field(default_factory=list)
+    answered: dict[object, Shown] = field(default_factory=dict)
     faults: list[BaseException] = field(default_factory=list)
+
+    @property
+    def seen(self) -> list[Shown]:
+        return list(self.answered.values())
 
     def watch(self, stop: threading.Event) -> None:
         while not stop.wait(0.1):
@@ -306,8 +310,9 @@ class Anna:
         with create_session() as session:
             query = select(TaskInstance).where(TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
             waiting = session.scalars(query.options(joinedload(TaskInstance.hitl_detail))).all()
-            answered = [self._answer(session, ti, ti.hitl_detail) for ti in waiting]
-        self.seen += answered  # an answer that SQLite was too busy to keep is given again, and counts once
+            answered = {ti.id: self._answer(session, ti, ti.hitl_detail) for ti in waiting}
+        # one that SQLite was too busy to keep, or that `dag.test()` wrote over, is given again, and counts once
+        self.answered |= answered
 
     def _answer(self, session: Any, ti: Any, detail: Any) -> Shown:
         from airflow.models.trigger import handle_event_submit
