@@ -7,7 +7,7 @@ revision or the new one. A reflog that is ahead of the manifest, left by such a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -169,7 +169,7 @@ def publish(
 
     ``stored``: what was stored for it just now, with sizes. Raises ManifestConflict, and before anything is replaced
     ObjectMissing or ObjectDamaged if some of that is not in the store, HeadDamaged if something else is not that the
-    manifest would name.
+    manifest would name and ``head`` has not been replaced.
     """
     certificate = store_compressed(store, signer.certificate_pem, draft.root, CERTIFICATE)
     draft = replace(draft, certificate=certificate.hash)
@@ -177,6 +177,8 @@ def publish(
     try:
         require_stored(store, map(Stored, draft.named))
     except ObjectError as fault:
+        if not _is_current(store, head):
+            raise ManifestConflict(draft.fqrn) from None
         raise HeadDamaged(draft.fqrn, str(fault)) from fault
     store_alternatives(store, draft)
     records = records or Records()
@@ -224,6 +226,12 @@ def commit_group(
     others signed; without one only the signer's own are built upon. ``lineage``: then a change must be derived from a
     revision, and nothing may have touched its path since. What hinders all of them is the outcome of each.
     """
+
+    def overtaken(failures: Iterable[Exception]) -> bool:
+        """Tell whether what cannot be read is of a revision that was replaced meanwhile: a collection may have it."""
+        lost = any(isinstance(failure, HeadDamaged | ObjectError) for failure in failures)
+        return lost and conflicts + 1 < ATTEMPTS and not _is_current(store, head)
+
     voucher, records = voucher or ManifestVerifier(signer), records or Records()
     cache = catalogs or CatalogCache(store)
     waiting, outcomes, conflicts = dict(enumerate(changes)), dict[int, Head | Exception](), 0
@@ -231,9 +239,19 @@ def commit_group(
         try:
             head = read_head(store, fqrn, voucher)
             on_step(SwitchStep.HEAD_READ)
-            group = Group.merged(store, cache, head.manifest, waiting, records=records, lineage=lineage)
         except (CvmfsError, StoreError) as error:
             return [outcomes.get(number, error) for number in range(len(changes))]
+        try:
+            group = Group.merged(store, cache, head.manifest, waiting, records=records, lineage=lineage)
+        except (CvmfsError, StoreError) as error:
+            if overtaken([error]):
+                conflicts += 1
+                continue
+            return [outcomes.get(number, error) for number in range(len(changes))]
+        if overtaken(group.refused.values()):
+            conflicts += 1
+            group.edit.close()
+            continue
         on_step(SwitchStep.MERGED)
         outcomes |= group.refused | dict.fromkeys(group.standing, head)
         waiting = {number: waiting[number] for number in group.members}
@@ -260,6 +278,9 @@ def commit_group(
                 outcomes |= dict.fromkeys(waiting, error)
                 break
         except (CvmfsError, StoreError) as error:
+            if overtaken([error]):
+                conflicts += 1
+                continue
             outcomes |= dict.fromkeys(waiting, error)
             break
         else:
@@ -270,6 +291,16 @@ def commit_group(
         finally:
             group.edit.close()
     return [outcomes[number] for number in range(len(changes))]
+
+
+def _is_current(store: Store, head: Head) -> bool:
+    """Tell whether the manifest is the one that was read; True as well where the store cannot tell."""
+    try:
+        return store.get_versioned(MANIFEST_KEY)[1] == head.version
+    except NotFound:
+        return head.version is None
+    except StoreError:
+        return True
 
 
 def fence(

@@ -177,6 +177,26 @@ def test_a_lost_root_or_history_is_a_damaged_head(store: MemoryStore, name: str,
     assert {"history": "--empty-history", "root": "repo rollback"}[name] in str(caught.value)
 
 
+@pytest.mark.parametrize("step", [SwitchStep.HEAD_READ, SwitchStep.MERGED, SwitchStep.CATALOGS_STORED])
+@pytest.mark.parametrize("name", ["history", "root"])
+def test_a_revision_that_was_replaced_and_collected_under_a_commit_is_no_damaged_head(
+    store: MemoryStore, name: str, step: SwitchStep
+) -> None:
+    ours = change(store, "/a")
+    commit(store, *change(store, "/b"), "/b")
+    others, manifest = change(store, "/c"), opened(store).manifest
+    key = {"history": manifest.history.with_suffix("H"), "root": manifest.root.with_suffix("C")}[name].key
+
+    def overtake(at: SwitchStep) -> None:
+        if at is step and key in store.objects:
+            commit(store, *others, "/c")
+            del store.objects[key]
+
+    head = commit(store, *ours, "/a", on_step=overtake)
+    assert head.manifest == opened(store).manifest
+    assert all(opened(store).revision.lookup(path) for path in ("/a", "/b", "/c"))
+
+
 def test_a_certificate_with_rotten_bytes_is_mended_by_hand(store: MemoryStore) -> None:
     manifest = opened(store).manifest
     whole = store.objects[manifest.certificate.key]
