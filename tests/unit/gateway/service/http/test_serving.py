@@ -91,7 +91,7 @@ PATHS = st.lists(st.sampled_from(["a", "b", "a-", "a0", "é"]), max_size=3).map(
 @given(
     st.lists(
         st.tuples(st.sampled_from([REPOSITORY, "other.example.org"]), PATHS, st.integers(0, 2), st.integers(0, 3)),
-        max_size=int(PATIENCE_S // 3),  # nobody is forgotten
+        max_size=int(PATIENCE_S // 3),  # all within the patience of the first
     )
 )
 def test_places_are_those_among_all_that_overlap(calls: list[tuple[str, str, int, int]]) -> None:
