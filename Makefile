@@ -57,7 +57,7 @@ format: $(STAMP)  ## bring the code into its form
 	@$(BIN)/ruff format --quiet .
 
 check: lint  ## lint, types, the contracts of all DAGs and the fast tests, in 90 s
-	@$(BIN)/pytest tests/dags/test_contracts.py tests/unit -m "not slow" -q -n auto --dist worksteal
+	@$(BIN)/pytest tests/dags/test_contracts.py tests/unit -m "not slow" -q -n 3 --dist worksteal --hypothesis-profile quick
 
 # What others call, and has sections in its docstrings.
 PUBLIC := operators sensors triggers hooks include/storage include/publishers include/fts/client

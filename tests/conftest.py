@@ -49,6 +49,8 @@ TOGETHER = ("tests/dags/",)
 
 # A busy machine fails no test. With CI set, Hypothesis loads a profile of its own without a deadline.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# For `make check`, which is run again and again; `make test` draws in full.
+settings.register_profile("quick", settings.get_profile("busy"), max_examples=15)
 if not os.environ.get("CI"):
     settings.load_profile("busy")
 

@@ -64,6 +64,7 @@ def test_a_run_says_its_steps_verdict_and_report_and_cleans_up(site, tmp_path):
     assert (listed["id"], listed["ended"], listed["steps"], listed["data_removed"]) == (campaign, 40, 40, True)
 
 
+@pytest.mark.slow
 def test_after_acceptance_a_slower_target_ends_the_command_with_1(site, monkeypatch):
     campaign, _ = run()
     call("accept", campaign, "--by", "shift")

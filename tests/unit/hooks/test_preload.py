@@ -35,6 +35,7 @@ def imported_late() -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_most_that_tasks_import_is_there_before_and_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", _PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
     there = set(done.stdout.split())

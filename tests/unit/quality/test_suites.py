@@ -69,6 +69,7 @@ def index(*artifacts: Artifact, **more: Any) -> BuildIndex:
 # -- the index
 
 
+@pytest.mark.slow
 def test_what_the_build_before_had_and_this_one_does_not_list_is_lost() -> None:
     assert faults(index_suite(index(artifact()), SLOT, SETTINGS, week({"A/x86": figures()}))) == ()
     assert faults(index_suite(index(), SLOT, SETTINGS, ())) == (), "without history"

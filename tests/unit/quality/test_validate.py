@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.fakes.airflowhome import ROOT
 
 
+@pytest.mark.slow
 def test_the_import_logs_nothing_of_its_documentation_and_warnings_are_kept() -> None:
     program = (
         "import logging\n"

@@ -21,6 +21,7 @@ from include.site.site import Site
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, begin_campaign, benchmark_site, ticking
 from tests.fakes.refused import refused
 
+pytestmark = pytest.mark.slow
 STEADY = (1.0, 1.01, 0.99)
 Measure = Callable[..., tuple[CampaignFolder, JudgedCampaign]]
 

@@ -186,6 +186,7 @@ def test_osds_that_reply_are_counted_while_another_one_is_down(tmp_path, monkeyp
     assert [(one.osd, one.access, one.operations) for one in view.latencies] == [(0, READ, 100), (0, WRITE, 100)]
 
 
+@pytest.mark.slow
 def test_a_report_has_machines_osds_and_recovery_and_missing_rights_fail_no_step(steps):
     assert [ended.error for ended in steps] == [None] * len(steps)
     rows = servers_of(steps)

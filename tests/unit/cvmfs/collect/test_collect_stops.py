@@ -448,6 +448,7 @@ def test_what_a_stopped_commit_names_and_a_sweep_took_does_not_refuse_a_collecti
     assert place.problems() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_collections_beside_commits_in_any_order_are_never_refused(place: Place, seed: int) -> None:
     chance = random.Random(seed)

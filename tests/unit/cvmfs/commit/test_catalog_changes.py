@@ -131,6 +131,7 @@ PLACES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "where"), PLACES)
 def test_a_useless_catalog_is_refused_alone(store: MemoryStore, tmp_path: Path, what: str, where: str) -> None:
     statement = DAMAGES[what]
