@@ -31,7 +31,8 @@ MASKS = (
     (re.compile(r"\d+\.\d+ (s|hours|days)\b"), "<span>"),
     (re.compile(r"file:///\S+"), "<url>"),
     (re.compile(r"(objects) \(\d+ bytes\)"), r"\1 (<bytes>)"),
-    (re.compile(r"\d+ (stay|superseded|names that were listed)"), r"<number> \1"),  # revisions within one second may share an object
+    # revisions within one second may share an object
+    (re.compile(r"\d+ (stay|superseded|names that were listed)"), r"<number> \1"),
     (re.compile(r"/\S+/keys\b"), "<keys>"),
     (re.compile(r"^(root catalog bytes|uid|gid) +\d+$"), r"\1 <number>"),
 )
