@@ -208,7 +208,7 @@ class Running:
         if not channel.status_event.wait(max(self._deadline - time.monotonic(), 0)):
             raise self._hung()
         code = channel.recv_exit_status()
-        self._reader.join(_DRAIN_S)  # what it left running in the background may keep its output open
+        self._drain()
         if code < 0:
             raise NodeLost(
                 self._address.fqrn, f"the connection to {self._address.name} ended in the middle of a command"
@@ -241,6 +241,14 @@ class Running:
             pass  # what happened is in the exit code, or in its absence
         finally:
             self._began.set()
+
+    def _drain(self) -> None:
+        """Take the output to its end. What the command left running in the background may keep it open for ever."""
+        channel = self._channel
+        while self._reader.is_alive() and time.monotonic() < self._deadline:
+            self._reader.join(_DRAIN_S)
+            if not (channel.eof_received or channel.recv_ready()):
+                break
 
     def _hung(self) -> NodeError:
         output = " | ".join(self._output.done()[-3:])
