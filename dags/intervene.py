@@ -9,7 +9,8 @@ from airflow.sdk import DAG, Param
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from operators.interventions import InterveneOperator
-from operators.publishing import NAME_PATTERN, choose_artifacts, dag_defaults
+from operators.params import NAME_PATTERN, choose_artifacts
+from operators.publishing import dag_defaults
 
 DOC = """
 ### Intervene by hand

@@ -11,7 +11,8 @@ from airflow.sdk import DAG, Asset
 
 from include.settings.load import load
 from operators.interventions import EndLeasesOperator, ListLeasesOperator
-from operators.publishing import dag_defaults, flag
+from operators.params import flag
+from operators.publishing import dag_defaults
 
 DOC = """
 ### Leases that were left behind

@@ -19,7 +19,8 @@ from operators.care import (
     PruneTagsOperator,
     ReportCollectionOperator,
 )
-from operators.publishing import choose_repositories, dag_defaults, flag
+from operators.params import choose_repositories, flag
+from operators.publishing import dag_defaults
 from operators.undo import PLAN, PlanRetentionOperator, RemoveExpiredOperator
 from sensors.replicas import ReplicaQuietSensor
 

@@ -25,7 +25,8 @@ from operators.night import (
     SetLinksOperator,
     slot_asset,
 )
-from operators.publishing import NAME_PATTERN, choice, choose_artifacts, dag_defaults, flag, publishing_tasks
+from operators.params import NAME_PATTERN, choice, choose_artifacts, flag
+from operators.publishing import dag_defaults, publishing_tasks
 from sensors.build import BuildSensor
 
 DOC = """

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Param, TriggerRule
+from airflow.sdk import DAG, TriggerRule
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from operators.night import CheckCompletenessOperator, PlanPublicationOperator
-from operators.publishing import choice, dag_defaults, flag, publishing_tasks
+from operators.params import publication_params
+from operators.publishing import dag_defaults, publishing_tasks
 
 DOC = """
 ### Publish one tree or tarball
@@ -41,49 +42,7 @@ def publication(settings: SiteSettings) -> DAG:
         max_active_runs=8,
         dagrun_timeout=timedelta(hours=24 if approval else 12),
         **dag_defaults(),
-        params={
-            "repository": choice(
-                settings.repositories, title="Repository", description="The repository to publish to."
-            ),
-            "path": Param(
-                title="Destination",
-                type="string",
-                pattern="^/[^/]+(/[^/]+)*/?$",
-                minLength=2,
-                maxLength=1024,
-                description="The destination: an absolute path inside the repository, such as /software/root/6.36.",
-            ),
-            "source": Param(
-                title="Source",
-                type="string",
-                pattern="^[a-z0-9]+://.+",
-                maxLength=2048,
-                description="URL of a tarball or folder in one of the configured stores, as s3://bucket/name.tar.gz.",
-            ),
-            "sha256": Param(
-                None,
-                title="SHA-256",
-                type=["null", "string"],
-                pattern="^[0-9a-f]{64}$",
-                description="SHA-256 that the tarball must have. Empty: not checked.",
-            ),
-            "tag": Param(
-                None,
-                title="Tag",
-                type=["null", "string"],
-                pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$",
-                maxLength=255,
-                description="Tag for the new revision. Empty: none.",
-            ),
-            "mode": Param(
-                "refuse",
-                title="If the destination exists",
-                type="string",
-                enum=["refuse", "replace"],
-                description="refuse: fail if the destination holds anything. replace: swap it.",
-            ),
-            "dry_run": flag("Dry run", "Report what would be published; change nothing."),
-        },
+        params=publication_params(settings.repositories),
         tags=["cvmfs", "by hand"],
     )
     with dag:

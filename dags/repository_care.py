@@ -17,7 +17,8 @@ from operators.care import (
     PruneTagsOperator,
     RemoveUnfinishedWritesOperator,
 )
-from operators.publishing import choose_repositories, dag_defaults
+from operators.params import choose_repositories
+from operators.publishing import dag_defaults
 
 DOC = """
 ### Maintain the repositories

@@ -9,7 +9,8 @@ from airflow.sdk import DAG, Param, XComArg
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from operators.approve import approve_each
-from operators.publishing import choice, confirmed_by_hand, dag_defaults
+from operators.params import choice, confirmed_by_hand
+from operators.publishing import dag_defaults
 from operators.undo import (
     PLAN,
     PreviewRollbackOperator,

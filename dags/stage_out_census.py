@@ -7,7 +7,7 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from include.settings.load import load
-from operators.publishing import flag
+from operators.params import flag
 from operators.stageout import DeleteOldRunsOperator, TakeCensusOperator, dag_settings
 
 DOC = """

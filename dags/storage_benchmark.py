@@ -20,7 +20,8 @@ from operators.benchmark import (
     RemoveBenchmarkDataOperator,
     StorageBenchmarkOperator,
 )
-from operators.publishing import choice, dag_defaults
+from operators.params import choice
+from operators.publishing import dag_defaults
 from sensors.ceph import CephHealthSensor
 
 RECOVERY_S = 2 * 3600.0

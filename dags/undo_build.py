@@ -9,7 +9,8 @@ from airflow.sdk import DAG, Param
 from include.settings.load import load
 from include.settings.model import SiteSettings
 from operators.approve import approve_each
-from operators.publishing import NAME_PATTERN, choice, choose_artifacts, confirmed_by_hand, dag_defaults, flag
+from operators.params import NAME_PATTERN, choice, choose_artifacts, confirmed_by_hand, flag
+from operators.publishing import dag_defaults
 from operators.undo import PlanUndoOperator, UndoBuildOperator
 
 DOC = """
