@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import FormatError, RepositoryError
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.objects import Compression
 from include.cvmfs.ingest.autocatalog import Cuts, Weights
 from include.cvmfs.ingest.changeset import Changeset
-from include.cvmfs.ingest.prepare import PrepareOptions
+from include.cvmfs.ingest.chunker import ChunkLimits
+from include.cvmfs.ingest.prepare import DEFAULTS, PrepareOptions
 from include.cvmfs.ingest.spool import SpecialBits, Specials
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.dirtab import NAME, Dirtab
 from include.cvmfs.sources.source import IdMap, OwnerMap
-from include.settings.prepare import Prepare
+from include.settings.prepare import ChunkSizes, Prepare
 
+DATA_CHUNKS = ChunkLimits(48 << 20, 56 << 20, 64 << 20)
+"""The profile `data`: few large objects, as a shared cache and its file system bear them best."""
 NO_NANOSECONDS = (
     "was not created for nanoseconds (its catalogs have {}); remove `prepare.mtime_ns`, or create another repository "
     "with: nightshift repo create --mtime-ns"
@@ -43,6 +48,9 @@ def tree_options(settings: Prepare, repository: Repository) -> PrepareOptions:
     return PrepareOptions(
         algorithm=repository.manifest.root.algorithm,
         layout=layout,
+        compression=Compression.NONE if settings.compression == "none" else Compression.ZLIB,
+        chunking=(limits := chunk_limits(settings.chunks)),
+        memory_mb=max(DEFAULTS.memory_mb, (os.cpu_count() or 1) * 3 * limits.max >> 20),
         owner=_owner(settings),
         mtime_ns=settings.mtime_ns,
         specials=Specials(settings.specials),
@@ -50,6 +58,13 @@ def tree_options(settings: Prepare, repository: Repository) -> PrepareOptions:
         xattrs=settings.xattrs,
         cuts=Cuts(_dirtab(repository) if settings.dirtab else None, weights, settings.catalog_entries),
     )
+
+
+def chunk_limits(chunks: Literal["stock", "data"] | ChunkSizes) -> ChunkLimits:
+    """The lengths of the pieces of large files, in bytes, as the settings have them."""
+    if isinstance(chunks, ChunkSizes):
+        return ChunkLimits(chunks.min, chunks.average, chunks.max)
+    return DATA_CHUNKS if chunks == "data" else ChunkLimits()
 
 
 def holds_nanoseconds(layout: Layout) -> bool:

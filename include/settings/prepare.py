@@ -86,9 +86,32 @@ class OwnerSettings(Block):
     """The group id of all entries."""
 
 
+class ChunkSizes(Block):
+    """Lengths of the pieces that a large file is cut into; in bytes, or written as `64MiB`."""
+
+    min: Annotated[ByteSize, Field(ge=32)]
+    """The least length; a file that is not longer stays whole."""
+    average: Annotated[ByteSize, Field(gt=32)]
+    """The length that is aimed at."""
+    max: Annotated[ByteSize, Field(gt=32, le=1024**3)]
+    """The greatest length."""
+
+    @model_validator(mode="after")
+    def _grow(self) -> ChunkSizes:
+        if not self.min < self.average < self.max:
+            raise fault("sizes of chunks that do not grow", "Write them such that min < average < max.")
+        return self
+
+
 class Prepare(Block):
     """Preparation of a tree: entries that are kept, cuts into catalogs. All of it follows the stock tools' options."""
 
+    chunks: Literal["stock", "data"] | ChunkSizes = "stock"
+    """Cuts of large files: `stock` has pieces of 4 to 16 MiB, `data` of 48 to 64 MiB for sets of large files, or sizes
+    of one's own. A change concerns only what is published from then on."""
+    compression: Literal["stock", "none"] = "stock"
+    """Form of objects: `stock` compresses them by zlib; `none` is for files that are compressed inside, as those of
+    data sets, and lets a cache be verified by names alone."""
     specials: Literal["refuse", "keep", "skip"] = "refuse"
     """Devices, sockets and FIFOs."""
     special_bits: Literal["strip", "keep"] = "strip"

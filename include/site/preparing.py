@@ -11,13 +11,13 @@ from include.cvmfs.coordination.generation import Look
 from include.cvmfs.format.hashes import DigestSet, hash_of_key, identity
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareProgress, prepare
-from include.cvmfs.ingest.spool import SpecialBits
 from include.cvmfs.ingest.upload import JournaledStore, UploadJournal
 from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import SourceLimits, TreeSource
 from include.publishers.base import tree_options
+from include.settings.prepare import Prepare
 from include.site.site import Site
 
 CONTENT_INDEX = "content-index.db"
@@ -30,7 +30,7 @@ class TreeToPrepare:
     """A tree, where it goes, and what of it need not be sent.
 
     ``known_from``: paths whose objects the current revision has; ``damaged``: keys of objects that are sent again.
-    ``special_bits`` overrides the settings.
+    ``prepare`` takes the place of the repository's settings.
     """
 
     destination: str
@@ -39,7 +39,7 @@ class TreeToPrepare:
     known_from: Iterable[str] = ()
     damaged: Collection[str] = ()
     limits: SourceLimits = field(default_factory=SourceLimits)
-    special_bits: SpecialBits | None = None
+    prepare: Prepare | None = None
     progress: Callable[[PrepareProgress], None] | None = None
     dry_run: bool = False
 
@@ -55,8 +55,8 @@ def prepare_for(
     base = Base(head.manifest.root, head.manifest.revision, seen.moment)
     packing = site.packing(head.fqrn, head)
     if packing is not None:
-        if tree.special_bits is not None:
-            packing = replace(packing, options=replace(packing.options, special_bits=tree.special_bits))
+        if tree.prepare is not None:
+            packing = replace(packing, options=tree_options(tree.prepare, head))
         return packing.pack(
             tree.source, destination=tree.destination, now=tree.now, base=base, limits=tree.limits,
             progress=tree.progress, dry_run=tree.dry_run,
@@ -70,10 +70,8 @@ def prepare_for(
     leave_condemned(known, seen, head.revision)
     for key in tree.damaged:
         known.discard(identity(hash_of_key(key)))
-    options = tree_options(settings.prepare, head)
     options = replace(
-        options,
-        special_bits=tree.special_bits or options.special_bits,
+        tree_options(tree.prepare or settings.prepare, head),
         connections=site.settings.store(settings.store).connections,
         limits=tree.limits,
         index=site.settings.paths.var / CONTENT_INDEX,

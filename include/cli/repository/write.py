@@ -54,6 +54,14 @@ def publish(
         Literal["strip", "keep"] | None,
         typer.Option("--special-bits", help="Set-uid, set-gid and sticky bits; default: from the settings."),
     ] = None,
+    chunks: Annotated[
+        Literal["stock", "data"] | None,
+        typer.Option("--chunks", help="Pieces of large files: 4-16 MiB, or 48-64 MiB; default: from the settings."),
+    ] = None,
+    compression: Annotated[
+        Literal["stock", "none"] | None,
+        typer.Option("--compression", help="zlib, or none for files compressed inside; default: from the settings."),
+    ] = None,
     tag: Tag = None,
     message: Message = "",
     dry_run: DryRun = False,
@@ -64,7 +72,6 @@ def publish(
     Interrupted, run it again: what was sent stays sent.
     """
     from include.cvmfs.ingest.prepare import PrepareProgress
-    from include.cvmfs.ingest.spool import SpecialBits
     from include.nightlies.records.damage import of_repository
     from include.provenance.single_changes import note_by_hand
     from include.site.preparing import TreeToPrepare
@@ -76,13 +83,15 @@ def publish(
         def progress(done: PrepareProgress) -> None:
             show("files", done.files, 0)
 
-        now = datetime.now(UTC)
+        now, settings = datetime.now(UTC), site.settings.repository(fqrn)
+        given = {"special_bits": special_bits, "chunks": chunks, "compression": compression}
+        chosen = settings.prepare.model_copy(update={name: value for name, value in given.items() if value})
 
         def attempt() -> TreePublication:
             tree = TreeToPrepare(
-                path, source_at(source, site.settings.repository(fqrn).limits), now,
+                path, source_at(source, settings.limits), now,
                 damaged=[damage.key for damage in of_repository(site.ledger, fqrn)],
-                special_bits=SpecialBits(special_bits) if special_bits else None, progress=progress, dry_run=dry_run,
+                prepare=chosen, progress=progress, dry_run=dry_run,
             )  # fmt: skip
             return publish_tree(site, fqrn, tree, holder=holder(), replaces=replace, tag=_tag(tag, message))
 

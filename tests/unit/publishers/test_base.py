@@ -9,12 +9,14 @@ import pytest
 from include.cvmfs.errors import FormatError, RepositoryError
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.objects import Compression
 from include.cvmfs.ingest.autocatalog import Weights
+from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.spool import SpecialBits, Specials
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.source import OwnerMap
 from include.publishers.base import tree_options
-from include.settings.prepare import OwnerSettings, Prepare
+from include.settings.prepare import ChunkSizes, OwnerSettings, Prepare
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key
 from tests.fakes.refused import refused
@@ -52,6 +54,16 @@ def test_all_that_is_set_is_there(tmp_path: Path) -> None:
     assert (options.owner, options.mtime_ns, options.specials) == ((3, 4), True, Specials.KEEP)
     assert options.special_bits is SpecialBits.KEEP
     assert (options.xattrs, options.cuts.auto, options.cuts.entries) == (("user.",), Weights(500, 1_000), 0)
+
+
+def test_data_sets_are_cut_into_large_pieces_and_stored_as_they_are() -> None:
+    usual = tree_options(Prepare(), repository())
+    assert (usual.chunking, usual.compression, usual.memory_mb) == (ChunkLimits(), Compression.ZLIB, 128)
+    data = tree_options(Prepare(chunks="data", compression="none"), repository())
+    assert (data.chunking, data.compression) == (ChunkLimits(48 << 20, 56 << 20, 64 << 20), Compression.NONE)
+    assert data.memory_mb >= 192
+    own = tree_options(Prepare(chunks=ChunkSizes(min=1 << 20, average=2 << 20, max=4 << 20)), repository())
+    assert own.chunking == ChunkLimits(1 << 20, 2 << 20, 4 << 20)
 
 
 def test_owner_maps_are_read_from_their_files(tmp_path: Path) -> None:
