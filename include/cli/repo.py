@@ -36,7 +36,8 @@ app = typer.Typer(no_args_is_help=True)
 COMMANDS: tuple[Callable[..., None], ...] = (
     admin.create, admin.repair, admin.resign, admin.import_keys,
     read.ls, read.cat, read.stat, read.get, read.diff,
-    read.replicas, read.client_config,
+    read.replicas, read.client_config, read.redirect_config,
+    read.check_servers,
     write.publish, write.remove, write.rename, write.symlink, write.dirtab, tags.rollback,
     repair.gc,
 )  # fmt: skip

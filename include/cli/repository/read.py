@@ -213,7 +213,7 @@ def client_config(
 
     Without --stratum1 it reads from the configured replicas, in their order; without replicas from the public URL.
     """
-    from include.replicas.look import client_config as text_of
+    from include.replicas.configs import client_config as text_of
     from include.settings.load import load
 
     if direct and (proxy or stratum1):
@@ -223,6 +223,44 @@ def client_config(
         copies = [] if direct else (stratum1 or [replica.url for replica in settings.replicas])
         servers = copies or [settings.public_url]
         typer.echo(text_of(fqrn, settings.public_key, servers=servers, proxies=proxy or ()), nl=False)
+
+
+def redirect_config(
+    fqrn: Configured,
+    data: Annotated[list[str], typer.Option("--data", help="URL of a data server; several share the objects.")],
+    root: Annotated[str, typer.Option("--root", help="The folder of repositories on these machines.")] = "/srv/cvmfs",
+    listen: Annotated[str, typer.Option("--listen", help="Port of the front end, or address:port.")] = "8000",
+) -> None:
+    """Print the nginx configuration of a stratum 1 that answers metadata and redirects to data servers.
+
+    `nightshift repo check-servers` then fetches an object through it.
+    """
+    from include.replicas.configs import redirect_config as text_of
+
+    with refusing():
+        typer.echo(text_of(fqrn, data=data, root=root, listen=listen), nl=False)
+
+
+def check_servers(
+    fqrn: Configured,
+    urls: Annotated[list[str], typer.Argument(metavar="URL…", help="Servers, with @fqrn@ for the repository's name.")],
+) -> None:
+    """Read manifest and an object from each server alone, through its redirections, and compare bytes with hashes.
+
+    Exit code 0: every server is right; 1: some are not, or have different revisions.
+    """
+    from include.replicas.servers import see_server
+    from include.settings.load import load
+
+    with refusing():
+        keys = [load().repository(fqrn).public_key.read_bytes()]
+        looks = [see_server(url.replace("@fqrn@", fqrn), fqrn, keys) for url in urls]
+    for look in looks:
+        typer.echo(f"{look.url}: {printable(look.fault) or f'revision {look.revision}, {look.text}'}")
+    revisions = {look.revision for look in looks if not look.fault}
+    if len(revisions) > 1:
+        typer.echo(f"the servers have different revisions: {', '.join(map(str, sorted(revisions)))}", err=True)
+    raise typer.Exit(any(look.fault for look in looks) or len(revisions) > 1)
 
 
 def _entries(tree: Revision, path: str, recursive: bool) -> Iterator[tuple[str, Dirent]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from include.replicas.look import client_config
+from include.replicas.configs import client_config
 from include.settings.errors import InvalidSettings, SettingsError
 from include.settings.load import parse
 from include.settings.ssh import chosen
