@@ -23,6 +23,7 @@ from include.settings.model import SiteSettings
 from include.settings.pools import Queue, pools
 from include.settings.secrets import EnvSecrets, connection_variable
 from include.site.bootstrap import found_stores
+from include.site.caching import cache_of
 from include.site.site import Site
 from lab import services as lab_services
 from lab.cluster import Cluster
@@ -124,7 +125,7 @@ def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
 
 
 def _found_buckets(lab: Lab, say: Say) -> None:
-    """Makes the buckets of the stores that the lab serves, so that each answers from the start."""
+    """Makes the buckets of the stores that the lab serves, and the caches in its folder."""
     environment = _environment(lab)
     site = Site(load(environ=environment), EnvSecrets(environment))
     names = {
@@ -133,6 +134,9 @@ def _found_buckets(lab: Lab, say: Say) -> None:
         if store.endpoint == lab.s3_url and store.connection and connection_variable(store.connection) in environment
     }
     found_stores(site, names, say=say)
+    for cache in site.settings.caches.values():
+        if cache.path.is_relative_to(lab.place.var):
+            cache_of(cache).initialise()
 
 
 def down(lab: Lab, *, say: Say) -> int:

@@ -61,6 +61,7 @@ GROUPS = {
     "settings": ("include.cli.settings", "Check the site configuration and the stores it names."),
     "repo": ("include.cli.repo", "Create, read, change and check repositories."),
     "store": ("include.cli.store", "Put a file into a store."),
+    "cache": ("include.cli.cache", "Warm, trim and verify the shared caches of a site."),
     "gateway": ("include.cli.gateway", "Serve the lease protocol; list leases."),
     "fts": ("lab.commands.fts", "Serve the embedded FTS."),
     "lab": ("lab.commands.services", "Bring the embedded services up and down."),

@@ -332,7 +332,7 @@ def _alternatives(annotation: Any) -> Iterator[Any]:
 
 
 def _named_twice(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[SettingsProblem]:
-    for group in (("stores",), ("repositories",), ("slots",), ("sites",), _TARGETS):
+    for group in (("stores",), ("repositories",), ("slots",), ("sites",), ("caches",), _TARGETS):
         for key, block in _group(data, group).items():
             if "name" in _mapping(block):
                 location = (*group, key, "name")

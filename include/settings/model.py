@@ -14,6 +14,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from include.settings.benchmarks import BenchmarkSettings
+from include.settings.caches import CacheSettings
 from include.settings.errors import SettingsError
 from include.settings.prepare import ArtifactLimits, Block as _Block, Prepare, QualitySettings
 from include.settings.retention import CollectionSettings, Retention, TagRule
@@ -193,6 +194,9 @@ class RepositorySettings(_Block):
         if options.dirtab or options.autocatalogs:
             cure = "Remove `dirtab` and `autocatalogs` here, and set them in the repository's server.conf on the node."
             raise fault("catalogs are cut by the node, not here", cure)
+        if options.chunks != "stock" or options.compression != "stock":
+            cure = "Remove `chunks` and `compression` here, and set CVMFS_MIN_CHUNK_SIZE and others on the node."
+            raise fault("files are cut and compressed by the node, not here", cure)
         if (options.owner or options.uid_map or options.gid_map) and not node.keep_owners:
             raise fault("owners that the node does not keep", "Set `keep_owners: true` in `server:`, or remove them.")
         if options.xattrs and node.install == "ingest":
@@ -375,6 +379,7 @@ class SiteSettings(_Block):
     repositories: Mapping[Fqrn, RepositorySettings] = Field(default_factory=dict)
     slots: Mapping[Name, Slot] = Field(default_factory=dict)
     sites: Mapping[Name, RemoteSite] = Field(default_factory=dict)
+    caches: Mapping[Name, CacheSettings] = Field(default_factory=dict)
     benchmarks: BenchmarkSettings = BenchmarkSettings()
     stageout: StageoutSettings = StageoutSettings()
 
@@ -400,7 +405,7 @@ class SiteSettings(_Block):
     def _none_if_empty(cls, value: object) -> object:
         return value or None  # out of a variable that is not set
 
-    @field_validator("stores", "repositories", "slots", "sites", mode="before")
+    @field_validator("stores", "repositories", "slots", "sites", "caches", mode="before")
     @classmethod
     def _blocks_know_their_names(cls, value: object) -> object:
         if not isinstance(value, Mapping):
@@ -422,6 +427,19 @@ class SiteSettings(_Block):
     def remote_site(self, name: str) -> RemoteSite:
         """The storage site of that name; SettingsError names those that there are."""
         return _pick("site", self.sites, name)
+
+    def cache(self, name: str) -> CacheSettings:
+        """The cache of that name; SettingsError names those that there are."""
+        return _pick("cache", self.caches, name)
+
+    @model_validator(mode="after")
+    def _caches_have_repositories(self) -> SiteSettings:
+        for cache in self.caches.values():
+            for fqrn in cache.repositories:
+                if fqrn not in self.repositories:
+                    cure = "Add it below `repositories:`, or take it out."
+                    raise fault(f"cache {cache.name} has a repository that is not configured: {fqrn}", cure)
+        return self
 
     @model_validator(mode="after")
     def _files_of_sites_are_ours(self) -> SiteSettings:

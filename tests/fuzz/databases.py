@@ -108,7 +108,7 @@ def _look_at(catalog: Catalog) -> None:
     catalog.nested()
     catalog.binds()
     list(catalog.identities())
-    list(catalog.object_hashes())
+    list(catalog.objects())
     catalog.make_writable()
     catalog.next_hardlink_group()
     for child in catalog.listing(catalog.path):

@@ -3,7 +3,8 @@
 `gateway`: the state machine of the gateway with fresh draws. `collection`: that of collections beside publications.
 `stageout`: twice the load of its source with an outage of FTS in the middle, then its state machine. `engine`: the
 property tests of the repository format with fresh draws, and damaged input to all readers. `airflow`: the drills of
-tests/soak/airflow on a whole deployment. `cases`: the tests that are marked `thorough`, which `make test` leaves out.
+tests/soak/airflow on a whole deployment. `cache`: readers of a shared cache beside warmers and trimmers that are
+killed. `cases`: the tests that are marked `thorough`, which `make test` leaves out.
 
 A part makes at least one round, and another one if there is time for it. It ends with code 1 at the first round that
 fails; a failing example then becomes an explicit one of the tests. The result goes into bench/results/soak.json.
@@ -17,10 +18,12 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
@@ -33,6 +36,7 @@ OUTAGE_RATE = 28
 OUTAGE_MINUTES, OUTAGE_SOAK_S = 30, 1200
 """So long for that soak, a sixth of it without FTS; others in proportion."""
 FUZZ_S = 60
+DRILL_S = 60
 
 
 def gateway() -> bool:
@@ -84,13 +88,23 @@ def airflow() -> bool:
     return python("pytest", "tests/soak/airflow", "-v", CI="true")  # a drill that is skipped has shown nothing
 
 
+def cache() -> bool:
+    """Whether a shared cache stays right while its warmers and trimmers are killed."""
+    from tests.fakes import cachedrill
+
+    with tempfile.TemporaryDirectory(prefix="nightshift-cache-drill-") as folder:
+        outcome = cachedrill.run(Path(folder), DRILL_S)
+    print(outcome, flush=True)
+    return not (outcome.errors or outcome.wrong or outcome.faults)
+
+
 def cases() -> bool:
     return python("pytest", "tests", "-m", "thorough", "-q", "-n", "2", "--dist", "loadfile", CI="true")
 
 
 PARTS: dict[str, Callable[[], bool]] = {
     "gateway": gateway, "collection": collection, "stageout": stageout, "engine": engine, "airflow": airflow,
-    "cases": cases,
+    "cache": cache, "cases": cases,
 }  # fmt: skip
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from include.cvmfs.errors import CatalogError, FormatError, ObjectDamaged
 from include.cvmfs.format.catalog_file import CatalogFile, read_properties
 from include.cvmfs.format.dirent import Chunk, Dirent, algorithm_of, digest_of
 from include.cvmfs.format.hashes import CATALOG, PARTIAL, Algorithm, ObjectHash, hash_bytes, path_hash
 from include.cvmfs.format.layout import MTIME_NS, Layout, shape_of
-from include.cvmfs.format.objects import compress, decompress
+from include.cvmfs.format.objects import Compression, compress, decompress
 from include.cvmfs.format.paths import name_of, parent_of
 from include.cvmfs.format.schema import (
     NAMES,
@@ -47,6 +47,14 @@ class NestedRef:
     path: str
     hash: ObjectHash
     size: int
+
+
+class CatalogObject(NamedTuple):
+    """A data object: the size is that of its content in bytes, None where the row has none."""
+
+    name: ObjectHash
+    size: int | None
+    compression: Compression
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +243,8 @@ class Catalog(CatalogFile):
         rows = self._references(f"SELECT path, sha1, size FROM bind_mountpoints WHERE path = {_TEXT}", path)
         return rows[0] if rows else None
 
-    def object_hashes(self) -> Iterator[tuple[ObjectHash, int | None]]:
-        """Every data object that the rows refer to, with its uncompressed size in bytes; external files apart."""
+    def objects(self) -> Iterator[CatalogObject]:
+        """Every data object that the rows refer to; external files apart."""
         sql = "SELECT hash, flags, size FROM catalog WHERE hash IS NOT NULL AND length(hash) > 0 AND (flags & 128) = 0"
         for digest, flags, size in self._all(sql):
             yield self._object(digest, flags, size)
@@ -246,7 +254,7 @@ class Catalog(CatalogFile):
             yield self._object(digest, flags, size, PARTIAL)
 
     def identities(self) -> Iterator[bytes]:
-        """The data objects of :meth:`object_hashes` as ``digests.identity`` has them, each once: for millions."""
+        """The data objects of :meth:`objects` as ``digests.identity`` has them, each once: for millions."""
         sound = "typeof({0}) = 'blob' AND length({0}) = 20 AND (flags & 128) = 0"
         for (digest,) in self._all(f"SELECT DISTINCT hash FROM catalog WHERE {sound.format('hash')}"):
             yield digest
@@ -453,9 +461,9 @@ class Catalog(CatalogFile):
             lambda: [NestedRef(str(p), ObjectHash.parse(str(h), suffix=CATALOG), int(s or 0)) for p, h, s in rows]
         )
 
-    def _object(self, digest: object, flags: int, size: object, suffix: str = "") -> tuple[ObjectHash, int | None]:
+    def _object(self, digest: object, flags: int, size: object, suffix: str = "") -> CatalogObject:
         try:
             hash_ = ObjectHash(digest_of(digest), algorithm_of(flags), suffix)
-            return hash_, None if size is None else int(str(size))
+            return CatalogObject(hash_, None if size is None else int(str(size)), Compression(flags >> 11 & 7))
         except (TypeError, ValueError, IndexError) as fault:
             raise self.damaged(self.path, fault) from fault

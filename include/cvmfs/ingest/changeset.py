@@ -118,7 +118,7 @@ def objects_of(changeset: Changeset, catalogs: CatalogCache) -> DigestSet:
         reference = pending.pop()
         objects.add(identity(reference.hash.with_suffix(CATALOG)))
         catalog = catalogs.open_nested(reference.path, reference.hash)
-        for name, _ in catalog.object_hashes():
+        for name, _, _ in catalog.objects():
             objects.add(identity(name))
         pending.extend(catalog.nested())
         catalog.close()

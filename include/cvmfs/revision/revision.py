@@ -181,7 +181,7 @@ class Revision:
         for reference in self.catalogs_below(path):
             catalog = self._open(reference)
             yield reference.hash.with_suffix(CATALOG), len(self.catalogs.database(reference.hash))
-            for name, size in catalog.object_hashes():
+            for name, size, _ in catalog.objects():
                 yield name, size or 0
 
     # -- private

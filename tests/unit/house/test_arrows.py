@@ -27,7 +27,7 @@ RANKS = (
     ("include.gateway.service.leases",),
     ("include.gateway.service",),
     ("include.airflow_api", "include.gateway", "include.notify", "include.fts"),
-    ("include.cvmfs.check", "include.cvmfs.collect"),
+    ("include.aliencache", "include.cvmfs.check", "include.cvmfs.collect"),
     ("include.cvmfs.commit",),
     ("include.cvmfs.ingest",),
     ("include.cvmfs.coordination",),

@@ -24,7 +24,6 @@ ALONE = {
     "include.cli.transfers.file_lists": PURE,
     "include.cvmfs.collect.weigh": TOGETHER,
     "include.cvmfs.commit.catalog_changes": TOGETHER,
-    "include.cvmfs.ingest.chunker": PURE,
     "include.cvmfs.ingest.packing": TOGETHER,
     "include.cvmfs.ingest.processes": TOGETHER,
     "include.cvmfs.sources.zipmembers": KIND,

@@ -1,0 +1,163 @@
+"""A look at every object of a cache: 37 bytes an object, four folders at once, nothing read but the states of files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from include.aliencache.cache import AlienCache
+from include.aliencache.errors import refused
+from include.aliencache.names import OBJECT_NAME, SHARDS, TXN, NameKind, kind_in_shard
+from include.cvmfs.format.hashes import Algorithm, ObjectHash
+from include.settings.caches import UseOfObjects
+
+T = TypeVar("T")
+R = TypeVar("R")
+AT_ONCE = 4
+_REST_BYTES = 19
+_ALGORITHMS = {algorithm.value: number for number, algorithm in enumerate(Algorithm)}
+_VALUES = tuple(Algorithm)
+_BLOCK = 512  # of st_blocks
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(slots=True)
+class Shard:
+    """The objects of a folder, by place: rest of the digest, Unix s of the last use, bytes that they take on the disk.
+
+    `times` 0: too young to go. `temporary`: names of temporary files with their mtimes.
+    """
+
+    number: int
+    rests: bytearray = field(default_factory=bytearray)
+    algorithms: bytearray = field(default_factory=bytearray)
+    times: array[int] = field(default_factory=lambda: array("I"))
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    temporary: list[tuple[str, float]] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    unreadable: int = 0
+    young: int = 0
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def add_other(self, name: str, status: os.stat_result) -> None:
+        """Take what is no object."""
+        if stat.S_ISREG(status.st_mode) and kind_in_shard(name) is NameKind.TEMPORARY:
+            self.temporary.append((name, status.st_mtime))
+        else:
+            self.foreign.append(name)
+
+    def digest(self, place: int) -> bytes:
+        """The whole digest of an object."""
+        return bytes((self.number,)) + self.rests[place * _REST_BYTES : (place + 1) * _REST_BYTES]
+
+    def file_name(self, place: int) -> str:
+        """The name of an object's file."""
+        rest = self.rests[place * _REST_BYTES : (place + 1) * _REST_BYTES].hex()
+        return rest + _VALUES[self.algorithms[place]].value
+
+    def name(self, place: int) -> ObjectHash:
+        """The object."""
+        return ObjectHash(self.digest(place), _VALUES[self.algorithms[place]])
+
+
+def use_of(status: os.stat_result, use: UseOfObjects) -> int:
+    """Unix s of the last use of an object, as its file tells it."""
+    if use in (UseOfObjects.RECORD, UseOfObjects.AGE):
+        return int(status.st_mtime)
+    return int(max(status.st_atime, status.st_mtime))
+
+
+def open_shard(cache: AlienCache, shard: str) -> int:
+    """A descriptor of a folder of the cache; a link is not followed. Raises FileNotFoundError, CacheError."""
+    try:
+        return os.open(cache.path / shard, _FOLDER)
+    except FileNotFoundError:
+        raise
+    except OSError as fault:
+        raise refused(cache.path, fault) from fault
+
+
+def scan_shard(cache: AlienCache, number: int, use: UseOfObjects, *, young_after: float) -> Shard:
+    """Look at a folder of objects. Objects that came after `young_after` (Unix s) count as young. Raises CacheError."""
+    result = Shard(number)
+    try:
+        descriptor = open_shard(cache, SHARDS[number])
+    except FileNotFoundError:
+        return result
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                match = OBJECT_NAME.fullmatch(entry.name)
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # another one took it away
+                if match is None or not stat.S_ISREG(status.st_mode):
+                    result.add_other(entry.name, status)
+                    continue
+                young = status.st_mtime > young_after
+                result.rests += bytes.fromhex(match[1])
+                result.algorithms.append(_ALGORITHMS[match[2] or ""])
+                result.times.append(0 if young else max(1, use_of(status, use)))
+                result.sizes.append(status.st_blocks * _BLOCK)
+                result.young += young
+                result.unreadable += not cache.is_readable(status)
+    except OSError as fault:
+        raise refused(cache.path, fault) from fault
+    finally:
+        os.close(descriptor)
+    return result
+
+
+def scan(cache: AlienCache, use: UseOfObjects, *, young_after: float) -> list[Shard]:
+    """Look at all folders of objects."""
+    return in_threads(lambda number: scan_shard(cache, number, use, young_after=young_after), range(256))
+
+
+def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """The results of a work on some folders at once, in their order; the first error ends all."""
+    with ThreadPoolExecutor(AT_ONCE, "cache") as pool:
+        return list(pool.map(work, items))
+
+
+def temporary_in_txn(cache: AlienCache) -> list[tuple[str, float]]:
+    """Names of the temporary files of clients, with their mtimes."""
+    result = []
+    try:
+        with os.scandir(cache.path / TXN) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    result.append((entry.name, status.st_mtime))
+    except FileNotFoundError:
+        return []
+    except OSError as fault:
+        raise refused(cache.path, fault) from fault
+    return result
+
+
+DAYS = (0.25, 1, 3, 7, 14, 30, 90, 365)
+"""Upper ends of the bars of an age histogram, in days; one more has all that is older."""
+
+
+def ages(shards: list[Shard], now: float) -> list[tuple[int, int]]:
+    """Objects and bytes by the time since their last use, in the bars of :data:`DAYS`."""
+    counts, sizes = Counter[int](), Counter[int]()
+    for shard in shards:
+        for time, size in zip(shard.times, shard.sizes, strict=True):
+            days = (now - time) / 86400 if time else 0
+            bar = next((number for number, end in enumerate(DAYS) if days < end), len(DAYS))
+            counts[bar] += 1
+            sizes[bar] += size
+    return [(counts[bar], sizes[bar]) for bar in range(len(DAYS) + 1)]

@@ -1,0 +1,274 @@
+"""Verify a cache: clients serve what they find in it, whatever it is. Four levels, each with those before it.
+
+`size`: against the catalogs. `name`: objects without compression have the hash of their content as name. `sum`: against
+the SHA-256 that a warm noted. `fetch`: what could not be judged, and what differs, is fetched and compared. What a
+level cannot judge is counted as that, and condemned by none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from include.aliencache.cache import SUMS, AlienCache
+from include.aliencache.contents import CacheContents, Wanted, take_contents
+from include.aliencache.errors import refused
+from include.aliencache.names import SHARDS, place_of
+from include.aliencache.scan import Shard, in_threads, scan_shard
+from include.cvmfs.errors import CvmfsError
+from include.cvmfs.format.catalog import NestedRef
+from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, META, PARTIAL, ObjectHash
+from include.cvmfs.format.objects import Compression, Hasher
+from include.cvmfs.revision.repository import Repository
+from include.settings.caches import UseOfObjects
+from include.storage.errors import StoreError
+from include.storage.store import Store
+
+_BLOCK = 1 << 20
+_LISTED = 1000
+
+
+class Level(IntEnum):
+    """Depth of a verification."""
+
+    SIZE = 1
+    NAME = 2
+    SUM = 3
+    FETCH = 4
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """Outcome. `not_judged`: objects that the level could not judge; `damaged`: names, 1,000 of them at most."""
+
+    cache: str
+    level: str
+    objects: int = 0
+    bytes: int = 0
+    good: int = 0
+    not_judged: int = 0
+    damaged_count: int = 0
+    unreadable: int = 0
+    deleted: bool = False
+    seconds: float = 0.0
+    dry_run: bool = False
+    damaged: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a document."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """`share`, `part`: only the folders whose number leaves `part` when divided by `share`. `delete`: do not keep
+    damaged objects for a look; they are fetched again either way."""
+
+    level: Level = Level.SIZE
+    share: int = 1
+    part: int = 0
+    delete: bool = False
+    dry_run: bool = False
+
+
+class Expected:
+    """Sizes and forms of the objects of some revisions."""
+
+    def __init__(self) -> None:
+        self.contents = CacheContents()
+
+    def add(self, repository: Repository, root: NestedRef) -> None:
+        """Take a revision. Raises what reading catalogs raises."""
+        take_contents(self.contents, root, Wanted(), lambda item: repository.catalogs.open_nested(item.path, item.hash))
+
+    def of_shard(self, number: int) -> dict[bytes, tuple[int | None, Compression]]:
+        """Size (None: unknown) and form of each object of a folder, by its digest."""
+        sizes = {item.name.digest: (item.size, item.compression) for item in self.contents.in_shard(number)}
+        for item in self.contents.catalogs:
+            if item.reference.hash.digest[0] == number:
+                sizes[item.reference.hash.digest] = (item.reference.size or None, Compression.ZLIB)
+        return sizes
+
+
+def expected_of(repositories: Mapping[str, Repository | None], notes: list[str]) -> Expected:
+    """Objects of the newest revisions of some repositories; ``None``: no origin answers, which is noted."""
+    expected = Expected()
+    for fqrn, repository in repositories.items():
+        if repository is None:
+            notes.append(f"no origin of {fqrn} answers: sizes and forms of its objects are not known")
+            continue
+        manifest = repository.manifest
+        try:
+            expected.add(repository, NestedRef("", manifest.root, manifest.root_size))
+        except (CvmfsError, StoreError) as fault:
+            notes.append(f"the catalogs of {fqrn} cannot be read ({fault}): not all sizes are known")
+    return expected
+
+
+def verify(
+    cache: AlienCache,
+    expected: Expected,
+    origins: Sequence[Store],
+    options: VerifyOptions,
+    *,
+    progress: Callable[[str, int, int], object] = lambda *_: None,
+) -> VerifyReport:
+    """Judge objects, and take damaged ones away (out of the clients' sight, or for good). Raises CacheError."""
+    cache.require()
+    return _Verify(cache, expected, origins, options, progress).run()
+
+
+class _Verify:
+    def __init__(
+        self,
+        cache: AlienCache,
+        expected: Expected,
+        origins: Sequence[Store],
+        options: VerifyOptions,
+        progress: Callable[[str, int, int], object],
+    ) -> None:
+        self.cache, self.expected, self.origins, self.options = cache, expected, origins, options
+        self.progress = progress
+        self.report = VerifyReport(str(cache), options.level.name.lower(), dry_run=options.dry_run)
+        self.report.deleted = options.delete
+        self.sums = dict(_noted_sums(cache)) if options.level >= Level.SUM else {}
+        self.lock = threading.Lock()
+
+    def run(self) -> VerifyReport:
+        began = time.monotonic()
+        numbers = [number for number in range(256) if number % self.options.share == self.options.part]
+        in_threads(self._shard, numbers)
+        self.report.damaged.sort()
+        self.report.seconds = round(time.monotonic() - began, 3)
+        return self.report
+
+    def _shard(self, number: int) -> None:
+        shard = scan_shard(self.cache, number, UseOfObjects.AGE, young_after=float("inf"))
+        expected = self.expected.of_shard(number)
+        for place in range(len(shard)):
+            self._object(shard, place, expected)
+        with self.lock:
+            self.report.unreadable += shard.unreadable
+            self.progress("objects", self.report.objects, 0)
+
+    def _object(self, shard: Shard, place: int, expected: Mapping[bytes, tuple[int | None, Compression]]) -> None:
+        name = shard.name(place)
+        size, form = expected.get(name.digest, (None, None))
+        try:
+            verdict, read = self._judged(name, size, form)
+            if verdict is False and self._judged(name, size, form)[0] is not False:
+                verdict = None  # it was replaced while it was read
+        except FileNotFoundError:
+            return
+        except OSError as fault:
+            raise refused(self.cache.path, fault) from fault
+        if verdict is False and not self.options.dry_run:
+            if self.options.delete:
+                self.cache.remove(name)
+            else:
+                self.cache.condemn(name)
+        with self.lock:
+            self.report.objects += 1
+            self.report.bytes += read
+            self.report.good += verdict is True
+            self.report.not_judged += verdict is None
+            if verdict is False:
+                self.report.damaged_count += 1
+                if len(self.report.damaged) < _LISTED:
+                    self.report.damaged.append(f"{SHARDS[shard.number]}/{shard.file_name(place)}")
+
+    def _judged(self, name: ObjectHash, size: int | None, form: Compression | None) -> tuple[bool | None, int]:
+        """True: good, False: damaged, None: not judged; and the bytes of its file."""
+        level = self.options.level
+        if level is Level.SIZE:
+            length = (self.cache.path / place_of(name)).lstat().st_size
+            return (None if size is None else length == size), length
+        descriptor = self._open(name)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            status = os.fstat(descriptor)
+            length = status.st_size
+            if size is not None and length != size:
+                return False, length
+            if not length and size == 0:
+                return True, 0
+            if not length and size is None:
+                return (None, 0) if level < Level.FETCH else (self._fetched(name, hashlib.sha256().digest()), 0)
+            own, sha256 = Hasher(name.algorithm), hashlib.sha256()
+            noted = self.sums.get(name.digest)
+            need_sum = noted is not None or level is Level.FETCH
+            while block := file.read(_BLOCK):
+                own.update(block)
+                if need_sum:
+                    sha256.update(block)
+        if own.finish() == name.digest:
+            return True, length
+        if form is Compression.NONE:
+            return False, length  # its name is the hash of the file itself
+        if noted is not None and noted == sha256.digest():
+            return True, length
+        if level is Level.FETCH:
+            return self._fetched(name, sha256.digest()), length
+        return (False if noted is not None else None), length
+
+    def _open(self, name: ObjectHash) -> int:
+        """A descriptor; a look does not count as a use where this process may prevent that."""
+        place = self.cache.path / place_of(name)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(place, flags | os.O_NOATIME)
+        except PermissionError:
+            return os.open(place, flags)
+
+    def _fetched(self, name: ObjectHash, sha256: bytes) -> bool | None:
+        """Compare with an origin: a file, a piece of one, a catalog or other metadata, with or without compression."""
+        for store in self.origins:
+            for suffix in ("", PARTIAL, CATALOG, CERTIFICATE, META):
+                try:
+                    sums = _content_sums(store, name.with_suffix(suffix))
+                except (CvmfsError, StoreError):
+                    continue
+                if sums is not None:
+                    return sha256 in sums
+        return None
+
+
+def _content_sums(store: Store, name: ObjectHash) -> tuple[bytes, ...] | None:
+    """SHA-256 of an object as it is stored, and decompressed; None if the origin's bytes are wrong themselves."""
+    own, stored, unpacked = Hasher(name.algorithm), hashlib.sha256(), hashlib.sha256()
+    inflate, sound = zlib.decompressobj(), True
+    for block in store.stream(name.key, block=_BLOCK):
+        own.update(block)
+        stored.update(block)
+        pending = block
+        while sound and pending and not inflate.eof:
+            try:
+                unpacked.update(inflate.decompress(pending, _BLOCK))
+                pending = inflate.unconsumed_tail
+            except zlib.error:
+                sound = False
+    if own.finish() != name.digest:
+        return None
+    return (stored.digest(), unpacked.digest()) if sound and inflate.eof else (stored.digest(),)
+
+
+def _noted_sums(cache: AlienCache) -> Iterator[tuple[bytes, bytes]]:
+    """SHA-256 of content that warms noted, by the object's digest; the newest last."""
+    for file in sorted((cache.path / SUMS).glob("*")):
+        try:
+            lines = file.read_text("ascii").splitlines()
+        except (OSError, UnicodeDecodeError):
+            continue
+        for line in lines:
+            name, _, rest = line.partition(" ")
+            try:
+                yield ObjectHash.parse(name).digest, bytes.fromhex(rest.partition(" ")[0])
+            except (ValueError, CvmfsError):
+                continue

@@ -1,0 +1,101 @@
+"""Damaged objects are found by what a level can see; no good one is condemned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from include.aliencache.cache import AlienCache
+from include.aliencache.contents import Wanted
+from include.aliencache.names import place_of
+from include.aliencache.verify import Level, VerifyOptions, VerifyReport, expected_of, verify
+from include.aliencache.warm import WarmOptions, warm
+from tests.fakes.minirepo import FQRN, MiniRepository, opened
+
+
+@pytest.fixture
+def warmed(cache: AlienCache, mini: MiniRepository) -> AlienCache:
+    warm(cache, opened(mini.store), [mini.store], WarmOptions(Wanted()))
+    return cache
+
+
+def verified(cache: AlienCache, mini: MiniRepository, level: Level, **options: object) -> VerifyReport:
+    notes: list[str] = []
+    expected = expected_of({FQRN: opened(mini.store)}, notes)
+    return verify(cache, expected, [mini.store], VerifyOptions(level, **options))  # type: ignore[arg-type]
+
+
+def place(cache: AlienCache, mini: MiniRepository, path: str) -> Path:
+    return cache.path / place_of(mini.entries[path].hash)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_a_sound_cache_has_nothing_damaged(warmed: AlienCache, mini: MiniRepository, level: Level) -> None:
+    report = verified(warmed, mini, level)
+    assert report.damaged_count == 0
+    assert report.good + report.not_judged == report.objects == len(list(warmed.path.glob("??/*")))
+    if level is Level.FETCH:
+        assert report.not_judged == 0
+
+
+@pytest.mark.parametrize(
+    ("level", "path", "content", "found"),
+    [
+        (Level.SIZE, "/readme", b"hel", True),
+        (Level.SIZE, "/readme", b"", True),
+        (Level.SIZE, "/readme", b"\0" * 6, False),
+        (Level.NAME, "/sw/plain", b"\0" * 15, True),
+        (Level.NAME, "/readme", b"\0" * 6, False),
+        (Level.SUM, "/readme", b"\0" * 6, True),
+        (Level.FETCH, "/readme", b"jello\n", True),
+        (Level.FETCH, "/sw/plain", b"stored as it iz", True),
+    ],
+)
+def test_damage(warmed: AlienCache, mini: MiniRepository, level: Level, path: str, content: bytes, found: bool) -> None:
+    damaged = place(warmed, mini, path)
+    damaged.write_bytes(content)
+    report = verified(warmed, mini, level)
+    assert (report.damaged_count, damaged.exists()) == (int(found), not found)
+    if found:
+        name = damaged.parent.name + damaged.name
+        assert report.damaged == [f"{damaged.parent.name}/{damaged.name}"]
+        assert (warmed.path / "quarantaine" / name).read_bytes() == content
+        assert warm(warmed, opened(mini.store), [mini.store], WarmOptions(Wanted())).fetched == 1
+
+
+def test_by_another_compressor_a_good_object_has_another_hash_and_stays(
+    warmed: AlienCache, mini: MiniRepository
+) -> None:
+    for file in (warmed.path / ".nightshift/sums").iterdir():
+        file.unlink()
+    report = verified(warmed, mini, Level.SUM)
+    assert (report.damaged_count, report.not_judged > 0) == (0, True)
+
+
+def test_without_origins_sizes_are_not_judged_and_nothing_goes(warmed: AlienCache) -> None:
+    notes: list[str] = []
+    report = verify(warmed, expected_of({FQRN: None}, notes), [], VerifyOptions(Level.FETCH))
+    assert (report.damaged_count, len(notes)) == (0, 1)
+    assert len(list(warmed.path.glob("??/*"))) == report.objects
+
+
+def test_a_dry_run_and_deletion(warmed: AlienCache, mini: MiniRepository) -> None:
+    damaged = place(warmed, mini, "/readme")
+    damaged.write_bytes(b"")
+    assert verified(warmed, mini, Level.SIZE, dry_run=True).damaged_count == 1
+    assert damaged.exists()
+    assert verified(warmed, mini, Level.SIZE, delete=True).damaged_count == 1
+    assert not damaged.exists()
+    assert list((warmed.path / "quarantaine").iterdir()) == []
+
+
+def test_shares_together_are_all(warmed: AlienCache, mini: MiniRepository) -> None:
+    parts = [verified(warmed, mini, Level.SIZE, share=7, part=part).objects for part in range(7)]
+    assert sum(parts) == verified(warmed, mini, Level.SIZE).objects
+
+
+def test_a_truncated_catalog_is_found(warmed: AlienCache, mini: MiniRepository) -> None:
+    root = warmed.path / place_of(mini.manifest.root)  # type: ignore[union-attr]
+    root.write_bytes(root.read_bytes()[:1000])
+    assert verified(warmed, mini, Level.SIZE).damaged_count == 1
