@@ -22,7 +22,7 @@ def get_provider_info() -> dict[str, Any]:
             {"integration-name": name, "tags": ["software"]} for name in (_CVMFS, _OBJECTS, _TRANSFERS, _CEPH)
         ],
         "operators": [
-            {"integration-name": _CVMFS, "python-modules": ["operators.cvmfs"]},
+            {"integration-name": _CVMFS, "python-modules": ["operators.cvmfs", "operators.caches"]},
             {"integration-name": _OBJECTS, "python-modules": ["operators.objects"]},
             {"integration-name": _TRANSFERS, "python-modules": ["operators.fts"]},
         ],

@@ -37,7 +37,8 @@ def look_at_workers(settings: SiteSettings, environ: Mapping[str, str]) -> Itera
         cure = f"Set {BROKER_URL} here, too."
         yield Finding("workers", "", Severity.WARNING, "not checked: the broker is not known here", cure)
         return
-    served = consumers(url, [queue.value for queue in Queue])
+    queues = {queue.value for queue in Queue} | {cache.queue for cache in settings.caches.values()}
+    served = consumers(url, sorted(queues))
     yield from judged_queues(served)
     yield from judged_clocks(clocks(url))
     if url.partition(":")[0].removesuffix("s") in RABBITMQ:

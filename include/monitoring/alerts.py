@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
+from include.aliencache import errors as aliencache
 from include.cvmfs import errors as cvmfs
 from include.errors import Concern, kinds_in
 from include.fts import errors as fts
@@ -29,7 +30,7 @@ from include.storage import errors as storage
 REJECTED = "artifact-rejected"
 """Used as the code of an artifact that its own index made unusable."""
 
-SUBJECTS = (cvmfs, fts, gateway, ledger, node, settings, stageout, storage)
+SUBJECTS = (aliencache, cvmfs, fts, gateway, ledger, node, settings, stageout, storage)
 """Modules of errors that concern a part of the site."""
 
 _CURES: Mapping[Concern, str] = {

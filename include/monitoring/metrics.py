@@ -27,6 +27,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from include.aliencache.records import CacheRunKind, last_runs
 from include.errors import NightshiftError
 from include.gateway.client.values import LeaseInfo
 from include.ledger.engine import reading
@@ -217,6 +218,29 @@ def of_transfers(connection: Connection, now: datetime) -> Iterator[Metric]:
     yield _filled("transfer_failures", "Transfers that failed in the last 24 hours", ("failure",), classes)
 
 
+def of_caches(connection: Connection, now: datetime) -> Iterator[Metric]:
+    """Size and space of shared caches by the last look at each, and what the last trim and verification left."""
+    labels = ("cache",)
+    looks = last_runs(connection, CacheRunKind.LOOK)
+    for key, name, text in _CACHE_FIGURES:
+        yield _filled(name, text, labels, {cache: float(run.report[key]) for cache, run in looks.items()})
+    ages = {cache: (now - run.ended_at).total_seconds() for cache, run in looks.items()}
+    yield _filled("cache_look_age_seconds", "Seconds since the last look at the cache", labels, ages)
+    damaged_now = {
+        cache: float(run.report["damaged_count"]) for cache, run in last_runs(connection, CacheRunKind.VERIFY).items()
+    }
+    yield _filled("cache_damaged_objects", "Damaged objects that the last verification found", labels, damaged_now)
+
+
+_CACHE_FIGURES = (
+    ("objects", "cache_objects", "Objects of the cache"),
+    ("bytes", "cache_bytes", "Bytes of the cache"),
+    ("bytes_free", "cache_free_bytes", "Free bytes of the file system of the cache"),
+    ("above", "cache_above_mark", "Whether a mark is passed, so that a trim is due"),
+    ("unreadable", "cache_unreadable_objects", "Objects that the group of the clients cannot read"),
+)
+
+
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
 
@@ -275,6 +299,7 @@ class SiteFigures(Collector):
             yield from of_replicas(connection, self._now)
             yield from of_trouble(connection, self._now)
             yield from of_transfers(connection, self._now)
+            yield from of_caches(connection, self._now)
 
 
 class Scrape:

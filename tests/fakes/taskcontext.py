@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +33,8 @@ def task_context(
         xcom_push=lambda *, key, value: left.update({("publish", key): value}),
     )
     kind = DagRunType(run_type)  # in a task it is this enumeration, whose text is not its value
-    run = SimpleNamespace(logical_date=logical_date, partition_key=partition_key, run_type=kind, run_id="run-1")
+    run = SimpleNamespace(logical_date=logical_date, partition_key=partition_key, run_type=kind, run_id="run-1",
+                          run_after=logical_date or datetime(2026, 11, 21, 2, 5, tzinfo=UTC))  # fmt: skip
     return {
         "ti": ti,
         "dag": SimpleNamespace(dag_id="night"),
