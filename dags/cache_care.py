@@ -33,7 +33,7 @@ if _site.caches:
         dag_display_name="Cache care",
         description="Trim the shared caches, and verify a share of them every night",
         doc_md=DOC,
-        max_active_runs=1,
+        max_active_runs=16,  # a check of a night, or a queue without a worker, keeps no other cache from being trimmed
         dagrun_timeout=timedelta(hours=12),
         **dag_defaults("5 * * * *", priority=1),
         params={
@@ -61,6 +61,7 @@ if _site.caches:
                     task_display_name="Trim",
                     cache=name,
                     dry_run="{{ params.dry_run }}",
+                    max_active_tis_per_dag=1,
                     execution_timeout=timedelta(hours=2),
                     doc_md="Trims the cache if a mark is passed.",
                 )
@@ -70,6 +71,7 @@ if _site.caches:
                     cache=name,
                     nightly=True,
                     dry_run="{{ params.dry_run }}",
+                    max_active_tis_per_dag=1,
                     execution_timeout=timedelta(hours=6),
                     doc_md="Verifies a share of the cache, once a night.",
                 )

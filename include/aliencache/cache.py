@@ -1,25 +1,32 @@
-"""A shared cache as a folder: its marks, its layout, its group, its file system, and claims of those who work in it.
+"""A shared cache as a folder: its marks, its layout, its group, its file system.
 
-Several machines work in one cache at once and share nothing else. A claim is a file made atomically, whose holder
-renews its time; who dies is followed. Times are compared by the clock of the file system, never by that of a machine.
+Several machines work in one cache at once and share nothing else. Times are compared by the clock of the file system,
+never by that of a machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import grp
 import os
 import secrets
 import stat
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 
-from include.aliencache.errors import CACHE_READ_ONLY, NOT_A_CACHE, OUTSIDE_GROUP, USE_UNKNOWN, refused
+from include.aliencache.errors import (
+    CACHE_READ_ONLY,
+    FULL,
+    IN_THE_WAY,
+    NOT_A_CACHE,
+    OUTSIDE_GROUP,
+    USE_UNKNOWN,
+    refused,
+)
 from include.aliencache.names import (
     BREADCRUMB,
     DIRTAB,
@@ -36,12 +43,11 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.settings.caches import UseOfObjects
 
 FOLDER_MODE, OBJECT_MODE = 0o2770, 0o660
-CLAIMS, SUMS = f"{OWN}/claims", f"{OWN}/sums"
+CLAIMS, SUMS, STAGED, CLOCK = f"{OWN}/claims", f"{OWN}/sums", f"{OWN}/catalogs", f"{OWN}/clock"
+_MOUNTED = "lost+found"
+"""The folder of a new file system of its own."""
 _MARKS = (".cvmfscache", OWN)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-STALE_S = 90.0
-"""A claim that its holder has not renewed for so long may be taken; that of a process here that died, at once."""
-_RENEW_EVERY = 6  # times within that
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ class AlienCache:
             raise NOT_A_CACHE(self.path, "no such folder") from None
         except OSError as fault:
             raise refused(self.path, fault) from fault
-        if not any(name in _MARKS or name.startswith(BREADCRUMB) for name in names):
+        if not any(map(_is_mark, names)):
             raise NOT_A_CACHE(self.path, "the folder has no mark of a cache (.cvmfscache or a breadcrumb)")
 
     def initialise(self) -> bool:
@@ -93,26 +99,34 @@ class AlienCache:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            names = [path.name for path in self.path.iterdir()]
+            names = {path.name for path in self.path.iterdir()} - {_MOUNTED}
         except OSError as fault:
             raise refused(self.path, fault) from fault
-        if names:
-            self.require()
+        if names and not any(_is_mark(name) for name in names):
+            raise IN_THE_WAY(self.path, "the folder is not empty, and has no mark of a cache")
         self.require_member()
+        if not names:
+            self._give(self.path)
         return self.complete()
 
     def complete(self) -> bool:
         """Make the folders that are missing; False if none was."""
         made = False
-        for name in (*SHARDS, TXN, QUARANTINE, OWN, CLAIMS, SUMS):
+        for name in (*SHARDS, TXN, QUARANTINE, OWN, CLAIMS, SUMS, STAGED):
             made |= self._make_folder(self.path / name)
+        with contextlib.suppress(OSError):
+            os.close(os.open(self.path / CLOCK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OBJECT_MODE))
+            (self.path / CLOCK).chmod(OBJECT_MODE)
         return made
 
     def layout(self) -> CacheFaults:
         """Faults of the folders."""
         missing, other, foreign = [], [], []
         try:
-            present = {entry.name: entry for entry in os.scandir(self.path)}
+            present = {entry.name: entry for entry in os.scandir(self.path) if entry.name != _MOUNTED}
+            root = self.path.stat()
+            if root.st_gid != self.gid or root.st_mode & 0o070 != 0o070:
+                other.append(".")
             for name in (*SHARDS, TXN, QUARANTINE):
                 entry = present.get(name)
                 if entry is None or not entry.is_dir(follow_symlinks=False):
@@ -131,10 +145,15 @@ class AlienCache:
             return False
         except OSError as fault:
             raise refused(self.path, fault) from fault
+        self._give(folder)
+        return True
+
+    def _give(self, folder: Path) -> None:
+        """Let the group enter a folder, and have what comes into it."""
         with contextlib.suppress(PermissionError):
             os.chown(folder, -1, self.gid)
-        folder.chmod(FOLDER_MODE)
-        return True
+        with contextlib.suppress(PermissionError):
+            folder.chmod(FOLDER_MODE)
 
     # -- its group
 
@@ -143,7 +162,7 @@ class AlienCache:
         """The number of the group."""
         if self._group is None:
             return self.path.stat().st_gid
-        if self._group.isdecimal():
+        if self._group.isdecimal() and int(self._group) < 1 << 32:
             return int(self._group)
         try:
             return grp.getgrnam(self._group).gr_gid
@@ -179,19 +198,22 @@ class AlienCache:
 
     @cached_property
     def _clock_offset(self) -> float:
-        self._make_folder(self.path / OWN)
-        probe = self.path / OWN / f"clock.{secrets.token_hex(8)}"
+        monotonic = time.monotonic()
         try:
-            descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                os.write(descriptor, b"-")
-                written = os.fstat(descriptor).st_mtime
-            finally:
-                os.close(descriptor)
-                probe.unlink(missing_ok=True)
+            os.utime(self.path / CLOCK)
+            return (self.path / CLOCK).stat().st_mtime - monotonic
+        except OSError:
+            pass  # a client made the cache, or another user the file
+        probe = self.path / TXN / f"fetch{secrets.token_hex(8)}"
+        try:
+            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            written = probe.stat().st_mtime
+            probe.unlink()
         except OSError as fault:
+            if fault.errno in FULL or fault.errno == errno.ENOENT:
+                return time.time() - monotonic  # a full cache is trimmed all the same
             raise refused(self.path, fault) from fault
-        return written - time.monotonic()
+        return written - monotonic
 
     def use_known_by(self, setting: UseOfObjects) -> UseOfObjects:
         """The way in which the last use of an object is known. Raises CacheError where the mount does not tell.
@@ -235,6 +257,9 @@ class AlienCache:
         with self.writing() as (file, temporary):
             file.write(str(newer).encode())
             file.finish()
+            present = self.breadcrumbs().get(fqrn)  # again: to flush takes its time
+            if present is not None and present.timestamp >= newer.timestamp:
+                return False
             temporary.replace(place)
         self.flush_folder(self.path)
         return True
@@ -256,17 +281,22 @@ class AlienCache:
 
     def remove(self, name: ObjectHash) -> None:
         """Take an object away; clients that have it open go on reading it. Raises CacheError."""
+        self.remove_file(place_of(name))
+
+    def remove_file(self, name: str) -> None:
+        """Take a file away, by its path below the root. Raises CacheError."""
         try:
-            (self.path / place_of(name)).unlink(missing_ok=True)
+            (self.path / name).unlink(missing_ok=True)
         except OSError as fault:
             raise refused(self.path, fault) from fault
 
     def condemn(self, name: ObjectHash) -> None:
         """Move an object into the folder for damaged ones, from which clients read nothing. Raises CacheError."""
+        self._make_folder(self.path / QUARANTINE)
         try:
             (self.path / place_of(name)).rename(self.path / QUARANTINE / str(name))
         except FileNotFoundError:
-            return
+            return  # another one took it away
         except OSError as fault:
             raise refused(self.path, fault) from fault
 
@@ -284,10 +314,13 @@ class AlienCache:
         except OSError as fault:
             raise refused(self.path, fault) from fault
 
-    def place(self, temporary: Path, name: ObjectHash) -> None:
-        """Give a file that is whole and on the disk the name of its object. Raises OSError."""
+    def place(self, temporary: Path, name: ObjectHash, *, replaces: bool = False) -> None:
+        """Give a file that is whole and on the disk the name of its object. Raises OSError.
+
+        `replaces`: what is there is known to be damaged.
+        """
         place = self.path / place_of(name)
-        if not self._is_nfs:
+        if replaces or not self._is_nfs:
             temporary.replace(place)
             return
         try:
@@ -313,9 +346,9 @@ class AlienCache:
         finally:
             os.close(descriptor)
 
-    def claims(self, purpose: str, *, stale_s: float = STALE_S) -> Claims:
-        """Claims of folders for a purpose, by this process."""
-        return Claims(self, purpose, stale_s)
+
+def _is_mark(name: str) -> bool:
+    return name in _MARKS or name.startswith(BREADCRUMB)
 
 
 class _Temporary:
@@ -342,125 +375,3 @@ class _Temporary:
 
     def close(self) -> None:
         os.close(self._descriptor)
-
-
-class Claims:
-    """Claims that one process holds; a thread renews them. Use as a context: leaving it gives all back."""
-
-    def __init__(self, cache: AlienCache, purpose: str, stale_s: float) -> None:
-        self._cache = cache
-        self._folder = cache.path / CLAIMS
-        self._purpose = purpose
-        self._stale_s = stale_s
-        self._held: set[str] = set()
-        self._lock = threading.Lock()
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._renew, daemon=True, name=f"claims of {cache}")
-
-    def __enter__(self) -> Claims:
-        self._cache.complete()
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end.set()
-        self._thread.join()
-        for shard in list(self._held):
-            self.release(shard)
-
-    def take(self, shard: str) -> bool:
-        """Claim a folder; False: another process that lives has it. Raises CacheError."""
-        place = self._place(shard)
-        for _ in range(2):
-            try:
-                descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OBJECT_MODE)
-            except FileExistsError:
-                if not self._left_behind(place):
-                    return False
-                continue
-            except OSError as fault:
-                raise refused(self._cache.path, fault) from fault
-            try:
-                os.write(descriptor, _holder().encode())
-            except OSError as fault:
-                place.unlink(missing_ok=True)
-                raise refused(self._cache.path, fault) from fault
-            finally:
-                os.close(descriptor)
-            with self._lock:
-                self._held.add(shard)
-            return True
-        return False
-
-    def release(self, shard: str) -> None:
-        """Give a claim back."""
-        with self._lock:
-            self._held.discard(shard)
-        self._place(shard).unlink(missing_ok=True)
-
-    def _place(self, shard: str) -> Path:
-        return self._folder / f"{self._purpose}.{shard}"
-
-    def _left_behind(self, place: Path) -> bool:
-        """Take the claim of a process that died away; False if its holder lives, or another one was faster."""
-        try:
-            status = place.stat()
-            holder = place.read_text("ascii", "replace")
-        except FileNotFoundError:
-            return True
-        except OSError as fault:
-            raise refused(self._cache.path, fault) from fault
-        if not _died(holder) and self._cache.now() - status.st_mtime < self._stale_s:
-            return False
-        aside = place.with_name(f"{place.name}.{secrets.token_hex(8)}")
-        try:
-            place.rename(aside)
-        except FileNotFoundError:
-            return True
-        taken = aside.stat()
-        ours = (taken.st_ino, taken.st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
-        if not ours:
-            with contextlib.suppress(FileExistsError):
-                place.hardlink_to(aside)  # of another one, who was faster: back with it
-        aside.unlink(missing_ok=True)
-        return ours
-
-    def _renew(self) -> None:
-        while not self._end.wait(self._stale_s / _RENEW_EVERY):
-            with self._lock:
-                held = list(self._held)
-            for shard in held:
-                with contextlib.suppress(OSError):
-                    os.utime(self._place(shard))
-
-
-def _holder() -> str:
-    """This process, such that others of the same machine can see whether it lives."""
-    return f"{_MACHINE} {os.getpid()} {_begun(os.getpid())}"
-
-
-def _machine() -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
-    except OSError:
-        return secrets.token_hex(8)  # a machine that knows nobody
-
-
-_MACHINE = _machine()
-
-
-def _begun(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
-
-
-def _died(holder: str) -> bool:
-    """Tell whether the holder was a process of this machine that is no more."""
-    machine, _, process = holder.partition(" ")
-    pid, _, begun = process.partition(" ")
-    return machine == _MACHINE and pid.isdecimal() and _begun(int(pid)) != begun

@@ -51,7 +51,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class CatalogOfRevision:
-    """A catalog, and whether everything below it was chosen."""
+    """A catalog, and whether everything below it was chosen, contents too."""
 
     reference: NestedRef
     whole: bool
@@ -101,7 +101,7 @@ def take_contents(contents: CacheContents, root: NestedRef, choice: Wanted, open
         reference, inside = pending.pop()
         catalog = opened(reference)
         whole = inside and not choice.opposes_some
-        contents.catalogs.append(CatalogOfRevision(reference, whole))
+        contents.catalogs.append(CatalogOfRevision(reference, whole and not choice.catalogs_only))
         if whole:
             chosen += 1
             if not choice.catalogs_only:

@@ -25,6 +25,8 @@ NOT_A_CACHE = ErrorRow(
     CacheError, "cache-foreign", "check `path`; where it is right, make the cache with: nightshift cache init NAME"
 )
 """The folder is not there, or has not the marks of a cache: nothing in it is touched."""
+IN_THE_WAY = ErrorRow(CacheError, "cache-in-the-way", "let `path` name an empty folder, or one that clients made")
+"""A cache would be made of a folder that holds something else."""
 CACHE_UNUSABLE = ErrorRow(
     CacheError, "cache-unusable", "check that the file system is mounted and answers, then run it again",
     retryable=True,
@@ -86,13 +88,13 @@ OBJECTS_DAMAGED = ErrorRow(
 NOT_WARMED = ErrorRow(CacheError, "cache-not-warmed", "start the run's failed tasks again: a warm goes on")
 """A cache has not what the run was to bring into it."""
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+FULL = {errno.ENOSPC, errno.EDQUOT}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def refused(cache: object, fault: OSError) -> CacheError:
     """The error for what the file system of a cache answers."""
     what = f"{fault.strerror or fault}" + (f" ({fault.filename})" if fault.filename else "")
-    if fault.errno in _FULL:
+    if fault.errno in FULL:
         return CACHE_FULL(cache, what)
     return (CACHE_READ_ONLY if fault.errno in _READ_ONLY else CACHE_UNUSABLE)(cache, what)

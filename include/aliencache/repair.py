@@ -54,13 +54,17 @@ def _repair_shard(cache: AlienCache, descriptor: int, done: Repaired, *, dry_run
             status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             if not stat.S_ISREG(status.st_mode) or cache.is_readable(status):
                 continue
-            given = dry_run or _give(cache, descriptor, name)
+            given = _may_give(status) if dry_run else _give(cache, descriptor, name)
             done.given += given
             done.deleted += not given
-            if not given:
+            if not given and not dry_run:
                 os.unlink(name, dir_fd=descriptor)
         except FileNotFoundError:
             continue
+
+
+def _may_give(status: os.stat_result) -> bool:
+    return os.geteuid() in (0, status.st_uid)
 
 
 def _give(cache: AlienCache, descriptor: int, name: str) -> bool:

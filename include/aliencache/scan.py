@@ -20,6 +20,8 @@ from include.settings.caches import UseOfObjects
 T = TypeVar("T")
 R = TypeVar("R")
 AT_ONCE = 4
+LATEST = 0xFFFFFFFF
+"""The latest time that a place of an array has, in the year 2106."""
 _REST_BYTES = 19
 _ALGORITHMS = {algorithm.value: number for number, algorithm in enumerate(Algorithm)}
 _VALUES = tuple(Algorithm)
@@ -106,7 +108,7 @@ def scan_shard(cache: AlienCache, number: int, use: UseOfObjects, *, young_after
                 young = status.st_mtime > young_after
                 result.rests += bytes.fromhex(match[1])
                 result.algorithms.append(_ALGORITHMS[match[2] or ""])
-                result.times.append(0 if young else max(1, use_of(status, use)))
+                result.times.append(0 if young else max(1, min(use_of(status, use), LATEST)))
                 result.sizes.append(status.st_blocks * _BLOCK)
                 result.young += young
                 result.unreadable += not cache.is_readable(status)

@@ -12,16 +12,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from include.aliencache.cache import AlienCache, Claims, Space
+from include.aliencache.cache import STAGED, AlienCache, Space
+from include.aliencache.claims import Claims
 from include.aliencache.errors import NO_MARKS, PRELOADED, refused
 from include.aliencache.names import OWN, SHARDS, TXN
 from include.aliencache.pins import PinnedObjects, catalogs_in
-from include.aliencache.scan import Shard, ages, in_threads, open_shard, scan, temporary_in_txn, use_of
+from include.aliencache.scan import LATEST, Shard, ages, in_threads, open_shard, scan, temporary_in_txn, use_of
 from include.settings.caches import Marks, UseOfObjects
 
 TEMPORARY_S = 24 * 3600.0
@@ -144,21 +145,21 @@ class _Trim:
         # what is no longer in the cache, and how much of that another trim took
         self.freed = self.gone = 0
         self.freed_by_others = self.gone_by_others = 0
-        self.last_minute = Need()
+        self.last_digest = b""
 
     def run(self) -> TrimReport:
         began, report, cache = time.monotonic(), self.report, self.cache
         now = cache.now()
-        before = cache.space()
-        report.free_before, report.bytes_total = before.bytes_free, before.bytes_total
         shards = scan(cache, self.use, young_after=now - self.options.hours * 3600)
+        before = cache.space()  # after the scan: what others freed meanwhile need not go again
+        report.free_before, report.bytes_total = before.bytes_free, before.bytes_total
         used = sum(sum(shard.sizes) for shard in shards)
         report.objects, report.bytes = sum(map(len, shards)), used
         report.foreign = sum(len(shard.foreign) for shard in shards)
         report.unreadable = sum(shard.unreadable for shard in shards)
         report.ages = ages(shards, now)
         need = need_of(self.options.marks, before, used)
-        with nullcontext() if self.options.dry_run else cache.claims("trim") as claims:
+        with nullcontext() if self.options.dry_run else Claims(cache, "trim") as claims:
             if need:
                 self._make_room(shards, need, claims, used)
             self._remove_temporary(shards, now)
@@ -178,10 +179,14 @@ class _Trim:
         if preloaded := self.cache.preloaded():
             if not self.options.catalogs_first:
                 raise PRELOADED(self.cache, f"cvmfs_preload fills it with {', '.join(preloaded)}")
+            if self.pins.origins_away:
+                raise PRELOADED(
+                    self.cache, f"cvmfs_preload fills it, and no origin of {self.pins.origins_away[0]} answers"
+                )
             self._remove_catalogs(preloaded)
         left = need
         for _ in range(_ROUNDS):
-            line, self.last_minute = line_of(shards, left, self.pins)
+            line, self.last_digest = line_of(shards, left, self.pins)
             if not line:
                 break
             self.report.line = max(self.report.line, line)
@@ -239,10 +244,11 @@ class _Trim:
             if shard.digest(place) in self.pins:
                 reasons["pinned"] += 1
                 continue
-            if not self._take_share(shard.sizes[place], last=used > line - _BIN_S):
+            if used > line - _BIN_S and shard.digest(place) > self.last_digest:
                 continue
+            self._count(shard.sizes[place])
             if descriptor >= 0 and (reason := self._remove(shard, place, descriptor)):
-                self._give_share(shard.sizes[place], by_others=reason == BY_OTHERS)
+                self._count_back(shard.sizes[place], by_others=reason == BY_OTHERS)
                 reasons[reason] += 1
                 continue
             shard.times[place] = 0
@@ -251,18 +257,12 @@ class _Trim:
             self.reasons += reasons
             self.progress("objects removed", self.gone, 0)
 
-    def _take_share(self, size: int, *, last: bool) -> bool:
-        """Count an object as gone; False in the last minute before the line, once enough of that minute has gone."""
+    def _count(self, size: int) -> None:
         with self.lock:
-            if last and not self.last_minute:
-                return False
-            if last:
-                self.last_minute = Need(self.last_minute.bytes - size, self.last_minute.objects - 1)
             self.freed += size
             self.gone += 1
-        return True
 
-    def _give_share(self, size: int, *, by_others: bool) -> None:
+    def _count_back(self, size: int, *, by_others: bool) -> None:
         with self.lock:
             if by_others:
                 self.freed_by_others += size
@@ -279,7 +279,7 @@ class _Trim:
             if not stat.S_ISREG(status.st_mode):
                 return "no regular file"
             if use_of(status, self.use) > shard.times[place]:
-                shard.times[place] = use_of(status, self.use)
+                shard.times[place] = min(use_of(status, self.use), LATEST)
                 return "used meanwhile"
             os.unlink(name, dir_fd=descriptor)
         except FileNotFoundError:
@@ -288,10 +288,10 @@ class _Trim:
         return ""
 
     def _remove_catalogs(self, preloaded: list[str]) -> None:
-        """Take all catalogs of preloaded revisions away that are not pinned, before any object below them."""
-        for name in catalogs_in(self.cache, preloaded):
-            if name.digest in self.pins:
-                continue
+        """Take all catalogs of preloaded revisions away, also pinned ones, before any object below them."""
+        crumbs = self.cache.breadcrumbs()
+        roots = [crumb.root for fqrn in preloaded if (crumb := crumbs.get(fqrn)) is not None]
+        for name in list(catalogs_in(self.cache, roots)):
             self.report.catalogs_removed += 1
             if not self.options.dry_run:
                 self.cache.remove(name)
@@ -304,9 +304,11 @@ class _Trim:
         if self.options.dry_run:
             return
         for name in old:
-            (self.cache.path / name).unlink(missing_ok=True)
-        for left in (self.cache.path / OWN).glob("clock.*"):
-            left.unlink(missing_ok=True)
+            self.cache.remove_file(name)
+        for left in [*(self.cache.path / OWN).glob("clock.*"), *(self.cache.path / STAGED).glob("*")]:
+            with suppress(OSError):
+                if left.stat().st_mtime < before:
+                    left.unlink()
 
     def _rearm(self, shards: list[Shard], need: Need) -> None:
         """Have the next read of objects near the line seen: relatime moves an access time only after a change."""
@@ -333,13 +335,13 @@ class _Trim:
             )
 
 
-def line_of(shards: list[Shard], need: Need, pins: PinnedObjects) -> tuple[int, Need]:
-    """Unix s such that enough was used last then or before, and how much of the minute before that has to go.
+def line_of(shards: list[Shard], need: Need, pins: PinnedObjects) -> tuple[int, bytes]:
+    """Unix s such that enough was used last then or before, and the digest up to which objects of the last minute go.
 
-    The minutes are sorted, not the objects.
+    The minutes are sorted, not the objects. All who trim at once choose the same ones of the last minute.
     """
     if not need:
-        return 0, Need()
+        return 0, b""
     sizes, counts = Counter[int](), Counter[int]()
     for shard in shards:
         for place, used in enumerate(shard.times):
@@ -351,4 +353,15 @@ def line_of(shards: list[Shard], need: Need, pins: PinnedObjects) -> tuple[int, 
         if sizes[minute] >= need.bytes and counts[minute] >= need.objects:
             break
         need = Need(need.bytes - sizes[minute], need.objects - counts[minute])
-    return (minute + 1) * _BIN_S - 1 if counts else 0, need
+    if not counts:
+        return 0, b""
+    last = b""
+    for shard in shards:
+        places = [place for place, used in enumerate(shard.times) if used and used // _BIN_S == minute]
+        for digest, size in sorted((shard.digest(place), shard.sizes[place]) for place in places):
+            if digest in pins:
+                continue
+            if not need:
+                return (minute + 1) * _BIN_S - 1, last
+            last, need = digest, Need(need.bytes - size, need.objects - 1)
+    return (minute + 1) * _BIN_S - 1, last

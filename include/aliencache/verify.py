@@ -24,8 +24,8 @@ from include.aliencache.names import SHARDS, place_of
 from include.aliencache.scan import Shard, in_threads, scan_shard
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.catalog import NestedRef
-from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, META, PARTIAL, ObjectHash
-from include.cvmfs.format.objects import Compression, Hasher
+from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, META, PARTIAL, ObjectHash, hash_bytes
+from include.cvmfs.format.objects import Compression, Hasher, compress
 from include.cvmfs.revision.repository import Repository
 from include.settings.caches import UseOfObjects
 from include.storage.errors import StoreError
@@ -168,6 +168,8 @@ class _Verify:
                 verdict = None  # it was replaced while it was read
         except FileNotFoundError:
             return
+        except PermissionError:
+            verdict, read = None, 0  # of another user: counted as unreadable, and not judged
         except OSError as fault:
             raise refused(self.cache.path, fault) from fault
         if verdict is False and not self.options.dry_run:
@@ -190,6 +192,8 @@ class _Verify:
         level = self.options.level
         if level is Level.SIZE:
             length = (self.cache.path / place_of(name)).lstat().st_size
+            if not length:
+                return size in (None, 0) and _is_empty_file(name), 0
             return (None if size is None else length == size), length
         descriptor = self._open(name)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
@@ -197,10 +201,8 @@ class _Verify:
             length = status.st_size
             if size is not None and length != size:
                 return False, length
-            if not length and size == 0:
-                return True, 0
-            if not length and size is None:
-                return (None, 0) if level < Level.FETCH else (self._fetched(name, hashlib.sha256().digest()), 0)
+            if not length:
+                return (size is None or size == 0) and _is_empty_file(name), 0
             own, sha256 = Hasher(name.algorithm), hashlib.sha256()
             noted = self.sums.get(name.digest)
             need_sum = noted is not None or level is Level.FETCH
@@ -238,6 +240,11 @@ class _Verify:
                 if sums is not None:
                     return sha256 in sums
         return None
+
+
+def _is_empty_file(name: ObjectHash) -> bool:
+    """Tell whether an object is that of an empty file: of no other are 0 bytes right."""
+    return name.digest in {hash_bytes(compress(b"", how), name.algorithm).digest for how in Compression}
 
 
 def _content_sums(store: Store, name: ObjectHash) -> tuple[bytes, ...] | None:

@@ -19,10 +19,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from include.aliencache.cache import SUMS, AlienCache, Claims
+from include.aliencache.cache import STAGED, SUMS, AlienCache
+from include.aliencache.claims import Claims
 from include.aliencache.contents import CacheContents, CatalogOfRevision, Wanted, catalog_name, take_contents
 from include.aliencache.errors import NOTHING_WANTED, ORIGIN_FAILED, REVISION_GONE, refused
-from include.aliencache.names import OWN, SHARDS, Breadcrumb, place_of
+from include.aliencache.names import SHARDS, Breadcrumb, place_of
 from include.aliencache.pins import catalog_in
 from include.cvmfs.errors import CatalogError, CvmfsError, ObjectMissing
 from include.cvmfs.format import manifest as manifests, objects
@@ -36,7 +37,6 @@ from include.storage.errors import NotFound, StoreError
 from include.storage.store import Store
 
 WORKERS = 8
-_STAGED = f"{OWN}/catalogs"
 _LOOK_EVERY_S = 0.25
 _PROGRESS_EVERY_S = 0.25
 _BLOCK = 1 << 20
@@ -157,11 +157,13 @@ class _Warm:
                     self._count(item, present=not self._is_missing(item))
         else:
             self.cache.complete()
-            with self.cache.claims("warm") as claims:
-                self._plan(claims)
-                self._fetch_all(claims)
-                self._place_catalogs()
-            self._write_sums()
+            with Claims(self.cache, "warm") as claims:
+                try:
+                    self._plan(claims)
+                    self._fetch_all(claims)
+                    self._place_catalogs(claims)
+                finally:
+                    self._write_sums()  # also of what a warm brought that fails: a next one finds it present
         self._tell(last=True)
         self.report.seconds = round(time.monotonic() - began, 3)
         return self.report
@@ -190,7 +192,6 @@ class _Warm:
             if (catalog := self._staged(reference)) is not None:
                 return catalog
             database = self._database(reference)
-            (self.cache.path / _STAGED).mkdir(mode=0o770, exist_ok=True)
             with self.cache.writing() as (file, temporary):
                 file.write(database)
                 file.finish()
@@ -200,7 +201,7 @@ class _Warm:
         return _of_place(Catalog.load(database), reference)
 
     def _stage(self, reference: NestedRef) -> Path:
-        return self.cache.path / _STAGED / str(reference.hash)
+        return self.cache.path / STAGED / str(reference.hash)
 
     def _staged(self, reference: NestedRef) -> Catalog | None:
         try:
@@ -233,20 +234,24 @@ class _Warm:
         """Fetch folder by folder, several at once; those that others have claimed come last."""
         numbers = [number for number in range(256) if self.contents.rows[number]]
         random.shuffle(numbers)
+        claimed: list[int] = []
+        asked_again = time.monotonic()
         with ThreadPoolExecutor(self.options.workers, "warm") as pool:
             running: dict[Future[bool], int] = {}
             try:
-                while numbers or running:
+                while numbers or claimed or running:
+                    if claimed and time.monotonic() - asked_again >= _LOOK_EVERY_S:
+                        numbers, claimed, asked_again = claimed + numbers, [], time.monotonic()
                     while numbers and len(running) < self.options.workers:
                         number = numbers.pop()
                         running[pool.submit(self._fetch_shard, number, claims)] = number
-                    done, _ = wait(running, return_when=FIRST_COMPLETED)
-                    others = [running[future] for future in done if not future.result()]
+                    if not running:
+                        time.sleep(_LOOK_EVERY_S)  # all that is left is claimed by others: no event comes from there
+                        continue
+                    done, _ = wait(running, timeout=_LOOK_EVERY_S, return_when=FIRST_COMPLETED)
+                    claimed += [running[future] for future in done if not future.result()]
                     for future in done:
                         del running[future]
-                    numbers[:0] = others
-                    if others and len(others) == len(numbers) and not running:
-                        time.sleep(_LOOK_EVERY_S)  # all that is left is claimed by other machines
             except BaseException:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
@@ -297,10 +302,10 @@ class _Warm:
                 if summed is not None:
                     summed.update(piece)
             file.finish()
-            before = self.cache.status(item.name)
-            self.cache.place(temporary, item.name)
+            bad = self.cache.status(item.name) is not None and self._is_missing(item)
+            self.cache.place(temporary, item.name, replaces=bad)
         with self.lock:
-            self.report.replaced += before is not None
+            self.report.replaced += bad
             if summed is not None:
                 self.sums.append(f"{item.name} {summed.hexdigest()} {item.size}\n")
 
@@ -335,7 +340,7 @@ class _Warm:
 
     # -- the end
 
-    def _place_catalogs(self) -> None:
+    def _place_catalogs(self, claims: Claims) -> None:
         """Give catalogs their names, the deepest first, then certificate and meta info, then the breadcrumb."""
         preloaded = self.report.repository in self.cache.preloaded()
         for item in reversed(self.contents.catalogs):
@@ -343,19 +348,28 @@ class _Warm:
                 self.crumb = None  # cvmfs_preload relies on what is below a catalog that is there
                 continue
             self._place_catalog(item)
+        if self.crumb is not None:
+            self._place_breadcrumb(self.crumb, claims)
+        for item in self.contents.catalogs:
+            self._stage(item.reference).unlink(missing_ok=True)
+
+    def _place_breadcrumb(self, crumb: Breadcrumb, claims: Claims) -> None:
         manifest = self.repository.manifest
-        if self.crumb is None:
-            return
         for name in (manifest.certificate, manifest.meta):
-            if name is not None and self.cache.status(name) is None:
+            # a client of 2.12 or 2.13 may have left one of 0 bytes
+            if name is not None and not ((status := self.cache.status(name)) and status.st_size):
                 content = objects.load(self.repository.store, name)
                 with self.cache.writing() as (file, temporary):
                     file.write(content)
                     file.finish()
-                    self.cache.place(temporary, name)
-        self.report.breadcrumb = self.cache.leave_breadcrumb(self.report.repository, self.crumb)
-        for item in self.contents.catalogs:
-            self._stage(item.reference).unlink(missing_ok=True)
+                    self.cache.place(temporary, name, replaces=True)
+        claim = f"breadcrumb.{self.report.repository}"
+        while not claims.take(claim):
+            time.sleep(_LOOK_EVERY_S)  # another warm writes it
+        try:
+            self.report.breadcrumb = self.cache.leave_breadcrumb(self.report.repository, crumb)
+        finally:
+            claims.release(claim)
 
     def _place_catalog(self, item: CatalogOfRevision) -> None:
         reference = item.reference
@@ -369,7 +383,7 @@ class _Warm:
         with self.cache.writing() as (file, temporary):
             file.write(database)
             file.finish()
-            self.cache.place(temporary, reference.hash)
+            self.cache.place(temporary, reference.hash, replaces=True)
         self.cache.flush_folder(self.cache.path / place_of(reference.hash)[:2])
         self.sums.append(f"{reference.hash} {hashlib.sha256(database).hexdigest()} {len(database)}\n")
         self.report.catalogs += 1

@@ -49,9 +49,8 @@ def status(name: Name, as_json: AsJson = False) -> None:
     else:
         free = look.bytes_free / look.bytes_total if look.bytes_total else 0
         typer.echo(f"objects      {look.objects} of {look.bytes / GB:.3f} GB")
-        typer.echo(
-            f"free         {look.bytes_free / GB:.3f} GB ({free:.1%}), inodes {look.inodes_free or 'not counted'}"
-        )
+        inodes = "not counted" if look.inodes_free is None else look.inodes_free
+        typer.echo(f"free         {look.bytes_free / GB:.3f} GB ({free:.1%}), inodes {inodes}")
         typer.echo(f"mark passed  {'yes: nightshift cache trim ' + name if look.above else 'no'}")
         typer.echo(f"use known by {look.use or 'nothing'}")
         for fqrn, crumb in look.breadcrumbs.items():

@@ -112,7 +112,7 @@ server {{
 # on each data server:
 server {{
   listen {data_port};
-  location ~ ^/cvmfs/{name}/data/ {{ root {above}; }}
+  location ~ ^/cvmfs/(?<rest>{name}/data/.*)$ {{ alias {root}/$rest; }}
 }}
 """
 _FOLDER = re.compile(r"/[A-Za-z0-9._/-]*[A-Za-z0-9._-]")
@@ -136,5 +136,5 @@ def redirect_config(fqrn: str, *, data: Sequence[str], root: str, listen: str = 
     shares = [f"  {share:.2f}% {url};" for url in data[:-1]] + [f"  * {data[-1]};"]
     return _REDIRECT.format(
         count=len(data), fqrn=fqrn, name=re.escape(fqrn), shares="\n".join(shares), listen=listen, root=root,
-        above=str(Path(root).parent), data_port=urlsplit(data[0]).port or 80,
+        data_port=urlsplit(data[0]).port or 80,
     )  # fmt: skip

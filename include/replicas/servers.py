@@ -12,12 +12,13 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.objects import Hasher
 from include.cvmfs.revision.repository import Repository
 from include.errors import NightshiftError
-from include.storage.open import open_store
+from include.storage.open import StoreOptions, open_store
 
 TIMEOUT_S = 30
 REDIRECTIONS = 4
 """So many are followed, as clients do."""
 OBJECT_BYTES = 1 << 30
+OPTIONS = StoreOptions(timeout_s=TIMEOUT_S, retries=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class ServerLook:
 def see_server(url: str, fqrn: str, public_keys: Sequence[bytes], now: datetime | None = None) -> ServerLook:
     """Read manifest and one object of a server; what is wrong is returned as its fault."""
     try:
-        repository = Repository.open(open_store(url), fqrn=fqrn, public_keys=public_keys, now=now)
+        repository = Repository.open(open_store(url, options=OPTIONS), fqrn=fqrn, public_keys=public_keys, now=now)
         name = _some_object(repository)
     except NightshiftError as error:
         return ServerLook(url, fault=str(error))

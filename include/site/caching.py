@@ -134,7 +134,9 @@ def trim_cache(site: Site, name: str, *, dry_run: bool, progress: Progress = lam
     settings = site.settings.cache(name)
     cache = cache_of(settings)
     cache.require()
-    pins = pinned_objects(cache, settings.repositories, partial(repository_of, site, settings), settings.pins)
+    pins = pinned_objects(
+        cache, settings.repositories, partial(repository_of, site, settings), settings.pins, dry_run=dry_run
+    )
     options = TrimOptions(
         settings.marks, settings.use, settings.pins.hours, settings.preloaded == "catalogs-first", dry_run
     )

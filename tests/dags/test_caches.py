@@ -96,7 +96,9 @@ def test_damage_fails_the_check_and_is_out_of_sight(caches: MiniSite) -> None:
 
 
 def test_the_operators_stand_alone_in_others_dags(caches: MiniSite) -> None:
-    warm = CacheWarmOperator(task_id="warm", cache="here", paths="/flux/v1")
+    caches.run("auxiliary_data", repository=FQRN, path="/flux/v3", source=f"file://{caches.folder}/trees/flux",
+               mode="refuse", dry_run=False, caches=["here"])  # fmt: skip
+    warm = CacheWarmOperator(task_id="warm", cache="here", paths="/flux/v3")
     report = warm.execute(task_context())
     assert report["objects"] == 4  # three files, and the marker of their catalog
     check = CacheVerifyOperator(task_id="check", cache="here", level="size", share=1)

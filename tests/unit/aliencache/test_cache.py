@@ -1,19 +1,16 @@
-"""A folder is a cache, or is left alone; claims are held by those who live."""
+"""A folder is a cache, or is left alone."""
 
 from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from include.aliencache import cache as module
 from include.aliencache.cache import AlienCache
-from include.aliencache.errors import NOT_A_CACHE, OUTSIDE_GROUP, USE_UNKNOWN
+from include.aliencache.errors import IN_THE_WAY, NOT_A_CACHE, OUTSIDE_GROUP, USE_UNKNOWN
 from include.aliencache.names import SHARDS, Breadcrumb
 from include.cvmfs.format.hashes import ObjectHash
 from include.settings.caches import UseOfObjects
@@ -37,7 +34,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     with refused(NOT_A_CACHE):
         AlienCache(tmp_path).require()
-    with refused(NOT_A_CACHE):
+    with refused(IN_THE_WAY):
         AlienCache(tmp_path).initialise()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00", "ff", "info", "pack"]
     with refused(NOT_A_CACHE):
@@ -99,31 +96,8 @@ def test_without_access_times_the_use_is_not_guessed(cache: AlienCache, monkeypa
     assert cache.use_known_by(UseOfObjects.AUTO) is UseOfObjects.ATIME
 
 
-def test_a_claim_is_held_by_one_and_given_back(cache: AlienCache) -> None:
-    with cache.claims("trim") as one, cache.claims("trim") as other, cache.claims("warm") as warm:
-        assert one.take("00")
-        assert not other.take("00")
-        assert warm.take("00")
-        one.release("00")
-        assert other.take("00")
-    assert list((cache.path / module.CLAIMS).iterdir()) == []
-
-
-def test_the_claim_of_a_process_that_was_killed_is_taken_at_once(cache: AlienCache) -> None:
-    program = (
-        "import os, sys; from pathlib import Path; from include.aliencache.cache import AlienCache\n"
-        "claims = AlienCache(Path(sys.argv[1])).claims('trim').__enter__()\n"
-        "assert claims.take('00'); print('taken', flush=True); os.kill(os.getpid(), 9)"
-    )
-    subprocess.run([sys.executable, "-c", program, cache.path], check=False, capture_output=True)
-    with cache.claims("trim") as claims:
-        assert claims.take("00")
-
-
-def test_the_claim_of_a_machine_that_vanished_is_taken_when_it_is_stale(cache: AlienCache) -> None:
-    claim = cache.path / module.CLAIMS / "trim.00"
-    with cache.claims("trim", stale_s=60) as claims:
-        claim.write_text("another-machine 1 2")
-        assert not claims.take("00")
-        os.utime(claim, (time.time() - 61,) * 2)
-        assert claims.take("00")
+def test_a_new_file_system_becomes_a_cache(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    cache = AlienCache(tmp_path)
+    assert cache.initialise()
+    assert cache.layout().foreign == ()

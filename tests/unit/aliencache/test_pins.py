@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from include.aliencache.cache import AlienCache
 from include.aliencache.contents import Wanted
-from include.aliencache.errors import PIN_UNKNOWN
+from include.aliencache.errors import ORIGIN_FAILED, PIN_UNKNOWN
 from include.aliencache.pins import PinnedObjects, catalogs_in, pinned_objects
 from include.aliencache.warm import WarmOptions, warm
+from include.cvmfs.format.catalog import PackedCatalog
 from include.cvmfs.revision.repository import Repository
 from include.settings.caches import Pins
-from include.storage.errors import Unavailable
+from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, MiniRepository, opened
 from tests.fakes.refused import refused
 
@@ -19,7 +24,7 @@ def pinned(cache: AlienCache, mini: MiniRepository, **pins: object) -> PinnedObj
 
 
 def away(_: str) -> Repository:
-    raise Unavailable("the server is away", key="", cause="refused")
+    raise ORIGIN_FAILED("/cache", "no origin can be read")
 
 
 def test_catalogs_of_breadcrumbs_and_the_certificate_are_pinned(cache: AlienCache, mini: MiniRepository) -> None:
@@ -27,7 +32,7 @@ def test_catalogs_of_breadcrumbs_and_the_certificate_are_pinned(cache: AlienCach
     manifest = mini.manifest
     assert manifest is not None
     assert manifest.certificate is not None
-    assert len(list(catalogs_in(cache, [FQRN]))) == 3
+    assert len(list(catalogs_in(cache, [manifest.root]))) == 3
     digests = pinned(cache, mini)
     assert manifest.root.digest in digests
     assert manifest.certificate.digest in digests
@@ -53,4 +58,40 @@ def test_a_pin_that_names_nothing_is_refused(cache: AlienCache, mini: MiniReposi
 
 def test_a_breadcrumb_that_cannot_be_read_is_noted(cache: AlienCache, mini: MiniRepository) -> None:
     (cache.path / f"cvmfschecksum.{FQRN}").write_text("?")
+    assert len(pinned(cache, mini).notes) == 1
+
+
+def test_each_misspelt_pin_is_refused_and_one_of_another_repository_is_not(
+    cache: AlienCache, mini: MiniRepository
+) -> None:
+    with refused(PIN_UNKNOWN):
+        pinned(cache, mini, paths=("/sw/app/lib", "/sw/ap/lib"))
+    other = MiniRepository(MemoryStore(), fqrn="other.example.org")
+    other.directory("/elsewhere")
+    other.build().publish()
+    stores = {FQRN: mini.store, "other.example.org": other.store}
+    pins = Pins(paths=("/sw/app/lib", "/elsewhere"))
+    found = pinned_objects(cache, stores, lambda fqrn: opened(stores[fqrn], fqrn=fqrn), pins)
+    assert mini.entries["/sw/app/lib/code"].hash.digest in found  # type: ignore[union-attr]
+
+
+def test_catalogs_in_use_are_pinned_where_a_clients_breadcrumb_cannot_be_read(
+    cache: AlienCache, mini: MiniRepository
+) -> None:
+    warm(cache, opened(mini.store), [mini.store], WarmOptions(Wanted()))
+    (cache.path / f"cvmfschecksum.{FQRN}").write_text("?")
+    deep = PackedCatalog.of(mini.databases["/sw/app/lib/deep"]).hash
+    assert deep.digest in pinned(cache, mini)
+
+
+def test_a_dry_run_keeps_nothing_and_a_full_cache_stops_nothing(
+    cache: AlienCache, mini: MiniRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned_objects(cache, [FQRN], lambda _: opened(mini.store), Pins(), dry_run=True)
+    assert list((cache.path / ".nightshift").glob("pins.*")) == []
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
     assert len(pinned(cache, mini).notes) == 1

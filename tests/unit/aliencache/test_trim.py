@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from include.aliencache.cache import AlienCache, Space
+from include.aliencache.contents import Wanted
 from include.aliencache.errors import CACHE_UNUSABLE, NO_MARKS, NOT_A_CACHE, PRELOADED, USE_UNKNOWN
 from include.aliencache.names import SHARDS
-from include.aliencache.pins import PinnedObjects
+from include.aliencache.pins import PinnedObjects, pinned_objects
 from include.aliencache.trim import Need, TrimOptions, TrimReport, need_of, trim
+from include.aliencache.warm import WarmOptions, warm
 from include.cvmfs.format.hashes import ObjectHash
-from include.settings.caches import Marks, UseOfObjects
+from include.settings.caches import Marks, Pins, UseOfObjects
+from tests.fakes.minirepo import FQRN, MiniRepository, opened
 from tests.fakes.refused import refused
 
 HOUR, DAY = 3600, 86400
@@ -205,3 +208,55 @@ def test_an_unknown_use_is_refused(cache: AlienCache, monkeypatch: pytest.Monkey
     with refused(USE_UNKNOWN):
         trimmed(cache)
     assert place.exists()
+
+
+def test_catalogs_first_takes_pinned_catalogs_too_and_waits_for_origins(
+    cache: AlienCache, mini: MiniRepository
+) -> None:
+    warm(cache, opened(mini.store), [mini.store], WarmOptions(Wanted()))
+    (cache.path / f"dirtab.{FQRN}").write_text("/\n")
+    pins = pinned_objects(cache, [FQRN], lambda _: opened(mini.store), Pins(paths=("/readme",)))
+    pins.origins_away.append(FQRN)
+    with refused(PRELOADED):
+        trimmed(cache, pins=pins, catalogs_first=True, hours=0)
+    pins.origins_away.clear()
+    report = trimmed(cache, pins=pins, catalogs_first=True, hours=0)
+    assert report.catalogs_removed == 3
+    left = {path.read_bytes()[:6] for path in cache.path.glob("??/*")}
+    assert b"SQLite" not in left
+    assert b"hello\n" in left
+
+
+def test_objects_of_one_minute_are_the_same_for_all_who_trim(cache: AlienCache) -> None:
+    for number in range(512):
+        put(cache, number, days=2)
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from include.aliencache.cache import AlienCache\nfrom include.aliencache.pins import PinnedObjects\n"
+        "from include.aliencache.trim import TrimOptions, trim\n"
+        "from include.settings.caches import Marks, UseOfObjects\n"
+        f"marks = Marks(used_above={511 * BLOCK}, used_until={256 * BLOCK})\n"
+        "trim(AlienCache(Path(sys.argv[1])), TrimOptions(marks, UseOfObjects.ATIME), PinnedObjects())"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", program, cache.path]) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    assert len(list(cache.path.glob("??/*"))) == pytest.approx(256, abs=2)
+
+
+def test_a_cache_without_an_inode_left_is_trimmed(cache: AlienCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, original = put(cache, 1, days=9), os.open
+
+    def full(path: object, flags: int, *rest: int, **options: int) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(28, "No space left on device")
+        return original(path, flags, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", full)
+    assert trimmed(cache).removed == 1
+    assert not place.exists()
+
+
+def test_a_time_of_the_far_future_is_no_error(cache: AlienCache) -> None:
+    place = put(cache, 1, days=9)
+    os.utime(place, (2**33, 2**33))
+    assert trimmed(cache, hours=-1e9).objects == 1

@@ -99,3 +99,20 @@ def test_a_truncated_catalog_is_found(warmed: AlienCache, mini: MiniRepository) 
     root = warmed.path / place_of(mini.manifest.root)  # type: ignore[union-attr]
     root.write_bytes(root.read_bytes()[:1000])
     assert verified(warmed, mini, Level.SIZE).damaged_count == 1
+
+
+def test_damage_is_taken_away_where_the_folder_for_it_is_missing(warmed: AlienCache, mini: MiniRepository) -> None:
+    (warmed.path / "quarantaine").rmdir()
+    damaged = place(warmed, mini, "/readme")
+    damaged.write_bytes(b"hel")
+    assert verified(warmed, mini, Level.SIZE).damaged_count == 1
+    assert not damaged.exists()
+
+
+def test_an_empty_certificate_is_damage_and_is_fetched_again(warmed: AlienCache, mini: MiniRepository) -> None:
+    certificate = warmed.path / place_of(mini.manifest.certificate)  # type: ignore[union-attr,arg-type]
+    certificate.write_bytes(b"")
+    warm(warmed, opened(mini.store), [mini.store], WarmOptions(Wanted()))
+    assert certificate.stat().st_size
+    certificate.write_bytes(b"")
+    assert verified(warmed, mini, Level.SIZE).damaged_count == 1

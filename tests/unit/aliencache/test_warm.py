@@ -185,3 +185,27 @@ def test_the_first_origin_that_can_be_trusted_is_opened(mini: MiniRepository) ->
     assert open_origin(FQRN, [empty, mini.store], opened).store is mini.store
     with refused(ORIGIN_FAILED):
         open_origin(FQRN, [empty], opened)
+
+
+def test_catalogs_alone_promise_nothing_in_a_preloaded_cache(cache: AlienCache, mini: MiniRepository) -> None:
+    (cache.path / f"dirtab.{FQRN}").write_text("/\n")
+    report = warmed(cache, mini.store, wanted=Wanted(catalogs_only=True))
+    assert (report.catalogs, cache.breadcrumbs()) == (0, {})
+
+
+def test_sums_of_a_warm_that_failed_are_noted_and_nothing_is_left_staged(
+    cache: AlienCache, mini: MiniRepository
+) -> None:
+    name = mini.entries["/readme"].hash
+    assert name is not None
+    good = mini.store.get(name.key)
+    mini.store.put(name.key, b"wrong")
+    with refused(ORIGIN_FAILED):
+        warmed(cache, mini.store)
+    mini.store.put(name.key, good)
+    warmed(cache, mini.store)
+    texts = [file.read_text() for file in (cache.path / ".nightshift/sums").iterdir()]
+    noted = {line.split()[0] for text in texts for line in text.splitlines()}
+    compressed = [entry.hash for path, entry in mini.entries.items() if entry.hash and path != "/sw/plain"]
+    assert {str(one) for one in compressed} <= noted
+    assert list((cache.path / ".nightshift/catalogs").iterdir()) == []
