@@ -403,7 +403,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=128 if full else 32)
     parser.add_argument("--files", type=int, default=107 if full else 24)
     parser.add_argument("--file-mb", type=int, default=140 if full else 64)
-    parser.add_argument("--each", type=int, default=14 if full else 6)
+    parser.add_argument("--each", type=int, default=14 if full else 4)
     parser.add_argument("--seed", default="flux")
     parser.add_argument("--limit-mb", type=int, default=100, help="of each limited server, over all connections [100]")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
