@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from array import array
-from collections import Counter
+from bisect import bisect
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from include.settings.caches import UseOfObjects
 T = TypeVar("T")
 R = TypeVar("R")
 AT_ONCE = 4
+_WAITS, _WAITS_S = 2.0, 0.005
 LATEST = 0xFFFFFFFF
 """The latest time that a place of an array has, in the year 2106."""
 _REST_BYTES = 19
@@ -72,7 +74,7 @@ class Shard:
 
 def use_of(status: os.stat_result, use: UseOfObjects) -> int:
     """Unix s of the last use of an object, as its file tells it."""
-    if use in (UseOfObjects.RECORD, UseOfObjects.AGE):
+    if use is UseOfObjects.RECORD or use is UseOfObjects.AGE:
         return int(status.st_mtime)
     return int(max(status.st_atime, status.st_mtime))
 
@@ -96,8 +98,9 @@ def scan_shard(cache: AlienCache, number: int, use: UseOfObjects, *, young_after
         return result
     try:
         with os.scandir(descriptor) as entries:
+            rests, times, sizes, is_object = result.rests, result.times, result.sizes, OBJECT_NAME.fullmatch
             for entry in entries:
-                match = OBJECT_NAME.fullmatch(entry.name)
+                match = is_object(entry.name)
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
@@ -105,13 +108,16 @@ def scan_shard(cache: AlienCache, number: int, use: UseOfObjects, *, young_after
                 if match is None or not stat.S_ISREG(status.st_mode):
                     result.add_other(entry.name, status)
                     continue
-                young = status.st_mtime > young_after
-                result.rests += bytes.fromhex(match[1])
+                rests += bytes.fromhex(match[1])
                 result.algorithms.append(_ALGORITHMS[match[2] or ""])
-                result.times.append(0 if young else max(1, min(use_of(status, use), LATEST)))
-                result.sizes.append(status.st_blocks * _BLOCK)
-                result.young += young
-                result.unreadable += not cache.is_readable(status)
+                sizes.append(status.st_blocks * _BLOCK)
+                if status.st_mtime > young_after:
+                    times.append(0)
+                    result.young += 1
+                else:
+                    times.append(max(1, min(use_of(status, use), LATEST)))
+                if not cache.is_readable(status):
+                    result.unreadable += 1
     except OSError as fault:
         raise refused(cache.path, fault) from fault
     finally:
@@ -124,10 +130,22 @@ def scan(cache: AlienCache, use: UseOfObjects, *, young_after: float) -> list[Sh
     return in_threads(lambda number: scan_shard(cache, number, use, young_after=young_after), range(256))
 
 
-def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """The results of a work on some folders at once, in their order; the first error ends all."""
+def in_threads(work: Callable[[T], R], items: Iterable[T], *, computes: bool = False) -> list[R]:
+    """The results of a work on some folders, in their order; the first error ends all.
+
+    Several at once only where the first one waited for the file system: threads that do not wait hinder each other,
+    unless the work `computes` outside of the interpreter, as a hash does.
+    """
+    pending = list(items)
+    results: list[R] = []
+    if pending and not computes:
+        began, used = time.monotonic(), time.thread_time()
+        results.append(work(pending.pop(0)))
+        waits = time.monotonic() - began > _WAITS * (time.thread_time() - used) + _WAITS_S
+        if not waits:
+            return results + [work(item) for item in pending]
     with ThreadPoolExecutor(AT_ONCE, "cache") as pool:
-        return list(pool.map(work, items))
+        return results + list(pool.map(work, pending))
 
 
 def temporary_in_txn(cache: AlienCache) -> list[tuple[str, float]]:
@@ -155,11 +173,11 @@ DAYS = (0.25, 1, 3, 7, 14, 30, 90, 365)
 
 def ages(shards: list[Shard], now: float) -> list[tuple[int, int]]:
     """Objects and bytes by the time since their last use, in the bars of :data:`DAYS`."""
-    counts, sizes = Counter[int](), Counter[int]()
+    begins = [now - days * 86400 for days in reversed(DAYS)]  # of all bars but the oldest, that of a bar's oldest use
+    counts, sizes = [0] * (len(DAYS) + 1), [0] * (len(DAYS) + 1)
     for shard in shards:
-        for time, size in zip(shard.times, shard.sizes, strict=True):
-            days = (now - time) / 86400 if time else 0
-            bar = next((number for number, end in enumerate(DAYS) if days < end), len(DAYS))
+        for used, size in zip(shard.times, shard.sizes, strict=True):
+            bar = len(DAYS) - bisect(begins, used or now)
             counts[bar] += 1
             sizes[bar] += size
-    return [(counts[bar], sizes[bar]) for bar in range(len(DAYS) + 1)]
+    return list(zip(counts, sizes, strict=True))

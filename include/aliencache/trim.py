@@ -237,11 +237,11 @@ class _Trim:
         return True
 
     def _choose_in(self, shard: Shard, line: int, descriptor: int) -> None:
-        reasons = Counter[str]()
+        reasons, pins, gone = Counter[str](), self.pins or (), 0
         for place, used in enumerate(shard.times):
             if not used or used > line:
                 continue
-            if shard.digest(place) in self.pins:
+            if pins and shard.digest(place) in pins:
                 reasons["pinned"] += 1
                 continue
             if used > line - _BIN_S and shard.digest(place) > self.last_digest:
@@ -252,7 +252,8 @@ class _Trim:
                 reasons[reason] += 1
                 continue
             shard.times[place] = 0
-            reasons[f"not used since {datetime.fromtimestamp(line, UTC):%Y-%m-%d %H:%M} UTC"] += 1
+            gone += 1
+        reasons[f"not used since {datetime.fromtimestamp(line, UTC):%Y-%m-%d %H:%M} UTC"] += gone
         with self.lock:
             self.reasons += reasons
             self.progress("objects removed", self.gone, 0)

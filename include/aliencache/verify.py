@@ -145,7 +145,7 @@ class _Verify:
     def run(self) -> VerifyReport:
         began = time.monotonic()
         numbers = [number for number in range(256) if number % self.options.share == self.options.part]
-        in_threads(self._shard, numbers)
+        in_threads(self._shard, numbers, computes=self.options.level > Level.SIZE)
         self.report.damaged.sort()
         self.report.seconds = round(time.monotonic() - began, 3)
         return self.report
