@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -357,8 +357,6 @@ def _in_process(job: dict[str, Any]) -> dict[str, float]:
 
 @contextmanager
 def _nginx(folder: Path, root: Path) -> Iterator[str]:
-    if shutil.which("nginx") is None:
-        raise SystemExit("nginx is not installed; on Debian: apt-get install nginx-light")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -366,16 +364,25 @@ def _nginx(folder: Path, root: Path) -> Iterator[str]:
         above.chmod(0o755)
     (folder / "nginx.conf").write_text(NGINX.format(folder=folder, root=root, port=port))
     user = "user nobody nogroup;" if os.geteuid() == 0 else ""
-    process = subprocess.Popen(["nginx", "-p", f"{folder}/", "-c", str(folder / "nginx.conf"), "-g", user])
+    with served(["nginx", "-p", f"{folder}/", "-c", str(folder / "nginx.conf"), "-g", user], port):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def served(command: Sequence[str], port: int) -> Iterator[None]:
+    """A server from its start, when it takes connections on the port, to its end."""
+    if shutil.which(command[0]) is None:
+        raise SystemExit(f"{command[0]} is not installed; run: make servers")
+    process = subprocess.Popen(command)
     try:
         while True:
             if process.poll() is not None:
-                raise SystemExit("nginx ended at once, see above")
+                raise SystemExit(f"{command[0]} ended at once, see above")
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
-            time.sleep(0.02)
-        yield f"http://127.0.0.1:{port}"
+            time.sleep(0.02)  # a server says nothing when it begins to listen
+        yield
     finally:
         process.terminate()
         process.wait()

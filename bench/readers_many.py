@@ -35,7 +35,7 @@ from typing import Any
 
 import requests
 
-from bench.cache import FQRN, GB, MB, data_set
+from bench.cache import FQRN, GB, MB, data_set, served
 from bench.plot import Series, line_plot
 from bench.publishing.machine import Idle, description
 from include.aliencache.cache import AlienCache
@@ -149,11 +149,11 @@ class Scene:
         (self.folder / "proxy").mkdir()
         command = ["nginx", "-p", f"{self.folder}/", "-c", str(self.folder / "nginx.conf"), "-g", user]
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_process(command, self.ports["origin"]))
+            stack.enter_context(served(command, self.ports["origin"]))
             for port in (self.ports["data1"], self.ports["data2"]):
                 job = {"port": port, "root": str(self.www), "mb": self.options.limit_mb}
                 serving = [sys.executable, "-m", "bench.readers_many", "--serve", json.dumps(job)]
-                stack.enter_context(_process(serving, port))
+                stack.enter_context(served(serving, port))
             yield
 
     def run(self, way: str, patience_s: float) -> Way:
@@ -244,7 +244,7 @@ class Scene:
         if os.geteuid() == 0:
             shutil.chown(folder, "proxy", "proxy")
         subprocess.run(["squid", "-z", "-N", "-f", folder / "squid.conf"], check=True, capture_output=True)
-        with _process(["squid", "-N", "-f", str(folder / "squid.conf")], self.ports["squid"]):
+        with served(["squid", "-N", "-f", str(folder / "squid.conf")], self.ports["squid"]):
             yield
 
 
@@ -262,7 +262,7 @@ def _serve(port: int, root: str, mb: float) -> int:
             while block := source.read(MB):
                 with lock:
                     due[0] = wait = max(due[0], time.monotonic() - 0.02) + len(block) / (mb * MB)
-                time.sleep(max(0.0, wait - time.monotonic()))  # the limit is what is to be had
+                time.sleep(max(0.0, wait - time.monotonic()))  # the rate that the server is to have
                 outputfile.write(block)
 
         def log_message(self, *_: object) -> None:
@@ -293,7 +293,7 @@ def _reader(job: dict[str, Any]) -> int:
 
 
 def _read_file(session: requests.Session, url: str, name: ObjectHash, cache: Path | None) -> bool:
-    """Whether the bytes are right: those of the cache, or else of the server, which then go into the cache."""
+    """Tell whether the bytes are right: those of the cache, or else of the server, which then go into the cache."""
     if cache is not None:
         with contextlib.suppress(FileNotFoundError), (cache / place_of(name)).open("rb") as file:
             return _digest(iter(lambda: file.read(MB), b"")) == name.digest
@@ -366,25 +366,6 @@ def _over_start(ways: Sequence[Way]) -> str:
     last = max(start for way in ways for start, _ in way.files)
     return line_plot("Time to read a file over its start", "Start (s)", "Seconds", series,
                      ticks=[round(last * part / 6) for part in range(7)])  # fmt: skip
-
-
-@contextlib.contextmanager
-def _process(command: Sequence[str], port: int) -> Iterator[None]:
-    if shutil.which(command[0]) is None:
-        raise SystemExit(f"{command[0]} is not installed; run: make servers")
-    process = subprocess.Popen(command)
-    try:
-        while True:
-            if process.poll() is not None:
-                raise SystemExit(f"{command[0]} ended at once, see above")
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.02)
-        yield
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def _ports(*names: str) -> dict[str, int]:

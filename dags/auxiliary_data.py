@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Param, TaskGroup, TriggerRule
+from airflow.sdk import DAG, TaskGroup, TriggerRule
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
+from operators.by_hand import publication_params, publication_tasks
 from operators.caches import CacheVerifyOperator, CacheWarmOperator, ReportCachesOperator
-from operators.night import CheckCompletenessOperator, PlanPublicationOperator
-from operators.params import publication_params
-from operators.publishing import dag_defaults, publishing_tasks
+from operators.params import choose_caches
+from operators.publishing import dag_defaults
 
 DOC = """
 ### Publish a data set and warm the caches
@@ -41,30 +41,12 @@ def auxiliary_data(settings: SiteSettings) -> DAG:
         **dag_defaults(),
         params={
             **publication_params(repositories),
-            "caches": Param(
-                None,
-                title="Caches",
-                type=["null", "array"],
-                items={"type": "string", "enum": sorted(settings.caches)},
-                description="Only these caches. Empty: all caches of the repository.",
-            ),
+            "caches": choose_caches(sorted(settings.caches), "Only these caches. Empty: all caches of the repository."),
         },
         tags=["cvmfs", "caches", "by hand"],
     )
     with dag:
-        plan = PlanPublicationOperator(
-            task_id="plan",
-            task_display_name="Plan the publication",
-            doc_md="Checks repository, path and source, and records the plan.",
-        )
-        done = publishing_tasks(plan.output, group_id="tree", prepare_timeout=timedelta(hours=10), approval=approval)
-        gate = CheckCompletenessOperator(
-            task_id="gate",
-            task_display_name="Check completeness",
-            of_night=False,
-            trigger_rule=TriggerRule.ALL_DONE,
-            doc_md="Reads the ledger; a tree that is not published fails the run.",
-        )
+        gate = publication_tasks(approval=approval)
         report = ReportCachesOperator(
             task_id="report",
             task_display_name="Report",
@@ -72,7 +54,6 @@ def auxiliary_data(settings: SiteSettings) -> DAG:
             trigger_rule=TriggerRule.ALL_DONE,
             doc_md="Puts together what each cache has of the data set; fails if one failed.",
         )
-        done >> gate
         for name in sorted(settings.caches):
             with TaskGroup(group_id=name, group_display_name=f"Cache {name}"):
                 warm = CacheWarmOperator(

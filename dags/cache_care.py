@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Param, TaskGroup
 
 from include.settings.load import load
 from operators.caches import CacheTrimOperator, CacheVerifyOperator
-from operators.params import flag
+from operators.params import choose_caches, flag
 from operators.publishing import dag_defaults
 
 DOC = """
@@ -37,13 +37,7 @@ if _site.caches:
         dagrun_timeout=timedelta(hours=12),
         **dag_defaults("5 * * * *", priority=1),
         params={
-            "caches": Param(
-                None,
-                title="Caches",
-                type=["null", "array"],
-                items={"type": "string", "enum": sorted(_site.caches)},
-                description="Only these caches. Empty: all.",
-            ),
+            "caches": choose_caches(sorted(_site.caches), "Only these caches. Empty: all."),
             "dry_run": flag("Dry run", "Only report what would be removed."),
             "verify": Param(
                 None,

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, TriggerRule
+from airflow.sdk import DAG
 
 from include.settings.load import load
 from include.settings.model import SiteSettings
-from operators.night import CheckCompletenessOperator, PlanPublicationOperator
-from operators.params import publication_params
-from operators.publishing import dag_defaults, publishing_tasks
+from operators.by_hand import publication_params, publication_tasks
+from operators.publishing import dag_defaults
 
 DOC = """
 ### Publish one tree or tarball
@@ -46,20 +45,7 @@ def publication(settings: SiteSettings) -> DAG:
         tags=["cvmfs", "by hand"],
     )
     with dag:
-        plan = PlanPublicationOperator(
-            task_id="plan",
-            task_display_name="Plan the publication",
-            doc_md="Checks repository, path and source, and records the plan.",
-        )
-        verify = publishing_tasks(plan.output, group_id="tree", prepare_timeout=timedelta(hours=10), approval=approval)
-        gate = CheckCompletenessOperator(
-            task_id="gate",
-            task_display_name="Check completeness",
-            of_night=False,
-            trigger_rule=TriggerRule.ALL_DONE,
-            doc_md="Reads the ledger; a tree that is not published fails the run.",
-        )
-        verify >> gate
+        publication_tasks(approval=approval)
     return dag
 
 

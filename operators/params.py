@@ -56,46 +56,7 @@ def confirmed_by_hand(*, reason: str, dry_run: str) -> dict[str, Param]:
     }
 
 
-def publication_params(repositories: Iterable[str]) -> dict[str, Param]:
-    """The params of one tree that is published by hand. Of what must be chosen nothing has a default."""
-    return {
-        "repository": choice(repositories, title="Repository", description="The repository to publish to."),
-        "path": Param(
-            title="Destination",
-            type="string",
-            pattern="^/[^/]+(/[^/]+)*/?$",
-            minLength=2,
-            maxLength=1024,
-            description="The destination: an absolute path inside the repository, such as /software/root/6.36.",
-        ),
-        "source": Param(
-            title="Source",
-            type="string",
-            pattern="^[a-z0-9]+://.+",
-            maxLength=2048,
-            description="URL of a tarball or folder in one of the configured stores, as s3://bucket/name.tar.gz.",
-        ),
-        "sha256": Param(
-            None,
-            title="SHA-256",
-            type=["null", "string"],
-            pattern="^[0-9a-f]{64}$",
-            description="SHA-256 that the tarball must have. Empty: not checked.",
-        ),
-        "tag": Param(
-            None,
-            title="Tag",
-            type=["null", "string"],
-            pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$",
-            maxLength=255,
-            description="Tag for the new revision. Empty: none.",
-        ),
-        "mode": Param(
-            "refuse",
-            title="If the destination exists",
-            type="string",
-            enum=["refuse", "replace"],
-            description="refuse: fail if the destination holds anything. replace: swap it.",
-        ),
-        "dry_run": flag("Dry run", "Report what would be published; change nothing."),
-    }
+def choose_caches(names: list[str], description: str) -> Param:
+    """Some of these caches; empty by default, which the description explains."""
+    items = {"type": "string", "enum": names}
+    return Param(None, title="Caches", type=["null", "array"], items=items, description=description)

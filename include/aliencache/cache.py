@@ -57,7 +57,6 @@ class Space:
     bytes_free: int
     bytes_total: int
     inodes_free: int | None
-    inodes_total: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +181,15 @@ class AlienCache:
 
     def space(self) -> Space:
         """Free and total bytes and inodes. Raises CacheError."""
+        status = self._file_system()
+        inodes = status.f_favail if status.f_files else None
+        return Space(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize, inodes)
+
+    def _file_system(self) -> os.statvfs_result:
         try:
-            status = os.statvfs(self.path)
+            return os.statvfs(self.path)
         except OSError as fault:
             raise refused(self.path, fault) from fault
-        counts = status.f_files > 0
-        return Space(
-            status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize,
-            status.f_favail if counts else None, status.f_files if counts else None,
-        )  # fmt: skip
 
     def now(self) -> float:
         """Unix s by the clock of the file system. Raises CacheError where nothing can be written."""
@@ -220,7 +219,7 @@ class AlienCache:
 
         That of this mount: on the server of an NFS export, the server's mount decides.
         """
-        flags = os.statvfs(self.path).f_flag
+        flags = self._file_system().f_flag
         if flags & os.ST_RDONLY:
             raise CACHE_READ_ONLY(self.path, "it is mounted read-only")
         if setting in (UseOfObjects.RECORD, UseOfObjects.AGE):
@@ -271,7 +270,7 @@ class AlienCache:
         return os.open(self.path / place_of(name), _READ)
 
     def status(self, name: ObjectHash) -> os.stat_result | None:
-        """The state of an object's file; None: there is none."""
+        """The state of an object's file; None: it is not in the cache."""
         try:
             return (self.path / place_of(name)).lstat()
         except FileNotFoundError:
@@ -359,14 +358,11 @@ class _Temporary:
         if os.fstat(self._descriptor).st_gid != gid:
             with contextlib.suppress(PermissionError):
                 os.fchown(self._descriptor, -1, gid)
-        self.size = 0
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            written = os.write(self._descriptor, view)
-            self.size += written
-            view = view[written:]
+            view = view[os.write(self._descriptor, view) :]
 
     def finish(self) -> None:
         """Have it on the disk, and readable for the group."""

@@ -56,7 +56,7 @@ class Claims:
                 continue
             except OSError as fault:
                 if fault.errno in FULL:
-                    return True  # not claimed: without an inode left nobody else is, and a trim has to go on
+                    return True  # without a claim: others get none either, and a trim has to go on
                 raise refused(self._cache.path, fault) from fault
             try:
                 with contextlib.suppress(OSError):  # an empty claim is judged by its time alone
@@ -132,7 +132,7 @@ def _machine() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
     except OSError:
-        return secrets.token_hex(8)  # a machine that knows nobody
+        return secrets.token_hex(8)  # holders of this machine cannot be told from others
 
 
 _MACHINE = _machine()

@@ -5,14 +5,12 @@ What the origins say is kept in the cache, so that a full cache is trimmed even 
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from include.aliencache.cache import OBJECT_MODE, AlienCache
+from include.aliencache.cache import AlienCache
 from include.aliencache.contents import CacheContents, Wanted, take_contents
 from include.aliencache.errors import PIN_UNKNOWN, CacheError
 from include.aliencache.names import OWN
@@ -117,17 +115,14 @@ def _opened(repository: Repository, reference: NestedRef) -> Catalog:
 
 
 def _keep(cache: AlienCache, fqrn: str, digests: list[bytes], notes: list[str]) -> None:
-    place = cache.path / f"{_KEPT}{fqrn}"
-    aside = place.with_name(f"{place.name}.{secrets.token_hex(8)}")
     try:
-        place.parent.mkdir(exist_ok=True)
-        aside.write_bytes(b"".join(digests))
-        aside.chmod(OBJECT_MODE)
-        aside.replace(place)
-    except OSError as fault:  # a full cache is trimmed all the same
-        notes.append(f"what is pinned of {fqrn} could not be kept for when its origins are away: {fault.strerror}")
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
+        cache.complete()
+        with cache.writing() as (file, temporary):
+            file.write(b"".join(digests))
+            file.finish()
+            temporary.replace(cache.path / f"{_KEPT}{fqrn}")
+    except CacheError as fault:  # a full cache is trimmed all the same
+        notes.append(f"what is pinned of {fqrn} could not be kept for when its origins are away ({fault})")
 
 
 def _kept(cache: AlienCache, fqrn: str, notes: list[str]) -> list[bytes]:

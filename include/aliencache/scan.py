@@ -21,7 +21,8 @@ from include.settings.caches import UseOfObjects
 T = TypeVar("T")
 R = TypeVar("R")
 AT_ONCE = 4
-_WAITS, _WAITS_S = 2.0, 0.005
+"""Folders at once, where the file system lets the first one wait."""
+_WAITS, _WAITS_S = 2.0, 0.005  # it waited: more than so many times its processor time, and these seconds
 LATEST = 0xFFFFFFFF
 """The latest time that a place of an array has, in the year 2106."""
 _REST_BYTES = 19

@@ -20,7 +20,7 @@ from typing import Any
 from include.aliencache.cache import STAGED, AlienCache, Space
 from include.aliencache.claims import Claims
 from include.aliencache.errors import NO_MARKS, PRELOADED, refused
-from include.aliencache.names import OWN, SHARDS, TXN
+from include.aliencache.names import SHARDS, TXN
 from include.aliencache.pins import PinnedObjects, catalogs_in
 from include.aliencache.scan import LATEST, Shard, ages, in_threads, open_shard, scan, temporary_in_txn, use_of
 from include.settings.caches import Marks, UseOfObjects
@@ -306,7 +306,7 @@ class _Trim:
             return
         for name in old:
             self.cache.remove_file(name)
-        for left in [*(self.cache.path / OWN).glob("clock.*"), *(self.cache.path / STAGED).glob("*")]:
+        for left in (self.cache.path / STAGED).glob("*"):
             with suppress(OSError):
                 if left.stat().st_mtime < before:
                     left.unlink()

@@ -28,6 +28,7 @@ from include.aliencache.pins import catalog_in
 from include.cvmfs.errors import CatalogError, CvmfsError, ObjectMissing
 from include.cvmfs.format import manifest as manifests, objects
 from include.cvmfs.format.catalog import Catalog, CatalogObject, NestedRef
+from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.objects import Compression
@@ -116,7 +117,8 @@ def warm(
 ) -> WarmReport:
     """Fetch what is wanted, from the first origin that has it right. Run again, it goes on where it ended.
 
-    Raises CacheError; what the origins sent wrong is never in the cache under an object's name.
+    What the origins sent wrong is never in the cache under an object's name. Raises CacheError; TagError for an unknown
+    tag; what reading certificate and meta info raises.
     """
     cache.require()
     cache.require_member()
@@ -223,7 +225,7 @@ class _Warm:
         faults = []
         for store in self.origins:
             try:
-                return type(self.repository.catalogs)(store, budget=0).database(reference.hash)
+                return CatalogCache(store, budget=0).database(reference.hash)
             except _FAULTS as fault:
                 faults.append((store, fault))
         raise self._origin_failed(catalog_name(reference), faults)

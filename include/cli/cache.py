@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -160,14 +161,14 @@ def verify(
     level: Annotated[
         str, typer.Option("--level", metavar="size|name|sum|fetch", help="How far: each has those before it.")
     ] = "name",
-    share: Annotated[int, typer.Option("--share", min=1, max=256, help="Only one folder in so many.")] = 1,
+    share: Annotated[int, typer.Option("--share", min=1, max=256, help="One folder in so many, others each day.")] = 1,
     delete: Annotated[bool, typer.Option("--delete", help="Delete damaged objects instead of keeping them.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Find objects that are not what their names say: clients serve whatever they find in a cache.
 
-    Exit code 0: none is damaged; 1: some were; 2: it cannot be verified.
+    Exit code 0: no damage; 1: some objects were damaged; 2: it cannot be verified.
     """
     with refusing(), bars() as show:
         from include.aliencache.verify import Level, VerifyOptions
@@ -175,7 +176,7 @@ def verify(
 
         if level.upper() not in Level.__members__:
             raise typer.BadParameter(f"{level!r} is not one of size, name, sum and fetch")
-        options = VerifyOptions(Level[level.upper()], share, 0, delete, dry_run)
+        options = VerifyOptions(Level[level.upper()], share, datetime.now(UTC).toordinal() % share, delete, dry_run)
         report = verify_cache(open_site(), name, options, progress=show)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=1))
@@ -198,8 +199,8 @@ def repair(name: Name, dry_run: DryRun = False) -> None:
         from include.site.caching import cache_of
 
         done = repair_cache(cache_of(open_site().settings.cache(name)), dry_run=dry_run)
-    verb = "would " if dry_run else ""
-    typer.echo(f"{verb}make {done.folders} folders, {verb}give {done.given} objects, {verb}delete {done.deleted}")
+    made, given, deleted = ("would make", "give", "delete") if dry_run else ("made", "gave", "deleted")
+    typer.echo(f"{made} {done.folders} folders, {given} {done.given} objects to the group, {deleted} {done.deleted}")
 
 
 @app.command()

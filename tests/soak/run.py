@@ -89,7 +89,7 @@ def airflow() -> bool:
 
 
 def cache() -> bool:
-    """Whether a shared cache stays right while its warmers and trimmers are killed."""
+    """Tell whether a shared cache stays right while its warmers and trimmers are killed."""
     from tests.fakes import cachedrill
 
     with tempfile.TemporaryDirectory(prefix="nightshift-cache-drill-") as folder:

@@ -83,7 +83,7 @@ def test_damage_is_found_and_a_cache_is_repaired(cache: Cache, repo: Commands) -
     assert not victim.exists()
     (repo.site.folder / "cache/txn").rmdir()
     assert "txn" in cache("status", "here", code=1).stdout
-    assert "make 1 folders" in cache("repair", "here").stdout
+    assert "made 1 folders" in cache("repair", "here").stdout
     assert (repo.site.folder / "cache/txn").is_dir()
     assert "fetched 1" in cache("warm", "here", "/flux").stdout
 

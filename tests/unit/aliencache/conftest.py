@@ -1,4 +1,4 @@
-"""A cache in a folder, and a repository to fill it with."""
+"""A cache in a folder."""
 
 from __future__ import annotations
 
@@ -7,20 +7,6 @@ from pathlib import Path
 import pytest
 
 from include.aliencache.cache import AlienCache
-from tests.fakes.memorystore import MemoryStore
-from tests.fakes.minirepo import MiniRepository, sample
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def mini(store: MemoryStore) -> MiniRepository:
-    built = sample(store)
-    built.publish()
-    return built
 
 
 @pytest.fixture

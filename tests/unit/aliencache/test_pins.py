@@ -1,8 +1,8 @@
-"""What clients mount with and what the settings pin is found, also while the origins are away."""
+"""Pins are what clients mount with and what the settings name, also while the origins are away."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 import pytest
 
@@ -93,5 +93,5 @@ def test_a_dry_run_keeps_nothing_and_a_full_cache_stops_nothing(
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "write", full)
     assert len(pinned(cache, mini).notes) == 1

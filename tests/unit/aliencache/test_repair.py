@@ -1,4 +1,4 @@
-"""What the group of the clients cannot read is given to it; missing folders are made."""
+"""Objects that the group of the clients cannot read are given to it; missing folders are made."""
 
 from __future__ import annotations
 

@@ -165,12 +165,12 @@ def test_what_cannot_be_trimmed_is_refused_before_anything_goes(cache: AlienCach
 @pytest.mark.parametrize(
     ("space", "used", "need"),
     [
-        (Space(50, 1000, 100, 1000), 10, Need(50, 0)),
-        (Space(80, 1000, 100, 1000), 10, Need()),
-        (Space(80, 1000, 4, 1000), 10, Need(0, 6)),
-        (Space(80, 1000, None, None), 10, Need()),
-        (Space(80, 1000, 100, 1000), 501, Need(201, 0)),
-        (Space(50, 1000, 4, 1000), 501, Need(201, 6)),
+        (Space(50, 1000, 100), 10, Need(50, 0)),
+        (Space(80, 1000, 100), 10, Need()),
+        (Space(80, 1000, 4), 10, Need(0, 6)),
+        (Space(80, 1000, None), 10, Need()),
+        (Space(80, 1000, 100), 501, Need(201, 0)),
+        (Space(50, 1000, 4), 501, Need(201, 6)),
     ],
 )
 def test_marks(space: Space, used: int, need: Need) -> None:

@@ -1,4 +1,4 @@
-"""Each server is looked at alone, through its redirections, and its bytes are compared."""
+"""Each server is read alone, through its redirections, and its bytes are compared."""
 
 from __future__ import annotations
 
