@@ -7,6 +7,7 @@ a whole block at once.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -42,38 +43,70 @@ class Chunker:
     def __init__(self, limits: ChunkLimits | None = None) -> None:
         self.limits = limits or ChunkLimits()
         self._detector = _Detector(self.limits)
-        self._pending = bytearray()
+        # as they came: the bytes of a piece are copied once, when it is cut
+        self._blocks: deque[bytes | memoryview | bytearray] = deque()
+        self._held = 0
         self._looked_at = self.limits.min
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take more of the file; give the pieces that are complete by now."""
-        self._pending += data
+        if len(data) >= _BLOCK:
+            self._blocks.append(data)
+        elif self._blocks and isinstance(last := self._blocks[-1], bytearray) and len(last) < _BLOCK:
+            last += data
+        else:
+            self._blocks.append(bytearray(data))
+        self._held += len(data)
         return self._cut(final=False)
 
     def finish(self) -> list[bytes]:
         """Give what is left, and be ready for another file. An empty file has no pieces."""
         pieces = self._cut(final=True)
-        if self._pending:
-            pieces.append(bytes(self._pending))
-        self._pending = bytearray()
+        if self._held:
+            pieces.append(self._take(self._held))
+        self._blocks.clear()
         self._looked_at = self.limits.min
         return pieces
 
     def _cut(self, *, final: bool) -> list[bytes]:
         pieces: list[bytes] = []
         while True:
-            end = min(len(self._pending), self.limits.max)
+            end = min(self._held, self.limits.max)
             if end < self.limits.max and end - self._looked_at < (1 if final else _BLOCK):
                 return pieces
-            mark = self._detector.first(memoryview(self._pending), self._looked_at, end)
+            begin = self._looked_at - _WINDOW + 1
+            mark = self._detector.first(self._part(begin, end), _WINDOW - 1, end - begin)
             if mark is None:
                 self._looked_at = end
                 if end < self.limits.max:
                     return pieces
-                mark = end
-            pieces.append(bytes(memoryview(self._pending)[:mark]))
-            del self._pending[:mark]
+                mark = end - begin
+            pieces.append(self._take(begin + mark))
             self._looked_at = self.limits.min
+
+    def _part(self, begin: int, end: int) -> memoryview:
+        """The bytes from one position to another; only the blocks that have them are touched."""
+        parts, place = [], self._held
+        for block in reversed(self._blocks):
+            place -= len(block)
+            if place < end:
+                parts.append(memoryview(block)[max(0, begin - place) : end - place])
+            if place <= begin:
+                break
+        return memoryview(parts[0] if len(parts) == 1 else b"".join(reversed(parts)))
+
+    def _take(self, size: int) -> bytes:
+        """Take so many bytes from the front."""
+        parts: list[bytes | memoryview | bytearray] = []
+        self._held -= size
+        while size:
+            block = self._blocks.popleft()
+            if len(block) > size:
+                self._blocks.appendleft(memoryview(block)[size:])
+                block = memoryview(block)[:size]
+            parts.append(block)
+            size -= len(block)
+        return b"".join(parts)
 
 
 class _Detector:
