@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -34,22 +33,14 @@ from include.aliencache.pins import PinnedObjects
 from include.aliencache.trim import TrimOptions, trim
 from include.aliencache.verify import Expected, Level, VerifyOptions, verify
 from include.aliencache.warm import WarmOptions, warm
-from include.cvmfs.commit.commit import switch
-from include.cvmfs.commit.create import create_repository
-from include.cvmfs.commit.edit import Edit
-from include.cvmfs.commit.metadata_objects import Records
+from include.benchmarks.measure.readers import FQRN, make_data_set
 from include.cvmfs.format.catalog import CatalogObject
-from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.hashes import ObjectHash, hash_bytes, path_hash
-from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
+from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.objects import Compression
-from include.cvmfs.format.schema import Counts
 from include.cvmfs.revision.repository import Repository
 from include.settings.caches import Marks, UseOfObjects
 from include.storage.open import open_store
 
-FQRN = "data.example.org"
 BLOCK, MB, GB = 4096, 1 << 20, 1e9
 CONNECTIONS = 8
 MOST = {
@@ -154,35 +145,12 @@ def _fill(cache: AlienCache, shard: int, count: int, now: float) -> None:
 
 def _sets(above: Path, set_mb: int) -> dict[str, float]:
     with _folder(above) as folder:
-        public_key, names = data_set(folder / "www" / FQRN, set_mb)
+        public_key, names = make_data_set(folder / "www" / FQRN, set_mb // 64, 64 * MB)
         (folder / "key.pub").write_bytes(public_key)
         with _nginx(folder, folder / "www") as url:
             figures = _warms(folder, f"{url}/{FQRN}", names)
         figures |= _by_name(folder, names)
     return figures
-
-
-def data_set(place: Path, set_mb: int, file_mb: int = 64) -> tuple[bytes, list[ObjectHash]]:
-    """A repository of files that are an object each, without compression; its public key and their objects."""
-    now, store = datetime.now(UTC), open_store(place.as_uri())
-    master, signer = generate_master(), generate_repository_key(FQRN, now)
-    head = create_repository(store, FQRN, master=master, signer=signer, now=now)
-    names, rows, size = [], [], file_mb * MB
-    for number in range(set_mb // file_mb):
-        content = os.urandom(size)
-        name = hash_bytes(content)
-        store.put(name.key, content)
-        entry = Dirent(
-            f"flux{number:04d}", 0o100644, size=size, mtime=1_780_000_000, hash=name, compression=Compression.NONE
-        )
-        rows.append((*path_hash(f"/{entry.name}"), *path_hash(""), *entry.to_row()))
-        names.append(name)
-    edit = Edit(CatalogCache(store), head.manifest.root)
-    edit.add_rows("", rows, [], Counts(regular=len(rows), file_size=size * len(rows)))
-    new = edit.finish(int(now.timestamp()))
-    switch(store, head, new, signer=signer, now=int(now.timestamp()), records=Records())
-    edit.close()
-    return format_public_key(master.public_key()), names
 
 
 def _warms(folder: Path, url: str, names: list[ObjectHash]) -> dict[str, float]:

@@ -78,7 +78,7 @@ class PlannedStep:
     @property
     def bytes(self) -> int:
         """Return what it writes at most."""
-        return sum(load.bytes for load in self.load.loads if load.writes)
+        return sum(load.bytes * load.copies for load in self.load.loads if load.writes)
 
     @property
     def seconds(self) -> int:
@@ -126,7 +126,7 @@ class CampaignPlan:
     @property
     def peak_bytes(self) -> int:
         """Return what the run has on the target at the same time, at most."""
-        return sum(load.bytes for load in self.datasets.values())
+        return sum(load.bytes * load.copies for load in self.datasets.values())
 
     @property
     def seconds(self) -> int:
@@ -340,7 +340,8 @@ def _wrong_steps(plan: CampaignPlan) -> Iterator[str]:
             if load.block_bytes % BLOCK_UNIT or load.file_bytes % load.block_bytes:
                 yield f"{load_step.name}: blocks are multiples of {BLOCK_UNIT} bytes, files of blocks"
             before = written.get(load.dataset)
-            if load.needs_data and (before is None or before.streams < load.streams or before.files < load.files):
+            streams = 1 if load.way else load.streams  # jobs share the files
+            if load.needs_data and (before is None or before.streams < streams or before.files < load.files):
                 yield f"{load_step.name}: no step before writes all of {load.dataset}"
             if load.creates:
                 written[load.dataset] = load

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from include.benchmarks.measure.loads import BLOCK_UNIT, DataPattern, LoadAccess, RunnerKind, ServerState, StreamLoad
+from include.benchmarks.measure.loads import (
+    BLOCK_UNIT,
+    LOCAL_CACHES,
+    DataPattern,
+    LoadAccess,
+    ReaderWay,
+    RunnerKind,
+    ServerState,
+    StreamLoad,
+)
 from include.settings.benchmarks import TargetKind
 
 MIB = 1 << 20
@@ -38,6 +47,10 @@ class PresetLoad:
     """Multiplies the streams after they were scaled: for presets about the number of streams."""
     connections: int | None = None
     """Of a publication; not scaled."""
+    way: ReaderWay | None = None
+    sample: int | None = None
+    """Files that each job reads; not scaled."""
+    copies: int = 1
 
     def scaled(self, factor: float, runner: RunnerKind) -> StreamLoad:
         """The load on a machine that is smaller by `factor`: fewer streams, shorter files, the same rate of each."""
@@ -57,6 +70,9 @@ class PresetLoad:
             read_share=self.read_share,
             pattern=DataPattern.ZEROS if runner is RunnerKind.DD else self.pattern,
             connections=self.connections,
+            way=self.way,
+            each=self.sample,
+            copies=self.copies,
         )
 
     def reading(self) -> PresetLoad:
@@ -120,6 +136,14 @@ FILE = 64 * 1024 * MIB
 """The source names no size of files; a stream of 64 GiB takes five minutes at its highest speed."""
 DIRECTORIES, FILES_OF_DIRECTORY, SMALL_FILE = 250, 1000, 4096
 """Of the publication benchmark of the LHCb nightlies of 2021, which found S3 to be 5 times as fast as a volume."""
+READERS, READERS_FILES, READERS_SAMPLE, READERS_FILE = 128, 60, 8, 256 * MIB
+"""From the paper on auxiliary data: 128 jobs of a set of 15 GB, 2 GB each."""
+READERS_S = {
+    ReaderWay.ORIGIN: 150, ReaderWay.LIMITED: 560, ReaderWay.REDIRECTING: 350, ReaderWay.NGINX: 150,
+    ReaderWay.SQUID: 450, ReaderWay.SQUID_RAISED: 450, ReaderWay.XCACHE: 350, ReaderWay.ALIEN_COLD: 150,
+    ReaderWay.ALIEN_WARM: 120, ReaderWay.LOCAL: 200,
+}  # fmt: skip
+"""The seconds of each way."""
 
 _WRITE = PresetLoad(LoadAccess.WRITE, "data", SERVERS * STREAMS_PER_SERVER, FILE, BLOCK)
 _HALF = replace(_WRITE, streams=_WRITE.streams // 2)
@@ -192,6 +216,20 @@ def _publications() -> tuple[PresetStep, ...]:
         )
         for connections in (1, 2, 4, 8, 16, 32, 64, 128)
     )  # fmt: skip
+
+
+def _readers() -> PresetPhase:
+    data = PresetLoad(
+        LoadAccess.PUBLISH, "data-set", 1, READERS_FILE, MIB, files=READERS_FILES, copies=2 + LOCAL_CACHES
+    )
+    jobs = replace(data, access=LoadAccess.READ, streams=READERS, sample=READERS_SAMPLE, copies=1)
+    return PresetPhase(
+        tuple(
+            PresetStep(f"read-{way.value}", (replace(jobs, way=way),), seconds, RunnerKind.READERS)
+            for way, seconds in READERS_S.items()
+        ),
+        prepare=(PresetStep("data-set", (data,), 120, RunnerKind.READERS),),
+    )
 
 
 _PRESETS = (
@@ -276,5 +314,8 @@ _PRESETS = (
     Preset("publication",
            "250 directories of 1,000 files of 4 kB, a catalog each, published by 1 to 128 connections",
            (PresetPhase(_publications()),), targets=frozenset({TargetKind.BUCKET, TargetKind.PATH})),
+    Preset("readers-many",
+           "128 jobs, each of which reads 8 of 60 files of 256 MB twice, by every way to a shared data set",
+           (_readers(),), targets=frozenset({TargetKind.PATH})),
 )  # fmt: skip
 PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _PRESETS}

@@ -40,6 +40,8 @@ class BenchmarkChart:
     log_x: bool = False
     days: bool = False
     """The values of x are Unix times."""
+    marks_only: bool = False
+    """Points are not joined."""
 
 
 def charts_of(
@@ -78,6 +80,8 @@ def charts_of(
                    _speeds),
         _over_time(counted, "latency-over-time", "95th percentile of the latency over time", "Latency (ms)",
                    lambda load: [(point.second, point.p95_ms) for point in load.series if point.p95_ms is not None]),
+        _jobs(counted),
+        _files(counted),
         _history(history, frozenset(accepted)),
         _drift(history),
     )  # fmt: skip
@@ -216,6 +220,42 @@ def _over_time(
         last[_name(ended, load)] = points_of(load)
     lines = tuple(ChartLine(step, tuple(points)) for step, points in last.items() if points)
     return BenchmarkChart(name, title, "Second", y_label, lines) if lines else None
+
+
+def _jobs(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
+    """Jobs by the time that they took, in bars that are 1.4 times as long as the one before."""
+    jobs = {_way(ended): load.times.jobs for ended, load in _loads(steps) if load.times and load.times.jobs}
+    times = [second for seconds in jobs.values() for second in seconds if second > 0]
+    if not times:
+        return None
+    ends = [2 ** (half / 2) for half in range(_halves(min(times)), _halves(max(times)) + 1)]
+    lines = tuple(
+        ChartLine(way, tuple((end, float(sum(end / math.sqrt(2) < second <= end for second in seconds)))
+                             for end in ends))
+        for way, seconds in jobs.items()
+    )  # fmt: skip
+    title = "Jobs by the time to read their files"
+    return BenchmarkChart("jobs", title, "Seconds (each bar up to 1.4 times the one before)", "Jobs", lines, log_x=True)
+
+
+def _halves(seconds: float) -> int:
+    return math.ceil(2 * math.log2(seconds))
+
+
+def _files(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
+    """Time of each first read of a file over its start."""
+    lines = tuple(
+        ChartLine(_way(ended), tuple(sorted(load.times.files)))
+        for ended, load in _loads(steps)
+        if load.times and load.times.files
+    )
+    title = "Time to read a file over its start"
+    return BenchmarkChart("files", title, "Start (s)", "Seconds", lines, marks_only=True) if lines else None
+
+
+def _way(ended: StepRecord) -> str:
+    load = ended.step.load.loads[0]
+    return load.way.value if load.way else ended.step.load.name
 
 
 def _history(campaigns: Sequence[JudgedCampaign], accepted: frozenset[str]) -> BenchmarkChart | None:

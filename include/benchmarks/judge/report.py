@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import cycle, zip_longest
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -112,6 +112,36 @@ def _other(bind: Bind, folder: CampaignFolder, record: CampaignRecord, judged: J
         if kind is not record.plan.kind:
             return other
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadersRow:
+    """A way of many readers: the slowest and the median job in seconds, and the origin's bytes as a share of the set.
+
+    Of the last round.
+    """
+
+    way: str
+    ended: bool
+    median_s: float
+    longest_s: float
+    origin_share: float | None
+    failed: int
+    wrong: int
+
+
+def readers_of(steps: Sequence[StepRecord]) -> tuple[ReadersRow, ...]:
+    """The rows of ways that were measured; none where nothing is read by many jobs."""
+    rows = {}
+    for ended in steps:
+        for load in ended.result.loads if ended.result else ():
+            if load.times is not None and (way := ended.step.load.loads[0].way):
+                jobs = load.times.jobs or (math.nan,)
+                rows[way] = ReadersRow(
+                    way.value, not (ended.result and ended.result.missing), median(jobs), max(jobs),
+                    load.times.origin_share, load.failed, load.times.wrong,
+                )  # fmt: skip
+    return tuple(rows.values())
 
 
 SECONDS = "Seconds since the campaign began"
@@ -247,7 +277,7 @@ def plotly_figure(chart: BenchmarkChart) -> dict[str, Any]:
     for number, line in enumerate(chart.lines):
         trace: dict[str, Any] = {
             "type": "scatter",
-            "mode": "lines+markers",
+            "mode": "markers" if chart.marks_only else "lines+markers",
             "name": line.name,
             "x": [_day(x).isoformat() if chart.days else x for x, _ in line.points],
             # JSON has no word for a gap but null
@@ -299,7 +329,7 @@ def svg(chart: BenchmarkChart, subject: str) -> str:
                 continue
             marks.append((across(scale(x)), down(y), text))
             path += f"{draw}{across(scale(x))},{down(y)} "
-            draw = "L"
+            draw = "M" if chart.marks_only else "L"
         lines.append({"name": line.name, "colour": colour, "path": path, "marks": marks})
     values = {
         "columns": [(across(x), _tick_label(chart, x)) for x in _ticks(first, last, whole=chart.log_x)],
@@ -374,6 +404,7 @@ def write_report(bind: Bind, folder: CampaignFolder, judged: JudgedCampaign) -> 
         "servers": servers_of(steps),
         "limit_rule": LIMIT_RULE,
         "publication": publication,
+        "readers": readers_of(steps),
         "versions": sorted({ended.result.version for ended in steps if ended.result}),
         "steal": max((ended.noise.steal_percent for ended in steps), default=0.0),
         "load": max((ended.noise.load_before for ended in steps), default=0.0),

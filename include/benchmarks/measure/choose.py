@@ -10,6 +10,7 @@ from include.benchmarks.measure.loads import RunnerKind
 from include.benchmarks.measure.objects import ObjectRunner
 from include.benchmarks.measure.programs import DD, FIO, RADOS, BenchmarkProgram
 from include.benchmarks.measure.publisher import PublisherRunner
+from include.benchmarks.measure.readers import NGINX, ReadersRunner
 from include.benchmarks.measure.remote import RemoteRunner
 from include.benchmarks.measure.targets import Runner
 from include.settings.benchmarks import TargetKind
@@ -21,6 +22,7 @@ RUNNERS: Mapping[RunnerKind, Runner[Any]] = {
     RunnerKind.OBJECTS: ObjectRunner(),
     RunnerKind.REMOTE: RemoteRunner(),
     RunnerKind.PUBLISHER: PublisherRunner(),
+    RunnerKind.READERS: ReadersRunner(),
 }
 TARGETS_OF: Mapping[RunnerKind, frozenset[TargetKind]] = {
     RunnerKind.FIO: frozenset({TargetKind.PATH}),
@@ -29,9 +31,15 @@ TARGETS_OF: Mapping[RunnerKind, frozenset[TargetKind]] = {
     RunnerKind.OBJECTS: frozenset({TargetKind.BUCKET}),
     RunnerKind.REMOTE: frozenset({TargetKind.REMOTE}),
     RunnerKind.PUBLISHER: frozenset({TargetKind.BUCKET, TargetKind.PATH}),
+    RunnerKind.READERS: frozenset({TargetKind.PATH}),
 }
 """The kinds of target that each runner works on."""
-PROGRAMS: Mapping[RunnerKind, BenchmarkProgram] = {RunnerKind.FIO: FIO, RunnerKind.DD: DD, RunnerKind.RADOS: RADOS}
+PROGRAMS: Mapping[RunnerKind, BenchmarkProgram] = {
+    RunnerKind.FIO: FIO,
+    RunnerKind.DD: DD,
+    RunnerKind.RADOS: RADOS,
+    RunnerKind.READERS: NGINX,
+}
 """What has to be installed."""
 USUAL: Mapping[TargetKind, RunnerKind] = {
     TargetKind.PATH: RunnerKind.FIO,

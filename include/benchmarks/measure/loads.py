@@ -48,6 +48,35 @@ class RunnerKind(Enum):
     """fio, on several hosts at the same time."""
     PUBLISHER = "publisher"
     """The publisher of nights, with a gateway."""
+    READERS = "readers"
+    """Jobs that read a shared data set over HTTP, with servers and caches of their own."""
+
+
+class ReaderWay(Enum):
+    """The way from the jobs to a data set."""
+
+    ORIGIN = "origin"
+    """nginx, without a cache."""
+    LIMITED = "limited"
+    """A server of a limited rate."""
+    REDIRECTING = "redirecting"
+    """A front end that redirects to two servers of that rate."""
+    NGINX = "nginx"
+    """nginx as a caching proxy."""
+    SQUID = "squid"
+    """Squid with its default limit of an object's size."""
+    SQUID_RAISED = "squid-raised"
+    XCACHE = "xcache"
+    """XRootD's caching proxy before an XRootD server."""
+    ALIEN_COLD = "alien-cold"
+    """A shared cache that is empty in the beginning."""
+    ALIEN_WARM = "alien-warm"
+    """A shared cache that was warmed before."""
+    LOCAL = "local"
+    """Local caches, each shared by the jobs of a machine."""
+
+
+LOCAL_CACHES = 8
 
 
 class ServerState(Enum):
@@ -68,6 +97,10 @@ class ServerState(Enum):
         return self in {ServerState.OSD_DOWN, ServerState.HOST_DOWN}
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 @dataclass(frozen=True, slots=True)
 class StreamLoad:
     """Streams of one kind. A stream has files of its own, or objects: `files` of `file_bytes` each."""
@@ -84,8 +117,14 @@ class StreamLoad:
     read_share: float = 0.5
     """Of mixed streams: the share of operations that read."""
     pattern: DataPattern = DataPattern.RANDOM
-    connections: Annotated[int | None, Field(exclude_if=lambda count: count is None)] = None
+    connections: Annotated[int | None, Field(exclude_if=_is_none)] = None
     """Requests at the same time of what publishes. None is not written: documents without it stay as they were."""
+    way: Annotated[ReaderWay | None, Field(exclude_if=_is_none)] = None
+    """The way of jobs: each stream is a job, and reads some files of a dataset that all of them share, twice."""
+    each: Annotated[int | None, Field(exclude_if=_is_none)] = None
+    """Files that each job reads."""
+    copies: Annotated[int, Field(exclude_if=lambda count: count == 1)] = 1
+    """Number of copies of the dataset on the target at most, those in caches among them."""
 
     @property
     def directions(self) -> tuple[LoadAccess, ...]:
@@ -105,7 +144,7 @@ class StreamLoad:
     @property
     def endless(self) -> bool:
         """True if it goes on until its time is over: it begins again after its last file."""
-        return self.access in {LoadAccess.READ, LoadAccess.LIST}
+        return self.way is None and self.access in {LoadAccess.READ, LoadAccess.LIST}
 
     @property
     def needs_data(self) -> bool:
@@ -245,6 +284,20 @@ class ClusterSample:
 
 
 @dataclass(frozen=True, slots=True)
+class JobTimes:
+    """Times of jobs that read a shared data set."""
+
+    jobs: tuple[float, ...]
+    """Seconds of each job."""
+    files: tuple[tuple[float, float], ...]
+    """Start (s after the first job's) and seconds of each first read of a file."""
+    wrong: int = 0
+    """Files with wrong bytes."""
+    origin_share: float | None = None
+    """Bytes that the origin sent, as a share of the data set; None: not counted."""
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredLoad:
     """Operations of one kind, without the ramp. `seconds` ends with the last stream."""
 
@@ -258,6 +311,7 @@ class MeasuredLoad:
     latencies: LatencyHistogram | None = None
     mean_ms: float | None = None
     series: tuple[SeriesPoint, ...] = ()
+    times: Annotated[JobTimes | None, Field(exclude_if=_is_none)] = None
 
     @property
     def throughput(self) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,10 +15,19 @@ import pytest
 from include.benchmarks.errors import RUNNER_FAILED
 from include.benchmarks.measure.ceph import ClusterClient, NamespaceArea, PoolBenchmarkTarget
 from include.benchmarks.measure.choose import RUNNERS
-from include.benchmarks.measure.loads import DataPattern, LoadAccess, LoadStep, RunnerKind, RunnerResult, StreamLoad
+from include.benchmarks.measure.loads import (
+    DataPattern,
+    LoadAccess,
+    LoadStep,
+    ReaderWay,
+    RunnerKind,
+    RunnerResult,
+    StreamLoad,
+)
 from include.benchmarks.measure.osds import merged_latencies
 from include.benchmarks.measure.probes import WatchedServers
 from include.benchmarks.measure.publisher import FQRN
+from include.benchmarks.measure.readers import FQRN as DATA_FQRN
 from include.benchmarks.measure.targets import (
     BucketBenchmarkTarget,
     FolderArea,
@@ -26,6 +37,7 @@ from include.benchmarks.measure.targets import (
 )
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import ObjectHash
 from include.settings.benchmarks import BucketTarget, CephAccess, PathTarget, PoolTarget
 from include.storage.open import open_store
 from include.storage.store import Store
@@ -214,6 +226,57 @@ def test_directories_are_published_each_with_a_catalog(
     with refused(RUNNER_FAILED, subject="step"):
         run(area, RunnerKind.PUBLISHER, scratch, PUBLISH)
     assert removed(area, PUBLISH)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[FolderArea]:
+    """An area that Squid and XRootD can enter, which have no rights of root."""
+    with tempfile.TemporaryDirectory(prefix="nightshift-readers-") as name:
+        Path(name).chmod(0o755)
+        area = FolderArea(Path(name), "run-1")
+        area.create()
+        yield area
+
+
+DATA_SET = StreamLoad(LoadAccess.PUBLISH, "set", streams=1, file_bytes=6 * MIB, block_bytes=MIB, files=4)
+
+
+@pytest.mark.server("nginx", "squid", "xrootd")
+def test_jobs_read_right_bytes_by_every_way_and_caches_spare_the_origin(open_folder: FolderArea, scratch: Path) -> None:
+    folder = open_folder
+    (made,) = run(folder, RunnerKind.READERS, scratch, DATA_SET).loads
+    assert (made.operations, made.bytes) == (4, 24 * MIB)
+    shares = {}
+    for way in ReaderWay:
+        load = replace(DATA_SET, access=LoadAccess.READ, streams=3, way=way, each=2)
+        (read,) = run(folder, RunnerKind.READERS, scratch, load, seconds=120).loads
+        assert read.times
+        assert (read.operations, read.failed, read.times.wrong) == (12, 0, 0), way
+        assert (len(read.times.jobs), len(read.times.files), read.bytes) == (3, 6, 12 * 6 * MIB)
+        shares[way] = read.times.origin_share
+    set_read = len({name for number in range(3) for name in random.Random(f"flux/{number}").sample(range(4), 2)}) / 4
+    assert shares[ReaderWay.ORIGIN] == shares[ReaderWay.SQUID] == 3, "objects are above the default limit of Squid"
+    assert shares[ReaderWay.NGINX] == shares[ReaderWay.SQUID_RAISED] == set_read
+    assert shares[ReaderWay.XCACHE] == pytest.approx(set_read, abs=0.05)
+    assert shares[ReaderWay.ALIEN_WARM] == pytest.approx(1, abs=0.01), "all of it, once"
+    assert shares[ReaderWay.LOCAL] == 1.5, "a job each: the second time is spared"
+    assert shares[ReaderWay.ALIEN_COLD] <= 1.5
+
+
+@pytest.mark.server("nginx")
+def test_damage_is_counted_and_a_way_that_takes_too_long_is_stopped(folder: FolderArea, scratch: Path) -> None:
+    run(folder, RunnerKind.READERS, scratch, DATA_SET)
+    place = folder.folder / "set"
+    for name in json.loads((place / "set.json").read_text()):
+        path = place / "www" / DATA_FQRN / ObjectHash.parse(name).key
+        path.write_bytes(b"x" * path.stat().st_size)
+    load = replace(DATA_SET, access=LoadAccess.READ, streams=2, way=ReaderWay.NGINX, each=4)
+    (read,) = run(folder, RunnerKind.READERS, scratch, load, seconds=60).loads
+    assert read.times
+    assert (read.failed, read.times.wrong, read.operations) == (16, 16, 0)
+    slow = replace(load, way=ReaderWay.LIMITED, streams=8)
+    stopped = run(folder, RunnerKind.READERS, scratch, slow, seconds=1)
+    assert stopped.missing[0].startswith("not ended: 0 of 8 jobs were done after 1 s, those of the step")
 
 
 @pytest.mark.server("radosgw")

@@ -21,6 +21,7 @@ ALONE = {
     "include.benchmarks.campaign.outages": TOGETHER,
     "include.benchmarks.judge.charts": TOGETHER,
     "include.benchmarks.measure.publisher": KIND,
+    "include.benchmarks.measure.readers": KIND,
     "include.cli.transfers.file_lists": PURE,
     "include.cvmfs.collect.weigh": TOGETHER,
     "include.cvmfs.commit.catalog_changes": TOGETHER,

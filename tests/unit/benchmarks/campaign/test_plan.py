@@ -12,7 +12,7 @@ from include.benchmarks.campaign.plan import CampaignWish, make_plan, plan_prese
 from include.benchmarks.campaign.presets import BLOCK, CLIENT_RATE, PRESETS
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN, BenchmarkError
 from include.benchmarks.judge.compare import plan_digest
-from include.benchmarks.measure.loads import DataPattern, LoadAccess, LoadStep, RunnerKind
+from include.benchmarks.measure.loads import DataPattern, LoadAccess, LoadStep, ReaderWay, RunnerKind
 from include.benchmarks.measure.targets import TargetSpace
 from include.settings.benchmarks import BenchmarkSettings, TargetKind
 from tests.fakes.refused import refused
@@ -131,6 +131,25 @@ def test_a_publication_is_of_one_size_whatever_its_connections_and_alike_on_s3_a
     assert plan_digest(made[TargetKind.BUCKET]) == plan_digest(made[TargetKind.PATH])
     small = plan(replace(wish, scale=0.04)).steps[0].load.loads[0]
     assert (small.streams, small.files) == (10, 200)
+
+
+def test_many_readers_share_one_data_set_and_the_target_has_room_for_its_copies_in_caches():
+    wish = CampaignWish("t", "readers-many", scale=0.25, rounds=1)
+    made = plan(wish)
+    (data,) = made.datasets.values()
+    jobs = [step.load.loads[0] for step in made.steps if step.counted]
+    assert (data.streams, data.files, data.file_bytes) == (1, 60, 64 << 20)
+    assert {(load.streams, load.each, load.files) for load in jobs} == {(32, 8, 60)}
+    assert [load.way for load in jobs] == list(ReaderWay)
+    assert made.peak_bytes == made.bytes == 10 * 60 * (64 << 20)
+    for why, changes in (
+        ("it would write 40.3 GB, over 21.5 GB", {"limits": {"bytes": "20GiB"}}),
+        ("the target would be 92 % full", {"space": TargetSpace(100 * GIB, 45 * GIB)}),
+        ("the preset is for a path", {"kind": TargetKind.BUCKET}),
+    ):
+        with refused(PLAN_REFUSED) as error:
+            plan(wish, **changes)
+        assert why in str(error.value)
 
 
 def test_an_outage_is_measured_between_two_healthy_steps_half_full_and_at_a_limited_rate():

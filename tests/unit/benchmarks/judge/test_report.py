@@ -12,8 +12,8 @@ import pytest
 
 from include.benchmarks.judge.charts import BenchmarkChart, ChartLine, charts_of
 from include.benchmarks.judge.judge import accept_baseline, judged_campaigns
-from include.benchmarks.judge.report import plotly_figure, svg, write_report
-from include.benchmarks.measure.loads import ClusterSample, SeriesPoint, ServerState
+from include.benchmarks.judge.report import plotly_figure, readers_of, svg, write_report
+from include.benchmarks.measure.loads import ClusterSample, JobTimes, ReaderWay, SeriesPoint, ServerState
 from include.benchmarks.measure.targets import TargetSpace
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, benchmark_site, measured
 
@@ -84,6 +84,37 @@ def test_throughput_is_drawn_over_the_occupancy_that_was_there_and_over_the_pack
     assert chart.log_x
     assert {line.name: [x for x, _ in line.points] for line in chart.lines} == {"write": [4, 64], "read": [4, 64]}
     assert "packets" not in by_name(folder.steps())
+
+
+def test_many_readers_are_drawn_by_way_and_one_that_did_not_end_says_so(site):
+    folder, judged = measured(site)
+    steps = []
+    for ended, way in zip(folder.steps(), (ReaderWay.ORIGIN, ReaderWay.SQUID), strict=False):
+        jobs = JobTimes((1.0, 1.9, 4.0), ((0.5, 0.25), (0.0, 0.125)), wrong=1, origin_share=1.5)
+        loads = (replace(ended.result.loads[0], times=jobs, failed=2),)
+        missing = ("not ended: 3 of 4 jobs",) if way is ReaderWay.SQUID else ()
+        load = replace(ended.step.load, loads=(replace(ended.step.load.loads[0], way=way),))
+        steps.append(
+            replace(
+                ended, step=replace(ended.step, load=load), result=replace(ended.result, loads=loads, missing=missing)
+            )
+        )
+        folder.store(steps[-1])
+    charts = by_name(steps)
+    assert [line.name for line in charts["jobs"].lines] == ["origin", "squid"]
+    assert [count for _, count in charts["jobs"].lines[0].points] == [1, 0, 1, 0, 1], "bars end at 1, 1.4, 2, 2.8, 4 s"
+    assert charts["files"].lines[0].points == ((0.0, 0.125), (0.5, 0.25))
+    assert plotly_figure(charts["files"])["data"][0]["mode"] == "markers"
+    drawn = ElementTree.fromstring(svg(charts["files"], "scratch"))
+    assert "L" not in "".join(path.get("d") for path in drawn.iter(f"{SVG}path") if path.get("fill"))
+    assert [(row.way, row.ended, row.longest_s) for row in readers_of(steps)] == [
+        ("origin", True, 4),
+        ("squid", False, 4),
+    ]
+    page = write_report(site.ledger, folder, judged).read_text()
+    assert page.count('<td class="number">not ended</td>') == 2
+    assert "1.9 s" in page
+    assert ">1.50<" in page
 
 
 def test_the_history_has_all_campaigns_of_the_plan_and_marks_baselines(site):
