@@ -48,6 +48,72 @@ def client_config(fqrn: str, public_key: Path, *, servers: Sequence[str], proxie
     return "\n".join(lines) + "\n"
 
 
+_SITE = """\
+# {place}: a copy of {public_key}
+
+# /etc/cvmfs/config.d/{fqrn}.conf on the clients
+CVMFS_SERVER_URL="{servers}"
+CVMFS_PUBLIC_KEY={place}
+CVMFS_FOLLOW_REDIRECTS=yes
+CVMFS_HTTP_PROXY=DIRECT
+CVMFS_USE_GEOAPI=no
+
+# /etc/nginx/conf.d/{fqrn}.conf on the site's cache: metadata come from the stratum 1 each time, as XCache never asks
+# again for what it has; objects do not change, and come from XCache.
+server {{
+  listen {port};
+  location ~ ^/cvmfs/{name}/data/ {{ return 302 {cache}$uri; }}
+  location /cvmfs/{fqrn}/ {{ proxy_pass {stratum1}/; }}
+}}
+
+# /etc/xrootd/xrootd-cache.cfg on the site's cache
+all.export /cvmfs/{fqrn}
+xrd.protocol http:{cache_port} libXrdHttp.so
+http.desthttps no
+ofs.osslib libXrdPss.so
+pss.cachelib libXrdPfc.so
+pss.origin {origin}
+oss.localroot {folder}
+pfc.ram 1g
+pfc.blocksize 1m
+pfc.prefetch 0
+pfc.diskusage 0.90 0.95
+
+# /etc/xrootd/xrootd-origin.cfg on {origin_host}, which has the files of the stratum 1
+all.export /cvmfs/{fqrn} r/o
+oss.localroot {root}
+xrd.port {origin_port}
+"""
+_HOST = re.compile(r"[A-Za-z0-9._-]+:[0-9]{1,5}")
+
+
+def proxy_site_config(
+    fqrn: str, public_key: Path, *, site: str, servers: Sequence[str], origin: str, root: str, folder: str
+) -> str:
+    """The texts of all files of a site without a shared file system: XCache before its clients.
+
+    ``site``: URL of the site's cache, as ``http://cache.example.org:8000``; XCache listens on the next port.
+    ``servers``: stratum 1s; metadata come from the first, clients go to them where the site's cache fails. ``origin``:
+    host and port of XRootD on it. ``root``: the folder there that has ``cvmfs``; ``folder``: of XCache. Raises
+    SettingsError for what no line of the files can hold.
+    """
+    for url in servers:
+        _require(_URL, url, "http://stratum1.example.org/cvmfs/" + fqrn)
+    _require(_PROXY, site, "http://cache.example.org:8000")
+    if not _HOST.fullmatch(origin):
+        raise SettingsError(f"{origin!r} is no XRootD server; write it as stratum1.example.org:1094.")
+    for path in (root, folder):
+        _require_folder(path)
+    place, parts = f"/etc/cvmfs/keys/{fqrn}.pub", urlsplit(site)
+    port = parts.port or 80
+    return _SITE.format(
+        fqrn=fqrn, name=re.escape(fqrn), place=place, public_key=public_key, port=port, cache_port=port + 1,
+        servers=";".join((f"{site}/cvmfs/{fqrn}", *servers)), cache=f"{parts.scheme}://{parts.hostname}:{port + 1}",
+        stratum1=servers[0].rstrip("/"), origin=origin, origin_host=origin.partition(":")[0],
+        origin_port=origin.partition(":")[2], root=root, folder=folder,
+    )  # fmt: skip
+
+
 _NO_QUOTA = """\
 # A client refuses an alien cache with a quota ("quota management and alien cache mutually exclusive"), and with a
 # shared local cache ("shared local disk cache and alien cache mutually exclusive").
@@ -96,6 +162,11 @@ def _require(pattern: re.Pattern[str], url: str, example: str) -> None:
         raise SettingsError(f"{url!r} is no URL for a client; write it as {example}, without login and query.")
 
 
+def _require_folder(path: str) -> None:
+    if not _FOLDER.fullmatch(path) or ".." in path:
+        raise SettingsError(f"{path!r} is no folder for a server; write it as /srv/cvmfs.")
+
+
 _REDIRECT = """\
 # A stratum 1 that redirects: this front end answers metadata, and sends clients for data to {count} servers, each
 # object always to the same one. Clients need CVMFS_FOLLOW_REDIRECTS=yes; they follow at most 4 redirections.
@@ -128,8 +199,7 @@ def redirect_config(fqrn: str, *, data: Sequence[str], root: str, listen: str = 
         raise SettingsError("a redirection needs data servers; give --data, several times.")
     for url in data:
         _require(_PROXY, url, "http://data1.example.org:8001")
-    if not _FOLDER.fullmatch(root) or ".." in root:
-        raise SettingsError(f"{root!r} is no folder for nginx; write it as /srv/cvmfs.")
+    _require_folder(root)
     if not re.fullmatch(r"([A-Za-z0-9.\[\]:-]+:)?[0-9]{1,5}", listen):
         raise SettingsError(f"{listen!r} is nothing to listen on; write a port, or address:port.")
     share = 100 / len(data)

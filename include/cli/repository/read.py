@@ -208,20 +208,33 @@ def client_config(
         list[str] | None, typer.Option("--stratum1", help="URL of a copy, instead of the replicas configured.")
     ] = None,
     direct: Annotated[bool, typer.Option("--direct", help="Read the store by its public URL, with no proxy.")] = False,
+    proxy_site: Annotated[
+        str, typer.Option("--proxy-site", help="URL of XCache at a site; prints the files of its servers too.")
+    ] = "",
+    origin: Annotated[str, typer.Option("--origin", help="HOST:PORT of XRootD on the stratum 1, for XCache.")] = "",
+    root: Annotated[str, typer.Option("--root", help="The folder on the origin that has cvmfs.")] = "/srv",
+    folder: Annotated[str, typer.Option("--folder", help="The folder of XCache.")] = "/var/cache/xrootd",
 ) -> None:
     """Print the configuration of a client that reads through a proxy, from stratum 1s, or from the store itself.
 
-    Without --stratum1 it reads from the configured replicas, in their order; without replicas from the public URL.
+    Without --stratum1 it reads from the configured replicas, in their order; without replicas from the public URL. With
+    --proxy-site it reads through XCache, XRootD's caching proxy; nginx, XCache and XRootD are configured too.
     """
-    from include.replicas.configs import client_config as text_of
+    from include.replicas.configs import client_config as text_of, proxy_site_config
     from include.settings.load import load
 
     if direct and (proxy or stratum1):
         raise typer.BadParameter("--direct reads the store itself: leave --proxy and --stratum1 out")
+    if bool(proxy_site) != bool(origin) or (proxy_site and (direct or proxy)):
+        raise typer.BadParameter("--proxy-site and --origin go together, without --proxy and --direct")
     with refusing():
         settings = load().repository(fqrn)
         copies = [] if direct else (stratum1 or [replica.url for replica in settings.replicas])
         servers = copies or [settings.public_url]
+        if proxy_site:
+            site = {"site": proxy_site.rstrip("/"), "origin": origin, "root": root, "folder": folder}
+            typer.echo(proxy_site_config(fqrn, settings.public_key, servers=servers, **site), nl=False)
+            return
         typer.echo(text_of(fqrn, settings.public_key, servers=servers, proxies=proxy or ()), nl=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from include.aliencache.contents import Wanted
 from include.aliencache.names import place_of
 from include.aliencache.verify import Level, VerifyOptions, VerifyReport, expected_of, verify
 from include.aliencache.warm import WarmOptions, warm
+from include.cvmfs.format.objects import Compression
+from include.storage.file import FileStore
 from tests.fakes.minirepo import FQRN, MiniRepository, opened
 
 
@@ -62,6 +65,36 @@ def test_damage(warmed: AlienCache, mini: MiniRepository, level: Level, path: st
         assert report.damaged == [f"{damaged.parent.name}/{damaged.name}"]
         assert (warmed.path / "quarantaine" / name).read_bytes() == content
         assert warm(warmed, opened(mini.store), [mini.store], WarmOptions(Wanted())).fetched == 1
+
+
+@pytest.mark.slow
+def test_of_a_thousand_damages_each_level_finds_what_it_can_see_and_condemns_no_good_one(
+    cache: AlienCache, tmp_path: Path
+) -> None:
+    draw = random.Random(1)
+    contents = [draw.randbytes(100 + number // 100) for number in range(1200)]
+    mini = MiniRepository(FileStore(tmp_path / "many"))
+    mini.directory("/set")
+    for number, content in enumerate(contents):
+        mini.file(f"/set/{number}", content, (Compression.NONE, Compression.ZLIB)[number % 2])
+    mini.build().publish()
+    warm(cache, opened(mini.store), [mini.store], WarmOptions(Wanted()))
+    sizes, hidden = set[str](), dict[bool, set[str]]({False: set(), True: set()})
+    for turn, number in enumerate(draw.sample(range(1200), 1000)):
+        right, other = contents[number], contents[number ^ 1]
+        file = place(cache, mini, f"/set/{number}")
+        file.write_bytes((right[:50], b"", bytes(len(right)), other)[turn % 4])
+        (sizes if turn % 4 < 2 else hidden[number % 2 == 0]).add(f"{file.parent.name}/{file.name}")
+    everything = sizes | hidden[True] | hidden[False]
+    assert len(everything) == 1000
+    for level, visible in (
+        (Level.SIZE, sizes), (Level.NAME, sizes | hidden[True]), (Level.SUM, everything), (Level.FETCH, everything),
+    ):  # fmt: skip
+        report = verified(cache, mini, level, dry_run=True)
+        assert (report.damaged_count, set(report.damaged)) == (len(visible), visible), level
+        assert report.good + report.not_judged + report.damaged_count == report.objects
+        if level is Level.NAME:
+            assert report.not_judged >= len(hidden[False])
 
 
 def test_by_another_compressor_a_good_object_has_another_hash_and_stays(
