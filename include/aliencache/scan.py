@@ -7,7 +7,7 @@ import stat
 import time
 from array import array
 from bisect import bisect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -25,6 +25,7 @@ AT_ONCE = 4
 _WAITS, _WAITS_S = 2.0, 0.005  # it waited: more than so many times its processor time, and these seconds
 LATEST = 0xFFFFFFFF
 """The latest time that a place of an array has, in the year 2106."""
+MINUTE_S = 60
 _REST_BYTES = 19
 _ALGORITHMS = {algorithm.value: number for number, algorithm in enumerate(Algorithm)}
 _VALUES = tuple(Algorithm)
@@ -100,13 +101,14 @@ def scan_shard(cache: AlienCache, number: int, use: UseOfObjects, *, young_after
     try:
         with os.scandir(descriptor) as entries:
             rests, times, sizes, is_object = result.rests, result.times, result.sizes, OBJECT_NAME.fullmatch
+            is_readable, is_regular = cache.is_readable, stat.S_ISREG
             for entry in entries:
                 match = is_object(entry.name)
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # another one took it away
-                if match is None or not stat.S_ISREG(status.st_mode):
+                if match is None or not is_regular(status.st_mode):
                     result.add_other(entry.name, status)
                     continue
                 rests += bytes.fromhex(match[1])
@@ -117,7 +119,7 @@ def scan_shard(cache: AlienCache, number: int, use: UseOfObjects, *, young_after
                     result.young += 1
                 else:
                     times.append(max(1, min(use_of(status, use), LATEST)))
-                if not cache.is_readable(status):
+                if not is_readable(status):
                     result.unreadable += 1
     except OSError as fault:
         raise refused(cache.path, fault) from fault
@@ -172,13 +174,30 @@ DAYS = (0.25, 1, 3, 7, 14, 30, 90, 365)
 """Upper ends of the bars of an age histogram, in days; one more has all that is older."""
 
 
+def by_minute(shards: list[Shard], pins: Container[bytes] = ()) -> tuple[dict[int, int], dict[int, int]]:
+    """Objects and their bytes by the minute (Unix time) of the last use, without pinned ones; -1: too young to go."""
+    counts, sizes = dict[int, int](), dict[int, int]()
+    has_pins = bool(pins)
+    for shard in shards:
+        for place, used in enumerate(shard.times):
+            if has_pins and shard.digest(place) in pins:
+                continue
+            minute = used // MINUTE_S if used else -1
+            if minute in counts:
+                counts[minute] += 1
+                sizes[minute] += shard.sizes[place]
+            else:
+                counts[minute], sizes[minute] = 1, shard.sizes[place]
+    return counts, sizes
+
+
 def ages(shards: list[Shard], now: float) -> list[tuple[int, int]]:
     """Objects and bytes by the time since their last use, in the bars of :data:`DAYS`."""
     begins = [now - days * 86400 for days in reversed(DAYS)]  # of all bars but the oldest, that of a bar's oldest use
     counts, sizes = [0] * (len(DAYS) + 1), [0] * (len(DAYS) + 1)
-    for shard in shards:
-        for used, size in zip(shard.times, shard.sizes, strict=True):
-            bar = len(DAYS) - bisect(begins, used or now)
-            counts[bar] += 1
-            sizes[bar] += size
+    objects, taken = by_minute(shards)
+    for minute, count in objects.items():
+        bar = len(DAYS) - bisect(begins, now if minute < 0 else minute * MINUTE_S)
+        counts[bar] += count
+        sizes[bar] += taken[minute]
     return list(zip(counts, sizes, strict=True))

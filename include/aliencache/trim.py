@@ -22,14 +22,24 @@ from include.aliencache.claims import Claims
 from include.aliencache.errors import NO_MARKS, PRELOADED, refused
 from include.aliencache.names import SHARDS, TXN
 from include.aliencache.pins import PinnedObjects, catalogs_in
-from include.aliencache.scan import LATEST, Shard, ages, in_threads, open_shard, scan, temporary_in_txn, use_of
+from include.aliencache.scan import (
+    LATEST,
+    MINUTE_S,
+    Shard,
+    ages,
+    by_minute,
+    in_threads,
+    open_shard,
+    scan,
+    temporary_in_txn,
+    use_of,
+)
 from include.settings.caches import Marks, UseOfObjects
 
 TEMPORARY_S = 24 * 3600.0
 """A temporary file goes when it was not written to for so long: a client that loses one ends its mount."""
 REARMED = 20_000
 """So many objects near the line are re-armed by one trim."""
-_BIN_S = 60
 BY_OTHERS = "taken away by another trim"
 _ROUNDS = 5
 _LOOK_EVERY_S = 0.5
@@ -244,7 +254,7 @@ class _Trim:
             if pins and shard.digest(place) in pins:
                 reasons["pinned"] += 1
                 continue
-            if used > line - _BIN_S and shard.digest(place) > self.last_digest:
+            if used > line - MINUTE_S and shard.digest(place) > self.last_digest:
                 continue
             self._count(shard.sizes[place])
             if descriptor >= 0 and (reason := self._remove(shard, place, descriptor)):
@@ -343,12 +353,8 @@ def line_of(shards: list[Shard], need: Need, pins: PinnedObjects) -> tuple[int, 
     """
     if not need:
         return 0, b""
-    sizes, counts = Counter[int](), Counter[int]()
-    for shard in shards:
-        for place, used in enumerate(shard.times):
-            if used and (not pins or shard.digest(place) not in pins):
-                sizes[used // _BIN_S] += shard.sizes[place]
-                counts[used // _BIN_S] += 1
+    counts, sizes = by_minute(shards, pins)
+    counts.pop(-1, None)
     minute = 0
     for minute in sorted(counts):
         if sizes[minute] >= need.bytes and counts[minute] >= need.objects:
@@ -358,11 +364,11 @@ def line_of(shards: list[Shard], need: Need, pins: PinnedObjects) -> tuple[int, 
         return 0, b""
     last = b""
     for shard in shards:
-        places = [place for place, used in enumerate(shard.times) if used and used // _BIN_S == minute]
+        places = [place for place, used in enumerate(shard.times) if used and used // MINUTE_S == minute]
         for digest, size in sorted((shard.digest(place), shard.sizes[place]) for place in places):
             if digest in pins:
                 continue
             if not need:
-                return (minute + 1) * _BIN_S - 1, last
+                return (minute + 1) * MINUTE_S - 1, last
             last, need = digest, Need(need.bytes - size, need.objects - 1)
-    return (minute + 1) * _BIN_S - 1, last
+    return (minute + 1) * MINUTE_S - 1, last

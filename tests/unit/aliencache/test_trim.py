@@ -260,3 +260,10 @@ def test_a_time_of_the_far_future_is_no_error(cache: AlienCache) -> None:
     place = put(cache, 1, days=9)
     os.utime(place, (2**33, 2**33))
     assert trimmed(cache, hours=-1e9).objects == 1
+
+
+def test_an_object_without_a_time_goes_first(cache: AlienCache) -> None:
+    first, second = put(cache, 1, days=9), put(cache, 2, days=1)
+    os.utime(first, (0, 0))
+    assert trimmed(cache, used_above=BLOCK, used_until=BLOCK).removed == 1
+    assert (first.exists(), second.exists()) == (False, True)
