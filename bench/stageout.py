@@ -173,6 +173,10 @@ def _tell(what: str, run: SceneRun, wanted: float | None = None) -> None:
 
 def _recovery_s(run: SceneRun) -> float:
     """Seconds from the end of the outage until the backlog is what it was at most in the minutes before it."""
+    if not run.away:
+        raise SystemExit(
+            "the outage never came: the machine was too busy to begin it in its time; run it on a quiet one"
+        )
     gone, back = run.away[0]
     usual = max(run.measures.backlog(gone - second) for second in range(0, int(min(180, gone / 2)), 5))
     at = back

@@ -20,7 +20,7 @@ from include.nightlies.records import damage
 from include.site import preparing
 from tests.fakes.collector import Collector
 from tests.fakes.site import FQRN, SIGNER
-from tests.integration.cli.conftest import Commands
+from tests.integration.cli.conftest import Commands, nightshift
 
 GONE = "/sw/app/v1"
 
@@ -139,3 +139,16 @@ def test_a_publication_that_collections_cross_goes_on_by_itself(
     assert "waiting for that" in done.stderr
     assert repo("cat", FQRN, "/sw/app/v3/one").stdout == "2"
     repo.sound()
+
+
+def test_a_frozen_repository_is_not_collected_not_even_in_a_dry_run(repo: Commands) -> None:
+    garbage(repo)
+    configure(repo, "collection: {grace_days: 0, careful: false}")
+    repo.site.age(seconds=10)
+    before = {one.key for one in repo.site.store.list("data")}
+    nightshift("freeze", FQRN, "-m", "disks are moved")
+    for more in ((), ("--dry-run",)):
+        assert "disks are moved" in repo("gc", FQRN, *more, code=2).stderr
+    assert {one.key for one in repo.site.store.list("data")} == before
+    nightshift("thaw", FQRN)
+    assert repo.json("gc", FQRN)["deleted"] > 0

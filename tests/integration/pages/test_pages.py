@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
@@ -211,3 +211,25 @@ def test_a_form_goes_to_airflow_or_says_why_its_run_would_not_begin_and_what_hel
     page = client.get(form).text
     assert "Your role may not start the DAG intervene." in page
     assert "paused" not in page
+
+
+def test_the_builds_of_one_date_are_listed_the_newest_first_and_each_once(client: TestClient, site: Site) -> None:
+    for number in range(1, 24):
+        artifact = Artifact("A", "x86", "https://builds.example.org/0.tar", 1000, "a" * 64)
+        index = BuildIndex("main", f"b{number:02}", DAY, True, (artifact,))
+        builds.record_build(site.ledger, index, index_url="https://builds.example.org/index.json", now=NOW)
+    first = client.get("/nights").text
+    older = re.search(r'href="([^"]+)" rel="next"', first)
+    assert older is not None
+    second = client.get("/" + older[1].replace("&amp;", "&")).text
+    listed = [build for page in (first, second) for build in re.findall(r'id="build-main-(b\d\d)"', page)]
+    assert listed == [f"b{number:02}" for number in range(23, 0, -1)]
+
+
+def test_a_night_leads_to_those_beside_it(client: TestClient, site: Site) -> None:
+    days = [DAY + timedelta(days=number) for number in (-9, -2, 0, 3, 8)]
+    for day in days:
+        Night(site, day=day).listed("A/x86")
+    page = client.get(NIGHT).text
+    beside = re.findall(r'href="nights\?slot=main&amp;date=([\d-]+)" rel="(prev|next)"', page)
+    assert beside == [(str(days[1]), "prev"), (str(days[3]), "next")]

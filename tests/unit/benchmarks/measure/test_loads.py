@@ -23,3 +23,8 @@ def test_percentiles_count_operations_from_the_fastest_on():
     empty = LatencyHistogram.of([])
     assert (empty.percentile_ms(50), empty.mean_ms(), empty.operations) == (None, None, 0)
     assert LatencyHistogram.merged([LatencyHistogram.of([10, 2000]), latencies]).operations == 1002
+
+
+def test_a_percentile_is_the_latency_that_its_share_of_operations_do_not_exceed():
+    latencies = LatencyHistogram.of([1_000_000] * 95 + [9_000_000] * 5)
+    assert [round(latencies.percentile_ms(percent)) for percent in (50, 95, 95.1, 100)] == [1, 1, 9, 9]
