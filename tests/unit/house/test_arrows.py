@@ -26,7 +26,7 @@ RANKS = (
     ("include.gateway.service.commits",),
     ("include.gateway.service.leases",),
     ("include.gateway.service",),
-    ("include.airflow_api", "include.gateway", "include.notify", "include.fts"),
+    ("include.airflow_api", "include.gateway", "include.notify", "include.fts", "include.reading"),
     ("include.aliencache", "include.cvmfs.check", "include.cvmfs.collect"),
     ("include.cvmfs.commit",),
     ("include.cvmfs.ingest",),
