@@ -29,6 +29,7 @@ from include.aliencache.verify import Level, VerifyOptions, expected_of, verify
 from include.aliencache.warm import WarmOptions, warm
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.objects import Compression, load
+from include.cvmfs.revision.repository import Repository
 from include.settings.caches import Marks, Pins, UseOfObjects
 from include.storage.file import FileStore
 from tests.fakes.minirepo import FQRN, MiniRepository, opened, public_key
@@ -79,6 +80,10 @@ def run(folder: Path, seconds: float) -> DrillOutcome:
     faults += [f"damaged: {', '.join(report.damaged)}"] if report.damaged_count else []
     faults += [f"{report.not_judged} objects could not be judged"] if report.not_judged else []
     faults += [] if report.objects >= done.objects else [f"{report.objects} objects after a warm of {done.objects}"]
+    for role in ("warmer", "trimmer"):
+        log = folder / f"{role}.log"
+        done_of = [int(line) for line in log.read_text().split()] if log.exists() else []
+        faults += [] if sum(done_of) else [f"no {role} did anything: the drill shows nothing"]
     sums = {key: sum(one[key] for one in reports) for key in ("reads", "errors", "wrong")}
     return DrillOutcome(sums["reads"], sums["errors"], sums["wrong"], kills, tuple(faults))
 
@@ -117,19 +122,30 @@ def _until_stop(folder: Path) -> bool:
     return not (folder / "stop").exists()
 
 
+def _opened(folder: Path) -> Repository:
+    """The repository, with the key of the process that made it."""
+    return opened(FileStore(folder / "store"), public_keys=[(folder / "key.pub").read_bytes()])
+
+
+def _note(folder: Path, role: str, count: int) -> None:
+    with (folder / f"{role}.log").open("a") as log:
+        log.write(f"{count}\n")
+
+
 def warmer(folder: Path) -> None:
     store, cache = FileStore(folder / "store"), AlienCache(folder / "cache")
     while _until_stop(folder):
-        warm(cache, opened(store), [store], WarmOptions(Wanted(), workers=2))
+        report = warm(cache, _opened(folder), [store], WarmOptions(Wanted(), workers=2))
+        _note(folder, "warmer", report.fetched)
 
 
 def trimmer(folder: Path) -> None:
-    store, cache = FileStore(folder / "store"), AlienCache(folder / "cache")
+    cache = AlienCache(folder / "cache")
     marks = Marks(used_above=FILES * BYTES * 6 // 10, used_until=FILES * BYTES // 2)
     while _until_stop(folder):
-        pins = pinned_objects(cache, [FQRN], lambda _: opened(store), Pins())
+        pins = pinned_objects(cache, [FQRN], lambda _: _opened(folder), Pins())
         with contextlib.suppress(CacheError):
-            trim(cache, TrimOptions(marks, UseOfObjects.ATIME, hours=0), pins)
+            _note(folder, "trimmer", trim(cache, TrimOptions(marks, UseOfObjects.ATIME, hours=0), pins).removed)
 
 
 def reader(folder: Path) -> None:
