@@ -25,6 +25,8 @@ _PARTIAL, _WHOLE, _UNSATISFIABLE = 206, 200, 416
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MISSING, _REFUSED, _BUSY = frozenset({404, 410}), frozenset({401, 403}), frozenset({408, 425, 429})
 _LONGEST_WAIT_S = 60.0
+_MERGED = 64 << 10
+"""Bytes between ranges that are read with them where a server merges its parts."""
 Token = Callable[[], str | None]
 """The bearer token of now; asked before each request, since tokens end."""
 
@@ -85,6 +87,8 @@ class HttpReplica:
             if total is None:
                 raise ReplicaFailure(FailureKind.WRONG, "it does not say how large the file is")
             self._require_same(reply)
+            if reply.status_code == _PARTIAL:
+                list(self._blocks(reply, 1))  # a body that is read leaves the connection open
             if self.size not in (None, total):
                 raise ReplicaFailure(FailureKind.CHANGED, f"it has {total} bytes, and had {self.size}")
             self.size = total
@@ -95,6 +99,7 @@ class HttpReplica:
         """The bytes of one range, as they arrive."""
         with self._reply({"Range": header_of([(offset, length)])}) as reply:
             if reply.status_code == _WHOLE and offset == 0 and length == self.size:
+                self._require_same(reply)
                 self._require_data(reply)  # no ranges here, but all of the file is what is asked for
             else:
                 self._require_partial(reply)
@@ -127,16 +132,23 @@ class HttpReplica:
             self._require_partial(reply)
             kind, _, parameters = reply.headers.get("Content-Type", "").partition(";")
             if kind.strip().lower() != "multipart/byteranges":
-                self._take_part(self._place(reply), self._blocks(reply, self.size or 0), buffers)
+                place, most = self._place(reply), sum(length for _, length in ranges)
+                if place.length > most * 11 // 10 + _MERGED:
+                    self._takes_many = False  # much between the ranges would be read, too
+                    return
+                self._take_part(place, self._blocks(reply, place.length), buffers)
                 self._takes_many = self._takes_many and len(buffers.missing()) < len(ranges)
                 return
             boundary = _parameter(parameters, "boundary")
             if not boundary:
                 raise ReplicaFailure(FailureKind.WRONG, "the parts of the reply have no boundary")
             most = sum(length for _, length in ranges) * 11 // 10 + (len(ranges) + 1) * 8192
-            for place, blocks in MultipartReply(self._blocks(reply, most), boundary, len(ranges) + 1).parts():
+            body = self._blocks(reply, most)
+            for place, blocks in MultipartReply(body, boundary, len(ranges) + 1).parts():
                 self._require_total(place)
                 self._take_part(place, blocks, buffers)
+            for _ in body:
+                pass  # what is after the last part
 
     def takes_many(self) -> bool:
         """Tell whether several ranges go into a request."""
@@ -185,16 +197,15 @@ class HttpReplica:
             if reply.status_code not in _REDIRECTS:
                 self._at = url
                 return reply
-            target = urljoin(url, reply.headers.get("Location", ""))
             reply.close()
-            if urlsplit(target).scheme not in ("http", "https") or _downgrades(url, target):
-                raise ReplicaFailure(FailureKind.WRONG, "it redirects to what is no web server, or to one without TLS")
-            url = target
+            url = _target(url, reply.headers.get("Location", ""))
         raise ReplicaFailure(FailureKind.WRONG, f"it redirects more than {_REDIRECTIONS} times")
 
     def _require_status(self, reply: Response) -> None:
         status = reply.status_code
         if status in (_WHOLE, _PARTIAL, _UNSATISFIABLE):
+            if reply.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
+                raise ReplicaFailure(FailureKind.WRONG, "it encodes the bytes, which was not asked for")
             return
         self._at = self._url  # the next attempt asks the redirector again
         if status in _MISSING:
@@ -241,11 +252,10 @@ class HttpReplica:
 
     def _blocks(self, reply: Response, most: int) -> Iterator[bytes]:
         """The body, of at most so many bytes."""
-        blocks = reply.raw.stream(_BLOCK, decode_content=False)
         while True:
             began = time.monotonic()
             try:
-                block = next(blocks, b"")
+                block = reply.raw.read1(_BLOCK, decode_content=False)  # what has come: it counts if no more follows
             except (HTTPError, requests.RequestException, OSError) as error:
                 raise _ended(error) from error
             self._counts.waited_s += time.monotonic() - began
@@ -308,5 +318,13 @@ def _same_host(url: str, other: str) -> bool:
     return urlsplit(url).netloc == urlsplit(other).netloc
 
 
-def _downgrades(url: str, target: str) -> bool:
-    return urlsplit(url).scheme == "https" and urlsplit(target).scheme == "http"
+def _target(url: str, location: str) -> str:
+    """The URL of a redirection, which never leads from TLS to a connection without."""
+    try:
+        target = urljoin(url, location)
+        scheme, host = urlsplit(target).scheme, urlsplit(target).hostname
+    except ValueError:
+        target, scheme, host = "", "", None
+    if not host or scheme not in ("http", "https") or (scheme == "http" and urlsplit(url).scheme == "https"):
+        raise ReplicaFailure(FailureKind.WRONG, "it redirects to what is no web server, or to one without TLS")
+    return target

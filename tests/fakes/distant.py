@@ -11,7 +11,7 @@ from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 BOUNDARY = "123456"
-CUT_BYTES = 5000
+CUT_BYTES, STALL_BYTES = 5000, 100_000
 MIDDLE = 3
 """So many requests are served before something changes in the middle."""
 
@@ -41,6 +41,8 @@ class DistantFault(Enum):
     ENDLESS_LINE = "sends a line without an end"
     BUSY = "is busy twice"
     GONE = "has no such file after some requests"
+    STALLS = "sends 100,000 bytes and then nothing more"
+    ENCODES = "compresses what it sends"
     REFUSES = "refuses the credential after some requests"
 
 
@@ -53,6 +55,7 @@ class DistantServer:
     digest: bool = True
     sent: int = 0
     asked: int = 0
+    connections: int = 0
     ranges: list[int] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     stop: threading.Event = field(default_factory=threading.Event)
@@ -61,7 +64,7 @@ class DistantServer:
     @contextmanager
     def serving(self) -> Iterator[DistantServer]:
         """Serve until the end of the block."""
-        server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"script": self}))
+        server = _QuietServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"script": self}))
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         self.url = f"http://127.0.0.1:{server.server_port}/store/data%20set/f%C3%BCr%2Bflux.root"
@@ -73,9 +76,19 @@ class DistantServer:
             server.server_close()
 
 
+class _QuietServer(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Nothing: readers leave in the middle."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     script: DistantServer
     protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        super().setup()
+        with self.script.lock:
+            self.script.connections += 1
 
     def log_message(self, *_: object) -> None:
         """Nothing."""
@@ -152,11 +165,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         fault, data = self.script.fault, status in (200, 206) and len(body) > 1
         length = len(body) + (100 if fault is DistantFault.LONG_LENGTH and data else 0)
+        if fault is DistantFault.ENCODES:
+            headers = headers | {"Content-Encoding": "gzip"}
         self.send_response(status)
         for name, value in (headers | {"Content-Length": str(length)}).items():
             self.send_header(name, value)
         self.end_headers()
-        cut = {DistantFault.CUTS: CUT_BYTES, DistantFault.CUTS_AT_ONCE: 0}.get(fault) if data else None
+        cuts = {DistantFault.CUTS: CUT_BYTES, DistantFault.STALLS: STALL_BYTES, DistantFault.CUTS_AT_ONCE: 0}
+        cut = cuts.get(fault) if data else None
         if length != len(body) or (cut is not None and cut < len(body)):
             self.close_connection = True
             body = body[:cut]
@@ -166,3 +182,5 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
         except OSError:
             self.close_connection = True  # the reader has left
+        if fault is DistantFault.STALLS and self.close_connection:
+            self.script.stop.wait()

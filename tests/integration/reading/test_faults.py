@@ -21,7 +21,7 @@ from tests.fakes.distant import MIDDLE, DistantFault as Fault, DistantServer
 SIZE = 600_000
 CONTENT = random.Random(1).randbytes(SIZE)
 CLUSTERS = [[(cluster * 100_000 + place * 16_000, 2_000) for place in range(6)] for cluster in range(6)]
-QUICK = Patience(retries=3, wait_s=0.01, longest_s=0.05, timeout_s=0.4)
+QUICK = Patience(retries=2, wait_s=0.01, longest_s=0.05, timeout_s=0.3)
 STRATEGIES: dict[str, Callable[[DistantFile], ReadingStrategy]] = {
     "storage": StorageReads,
     "application": lambda file: ApplicationReads(file, ahead=1),
@@ -31,7 +31,7 @@ STRATEGIES: dict[str, Callable[[DistantFile], ReadingStrategy]] = {
 ALONE: dict[Fault, object] = {
     Fault.HANGS: NO_REPLICA, Fault.CUTS_AT_ONCE: NO_REPLICA, Fault.LOOPS: NO_REPLICA, Fault.HTML: NO_REPLICA,
     Fault.TOO_MUCH: NO_REPLICA, Fault.CHANGES: FILE_CHANGED, Fault.OTHER_TOTAL: FILE_CHANGED, Fault.GONE: NO_REPLICA,
-    Fault.REFUSES: NO_REPLICA, Fault.IGNORES_RANGES: NO_REPLICA,
+    Fault.REFUSES: NO_REPLICA, Fault.ENCODES: NO_REPLICA, Fault.IGNORES_RANGES: NO_REPLICA,
 }  # fmt: skip
 """Errors where there is no other replica; of all other faults the reader has to make the best."""
 SINGLE: dict[Fault, object] = {Fault.LONG_LENGTH: NO_REPLICA}
@@ -134,9 +134,11 @@ def test_requests_are_few_and_what_is_near_is_one_range(servers: Callable[..., D
         for cluster in CLUSTERS:
             reads.read_many(cluster)
     assert server.ranges == [1, 12, 12, 12], "two clusters a request"
+    assert server.connections == 1, "each reply is read to its end, which leaves the connection open"
     server = servers()
     read_all("storage", server)
     assert server.ranges == [1] * 37
+    assert server.connections == 1
     server = servers()
     with DistantFile("f", [ReplicaAddress("s", server.url, QUICK)]) as file:
         assert file.read_many([(0, 10), (5000, 10), (100_000, 0), (20_000, 5)]) == [
