@@ -33,7 +33,6 @@ from include.aliencache.pins import PinnedObjects
 from include.aliencache.trim import TrimOptions, trim
 from include.aliencache.verify import Expected, Level, VerifyOptions, verify
 from include.aliencache.warm import WarmOptions, warm
-from include.benchmarks.measure.readers import FQRN, make_data_set
 from include.cvmfs.format.catalog import CatalogObject
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.objects import Compression
@@ -41,6 +40,7 @@ from include.cvmfs.revision.repository import Repository
 from include.settings.caches import Marks, UseOfObjects
 from include.storage.open import open_store
 
+FQRN = "data.example.org"
 BLOCK, MB, GB = 4096, 1 << 20, 1e9
 CONNECTIONS = 8
 MOST = {
@@ -144,8 +144,11 @@ def _fill(cache: AlienCache, shard: int, count: int, now: float) -> None:
 
 
 def _sets(above: Path, set_mb: int) -> dict[str, float]:
+    # here: the memory of the jobs is measured
+    from include.benchmarks.measure.readers import make_data_set
+
     with _folder(above) as folder:
-        public_key, names = make_data_set(folder / "www" / FQRN, set_mb // 64, 64 * MB)
+        public_key, names = make_data_set(folder / "www" / FQRN, FQRN, set_mb // 64, 64 * MB)
         (folder / "key.pub").write_bytes(public_key)
         with _nginx(folder, folder / "www") as url:
             figures = _warms(folder, f"{url}/{FQRN}", names)

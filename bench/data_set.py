@@ -25,9 +25,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from bench.cache import GB, MB
+from bench.cache import FQRN, GB, MB
 from bench.publishing.machine import Idle, description
-from include.benchmarks.measure.readers import FQRN
 from include.cvmfs.format.objects import Compression
 from include.cvmfs.ingest.chunker import Chunker, ChunkLimits
 from include.cvmfs.ingest.prepare import DEFAULTS, PrepareOptions, prepare

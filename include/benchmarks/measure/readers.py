@@ -124,11 +124,11 @@ pfc.diskusage 0.90 0.95
 """
 
 
-def make_data_set(place: Path, files: int, file_bytes: int) -> tuple[bytes, list[ObjectHash]]:
+def make_data_set(place: Path, fqrn: str, files: int, file_bytes: int) -> tuple[bytes, list[ObjectHash]]:
     """A repository of random files that are an object each, without compression; its public key and their objects."""
     now, store = datetime.now(UTC), open_store(place.as_uri())
-    master, signer = generate_master(), generate_repository_key(FQRN, now)
-    head = create_repository(store, FQRN, master=master, signer=signer, now=now)
+    master, signer = generate_master(), generate_repository_key(fqrn, now)
+    head = create_repository(store, fqrn, master=master, signer=signer, now=now)
     names, rows = list[ObjectHash](), []
     for number in range(files):
         content = os.urandom(file_bytes)
@@ -166,7 +166,7 @@ class ReadersRunner(Runner[FolderArea]):
 def _make(folder: Path, load: StreamLoad) -> RunnerResult:
     began = time.monotonic()
     folder.mkdir()
-    key, names = make_data_set(folder / "www" / FQRN, load.files, load.file_bytes)
+    key, names = make_data_set(folder / "www" / FQRN, FQRN, load.files, load.file_bytes)
     (folder / "key.pub").write_bytes(key)
     (folder / "set.json").write_text(json.dumps([str(name) for name in names]))
     os.sync()
