@@ -134,25 +134,38 @@ def cache_config(settings: SiteSettings, name: str, *, servers: Sequence[str], r
     if len(domains) > 1:
         raise SettingsError(f"cache {name} has repositories of several domains; make one cache for each.")
     (domain,) = domains
-    urls = list(servers or cache.origins)
-    if not urls:
-        public = settings.repository(cache.repositories[0])
-        urls = [public.public_url.replace(public.fqrn, "@fqrn@")]
+    return alien_cache_config(
+        settings, cache.repositories, cache.path, domain=domain, servers=servers or cache.origins, redirects=redirects
+    )
+
+
+def alien_cache_config(
+    settings: SiteSettings, repositories: Sequence[str], path: Path, *, domain: str, servers: Sequence[str],
+    redirects: bool,
+) -> str:  # fmt: skip
+    """The same for a folder that needs not be in the configuration. ``domain``: of all these repositories."""
+    if not _FOLDER.fullmatch(str(path)) or ".." in path.parts:
+        raise SettingsError(f"{str(path)!r} is no folder for a client; write it as /mnt/shared/cvmfs-cache.")
+    for fqrn in repositories:
+        if (own := fqrn.partition(".")[2]) != domain:
+            raise SettingsError(f"{fqrn} is not in the domain {domain!r}; write {own!r}.")
+    public = settings.repository(repositories[0])
+    urls = list(servers) or [public.public_url.replace(public.fqrn, "@fqrn@")]
     for url in urls:
         _require(_URL, url.replace("@fqrn@", "fqrn"), f"http://stratum1.{domain}/cvmfs/@fqrn@")
     lines = [
         *(f"# /etc/cvmfs/keys/{domain}/{fqrn}.pub: a copy of {settings.repository(fqrn).public_key}"
-          for fqrn in cache.repositories),
+          for fqrn in repositories),
         "",
         f"# /etc/cvmfs/domain.d/{domain}.local",
         f'CVMFS_SERVER_URL="{";".join(urls)}"',
         f"CVMFS_KEYS_DIR=/etc/cvmfs/keys/{domain}",
-        f"CVMFS_ALIEN_CACHE={cache.path}",
+        f"CVMFS_ALIEN_CACHE={path}",
         "CVMFS_HTTP_PROXY=DIRECT",
         _NO_QUOTA,
         *(("CVMFS_FOLLOW_REDIRECTS=yes",) if redirects else ()),
         "",
-        f"# then: cvmfs_config setup; cvmfs_config probe {cache.repositories[0]}",
+        f"# then: cvmfs_config setup; cvmfs_config probe {repositories[0]}",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 

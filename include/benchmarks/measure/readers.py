@@ -373,8 +373,10 @@ class _Scene:
         )  # fmt: skip
         what = f"{load.streams} jobs of {load.each} of {len(self.names)} files of {load.file_bytes} B, twice"
         done = f"{len(jobs)} of {load.streams} jobs were done after {outcome.seconds:.0f} s"
-        limit = f"{PATIENCE:g} times the origin's" if self._patience_s() < self.step.seconds else "those of the step"
-        missing = () if outcome.ended else (f"not ended: {done}, {limit}",)
+        limit = (
+            f"{PATIENCE:g} times the origin's time" if self._patience_s() < self.step.seconds else "its step's limit"
+        )
+        missing = () if outcome.ended else (f"not ended: {done}, which is {limit}",)
         return RunnerResult("readers", (("read", what, self.way.value),), (measured,), notes, missing)
 
 

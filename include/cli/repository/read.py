@@ -211,6 +211,13 @@ def client_config(
     proxy_site: Annotated[
         str, typer.Option("--proxy-site", help="URL of XCache at a site; prints the files of its servers too.")
     ] = "",
+    alien_cache: Annotated[
+        Path | None, typer.Option("--alien-cache", help="Folder of a shared cache; prints the file of its domain.")
+    ] = None,
+    domain: Annotated[str, typer.Option("--domain", help="The domain; by default that of the repository.")] = "",
+    redirects: Annotated[
+        bool, typer.Option("--follow-redirects", help="With --alien-cache: a stratum 1 redirects to data servers.")
+    ] = False,
     origin: Annotated[str, typer.Option("--origin", help="HOST:PORT of XRootD on the stratum 1, for XCache.")] = "",
     root: Annotated[str, typer.Option("--root", help="The folder on the origin that has cvmfs.")] = "/srv",
     folder: Annotated[str, typer.Option("--folder", help="The folder of XCache.")] = "/var/cache/xrootd",
@@ -218,17 +225,31 @@ def client_config(
     """Print the configuration of a client that reads through a proxy, from stratum 1s, or from the store itself.
 
     Without --stratum1 it reads from the configured replicas, in their order; without replicas from the public URL. With
-    --proxy-site it reads through XCache, XRootD's caching proxy; nginx, XCache and XRootD are configured too.
+    --proxy-site it reads through XCache, XRootD's caching proxy; nginx, XCache and XRootD are configured too. With
+    --alien-cache clients share a folder (`nightshift cache config` does the same for one of the configuration).
     """
-    from include.replicas.configs import client_config as text_of, proxy_site_config
+    from include.replicas.configs import alien_cache_config, client_config as text_of, proxy_site_config
     from include.settings.load import load
 
     if direct and (proxy or stratum1):
         raise typer.BadParameter("--direct reads the store itself: leave --proxy and --stratum1 out")
     if bool(proxy_site) != bool(origin) or (proxy_site and (direct or proxy)):
         raise typer.BadParameter("--proxy-site and --origin go together, without --proxy and --direct")
+    if alien_cache is None and (domain or redirects):
+        raise typer.BadParameter("--domain and --follow-redirects are for --alien-cache")
+    if alien_cache is not None and (proxy or proxy_site):
+        raise typer.BadParameter("clients of a shared cache use no proxy: leave --proxy and --proxy-site out")
     with refusing():
-        settings = load().repository(fqrn)
+        every = load()
+        settings = every.repository(fqrn)
+        if alien_cache is not None:
+            servers = list(stratum1 or [replica.url for replica in settings.replicas if not direct])
+            text = alien_cache_config(
+                every, [fqrn], alien_cache, domain=domain or fqrn.partition(".")[2],
+                servers=[url.replace(fqrn, "@fqrn@") for url in servers], redirects=redirects,
+            )  # fmt: skip
+            typer.echo(text, nl=False)
+            return
         copies = [] if direct else (stratum1 or [replica.url for replica in settings.replicas])
         servers = copies or [settings.public_url]
         if proxy_site:

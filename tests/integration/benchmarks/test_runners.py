@@ -276,7 +276,7 @@ def test_damage_is_counted_and_a_way_that_takes_too_long_is_stopped(folder: Fold
     assert (read.failed, read.times.wrong, read.operations) == (16, 16, 0)
     slow = replace(load, way=ReaderWay.LIMITED, streams=8)
     stopped = run(folder, RunnerKind.READERS, scratch, slow, seconds=1)
-    assert stopped.missing[0].startswith("not ended: 0 of 8 jobs were done after 1 s, those of the step")
+    assert stopped.missing[0].startswith("not ended: 0 of 8 jobs were done after 1 s, which is its step's limit")
 
 
 @pytest.mark.server("radosgw")

@@ -98,6 +98,21 @@ def test_bad_words_are_refused_before_anything_is_done(cache: Cache, repo: Comma
     assert not list(Path(repo.site.folder / "cache").glob("??/*"))
 
 
+def test_clients_of_a_folder_that_is_not_in_the_configuration(repo: Commands) -> None:
+    def told(*options: str, code: int = 0) -> Result:
+        return repo("client-config", FQRN, *options, code=code)
+
+    lines = told(
+        "--alien-cache", "/mnt/shared/cvmfs", "--domain", FQRN.partition(".")[2], "--follow-redirects"
+    ).stdout.splitlines()
+    assert {"CVMFS_ALIEN_CACHE=/mnt/shared/cvmfs", "CVMFS_FOLLOW_REDIRECTS=yes", "CVMFS_QUOTA_LIMIT=-1"} <= set(lines)
+    assert f"# /etc/cvmfs/domain.d/{FQRN.partition('.')[2]}.local" in lines
+    assert "is not in the domain" in told("--alien-cache", "/mnt/shared", "--domain", "b.org", code=2).stderr
+    assert "is no folder" in told("--alien-cache", "/mnt/$(id)", code=2).stderr
+    assert "no proxy" in told("--alien-cache", "/mnt/shared", "--proxy", "http://squid:3128", code=2).stderr
+    assert "are for --alien-cache" in told("--follow-redirects", code=2).stderr
+
+
 def test_the_configuration_of_its_clients(cache: Cache) -> None:
     servers = ("--stratum1", "http://a.example.org/cvmfs/@fqrn@", "--stratum1", "http://b.example.org/cvmfs/@fqrn@")
     lines = cache("config", "here", *servers, "--follow-redirects").stdout.splitlines()
