@@ -95,7 +95,11 @@ def _beside_kills(folder: Path, seconds: float) -> int:
     try:
         while time.monotonic() < end:
             time.sleep(KILL_EVERY_S)  # a kill comes at any moment: that is the drill
-            worker = random.choice(workers)
+            # one that has begun to work: on a busy machine a start takes longer than that
+            working = [worker for worker in workers if (folder / f"working.{worker[1].pid}").exists()]  # type: ignore[attr-defined]
+            if not working:
+                continue
+            worker = random.choice(working)
             worker[1].kill()  # type: ignore[attr-defined]
             worker[1].wait()  # type: ignore[attr-defined]
             worker[1] = _start(folder, str(worker[0]))
@@ -118,6 +122,10 @@ def _start(folder: Path, role: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "tests.fakes.cachedrill", role, str(folder)])
 
 
+def _begin(folder: Path) -> None:
+    (folder / f"working.{os.getpid()}").touch()
+
+
 def _until_stop(folder: Path) -> bool:
     return not (folder / "stop").exists()
 
@@ -134,6 +142,7 @@ def _note(folder: Path, role: str, count: int) -> None:
 
 def warmer(folder: Path) -> None:
     store, cache = FileStore(folder / "store"), AlienCache(folder / "cache")
+    _begin(folder)
     while _until_stop(folder):
         report = warm(cache, _opened(folder), [store], WarmOptions(Wanted(), workers=2))
         _note(folder, "warmer", report.fetched)
@@ -141,6 +150,7 @@ def warmer(folder: Path) -> None:
 
 def trimmer(folder: Path) -> None:
     cache = AlienCache(folder / "cache")
+    _begin(folder)
     marks = Marks(used_above=FILES * BYTES * 6 // 10, used_until=FILES * BYTES // 2)
     while _until_stop(folder):
         pins = pinned_objects(cache, [FQRN], lambda _: _opened(folder), Pins())
