@@ -81,9 +81,7 @@ def run(folder: Path, seconds: float) -> DrillOutcome:
     faults += [f"{report.not_judged} objects could not be judged"] if report.not_judged else []
     faults += [] if report.objects >= done.objects else [f"{report.objects} objects after a warm of {done.objects}"]
     for role in ("warmer", "trimmer"):
-        log = folder / f"{role}.log"
-        done_of = [int(line) for line in log.read_text().split()] if log.exists() else []
-        faults += [] if sum(done_of) else [f"no {role} did anything: the drill shows nothing"]
+        faults += [] if sum(_notes(folder, role)) else [f"no {role} did anything: the drill shows nothing"]
     sums = {key: sum(one[key] for one in reports) for key in ("reads", "errors", "wrong")}
     return DrillOutcome(sums["reads"], sums["errors"], sums["wrong"], kills, tuple(faults))
 
@@ -91,15 +89,16 @@ def run(folder: Path, seconds: float) -> DrillOutcome:
 def _beside_kills(folder: Path, seconds: float) -> int:
     readers = [_start(folder, "reader") for _ in range(READERS)]
     workers = [[role, _start(folder, role)] for role in ["warmer"] * WARMERS + ["trimmer"] * TRIMMERS]
-    kills, end = 0, time.monotonic() + seconds
+    kills, end, ended = 0, time.monotonic() + seconds, {"warmer": 0, "trimmer": 0}
     try:
         while time.monotonic() < end:
             time.sleep(KILL_EVERY_S)  # a kill comes at any moment: that is the drill
-            # one that has begun to work: on a busy machine a start takes longer than that
-            working = [worker for worker in workers if (folder / f"working.{worker[1].pid}").exists()]  # type: ignore[attr-defined]
-            if not working:
+            # of a kind of which one has ended its work since the last kill: else a busy machine would see none of it
+            ready = [worker for worker in workers if len(_notes(folder, str(worker[0]))) > ended[str(worker[0])]]
+            if not ready:
                 continue
-            worker = random.choice(working)
+            worker = random.choice(ready)
+            ended[str(worker[0])] = len(_notes(folder, str(worker[0])))
             worker[1].kill()  # type: ignore[attr-defined]
             worker[1].wait()  # type: ignore[attr-defined]
             worker[1] = _start(folder, str(worker[0]))
@@ -122,8 +121,10 @@ def _start(folder: Path, role: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "tests.fakes.cachedrill", role, str(folder)])
 
 
-def _begin(folder: Path) -> None:
-    (folder / f"working.{os.getpid()}").touch()
+def _notes(folder: Path, role: str) -> list[int]:
+    """Objects that came or went in each round of a kind of worker."""
+    log = folder / f"{role}.log"
+    return [int(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def _until_stop(folder: Path) -> bool:
@@ -142,7 +143,6 @@ def _note(folder: Path, role: str, count: int) -> None:
 
 def warmer(folder: Path) -> None:
     store, cache = FileStore(folder / "store"), AlienCache(folder / "cache")
-    _begin(folder)
     while _until_stop(folder):
         report = warm(cache, _opened(folder), [store], WarmOptions(Wanted(), workers=2))
         _note(folder, "warmer", report.fetched)
@@ -150,7 +150,6 @@ def warmer(folder: Path) -> None:
 
 def trimmer(folder: Path) -> None:
     cache = AlienCache(folder / "cache")
-    _begin(folder)
     marks = Marks(used_above=FILES * BYTES * 6 // 10, used_until=FILES * BYTES // 2)
     while _until_stop(folder):
         pins = pinned_objects(cache, [FQRN], lambda _: _opened(folder), Pins())
