@@ -67,7 +67,7 @@ def test_a_data_set_is_published_and_in_the_caches_that_are_there(caches: MiniSi
 
 
 def test_a_cache_is_trimmed_when_a_mark_is_passed_and_only_then(caches: MiniSite) -> None:
-    quiet = caches.run("cache_care", caches=["here"])
+    quiet = caches.run("cache_care", caches=["here"], verify=False)  # at 2:00 UTC it would verify
     assert (quiet.tasks["here.trim"], quiet.tasks["here.verify"], quiet.tasks["away.trim"]) == ("skipped",) * 3
     then = time.time() - 30 * 86400
     for number in range(4):
