@@ -41,12 +41,13 @@ KILL_EVERY_S = 0.7
 
 @dataclass(frozen=True, slots=True)
 class DrillOutcome:
-    """Reads of all readers, those that failed or gave wrong bytes, kills, and what was wrong at the end."""
+    """Reads of all readers, those that failed or were wrong, kills, objects trimmed, and what was wrong at the end."""
 
     reads: int
     errors: int
     wrong: int
     kills: int
+    trimmed: int
     faults: tuple[str, ...]
 
 
@@ -80,10 +81,11 @@ def run(folder: Path, seconds: float) -> DrillOutcome:
     faults += [f"damaged: {', '.join(report.damaged)}"] if report.damaged_count else []
     faults += [f"{report.not_judged} objects could not be judged"] if report.not_judged else []
     faults += [] if report.objects >= done.objects else [f"{report.objects} objects after a warm of {done.objects}"]
-    for role in ("warmer", "trimmer"):
-        faults += [] if sum(_notes(folder, role)) else [f"no {role} did anything: the drill shows nothing"]
+    faults += [] if sum(_notes(folder, "warmer")) else ["no warmer did anything: the drill shows nothing"]
     sums = {key: sum(one[key] for one in reports) for key in ("reads", "errors", "wrong")}
-    return DrillOutcome(sums["reads"], sums["errors"], sums["wrong"], kills, tuple(faults))
+    return DrillOutcome(
+        sums["reads"], sums["errors"], sums["wrong"], kills, sum(_notes(folder, "trimmer")), tuple(faults)
+    )
 
 
 def _beside_kills(folder: Path, seconds: float) -> int:
