@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import threading
@@ -11,10 +12,13 @@ from types import TracebackType
 
 from include.aliencache.cache import CLAIMS, OBJECT_MODE, AlienCache
 from include.aliencache.errors import FULL, refused
+from include.aliencache.names import TXN
 
 STALE_S = 90.0
 """A claim that its holder has not renewed for so long may be taken; that of a process here that died, at once."""
 _RENEW_EVERY = 6  # times within that
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.ENOENT})
+"""Errors of a file system that has no hard links, and of a file that another trim took for a forgotten one."""
 
 
 class Claims:
@@ -26,6 +30,8 @@ class Claims:
         self._purpose = purpose
         self._stale_s = stale_s
         self._mark = f"{_holder()} {secrets.token_hex(8)}"
+        # linked into the place of a claim, which has its content then from its first moment on
+        self._own = cache.path / TXN / f"fetch{secrets.token_hex(8)}"
         self._held: dict[str, str] = {}  # with the content of the file, by which ours is known
         self._lock = threading.Lock()
         self._end = threading.Event()
@@ -33,6 +39,8 @@ class Claims:
 
     def __enter__(self) -> Claims:
         self._cache.complete()
+        with contextlib.suppress(OSError):  # a full cache is trimmed all the same
+            self._create(self._own)
         self._thread.start()
         return self
 
@@ -43,13 +51,14 @@ class Claims:
         self._thread.join()
         for shard in list(self._held):
             self.release(shard)
+        self._own.unlink(missing_ok=True)
 
     def take(self, shard: str) -> bool:
         """Claim a folder; False: another process that lives has it. Raises CacheError."""
         place = self._place(shard)
         for _ in range(2):
             try:
-                descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OBJECT_MODE)
+                self._link(place)
             except FileExistsError:
                 if not self._left_behind(place):
                     return False
@@ -58,12 +67,6 @@ class Claims:
                 if fault.errno in FULL:
                     return True  # without a claim: others get none either, and a trim has to go on
                 raise refused(self._cache.path, fault) from fault
-            try:
-                with contextlib.suppress(OSError):  # an empty claim is judged by its time alone
-                    os.fchmod(descriptor, OBJECT_MODE)
-                    os.write(descriptor, self._mark.encode())
-            finally:
-                os.close(descriptor)
             with self._lock:
                 self._held[shard] = self._mark if _content(place) == self._mark else ""
             return True
@@ -75,6 +78,25 @@ class Claims:
             mark = self._held.pop(shard, None)
         if mark is not None and _content(self._place(shard)) == mark:  # another one takes it from who stands still
             self._place(shard).unlink(missing_ok=True)
+
+    def _link(self, place: Path) -> None:
+        try:
+            os.link(self._own, place)
+        except OSError as fault:
+            if fault.errno not in _NO_LINKS:
+                raise
+            self._create(place)
+        else:
+            os.utime(place)  # an own file that was not renewed for long makes no stale claim
+
+    def _create(self, place: Path) -> None:
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OBJECT_MODE)
+        try:
+            with contextlib.suppress(OSError):  # an empty claim is judged by its time alone
+                os.fchmod(descriptor, OBJECT_MODE)
+                os.write(descriptor, self._mark.encode())
+        finally:
+            os.close(descriptor)
 
     def _place(self, shard: str) -> Path:
         return self._folder / f"{self._purpose}.{shard}"
@@ -107,6 +129,8 @@ class Claims:
 
     def _renew(self) -> None:
         while not self._end.wait(self._stale_s / _RENEW_EVERY):
+            with contextlib.suppress(OSError):
+                os.utime(self._own)
             with self._lock:
                 held = list(self._held.items())
             for shard, mark in held:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import time
+
+import pytest
 
 from include.aliencache.cache import CLAIMS, AlienCache
 from include.aliencache.claims import Claims
@@ -31,6 +34,33 @@ def test_the_claim_of_a_process_that_was_killed_is_taken_at_once(cache: AlienCac
     subprocess.run([sys.executable, "-c", program, cache.path], check=False, capture_output=True)
     with Claims(cache, "trim") as claims:
         assert claims.take("00")
+
+
+def test_a_process_that_is_killed_while_it_claims_leaves_no_claim_without_its_name(cache: AlienCache) -> None:
+    program = (
+        "import os, sys; from pathlib import Path; from include.aliencache.cache import AlienCache\n"
+        "from include.aliencache.claims import Claims\n"
+        "claims = Claims(AlienCache(Path(sys.argv[1])), 'trim').__enter__()\n"
+        "os.write = lambda *_: os.kill(os.getpid(), 9)\n"
+        "claims.take('00'); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", program, cache.path], check=False, capture_output=True)
+    assert (cache.path / CLAIMS / "trim.00").exists()
+    with Claims(cache, "trim") as claims:
+        assert claims.take("00")
+
+
+def test_claims_without_hard_links_are_held_by_one(cache: AlienCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "no links")
+
+    monkeypatch.setattr(os, "link", none)
+    with Claims(cache, "trim") as holder, Claims(cache, "trim") as other:
+        assert holder.take("00")
+        assert not other.take("00")
+        holder.release("00")
+        assert other.take("00")
+    assert list((cache.path / CLAIMS).iterdir()) == list((cache.path / "txn").iterdir()) == []
 
 
 def test_the_claim_of_a_machine_that_vanished_is_taken_when_it_is_stale(cache: AlienCache) -> None:
