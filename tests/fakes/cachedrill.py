@@ -81,7 +81,8 @@ def run(folder: Path, seconds: float) -> DrillOutcome:
     faults += [f"damaged: {', '.join(report.damaged)}"] if report.damaged_count else []
     faults += [f"{report.not_judged} objects could not be judged"] if report.not_judged else []
     faults += [] if report.objects >= done.objects else [f"{report.objects} objects after a warm of {done.objects}"]
-    faults += [] if sum(_notes(folder, "warmer")) else ["no warmer did anything: the drill shows nothing"]
+    for role in ("warmer", "trimmer"):
+        faults += [] if sum(_notes(folder, role)) else [f"no {role} did anything: the drill shows nothing"]
     sums = {key: sum(one[key] for one in reports) for key in ("reads", "errors", "wrong")}
     return DrillOutcome(
         sums["reads"], sums["errors"], sums["wrong"], kills, sum(_notes(folder, "trimmer")), tuple(faults)
