@@ -104,10 +104,11 @@ def test_only_what_the_plan_lists_is_removed_and_the_campaign_is_closed_then(cam
         run(campaign, target)
 
 
-def test_a_step_that_fails_is_kept_with_its_error_and_the_others_run(campaign, target, monkeypatch):
-    instead(monkeypatch, lambda step: step.name == "write", errors.RESULT_UNREADABLE("write", "damaged"))
+@pytest.mark.parametrize("error", [errors.RESULT_UNREADABLE, errors.RUNNER_FAILED, errors.RUNNER_MISSING])
+def test_a_step_that_fails_is_kept_with_its_error_and_the_others_run(campaign, target, monkeypatch, error):
+    instead(monkeypatch, lambda step: step.name == "write", error("write", "damaged"))
     run(campaign, target)
-    code = errors.RESULT_UNREADABLE.code
+    code = error.code
     assert [(e.error_code, e.result is None) for e in campaign.steps()] == [(code, True), (None, False)] * 2
 
 
