@@ -21,6 +21,7 @@ from include.reading.ranges import ContentRange, MultipartReply, Range, RangeBuf
 
 _BLOCK = 1 << 20
 _REDIRECTIONS = 5
+_CONNECTIONS = 8
 _PARTIAL, _WHOLE, _UNSATISFIABLE = 206, 200, 416
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MISSING, _REFUSED, _BUSY = frozenset({404, 410}), frozenset({401, 403}), frozenset({408, 425, 429})
@@ -54,20 +55,16 @@ class HttpReplica:
 
     def __init__(
         self, url: str, site: str, *, timeout_s: float, counts: ReadingCounts, token: Token = lambda: None,
-        connections: int = 8,
     ) -> None:  # fmt: skip
         self.site, self._url, self._token, self._counts = site, url, token, counts
         self._timeout_s = timeout_s
-        self._session = pooled_session(connections)
+        self._session = pooled_session(_CONNECTIONS)
         self._at = url
         self.size: int | None = None
         self.digest: str | None = None
         self._validator: str | None = None
         self._seen: tuple[str | None, str | None] | None = None
         self._takes_many = True
-
-    def __str__(self) -> str:
-        return self.site
 
     def open(self) -> int:
         """Ask for the first byte, and learn the size, the validator and the checksum; returns the size."""
@@ -149,10 +146,6 @@ class HttpReplica:
                 self._take_part(place, blocks, buffers)
             for _ in body:
                 pass  # what is after the last part
-
-    def takes_many(self) -> bool:
-        """Tell whether several ranges go into a request."""
-        return self._takes_many
 
     def close(self) -> None:
         """End its connections."""

@@ -79,7 +79,7 @@ class DistantFile:
             for place in replicas
         ]  # fmt: skip
         self._reasons: list[str] = []
-        self._given = False
+        self._given = self._closed = False
         self._same = True  # the replica that is read now is shown to have the content of those before it
         self._lock = threading.Lock()
         self.size = self._open()
@@ -91,7 +91,10 @@ class DistantFile:
         self.close()
 
     def close(self) -> None:
-        """End the connections, and leave one line about the reading in the log."""
+        """End the connections, and leave one line about the reading in the log; again, it does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         for replica, _ in self._left:
             replica.close()
         line = {"file": self.name, "size": self.size, **asdict(self.counts)}

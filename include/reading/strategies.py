@@ -1,8 +1,9 @@
-"""Ways in which a job's reads become requests. Which one is best depends on the distance (docs/federation.md)."""
+"""Ways in which a job's reads become requests (docs/federation.md), and a file object over one of them."""
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import tempfile
 from abc import ABC, abstractmethod
@@ -135,3 +136,49 @@ class WholeFile(LazyDownload):
         self, file: DistantFile, *, folder: Path | None = None, say: Callable[[str], object] = lambda _: None
     ) -> None:
         super().__init__(file, folder=folder, segment=max(1, file.size), streams=1, say=say)
+
+
+class ReadableFile(io.RawIOBase):
+    """A distant file as a file object of Python; ``readv`` reads several ranges together.
+
+    It closes the strategy and its file.
+    """
+
+    def __init__(self, strategy: ReadingStrategy) -> None:
+        super().__init__()
+        self._strategy, self._at = strategy, 0
+        self.size = strategy.file.size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        if at < 0:
+            raise ValueError(f"seek to {at}")
+        self._at = at
+        return at
+
+    def readinto(self, buffer: memoryview | bytearray) -> int:  # type: ignore[override]
+        length = max(0, min(len(buffer), self.size - self._at))
+        if length:
+            (data,) = self._strategy.read_many([(self._at, length)])
+            buffer[:length] = data
+            self._at += length
+        return length
+
+    def readv(self, ranges: Sequence[Range]) -> list[bytes]:
+        """The bytes of each (offset, length)."""
+        return self._strategy.read_many(ranges)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._strategy.close()
+            self._strategy.file.close()
+        super().close()

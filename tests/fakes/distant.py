@@ -17,7 +17,7 @@ MIDDLE = 3
 
 
 class DistantFault(Enum):
-    """What the server does wrong."""
+    """Faults of the server."""
 
     NONE = "none"
     HANGS_ONCE = "hangs once"

@@ -13,9 +13,15 @@ from pathlib import Path
 import pytest
 
 from include.reading.errors import FILE_CHANGED, NO_REPLICA, ReadingError
-from include.reading.file import ReadableFile
 from include.reading.source import DistantFile, Patience, ReplicaAddress
-from include.reading.strategies import ApplicationReads, LazyDownload, ReadingStrategy, StorageReads, WholeFile
+from include.reading.strategies import (
+    ApplicationReads,
+    LazyDownload,
+    ReadableFile,
+    ReadingStrategy,
+    StorageReads,
+    WholeFile,
+)
 from tests.fakes.distant import MIDDLE, DistantFault as Fault, DistantServer
 
 SIZE = 600_000
@@ -35,11 +41,11 @@ ALONE: dict[Fault, object] = {
 }  # fmt: skip
 """Errors where there is no other replica; of all other faults the reader has to make the best."""
 SINGLE: dict[Fault, object] = {Fault.LONG_LENGTH: NO_REPLICA}
-"""Of strategies that ask for one range at once."""
+"""Errors of strategies that ask for one range at once."""
 MULTIPART: dict[Fault, object] = {Fault.NO_PLACE: NO_REPLICA, Fault.ENDLESS_LINE: NO_REPLICA}
-"""Of strategies that ask for several ranges at once."""
+"""Errors of strategies that ask for several ranges at once."""
 NOT_OF_WHOLE = {Fault.CHANGES, Fault.OTHER_TOTAL, Fault.GONE, Fault.REFUSES, Fault.IGNORES_RANGES}
-"""What does not happen to a strategy with one request."""
+"""Faults that do not happen to a strategy with one request."""
 
 
 UNREAD = {Fault.IGNORES_RANGES: 3 * SIZE, Fault.ONE_RANGE: SIZE, Fault.TOO_MUCH: SIZE, Fault.LONG_LENGTH: SIZE}

@@ -1,4 +1,4 @@
-"""What is written for nginx, XRootD and XCache works as it is: an object comes through each of them, and is right."""
+"""Files for nginx, XRootD and XCache work as they are written: an object comes through each of them, and is right."""
 
 from __future__ import annotations
 

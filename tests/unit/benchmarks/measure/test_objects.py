@@ -1,4 +1,4 @@
-"""What streams of objects did: only what ended after the ramp counts."""
+"""Streams of objects are measured from the end of the ramp on."""
 
 from __future__ import annotations
 
