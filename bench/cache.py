@@ -13,12 +13,11 @@ import json
 import os
 import resource
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +38,8 @@ from include.cvmfs.format.objects import Compression
 from include.cvmfs.revision.repository import Repository
 from include.settings.caches import Marks, UseOfObjects
 from include.storage.open import open_store
+from lab.ports import can_listen
+from lab.servers.process import ServerProcess, find_program, free_port
 
 FQRN = "data.example.org"
 BLOCK, MB, GB = 4096, 1 << 20, 1e9
@@ -328,35 +329,16 @@ def _in_process(job: dict[str, Any]) -> dict[str, float]:
 
 @contextmanager
 def _nginx(folder: Path, root: Path) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    program, port = find_program("nginx"), free_port()
+    if program is None:
+        raise SystemExit("nginx is not installed; run: make servers")
     for above in (folder, root):
         above.chmod(0o755)
     (folder / "nginx.conf").write_text(NGINX.format(folder=folder, root=root, port=port))
     user = "user nobody nogroup;" if os.geteuid() == 0 else ""
-    with served(["nginx", "-p", f"{folder}/", "-c", str(folder / "nginx.conf"), "-g", user], port):
+    command = [program, "-p", f"{folder}/", "-c", str(folder / "nginx.conf"), "-g", user]
+    with ServerProcess("nginx", command, log=folder / "nginx.out", ready=lambda: not can_listen(port)):
         yield f"http://127.0.0.1:{port}"
-
-
-@contextmanager
-def served(command: Sequence[str], port: int) -> Iterator[None]:
-    """A server from its start, when it takes connections on the port, to its end."""
-    if shutil.which(command[0]) is None:
-        raise SystemExit(f"{command[0]} is not installed; run: make servers")
-    process = subprocess.Popen(command)
-    try:
-        while True:
-            if process.poll() is not None:
-                raise SystemExit(f"{command[0]} ended at once, see above")
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.02)  # a server says nothing when it begins to listen
-        yield
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @contextmanager

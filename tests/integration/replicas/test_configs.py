@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
-import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,8 @@ from include.replicas.configs import proxy_site_config, redirect_config
 from include.replicas.servers import see_server
 from include.settings.errors import SettingsError
 from include.storage.file import FileStore
-from lab.services import wait
+from lab.ports import can_listen
+from lab.servers.process import ServerProcess, find_program, free_port
 from tests.fakes.minirepo import FQRN, NOW, public_key, sample
 from tests.fakes.refused import refused
 
@@ -46,37 +45,16 @@ def place() -> Iterator[Path]:
         yield Path(name)
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-@contextmanager
-def running(command: list[str], port: int) -> Iterator[None]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait(
-            lambda: None if answers(port) else f"{command[0]} takes no connections",
-            alive=lambda: None if process.poll() is None else f"{command[0]} ended",
-            timeout_s=60,
-        )
-        yield
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def server(place: Path, name: str, command: list[str], port: int) -> ServerProcess:
+    program = find_program(command[0]) or command[0]
+    return ServerProcess(name, [program, *command[1:]], log=place / f"{name}.out", ready=lambda: not can_listen(port))
 
 
 def nginx(place: Path, servers: str, port: int) -> ExitStack:
     user = "user root;" if os.geteuid() == 0 else ""
     (place / "nginx.conf").write_text(user + NGINX.format(folder=place, servers=servers))
     stack = ExitStack()
-    stack.enter_context(running(["nginx", "-c", str(place / "nginx.conf")], port))
+    stack.enter_context(server(place, "nginx", ["nginx", "-c", str(place / "nginx.conf")], port))
     return stack
 
 
@@ -97,7 +75,7 @@ def test_a_front_end_redirects_clients_to_its_data_server(place: Path) -> None:
 @pytest.mark.server("nginx", "xrootd")
 def test_a_site_reads_metadata_of_the_stratum_1_and_objects_through_its_xcache(place: Path) -> None:
     stratum1, origin, inner = free_port(), free_port(), free_port()
-    site = next(port for port in iter(free_port, 0) if not answers(port + 1))
+    site = next(port for port in iter(free_port, 0) if can_listen(port + 1))
     (place / "cache").mkdir()
     text = proxy_site_config(
         FQRN, Path("master.pub"), site=f"http://127.0.0.1:{site}", servers=[f"http://127.0.0.1:{stratum1}/cvmfs/{FQRN}"],
@@ -115,7 +93,7 @@ def test_a_site_reads_metadata_of_the_stratum_1_and_objects_through_its_xcache(p
                 command += ["-R", "daemon"]
                 for folder in (admin, place / "cache"):
                     shutil.chown(folder, "daemon")
-            stack.enter_context(running(command, port))
+            stack.enter_context(server(place, name, command, port))
         for _ in range(2):
             look = see_server(f"http://127.0.0.1:{site}/cvmfs/{FQRN}", FQRN, [public_key()], NOW)
             assert (look.fault, look.text.endswith(f"redirected to http://127.0.0.1:{site + 1}")) == ("", True)
