@@ -48,9 +48,7 @@ Tell = Callable[[str], object]
 
 
 class DistantFile:
-    """A file with its replicas, in the order in which they are tried.
-
-    Raises ReadingError: NO_REPLICA with the reason of each, FILE_CHANGED, OUTSIDE. Use it as a context.
+    """A file with its replicas, in the order in which they are tried. Use it as a context.
 
     Args:
         name: Its name for messages.
@@ -59,6 +57,9 @@ class DistantFile:
         adler32: Its checksum, where that is known: replicas with another one are not read.
         token: Gives the bearer token of now.
         say: Called with what went wrong and was mended, for a log.
+
+    Raises:
+        ReadingError: NO_REPLICA with the reason of each, FILE_CHANGED or OUTSIDE; so do its methods.
     """
 
     def __init__(
@@ -80,7 +81,8 @@ class DistantFile:
         ]  # fmt: skip
         self._reasons: list[str] = []
         self._given = self._closed = False
-        self._same = True  # the replica that is read now is shown to have the content of those before it
+        self._shown = True  # the replica that is read now reports the checksum of the file
+        self._same = True  # so do those before it: what came of them counts
         self._lock = threading.Lock()
         self.size = self._open()
 
@@ -190,10 +192,11 @@ class DistantFile:
             raise ReplicaFailure(FailureKind.WRONG, f"it has {size} bytes there, not {self._expected}")
         if self._digest and replica.digest and replica.digest != self._digest:
             raise ReplicaFailure(FailureKind.WRONG, f"its checksum there is {replica.digest}, not {self._digest}")
-        if self._given and not (self._digest and replica.digest):
+        self._same = bool(replica.digest) and self._shown
+        if self._given and not self._same:
             # bytes of another site were given before
             raise ReplicaFailure(FailureKind.WRONG, "nothing shows that it is the same file there")
-        self._same = bool(self._digest and replica.digest)
+        self._shown = bool(replica.digest)
         self._expected, self._digest = size, self._digest or replica.digest
         if replica.site not in self.counts.sites:
             self.counts.sites.append(replica.site)

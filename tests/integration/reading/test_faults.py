@@ -6,6 +6,7 @@ import io
 import json
 import random
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -122,6 +123,19 @@ def test_two_contents_are_never_mixed(strategy: str, servers: Callable[..., Dist
             read_all(strategy, first, other)
         assert caught.value.code == NO_REPLICA.code
         assert "site1" in str(caught.value)
+
+
+def test_a_checksum_of_the_second_replica_says_nothing_of_the_bytes_of_the_first(
+    servers: Callable[..., DistantServer],
+) -> None:
+    checksum = f"{zlib.adler32(CONTENT):08x}"
+    wrong = servers(Fault.GONE, content=bytes(SIZE), digest=False)
+    with DistantFile("f", [ReplicaAddress(f"site{n}", place.url, QUICK) for n, place in enumerate((wrong, servers()))],
+                     adler32=checksum) as file, StorageReads(file) as reads:  # fmt: skip
+        assert reads.read_many(CLUSTERS[0][:MIDDLE]) == [bytes(2_000)] * MIDDLE, "nothing tells that it is wrong"
+        with pytest.raises(ReadingError) as caught:
+            reads.read_many(CLUSTERS[1])
+    assert caught.value.code == NO_REPLICA.code
 
 
 def test_a_replica_of_another_size_or_checksum_is_not_read(servers: Callable[..., DistantServer]) -> None:
