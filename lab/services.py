@@ -351,6 +351,12 @@ def airflow_services(lab: Lab) -> tuple[Service, ...]:
     """Airflow's components. Only API servers listen; that of people knows the health of all but the other one."""
     expected = version("apache-airflow-core")
 
+    def answers() -> str | None:
+        # Its first call for tasks keeps an API server busy for seconds, in which it answers nothing else.
+        return airflow_answers(lab.airflow_url, expected) or (
+            None if lab.cluster else execution_answers(lab.airflow_url)
+        )
+
     def service(component: Component) -> Service:
         program = Program(component.name, resolved(component))
         if component is EXECUTION_API:
@@ -359,12 +365,7 @@ def airflow_services(lab: Lab) -> tuple[Service, ...]:
             program = replace(program, command=(*program.command, "--port", str(lab.ports.execution)))
             return Service(program, ("execution",), lambda: execution_answers(url), url)
         listens = component.name == API_SERVER.name
-        return Service(
-            program,
-            ("airflow",) if listens else (),
-            lambda: airflow_answers(lab.airflow_url, expected),
-            lab.airflow_url if listens else "",
-        )
+        return Service(program, ("airflow",) if listens else (), answers, lab.airflow_url if listens else "")
 
     return tuple(map(service, AIRFLOW_WITH_CELERY if lab.cluster else AIRFLOW))
 
