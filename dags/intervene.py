@@ -1,4 +1,4 @@
-"""`intervene`: freeze or thaw a repository, or let a night install again what was undone. The file only declares."""
+"""`intervene`: freeze a repository, redo what was undone, hold a site, by hand. The file only declares."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ DOC = """
 | `freeze` | stops publications, removals, collections; open leases end first | `repository`, `reason` |
 | `thaw` | allows them again; what waits goes on by itself | `repository` |
 | `redo` | lets the next run of a build install again what was undone of it | `slot`, `build_id` |
+| `hold_site` | sends nothing to a storage site, whatever its probes say | `site`, `reason` |
+| `release_site` | ends that; of a site that has failed, lets its probes judge it afresh | `site` |
 
-The same as the commands `nightshift freeze`, `thaw` and `nightly redo`. The ledger records the user who started the
-run. Freezing and thawing write an object with the gateway's credentials of the repository's store.
+The same as the commands `nightshift freeze`, `thaw`, `nightly redo`, `site hold` and `site release`. The ledger records
+the user who started the run. Freezing and thawing write an object with the gateway's credentials of the repository's
+store.
 """
 
 
@@ -31,14 +34,17 @@ def intervene(settings: SiteSettings) -> DAG:
     dag = DAG(
         dag_id="intervene",
         dag_display_name="Intervene by hand",
-        description="Freeze or thaw a repository, or let a night install again what was undone",
+        description="Freeze or thaw a repository, install again what was undone, or hold a site",
         doc_md=DOC,
         max_active_runs=4,
         dagrun_timeout=timedelta(hours=1),
         **dag_defaults(priority=50),
         params={
             "action": Param(
-                title="Action", type="string", enum=["freeze", "thaw", "redo"], description="What is to be done."
+                title="Action",
+                type="string",
+                enum=["freeze", "thaw", "redo", *(["hold_site", "release_site"] if settings.sites else ())],
+                description="What is to be done.",
             ),
             "repository": Param(
                 None,
@@ -52,7 +58,7 @@ def intervene(settings: SiteSettings) -> DAG:
                 title="Reason",
                 type=["null", "string"],
                 maxLength=1000,
-                description="Why; a freeze needs it, and tasks that wait for the repository show it.",
+                description="Why; a freeze and a hold need it, and what waits for them shows it.",
             ),
             "hours": Param(
                 None,
@@ -75,6 +81,13 @@ def intervene(settings: SiteSettings) -> DAG:
                 type=["null", "string"],
                 pattern=f"^{NAME_PATTERN}$",
                 description="The id of that build, as its index has it.",
+            ),
+            "site": Param(
+                None,
+                title="Site",
+                type=["null", "string"],
+                enum=[None, *sorted(settings.sites)],
+                description="To hold or release.",
             ),
             **choose_artifacts("Redo only these projects; empty: all.", "Redo only these platforms; empty: all."),
         },

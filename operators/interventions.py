@@ -1,4 +1,4 @@
-"""Freeze, thaw and redo by hand; list leases that were left behind, and end those of our own dead tasks."""
+"""Freeze, thaw, redo and hold by hand; list leases that were left behind, and end those of our own dead tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class InterveneOperator(NightshiftOperator):
-    """Freezes or thaws a repository, or lets a night install again what was undone, by the run's parameters.
+    """Freezes or thaws a repository, lets a night install again what was undone, or holds a site, as the run says.
 
     The ledger and the freeze name the user who started the run. Returns what was done, in words.
     """
@@ -61,7 +61,25 @@ def _redo(site: Site, params: Mapping[str, Any], who: str) -> str:
     return f"{count} artifacts of build {build_id} may be installed again, by {who}; run nightly_install for its date"
 
 
-_ACTIONS = {"freeze": _freeze, "thaw": _thaw, "redo": _redo}
+def _hold_site(site: Site, params: Mapping[str, Any], who: str) -> str:
+    from include.federation.records import hold
+
+    name = site.settings.remote_site(_required(params, "site")).name
+    hold(site.ledger, name, by=who, reason=params.get("reason") or "", now=clock())
+    return f"nothing is sent to {name} until it is released"
+
+
+def _release_site(site: Site, params: Mapping[str, Any], who: str) -> str:
+    from include.federation.records import release
+
+    name = site.settings.remote_site(_required(params, "site")).name
+    state = release(site.ledger, name, by=who, reason=params.get("reason") or "", now=clock()).state
+    return f"{name} is released; its state is {state.value}"
+
+
+_ACTIONS = {
+    "freeze": _freeze, "thaw": _thaw, "redo": _redo, "hold_site": _hold_site, "release_site": _release_site,
+}  # fmt: skip
 
 
 def _required(params: Mapping[str, Any], name: str) -> str:

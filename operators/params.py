@@ -33,8 +33,7 @@ def choose_artifacts(projects: str, platforms: str) -> dict[str, Param]:
 
 def choose_repositories(names: list[str], description: str) -> Param:
     """Some of these repositories; empty by default, which the description explains."""
-    items = {"type": "string", "enum": names}
-    return Param(None, title="Repositories", type=["null", "array"], items=items, description=description)
+    return _choose("Repositories", names, description)
 
 
 def confirmed_by_hand(*, reason: str, dry_run: str) -> dict[str, Param]:
@@ -58,5 +57,14 @@ def confirmed_by_hand(*, reason: str, dry_run: str) -> dict[str, Param]:
 
 def choose_caches(names: list[str], description: str) -> Param:
     """Some of these caches; empty by default, which the description explains."""
+    return _choose("Caches", names, description)
+
+
+def choose_sites(names: list[str], description: str) -> Param:
+    """Some of these sites; empty by default, which the description explains."""
+    return _choose("Sites", names, description)
+
+
+def _choose(title: str, names: list[str], description: str) -> Param:
     items = {"type": "string", "enum": names}
-    return Param(None, title="Caches", type=["null", "array"], items=items, description=description)
+    return Param(None, title=title, type=["null", "array"], items=items, description=description)

@@ -187,6 +187,30 @@ class TakeCensusOperator(NightshiftOperator):
         return values
 
 
+class CheckSitesOperator(NightshiftOperator):
+    """Probes the storage sites, judges them, and tells what changed. Returns how many sites are in which state.
+
+    The run's parameter `sites` names those that are probed; all are judged.
+    """
+
+    ui_color = "#e0e7ff"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from include.federation.rounds import check_sites, summary_of
+
+        require_no_backfill(context)
+        report = check_sites(self.site(), now=clock, only=context["params"].get("sites") or (), say=self.log.info)
+        for name, why in report.unprobed.items():
+            self.log.warning("%s was not probed: %s", name, why)
+        for fault in report.faults:
+            self.log.warning("%s", fault)
+        if report.outcome.own_network:
+            self.log.error("%s turned bad together: our own network", ", ".join(report.outcome.own_network))
+        for name, state in report.outcome.changed.items():
+            self.log.warning("%s is %s now: %s", name, state.value, report.outcome.health[name].reason)
+        return {"sites": summary_of(report.outcome.health), "unprobed": report.unprobed}
+
+
 class SummariseTransfersOperator(NightshiftOperator):
     """Adds up the last day whose complete transfers are archived. Returns its figures: all, by link, by failure."""
 

@@ -177,6 +177,17 @@ def transfers_ended(connect: Connect, request: int, since: str) -> Observation:
     return Observation(not progress.running, progress.text)
 
 
+def sites_usable(connect: Connect, sites: list[str]) -> Observation:
+    """None of these sites (none named: of all) has failed or is held; the result is the state of each."""
+    from include.federation.records import health_of
+
+    site = connect()
+    health = health_of(site.ledger, [site.settings.remote_site(name).name for name in sites or site.settings.sites])
+    out = {name: one.obstacle for name, one in health.items() if one.obstacle is not None}
+    reason = "; ".join(f"{name}: {why}" for name, why in out.items()) or f"{len(health)} sites are used"
+    return Observation(not out, reason, {name: one.state.value for name, one in health.items()})
+
+
 def ceph_clean(connect: Connect, target: str) -> Observation:
     """The cluster of a benchmark's target is well, and nothing is left to recover; the result is its state."""
     from include.benchmarks.campaign.campaigns import cluster_of
@@ -216,6 +227,7 @@ CHECKS: Mapping[str, WaitCheck] = {
     "replica-job": WaitCheck(replica_job_ended, 60.0),
     "fts-jobs": WaitCheck(fts_jobs_ended, 30.0),
     "transfers": WaitCheck(transfers_ended, 30.0),
+    "sites-usable": WaitCheck(sites_usable, 60.0),
     "ceph-clean": WaitCheck(ceph_clean, 15.0),
 }
 """By the key that Airflow's database stores for a deferred task: keys and the names of arguments never change."""

@@ -62,6 +62,7 @@ GROUPS = {
     "repo": ("include.cli.repo", "Create, read, change and check repositories."),
     "store": ("include.cli.store", "Put a file into a store."),
     "cache": ("include.cli.cache", "Warm, trim and verify the shared caches of a site."),
+    "site": ("include.cli.site", "Health of the storage sites: probe, hold and release them."),
     "gateway": ("include.cli.gateway", "Serve the lease protocol; list leases."),
     "fts": ("lab.commands.fts", "Serve the embedded FTS."),
     "lab": ("lab.commands.services", "Bring the embedded services up and down."),

@@ -29,6 +29,8 @@ from starlette.routing import Route
 
 from include.aliencache.records import CacheRunKind, last_runs
 from include.errors import NightshiftError
+from include.federation.records import health_of, results_since
+from include.federation.states import EvidenceSource
 from include.gateway.client.values import LeaseInfo
 from include.ledger.engine import reading
 from include.monitoring.checks import LIMIT_S, parts_of
@@ -241,6 +243,38 @@ _CACHE_FIGURES = (
 )
 
 
+def of_sites(connection: Connection, sites: Iterable[str], now: datetime) -> Iterator[Metric]:
+    """State of each site, its last probes, and what readers report of the last hour."""
+    names = sorted(sites)
+    states: dict[tuple[str, str], float] = {}
+    for name, health in health_of(connection, names).items():
+        current = "held" if health.held_by is not None else health.state.value
+        states |= {(name, state): float(state == current) for state in ("ok", "degraded", "failed", "held")}
+    yield _filled("site_state", "1 for the state in which a site is", ("site", "state"), states)
+    probes: dict[tuple[str, str], float] = {}
+    good: dict[tuple[str, str], float] = {}
+    figures: Counter[tuple[str, str]] = Counter()
+    for name, results in results_since(connection, now - timedelta(hours=1)).items():
+        for _, one in results if name in names else ():
+            if one.source is EvidenceSource.PROBE:
+                probes.setdefault((name, one.what), one.seconds)
+                good.setdefault((name, one.what), float(one.good))
+            if one.source is EvidenceSource.READER:
+                for key in _READER_FIGURES:
+                    figures[key, name] += getattr(one, key)
+    yield _filled("site_probe_seconds", "Duration of the last probe", ("site", "probe"), probes)
+    yield _filled("site_probe_good", "1 if the last probe succeeded", ("site", "probe"), good)
+    for key, text in _READER_FIGURES.items():
+        values = {name: value for (figure, name), value in figures.items() if figure == key}
+        yield _filled(f"site_readers_{key}", f"{text}, in the last hour", ("site",), values)
+
+
+_READER_FIGURES = {
+    "good": "Files that readers read", "failed": "Files that readers could not read here", "bytes": "Bytes read",
+    "seconds": "Seconds that readers waited", "requests": "Requests of readers", "retries": "Retries of readers",
+}  # fmt: skip
+
+
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
 
@@ -300,6 +334,7 @@ class SiteFigures(Collector):
             yield from of_trouble(connection, self._now)
             yield from of_transfers(connection, self._now)
             yield from of_caches(connection, self._now)
+            yield from of_sites(connection, self._site.settings.sites, self._now)
 
 
 class Scrape:

@@ -22,6 +22,8 @@ class NotifyEvent(Enum):
     SUMMARY = "summary"
     CREDENTIAL = "credential"
     """Transfers of a user wait for a credential."""
+    SITE = "site"
+    """A storage site came into another state."""
     TEST = "test"
     """`nightshift notify test`."""
 

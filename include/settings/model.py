@@ -19,7 +19,7 @@ from include.settings.errors import SettingsError
 from include.settings.prepare import ArtifactLimits, Block as _Block, Prepare, QualitySettings
 from include.settings.retention import CollectionSettings, Retention, TagRule
 from include.settings.services import Gateway, Notify, Paths, keys_below_var
-from include.settings.sites import RemoteSite, require_folders_below
+from include.settings.sites import FederationSettings, RemoteSite, require_folders_below
 from include.settings.ssh import NodeSettings, ReplicaSettings, named_once
 from include.settings.stageout import StageoutSettings
 from include.settings.text_types import (
@@ -379,6 +379,7 @@ class SiteSettings(_Block):
     repositories: Mapping[Fqrn, RepositorySettings] = Field(default_factory=dict)
     slots: Mapping[Name, Slot] = Field(default_factory=dict)
     sites: Mapping[Name, RemoteSite] = Field(default_factory=dict)
+    federation: FederationSettings = FederationSettings()
     caches: Mapping[Name, CacheSettings] = Field(default_factory=dict)
     benchmarks: BenchmarkSettings = BenchmarkSettings()
     stageout: StageoutSettings = StageoutSettings()

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from pydantic import AfterValidator, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from include.settings.prepare import Block
-from include.settings.text_types import fault, is_below, logical_name_fault, no_userinfo, store_url
+from include.settings.text_types import Name, fault, is_below, logical_name_fault, no_userinfo, store_url
 from include.storage.kinds import FILE, SCHEMES
 
 PROTOCOLS: Mapping[str, str] = {
@@ -102,6 +102,19 @@ class PrefixRule(Block):
         return PROTOCOLS[self.url.partition(":")[0]]
 
 
+class SiteProbe(Block):
+    """The file by which a site is probed, and a folder in which probes may write."""
+
+    file: LogicalPrefix
+    """The logical name of a file of some megabytes that stays; it is read in every round."""
+    size: Annotated[int, Field(ge=1)]
+    """Its bytes."""
+    checksum: Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]
+    """Its Adler-32."""
+    folder: TemporaryArea | None = None
+    """Small files are written, copied and removed in it, and in no other place; None: probes only read."""
+
+
 class RemoteSite(Block):
     """A storage site that data are transferred to and from.
 
@@ -129,6 +142,8 @@ class RemoteSite(Block):
     """With `checksum: none`: whether the same size is enough for removing a source."""
     clean_unknown: bool = False
     """Lets the census delete old files in the temporary area that the ledger does not know."""
+    probe: SiteProbe | None = None
+    """Probes of the site; None: its health is known by transfers and readers alone."""
 
     @property
     def rules(self) -> tuple[PrefixRule, ...]:
@@ -173,6 +188,16 @@ class RemoteSite(Block):
             hint = "Choose another `checksum`, or add `clean_on_size: true` if the same size is enough."
             raise fault("cleaning without a checksum", hint)
         return self
+
+
+class FederationSettings(Block):
+    """Health of sites."""
+
+    owner: Name | None = None
+    """The Airflow user whose credential probes have at sites that ask for that of a user."""
+    ban: bool = False
+    """Bans the storages of a failed site at the FTS servers, where their connections have that right: files that they
+    have already wait too."""
 
 
 def require_folders_below(folder: Path, sites: Iterable[RemoteSite]) -> None:

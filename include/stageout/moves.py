@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Table, bindparam, case, insert, literal, select, update
 
+from include.fts.states import FailureScope
 from include.ledger.engine import Bind, writing
 from include.stageout.errors import MOVE_REFUSED
 from include.stageout.requests import pieces, rows_in, update_rows
@@ -45,6 +46,7 @@ class TransferMove:
         copied_at: When FTS finished it.
         size: Bytes, as verified.
         checksum: As verified.
+        scope: The side of a failure at FTS; it is not recorded, but counts for the health of that site.
     """
 
     id: int
@@ -60,6 +62,7 @@ class TransferMove:
     copied_at: datetime | None = None
     size: int | None = None
     checksum: str | None = None
+    scope: FailureScope | None = None
 
     def changes(self, now: datetime) -> dict[str, Any]:
         """Return what the move writes into the row, but for the end of the claim."""

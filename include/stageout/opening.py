@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from cryptography import x509
 from sqlalchemy import Engine
 from urllib3.exceptions import HTTPError
 
+from include.federation.records import SITE_FAILED, obstacles
 from include.fts.client.client import FtsClient
 from include.fts.client.open import connected_credential, open_client, server_url
 from include.fts.client.transport import BearerToken, Credential, X509Files
@@ -284,6 +286,7 @@ class Stageout:
         place: Opens the storage of a site for a user; each is opened once.
         retry: Whether and when a failed transfer is tried again.
         catalogue: Where files of data sets are registered; None: in the ledger's own tables.
+        obstacles: Gives the sites that have failed or are held, each with the reason; ``place`` refuses them, too.
     """
 
     ledger: Engine
@@ -294,6 +297,7 @@ class Stageout:
     place: Callable[[str, str], SitePlace]
     retry: RetryAlgorithm = field(default=exponential)
     catalogue: Catalogue | None = None
+    obstacles: Callable[[], Mapping[str, str]] = dict
 
     def site(self, name: str) -> RemoteSite:
         """A site by name. Raises NO_SITE_URL for one that is not configured any more."""
@@ -302,6 +306,8 @@ class Stageout:
         return self.sites[name]
 
 
+HEALTH_KEPT_S = 10.0
+"""For how long the health of sites counts without a look into the ledger."""
 MOST_OPEN = 128
 """Clients that keep their connections; the one that was not used for the longest time is closed."""
 TIMEOUT_S = 30.0
@@ -313,7 +319,7 @@ def open_stageout(site: Site, worker: str) -> Stageout:
 
     `site`: the settings, and where secrets come from. `worker`: the name of the process in claims, for people.
     """
-    clients = _Clients(site)
+    clients = SiteClients(site)
     return Stageout(
         ledger=site.ledger,
         settings=site.settings.stageout,
@@ -322,6 +328,7 @@ def open_stageout(site: Site, worker: str) -> Stageout:
         fts=clients.fts,
         place=clients.place,
         retry=RETRY_ALGORITHMS[site.settings.stageout.retry],
+        obstacles=clients.obstacles,
     )
 
 
@@ -357,13 +364,14 @@ class _Kept(Generic[C]):
             return client
 
 
-class _Clients:
+class SiteClients:
     """Clients of FTS servers and storages, each opened once for each identity."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._fts: _Kept[FtsClient] = _Kept()
         self._places: _Kept[SitePlace] = _Kept()
+        self._obstacles: tuple[float, Mapping[str, str]] | None = None
         self._credentials = UserCredentials(site.settings.stageout, lambda: self._issuer)
 
     @cached_property
@@ -382,8 +390,25 @@ class _Clients:
 
         return self._fts.get((server, own), opened)
 
+    def obstacles(self) -> Mapping[str, str]:
+        """See `Stageout`; asked again after some seconds."""
+        now = time.monotonic()
+        if self._obstacles is None or now - self._obstacles[0] > HEALTH_KEPT_S:
+            self._obstacles = now, obstacles(self._site.ledger)
+        return self._obstacles[1]
+
     def place(self, name: str, owner: str) -> SitePlace:
-        """The storage of a site with the credential that it asks for. Raises as `fts`, and PLACE_UNSUPPORTED."""
+        """The storage of a site with the credential that it asks for.
+
+        Raises as `fts`; PLACE_UNSUPPORTED; SITE_FAILED where nothing is sent to the site.
+        """
+        why = self.obstacles().get(name)
+        if why is not None:
+            raise SITE_FAILED(name, why)
+        return self.any_place(name, owner)
+
+    def any_place(self, name: str, owner: str) -> SitePlace:
+        """The same, whatever the health of the site: for its probes."""
         site = self._site.settings.remote_site(name)
         own = self._own(owner, site.credential)
 

@@ -24,7 +24,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 class DavServer(LoopbackServer):
     """``digests``: the algorithms that it computes."""
 
-    METHODS = ("GET", "HEAD", "DELETE", "PROPFIND")
+    METHODS = ("GET", "HEAD", "PUT", "COPY", "DELETE", "PROPFIND")
 
     files: dict[str, bytes] = field(default_factory=dict)
     digests: tuple[str, ...] = ("adler32",)
@@ -63,12 +63,21 @@ class DavServer(LoopbackServer):
         folder = path.rstrip("/") + "/"
         if handler.command == "PROPFIND" and any(name.startswith(folder) for name in self.files):
             return respond(handler, 207, self._listing(folder), {"Content-Type": "text/xml"})
+        if handler.command == "PUT":
+            self.files[path] = request.body
+            return respond(handler, 201, b"")
+        if handler.command == "COPY":
+            self.files[path] = self.files[unquote(urlsplit(handler.headers["Source"]).path)]
+            return respond(handler, 202, b"Perf Marker\nEnd\nsuccess: Created\n")
         data = self.files.get(path)
         if data is None:
             return respond(handler, 404, b"")
         if handler.command == "DELETE":
             del self.files[path]
             return respond(handler, 200, b"")
+        part = re.fullmatch(r"bytes=(\d+)-(\d+)", handler.headers.get("Range", ""))
+        if part and handler.command == "GET":
+            return respond(handler, 206, data[int(part[1]) : int(part[2]) + 1])
         return respond(handler, 200, data, self._digest(data, handler.headers.get("Want-Digest")))
 
     def _digest(self, data: bytes, wanted: str | None) -> dict[str, str]:

@@ -49,6 +49,19 @@ class MemoryPlace:
                 self.removed += [name] if self.files.pop(name, None) else []
         return {name: self.refusals.get(name) for name in names}
 
+    def read(self, name: str, offset: int, length: int) -> bytes | FailureReason:
+        return self.broken or self.refusals.get(name) or bytes(length)
+
+    def write(self, name: str, data: bytes) -> FailureReason | None:
+        if self.broken is None and name not in self.refusals:
+            self.put(name, size=len(data))
+        return self.broken or self.refusals.get(name)
+
+    def copy(self, source: str, name: str) -> FailureReason | None:
+        if self.broken is None and name not in self.refusals:
+            self.files[name] = self.files[source]
+        return self.broken or self.refusals.get(name)
+
     def listed(self, prefix: str) -> Iterator[ListedFile]:
         below = ((name, facts) for name, facts in self.files.items() if name.startswith(f"{prefix}/"))
         yield from [(name, facts.size, facts.modified or UNKNOWN_TIME) for name, facts in below]

@@ -208,6 +208,7 @@ class AttemptJudge:
         move = TransferMove(
             row.id, current, decision.to, reason, wait,
             failure=failure_class(failure), may_overwrite=known, may_write_until=until, began_at=last,
+            scope=failure.scope,
         )  # fmt: skip
         return FileJudgement(move, settled=True)
 

@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, select
 
 from include.errors import NightshiftError
+from include.federation.records import note_results
+from include.federation.states import EvidenceSource, SiteObservation
 from include.fts.client.client import MOST_JOBS, FtsClient
 from include.fts.client.jobs import JobStatus
 from include.fts.errors import FtsError, FtsForbidden, JobUnknown
@@ -24,6 +26,7 @@ from include.stageout.opening import Stageout
 from include.stageout.places.compare import judge_copies
 from include.stageout.places.verify import CopyDecision, CopyVerdict
 from include.stageout.requests import rows_in
+from include.stageout.retry import TransferFailureClass
 from include.stageout.states import JOB_ENDED, StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
 from include.stageout.transfers import Transfer, TransferAtFts, TransferJob
@@ -39,6 +42,13 @@ ASKED = (
 )  # fmt: skip
 """The fields of a file that FTS is asked for: those that an `AttemptJudge` reads."""
 _T, _J = TransferState, TransferJobState
+_OF_SITES = frozenset(
+    {
+        TransferFailureClass.CONNECTION, TransferFailureClass.TIMEOUT, TransferFailureClass.NO_SPACE,
+        TransferFailureClass.DESTINATION_CHECKSUM, TransferFailureClass.OTHER,
+    }
+)  # fmt: skip
+"""Classes of failures by which a site is judged; others are of a file, a user or FTS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,8 @@ class _MonitorBatch:
     faults: Counter[str] = field(default_factory=Counter)
     down: dict[str, FtsError] = field(default_factory=dict)
     chance: random.Random = field(default_factory=random.Random)
+    links: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Source and destination of each job."""
     left: set[int] = field(default_factory=set)
     """Claimed jobs of which nothing is recorded yet, and since when they are claimed."""
     since: datetime | None = None
@@ -102,6 +114,7 @@ class _MonitorBatch:
     def look(self, claimed: ClaimedRows[TransferJob]) -> None:
         """Ask for all claimed jobs, many in a request."""
         self.left, self.since = {row.id for row in claimed.rows}, self.now()
+        self.links = {row.id: (row.source, row.destination) for row in claimed.rows}
         for client, rows in self._by_client(claimed):
             for start in range(0, len(rows), MOST_JOBS):
                 self._look_at(client, rows[start : start + MOST_JOBS], claimed.claim)
@@ -303,6 +316,11 @@ class _MonitorBatch:
             ours = _held(connection, [*findings.jobs, *findings.waits], claim)
             moves = [move for job, theirs in findings.moves.items() if job in ours for move in theirs]
             moved = move_transfers(connection, moves, StageoutComponent.MONITOR, now=now)
+            by_link = [
+                (self.links[job], move)
+                for job, theirs in findings.moves.items() if job in ours for move in theirs if move.id in moved
+            ]  # fmt: skip
+            note_results(connection, _results(by_link, self.stageout.sites), now=now)
             note_writing(connection, {n: t for job in ours for n, t in findings.writing.get(job, {}).items()})
             jobs = [move for job, move in findings.jobs.items() if job in ours]
             move_jobs(connection, jobs, StageoutComponent.MONITOR, now=now, claim=claim)
@@ -326,6 +344,25 @@ class _MonitorBatch:
         now = self.now()
         waits = {row.id: max(OUTAGE_LOOK, _next_look(row, now, changed=False)) for row in rows}
         look_again(self.stageout.ledger, stageout_jobs, waits, claim, now=now)
+
+
+def _results(
+    moves: Iterable[tuple[tuple[str, str], TransferMove]], sites: Collection[str]
+) -> Iterable[SiteObservation]:
+    """Results of transfers for the health of sites: a failure counts for the side that FTS names, or for both."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for (source, destination), move in moves:
+        if move.to is _T.COPIED and move.failure is None:
+            blamed, kind = {source, destination}, ""
+        elif move.failure in _OF_SITES:
+            only = {FailureScope.SOURCE: {source}, FailureScope.DESTINATION: {destination}}
+            blamed, kind = only.get(move.scope, {source, destination}), move.failure.value  # type: ignore[arg-type]
+        else:
+            continue
+        counts.update((site, kind) for site in blamed if site in sites)
+    for (site, kind), count in counts.items():
+        result = SiteObservation(site, EvidenceSource.TRANSFER, kind=kind)
+        yield replace(result, failed=count) if kind else replace(result, good=count)
 
 
 def _held(connection: Connection, jobs: Collection[int], claim: str) -> frozenset[int]:

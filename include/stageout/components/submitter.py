@@ -103,6 +103,8 @@ class _SubmitBatch:
     jobs: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     held: Counter[str] = field(default_factory=Counter)
+    obstacles: Mapping[str, str] = field(default_factory=dict)
+    """Sites to which nothing is sent."""
     banned: dict[str, tuple[Ban, ...]] = field(default_factory=dict)
     """Storages by server."""
     faults: dict[str, FtsError] = field(default_factory=dict)
@@ -114,6 +116,7 @@ class _SubmitBatch:
 
     def submit_queues(self, limit: int) -> None:
         """Submit from each user's queues in turns, until so many transfers are taken or none is left."""
+        self.obstacles = self.stageout.obstacles()
         most = min(limit, MOST_QUEUES)
         queues = due_queues(self.stageout.ledger, now=self.now(), limit=most, start=self.chance.random())
         queued = queued_files(self.stageout.ledger) if queues else Counter[Link]()
@@ -136,6 +139,12 @@ class _SubmitBatch:
     def _from_queue(self, queue: TransferQueue, wanted: int, held: timedelta) -> int:
         """Submit from one queue; how many transfers were taken."""
         server = queue.fts or server_of(queue.link, self.stageout.settings.fts)
+        shunned = next((name for name in queue.link if name in self.obstacles), None)
+        if shunned is not None:
+            why = f"{shunned}: {self.obstacles[shunned]}"
+            self.held[why] += 1
+            note_held_queue(self.stageout.ledger, queue.id, why)
+            return 0
         reason = self._obstacle(queue, server, wanted)
         if reason is not None:
             self.held[reason] += 1

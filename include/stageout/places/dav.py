@@ -147,6 +147,7 @@ _BYTES_A_SECOND = 500_000
 """The slowest reading that is waited for; FTS allows a copy as much."""
 _MOST_REPLY = 64 << 20
 """Bytes of the listing of one folder: some 100,000 files."""
+_MOST_MARKERS = 1 << 20
 _MOST_DEPTH, _MOST_FOLDERS = 32, 100_000
 _DIGEST = re.compile(r"\s*(adler32|crc32c)\s*=\s*([0-9A-Za-z+/]{1,8}={0,2})\s*", re.IGNORECASE)
 
@@ -186,6 +187,33 @@ class DavStorage:
 
     def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]:
         return facts.at_once(partial(self._call, "DELETE", work=_nothing, headers={}), urls, self._options)
+
+    def read(self, url: str, offset: int, length: int) -> bytes | FailureReason:
+        def part(response: requests.Response) -> bytes | FailureReason:
+            if response.status_code != 206:
+                return facts.failed(errno.EPROTO, "GET: the server ignores ranges")
+            return facts.whole(response.raw.read(length + 1), length)
+
+        headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
+        return _existing("GET", self._call("GET", url, work=part, headers=headers))
+
+    def write(self, url: str, data: bytes) -> FailureReason | None:
+        written = _existing("PUT", self._call("PUT", url, work=lambda _: True, headers={}, body=data))
+        return written if isinstance(written, FailureReason) else None
+
+    def copy(self, source: str, url: str) -> FailureReason | None:
+        def ended(response: requests.Response) -> bool | FailureReason:
+            # progress is reported in lines, and the last one has the result
+            text = response.raw.read(_MOST_MARKERS).decode("utf-8", "replace").strip()
+            good = response.status_code != 202 or text.rpartition("\n")[2].lower().startswith("success")
+            return good or facts.failed(errno.EIO, "COPY: the server could not copy it")
+
+        scheme, _, rest = source.partition("://")
+        headers = {"Source": f"{_SCHEMES.get(scheme, scheme)}://{rest}", "Credential": "none", "Overwrite": "T"}
+        if self._token:
+            headers["TransferHeaderAuthorization"] = f"Bearer {self._token}"
+        copied = _existing("COPY", self._call("COPY", url, work=ended, headers=headers))
+        return copied if isinstance(copied, FailureReason) else None
 
     def listed(self, url: str) -> Iterator[facts.ListedFile]:
         waiting, folders = [""], 0
@@ -352,6 +380,10 @@ def _facts(response: requests.Response) -> facts.FileFacts | FailureReason:
     return facts.FileFacts(
         size, _digest(response.headers.get("Digest", "")), http_time(response.headers.get("Last-Modified", ""))
     )
+
+
+def _existing(method: str, answer: T | FailureReason | None) -> T | FailureReason:
+    return facts.failed(errno.ENOENT, f"{method}: it does not exist") if answer is None else answer
 
 
 def _nothing(_: requests.Response) -> None:

@@ -84,6 +84,15 @@ class SitePlace(Protocol):
     def remove(self, names: Sequence[str]) -> Mapping[str, FailureReason | None]:
         """Remove files; None: the file is gone, also when it did not exist. Raises as `look` does."""
 
+    def read(self, name: str, offset: int, length: int) -> bytes | FailureReason:
+        """Bytes of a file; fewer are a failure. Raises as `look` does."""
+
+    def write(self, name: str, data: bytes) -> FailureReason | None:
+        """Write a small file; None: it is there. Raises as `look` does."""
+
+    def copy(self, source: str, name: str) -> FailureReason | None:
+        """Have the storage copy a file of its own by itself, as in a third-party copy. Raises as `look` does."""
+
     def listed(self, prefix: str) -> Iterator[ListedFile]:
         """All files below a folder, by logical name.
 
@@ -101,6 +110,12 @@ class UrlStorage(Protocol):
 
     def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]: ...
 
+    def read(self, url: str, offset: int, length: int) -> bytes | FailureReason: ...
+
+    def write(self, url: str, data: bytes) -> FailureReason | None: ...
+
+    def copy(self, source: str, url: str) -> FailureReason | None: ...
+
     def listed(self, url: str) -> Iterator[ListedFile]: ...
 
     def close(self) -> None: ...
@@ -109,6 +124,16 @@ class UrlStorage(Protocol):
 def failed(number: int, text: str) -> FailureReason:
     """A failure whose place is not known here."""
     return FailureReason(None, number, text)
+
+
+def whole(data: bytes, length: int) -> bytes | FailureReason:
+    """Bytes that were read, if they are as many as were asked for."""
+    return data if len(data) == length else failed(errno.EIO, f"{len(data)} bytes were read, not {length}")
+
+
+def unsupported(verb: str) -> FailureReason:
+    """A failure of what a protocol does not do here."""
+    return failed(errno.EOPNOTSUPP, f"{verb}: not over this protocol")
 
 
 def at_once(work: Callable[[str], T], urls: Sequence[str], options: PlaceOptions) -> dict[str, T | FailureReason]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import stat
@@ -90,6 +91,15 @@ class SimulatedStorage:
     def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]:
         return self._batches("remove", urls, lambda batch, _: dict.fromkeys(batch))
 
+    def read(self, url: str, offset: int, length: int) -> bytes | FailureReason:  # noqa: ARG002
+        return facts.unsupported("read")
+
+    def write(self, url: str, data: bytes) -> FailureReason | None:  # noqa: ARG002
+        return facts.unsupported("write")
+
+    def copy(self, source: str, url: str) -> FailureReason | None:  # noqa: ARG002
+        return facts.unsupported("copy")
+
     def listed(self, url: str) -> Iterator[facts.ListedFile]:
         call = FtsCall("GET", f"/simulated/list?prefix={quote(url, safe='')}", "simulated list")
         try:
@@ -157,6 +167,28 @@ class FolderStorage:
     def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]:
         return facts.at_once(lambda url: self._at(url, _unlinked), urls, self._options)
 
+    def read(self, url: str, offset: int, length: int) -> bytes | FailureReason:
+        def part(parent: int, name: str) -> bytes | FailureReason:
+            with _opened(parent, name, os.O_RDONLY) as file:
+                return facts.whole(os.pread(file.fileno(), length, offset), length)
+
+        data = self._at(url, part)
+        return facts.failed(errno.ENOENT, "it does not exist") if data is None else data
+
+    def write(self, url: str, data: bytes) -> FailureReason | None:
+        def written(parent: int, name: str) -> bool:
+            with _opened(parent, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
+                file.write(data)
+            return True
+
+        result = self._at(url, written)
+        if result is None:
+            return facts.failed(errno.ENOENT, "its folder does not exist")
+        return result if isinstance(result, FailureReason) else None
+
+    def copy(self, source: str, url: str) -> FailureReason | None:  # noqa: ARG002
+        return facts.unsupported("copy")
+
     def listed(self, url: str) -> Iterator[facts.ListedFile]:
         path = urlsplit(url).path
 
@@ -220,8 +252,13 @@ def _facts(parent: int, name: str, reads: bool) -> facts.FileFacts | FailureReas
         return facts.failed(errno.EISDIR, "it is not a file, but a folder, a link or a device")
     if not reads:
         return facts.FileFacts(found.st_size, None, datetime.fromtimestamp(found.st_mtime, UTC))
-    with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent), "rb", buffering=0) as file:
+    with _opened(parent, name, os.O_RDONLY) as file:
         return facts.read_back(iter(lambda: file.read(facts.BLOCK), b""), found.st_size)
+
+
+def _opened(parent: int, name: str, flags: int) -> io.FileIO:
+    descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=parent)
+    return io.FileIO(descriptor, "rb" if flags & os.O_ACCMODE == os.O_RDONLY else "wb")
 
 
 def _unlinked(parent: int, name: str) -> FailureReason | None:
@@ -277,6 +314,24 @@ class ObjectStorage:
             return dict.fromkeys(urls, _failure(error))
         failures = {key: _failure(error) for key, error in refused.items()}
         return {url: failures.get(key) if isinstance(key, str) else key for url, key in keys.items()}
+
+    def read(self, url: str, offset: int, length: int) -> bytes | FailureReason:
+        return self._done(url, lambda key: facts.whole(self._store.get_range(key, offset, length), length))
+
+    def write(self, url: str, data: bytes) -> FailureReason | None:
+        return self._done(url, lambda key: self._store.put(key, data))
+
+    def copy(self, source: str, url: str) -> FailureReason | None:  # noqa: ARG002
+        return facts.unsupported("copy")
+
+    def _done(self, url: str, work: Callable[[str], T]) -> T | FailureReason:
+        key = self._key(url)
+        if isinstance(key, FailureReason):
+            return key
+        try:
+            return work(key)
+        except StoreError as error:
+            return _failure(error)
 
     def listed(self, url: str) -> Iterator[facts.ListedFile]:
         key = self._key(url)
@@ -365,6 +420,24 @@ class _RoutedPlace:
 
     def remove(self, names: Sequence[str]) -> Mapping[str, FailureReason | None]:
         return self._each(names, SiteOperation.WRITE, lambda storage, urls: storage.remove(urls))
+
+    def read(self, name: str, offset: int, length: int) -> bytes | FailureReason:
+        return self._one(name, SiteOperation.READ, lambda storage, url: storage.read(url, offset, length))
+
+    def write(self, name: str, data: bytes) -> FailureReason | None:
+        return self._one(name, SiteOperation.WRITE, lambda storage, url: storage.write(url, data))
+
+    def copy(self, source: str, name: str) -> FailureReason | None:
+        route = self._route(source, SiteOperation.THIRD_PARTY)
+        if isinstance(route, FailureReason):
+            return route
+        return self._one(name, SiteOperation.THIRD_PARTY, lambda storage, url: storage.copy(route[1], url))
+
+    def _one(
+        self, name: str, operation: SiteOperation, work: Callable[[facts.UrlStorage, str], T | FailureReason]
+    ) -> T | FailureReason:
+        route = self._route(name, operation)
+        return route if isinstance(route, FailureReason) else work(self._storage(route[0]), route[1])
 
     def listed(self, prefix: str) -> Iterator[facts.ListedFile]:
         route = self._route(prefix, SiteOperation.READ)

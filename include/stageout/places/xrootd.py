@@ -75,6 +75,27 @@ class XrootdStorage:
     def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]:
         return facts.at_once(self._remove, urls, self._options)
 
+    def read(self, url: str, offset: int, length: int) -> bytes | FailureReason:
+        command = [self._program, _server(url), "cat", _path(url)]
+        process = subprocess.Popen(  # noqa: S603 - as in _run
+            command, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        late = threading.Timer(self._options.timeout_s, process.kill)
+        late.start()
+        try:
+            with process:
+                data = process.stdout.read(offset + length)[offset:] if process.stdout else b""
+                process.kill()
+        finally:
+            late.cancel()
+        return facts.whole(data, length)
+
+    def write(self, url: str, data: bytes) -> FailureReason | None:  # noqa: ARG002
+        return facts.unsupported("write")
+
+    def copy(self, source: str, url: str) -> FailureReason | None:  # noqa: ARG002
+        return facts.unsupported("copy")
+
     def listed(self, url: str) -> Iterator[facts.ListedFile]:
         output = self._run(url, "ls", "-l", "-R")
         if output.number == _NOT_FOUND:

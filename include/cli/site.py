@@ -1,0 +1,128 @@
+"""`nightshift site`: health of the storage sites of the configuration; holds by hand; reports of readers."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from include.cli.repository.open import AsJson, open_site, printable, refusing
+
+if TYPE_CHECKING:
+    from include.federation.states import SiteHealth
+
+app = typer.Typer(no_args_is_help=True)
+Name = Annotated[str, typer.Argument(metavar="SITE", help="A site of the configuration.")]
+Reason = Annotated[str, typer.Option("--reason", "-m", metavar="TEXT", help="Why; others read it.")]
+HISTORY = timedelta(days=7)
+
+
+@app.callback()
+def group() -> None:
+    """Health of the storage sites, by probes, transfers and readers."""
+
+
+@app.command()
+def status(
+    name: Annotated[str | None, typer.Argument(metavar="SITE", help="One site, with its history.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the state of each site, since when and why; of one site its last changes, too.
+
+    Exit code 0: all are used; 1: one has failed, or is held.
+    """
+    with refusing():
+        from include.federation.records import changes_of, health_of
+
+        site = open_site()
+        names = [site.settings.remote_site(name).name] if name else sorted(site.settings.sites)
+        health = health_of(site.ledger, names)
+        history = changes_of(site.ledger, datetime.now(UTC) - HISTORY).get(name, []) if name else []
+    if as_json:
+        typer.echo(json.dumps({one.site: _values(one) for one in health.values()}, indent=1))
+    else:
+        for one in health.values():
+            since = f" since {one.since:%Y-%m-%d %H:%M} UTC" if one.since else ""
+            held = f"; held by {one.held_by}: {one.held_reason}" if one.held_by else ""
+            typer.echo(printable(f"{one.site:24} {one.state.value:8}{since}; {one.reason or 'not judged yet'}{held}"))
+        for change in history:
+            typer.echo(printable(f"{change.at:%Y-%m-%d %H:%M} UTC  {change.change:9} {change.reason}"))
+    raise typer.Exit(any(one.obstacle for one in health.values()))
+
+
+def _values(health: SiteHealth) -> dict[str, Any]:
+    return {
+        "state": health.state.value,
+        "since": health.since and health.since.isoformat(),
+        "reason": health.reason,
+        "checked_at": health.checked_at and health.checked_at.isoformat(),
+        "held_by": health.held_by,
+        "held_reason": health.held_reason,
+    }
+
+
+@app.command()
+def probe(
+    names: Annotated[list[str] | None, typer.Argument(metavar="SITE…", help="Default: all that have a probe.")] = None,
+) -> None:
+    """Probe sites now, and judge them by it, as the DAG `site_health` does."""
+    with refusing():
+        from include.federation.rounds import check_sites
+
+        site = open_site()
+        only = [site.settings.remote_site(name).name for name in names or ()]
+        now = partial(datetime.now, UTC)
+        report = check_sites(site, now=now, only=only, say=lambda text: typer.echo(printable(text)))
+    for name, why in report.unprobed.items():
+        typer.echo(printable(f"{name}: not probed: {why}"))
+    for name, state in report.outcome.changed.items():
+        typer.echo(printable(f"{name} is {state.value} now: {report.outcome.health[name].reason}"))
+    if report.outcome.own_network:
+        typer.echo(
+            f"{', '.join(report.outcome.own_network)} turned bad together: check our own network; none is marked"
+        )
+    if not report.probes and not report.unprobed:
+        typer.echo("no site has a `probe` in the configuration")
+    raise typer.Exit(any(one.failed for results in report.probes.values() for one in results))
+
+
+@app.command()
+def hold(name: Name, reason: Reason) -> None:
+    """Send nothing to a site until it is released, whatever its probes say."""
+    with refusing():
+        from include.federation import records
+
+        site = open_site()
+        known = site.settings.remote_site(name).name
+        records.hold(site.ledger, known, by=getpass.getuser(), reason=reason, now=datetime.now(UTC))
+    typer.echo(f"{name} is held; release it by: nightshift site release {name}")
+
+
+@app.command()
+def release(name: Name, reason: Reason = "") -> None:
+    """End the hold of a site, or the failure of one that is not held; its next probes judge it afresh."""
+    with refusing():
+        from include.federation import records
+
+        site = open_site()
+        known = site.settings.remote_site(name).name
+        state = records.release(site.ledger, known, by=getpass.getuser(), reason=reason, now=datetime.now(UTC)).state
+    typer.echo(f"{name} is released; its state is {state.value}")
+
+
+@app.command()
+def readings(
+    file: Annotated[typer.FileText, typer.Argument(help="A log with lines of include.reading; - for standard input.")],
+) -> None:
+    """Take the lines that readers left in their logs: they count for the health of sites, and are shown."""
+    with refusing():
+        from include.federation.records import note_results, results_of_readings
+
+        site = open_site()
+        results = results_of_readings(file, site.settings.sites)
+        note_results(site.ledger, results, now=datetime.now(UTC))
+    typer.echo(f"{sum(one.good for one in results)} files read, {sum(one.failed for one in results)} failures at sites")
