@@ -49,7 +49,7 @@ class SiteObservation:
     Attributes:
         site: Its name.
         source: Where they come from.
-        what: The probe, as `first byte`; empty for others.
+        what: The probe, as `first byte`; LINK for transfers whose failure may be that of the other site.
         kind: The class of the failures, as `connection`; empty where there is none.
         good: How many went well.
         failed: How many did not.
@@ -129,8 +129,13 @@ class SiteHealth:
 def judge_site(observations: Iterable[SiteObservation]) -> SiteJudgement:
     """The verdict about one site.
 
-    A read that fails is bad, any other probe that fails is poor. Transfers and readers count from `FEWEST_RESULTS` on.
+    A read that fails is bad, any other probe that fails is poor. Transfers and readers count from `FEWEST_RESULTS` on;
+    failures that may be those of the other site only where no probe shows that this one is well.
     """
+    observations = list(observations)
+    probes = [one for one in observations if one.source is EvidenceSource.PROBE and one.what in READING]
+    if probes and not any(one.failed for one in probes):
+        observations = [one for one in observations if one.what != LINK]
     results, failed = Counter[EvidenceSource](), Counter[EvidenceSource]()
     kinds: Counter[tuple[EvidenceSource, str]] = Counter()
     broken: dict[str, str] = {}
@@ -159,6 +164,7 @@ def judge_site(observations: Iterable[SiteObservation]) -> SiteJudgement:
     return SiteJudgement(RoundVerdict.GOOD if results.total() else RoundVerdict.SILENT)
 
 
+LINK = "link"
 READING = ("first byte", "range", "checksum")
 """The probes without which a site is of no use."""
 _FILES = {EvidenceSource.TRANSFER: "transfers", EvidenceSource.READER: "files of readers"}

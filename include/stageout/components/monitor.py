@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 
 from include.errors import NightshiftError
 from include.federation.records import note_results
-from include.federation.states import EvidenceSource, SiteObservation
+from include.federation.states import LINK, EvidenceSource, SiteObservation
 from include.fts.client.client import MOST_JOBS, FtsClient
 from include.fts.client.jobs import JobStatus
 from include.fts.errors import FtsError, FtsForbidden, JobUnknown
@@ -350,19 +350,18 @@ def _results(
     moves: Iterable[tuple[tuple[str, str], TransferMove]], sites: Collection[str]
 ) -> Iterable[SiteObservation]:
     """Results of transfers for the health of sites: a failure counts for the side that FTS names, or for both."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for (source, destination), move in moves:
+    counts: Counter[SiteObservation] = Counter()
+    for link, move in moves:
+        named = dict(zip((FailureScope.SOURCE, FailureScope.DESTINATION), link, strict=True))
+        sides, what = ([named[move.scope]], "") if move.scope in named else (list(link), LINK)
         if move.to is _T.COPIED and move.failure is None:
-            blamed, kind = {source, destination}, ""
+            counts.update(SiteObservation(site, EvidenceSource.TRANSFER, good=1) for site in {*link})
         elif move.failure in _OF_SITES:
-            only = {FailureScope.SOURCE: {source}, FailureScope.DESTINATION: {destination}}
-            blamed, kind = only.get(move.scope, {source, destination}), move.failure.value  # type: ignore[arg-type]
-        else:
-            continue
-        counts.update((site, kind) for site in blamed if site in sites)
-    for (site, kind), count in counts.items():
-        result = SiteObservation(site, EvidenceSource.TRANSFER, kind=kind)
-        yield replace(result, failed=count) if kind else replace(result, good=count)
+            kind = move.failure.value
+            counts.update(SiteObservation(site, EvidenceSource.TRANSFER, what, kind, failed=1) for site in {*sides})
+    for one, count in counts.items():
+        if one.site in sites:
+            yield replace(one, good=one.good * count, failed=one.failed * count)
 
 
 def _held(connection: Connection, jobs: Collection[int], claim: str) -> frozenset[int]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from include.federation.states import (
+    LINK,
     EvidenceSource,
     RoundVerdict,
     SiteHealth,
@@ -59,6 +62,12 @@ def states_after(*verdicts: RoundVerdict, agreed: bool = False) -> list[SiteStat
         (transfers(4, 5), GOOD, ""),  # too few to say anything
         (transfers(19, 1), GOOD, ""),
         (transfers(18, 2), POOR, "2 of 20 transfers failed, most of them by: connection"),
+        (
+            [replace(one, what=LINK) for one in transfers(0, 20)],
+            BAD,
+            "20 of 20 transfers failed, most of them by: connection",
+        ),
+        ([probe("first byte"), *(replace(one, what=LINK) for one in transfers(0, 20))], GOOD, ""),
         (transfers(10, 10, "timeout"), BAD, "10 of 20 transfers failed, most of them by: timeout"),
     ],
 )
@@ -92,7 +101,7 @@ def test_the_table_of_states(rounds: tuple[RoundVerdict, ...], states: list[Site
 @pytest.mark.parametrize("pattern", [(GOOD, BAD), (BAD, GOOD), (GOOD, POOR), (GOOD, BAD, BAD), (GOOD, GOOD, BAD)])
 def test_a_site_that_flaps_changes_twice_a_day_at_most(pattern: tuple[RoundVerdict, ...]) -> None:
     states = [OK, *states_after(*(pattern[number % len(pattern)] for number in range(96)))]
-    changes = sum(before is not after for before, after in zip(states, states[1:], strict=False))
+    changes = sum(before is not after for before, after in itertools.pairwise(states))
     assert 1 <= changes <= (2 if len(pattern) == 2 else 3)
 
 
