@@ -183,9 +183,9 @@ def sites_usable(connect: Connect, sites: list[str]) -> Observation:
 
     site = connect()
     health = health_of(site.ledger, [site.settings.remote_site(name).name for name in sites or site.settings.sites])
-    out = {name: one.obstacle for name, one in health.items() if one.obstacle is not None}
+    out = {name: current.obstacle for name, current in health.items() if current.obstacle is not None}
     reason = "; ".join(f"{name}: {why}" for name, why in out.items()) or f"{len(health)} sites are used"
-    return Observation(not out, reason, {name: one.state.value for name, one in health.items()})
+    return Observation(not out, reason, {name: current.state.value for name, current in health.items()})
 
 
 def ceph_clean(connect: Connect, target: str) -> Observation:

@@ -43,15 +43,19 @@ def status(
         health = health_of(site.ledger, names)
         history = changes_of(site.ledger, datetime.now(UTC) - HISTORY).get(name, []) if name else []
     if as_json:
-        typer.echo(json.dumps({one.site: _values(one) for one in health.values()}, indent=1))
+        typer.echo(json.dumps({current.site: _values(current) for current in health.values()}, indent=1))
     else:
-        for one in health.values():
-            since = f" since {one.since:%Y-%m-%d %H:%M} UTC" if one.since else ""
-            held = f"; held by {one.held_by}: {one.held_reason}" if one.held_by else ""
-            typer.echo(printable(f"{one.site:24} {one.state.value:8}{since}; {one.reason or 'not judged yet'}{held}"))
+        for current in health.values():
+            since = f" since {current.since:%Y-%m-%d %H:%M} UTC" if current.since else ""
+            held = f"; held by {current.held_by}: {current.held_reason}" if current.held_by else ""
+            typer.echo(
+                printable(
+                    f"{current.site:24} {current.state.value:8}{since}; {current.reason or 'not judged yet'}{held}"
+                )
+            )
         for change in history:
             typer.echo(printable(f"{change.at:%Y-%m-%d %H:%M} UTC  {change.change:9} {change.reason}"))
-    raise typer.Exit(any(one.obstacle for one in health.values()))
+    raise typer.Exit(any(current.obstacle for current in health.values()))
 
 
 def _values(health: SiteHealth) -> dict[str, Any]:
@@ -87,7 +91,7 @@ def probe(
         )
     if not report.probes and not report.unprobed:
         typer.echo("no site has a `probe` in the configuration")
-    raise typer.Exit(any(one.failed for results in report.probes.values() for one in results))
+    raise typer.Exit(any(result.failed for results in report.probes.values() for result in results))
 
 
 @app.command()
@@ -97,8 +101,8 @@ def hold(name: Name, reason: Reason) -> None:
         from include.federation import records
 
         site = open_site()
-        known = site.settings.remote_site(name).name
-        records.hold(site.ledger, known, by=getpass.getuser(), reason=reason, now=datetime.now(UTC))
+        checked = site.settings.remote_site(name).name
+        records.hold(site.ledger, checked, by=getpass.getuser(), reason=reason, now=datetime.now(UTC))
     typer.echo(f"{name} is held; release it by: nightshift site release {name}")
 
 
@@ -109,8 +113,8 @@ def release(name: Name, reason: Reason = "") -> None:
         from include.federation import records
 
         site = open_site()
-        known = site.settings.remote_site(name).name
-        state = records.release(site.ledger, known, by=getpass.getuser(), reason=reason, now=datetime.now(UTC)).state
+        checked = site.settings.remote_site(name).name
+        state = records.release(site.ledger, checked, by=getpass.getuser(), reason=reason, now=datetime.now(UTC)).state
     typer.echo(f"{name} is released; its state is {state.value}")
 
 
@@ -125,4 +129,5 @@ def readings(
         site = open_site()
         results = results_of_readings(file, site.settings.sites)
         note_results(site.ledger, results, now=datetime.now(UTC))
-    typer.echo(f"{sum(one.good for one in results)} files read, {sum(one.failed for one in results)} failures at sites")
+    good, failed = (sum(getattr(result, name) for result in results) for name in ("good", "failed"))
+    typer.echo(f"{good} files read, {failed} failures at sites")

@@ -132,8 +132,8 @@ class SiteChange:
 def note_results(bind: Bind, results: Iterable[SiteObservation], *, now: datetime) -> None:
     """Record results; those with no count are left out."""
     rows = [
-        asdict(one) | {"source": one.source.value, "at": now, "kind": one.kind[:32], "what": one.what[:32]}
-        for one in results if one.good or one.failed
+        asdict(result) | {"source": result.source.value, "at": now, "kind": result.kind[:32], "what": result.what[:32]}
+        for result in results if result.good or result.failed
     ]  # fmt: skip
     if rows:
         writing(bind, lambda connection: connection.execute(insert(site_results), rows))
@@ -143,7 +143,7 @@ def results_of_readings(lines: Iterable[str], sites: Collection[str]) -> list[Si
     """Results of the lines that readers left in a log; other lines, and sites that are not ours, are left out.
 
     Of a file the site counts as good that it was read from last, and each as failed that was given up before.
-    Raises BAD_READING for a line that begins as one of a reader and is none.
+    Raises BAD_READING for a line that begins as that of a reader and is not.
     """
     results: list[SiteObservation] = []
     for number, line in enumerate(lines, 1):
@@ -154,7 +154,7 @@ def results_of_readings(lines: Iterable[str], sites: Collection[str]) -> list[Si
             results += _results_of_reading(json.loads("{" + text))
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as fault:
             raise BAD_READING(f"line {number}", "it is no report of a reader") from fault
-    return [one for one in results if one.site in sites]
+    return [result for result in results if result.site in sites]
 
 
 def _results_of_reading(report: Mapping[str, Any]) -> Iterator[SiteObservation]:
@@ -192,7 +192,7 @@ def obstacles(bind: Bind) -> dict[str, str]:
     with reading(bind) as connection:
         query = select(site_states).where((columns.state == SiteState.FAILED.value) | columns.held_by.is_not(None))
         judged = [_of_row(row) for row in connection.execute(query).mappings()]
-    return {one.site: one.obstacle for one in judged if one.obstacle is not None}
+    return {health.site: health.obstacle for health in judged if health.obstacle is not None}
 
 
 def conclude_round(
@@ -304,8 +304,8 @@ def _store(connection: Connection, health: SiteHealth, now: datetime) -> None:
 
 def _held(bind: Bind, site: str, values: Mapping[str, object], change: str, reason: str, now: datetime) -> SiteHealth:
     def work(connection: Connection) -> SiteHealth:
-        known = _health(connection, [site], lock=True)[site]
-        after = _of_row({**asdict(known), "state": known.state.value, **values})
+        before = _health(connection, [site], lock=True)[site]
+        after = _of_row({**asdict(before), "state": before.state.value, **values})
         _store(connection, after, now)
         row = {"site": site, "at": now, "change": change, "reason": reason[:MOST_REASON]}
         connection.execute(insert(site_changes).values(row))

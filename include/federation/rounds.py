@@ -72,7 +72,9 @@ def check_sites(
         only: Probe these sites; empty: all that have a probe.
         say: Called with progress.
     """
-    sites = {name: one for name, one in site.settings.sites.items() if one.probe and (not only or name in only)}
+    sites = {
+        name: remote for name, remote in site.settings.sites.items() if remote.probe and (not only or name in only)
+    }
     clients, owner = SiteClients(site), site.settings.federation.owner or ""
     before = last_round(site.ledger)
 
@@ -81,7 +83,7 @@ def check_sites(
             results = list(probe_site(clients.any_place(remote.name, owner), remote))
         except NightshiftError as error:
             return error
-        say(f"{remote.name}: " + ", ".join(f"{one.what} {one.kind or f'{one.seconds:.3f} s'}" for one in results))
+        say(f"{remote.name}: " + ", ".join(map(_shown, results)))
         return results
 
     with ThreadPoolExecutor(AT_ONCE, "probe") as pool:
@@ -89,11 +91,11 @@ def check_sites(
     probes = {name: answer for name, answer in answers.items() if isinstance(answer, list)}
     unprobed = {name: str(answer) for name, answer in answers.items() if isinstance(answer, NightshiftError)}
     ended = now()
-    note_results(site.ledger, (one for results in probes.values() for one in results), now=ended)
+    note_results(site.ledger, (result for results in probes.values() for result in results), now=ended)
     outcome = conclude_round(
         site.ledger,
         site.settings.sites,
-        lambda results: {name: judge_site(theirs) for name, theirs in results.items() if name in site.settings.sites},
+        lambda results: {name: judge_site(some) for name, some in results.items() if name in site.settings.sites},
         since=max(before or ended - LONGEST_ROUND, ended - LONGEST_ROUND),
         now=ended,
     )
@@ -145,6 +147,10 @@ _GONE = frozenset({errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.
 
 def _failure(answer: bytes | FailureReason) -> FailureReason | None:
     return answer if isinstance(answer, FailureReason) else None
+
+
+def _shown(result: SiteObservation) -> str:
+    return f"{result.what} {result.kind or f'{result.seconds:.3f} s'}"
 
 
 def _kind(failure: FailureReason) -> str:
@@ -233,8 +239,8 @@ def reconcile_bans(site: Site) -> Iterator[str]:
     """
     health = health_of(site.ledger, site.settings.sites)
     causes = {
-        storage: f"{BANNED_BY_US}{name}: {known.obstacle}"
-        for name, known in health.items() if known.obstacle is not None
+        storage: f"{BANNED_BY_US}{name}: {current.obstacle}"
+        for name, current in health.items() if current.obstacle is not None
         for storage in _storages(site.settings.sites[name])
     }  # fmt: skip
     for server in site.settings.stageout.fts:
@@ -256,5 +262,5 @@ def _storages(remote: RemoteSite) -> set[str]:
 
 def summary_of(health: Mapping[str, SiteHealth]) -> dict[str, int]:
     """The number of sites by state; held ones apart."""
-    states = ["held" if one.held_by is not None else one.state.value for one in health.values()]
+    states = ["held" if site.held_by is not None else site.state.value for site in health.values()]
     return {state: states.count(state) for state in ("ok", "degraded", "failed", "held")}

@@ -120,7 +120,7 @@ class SiteHealth:
 
     @property
     def obstacle(self) -> str | None:
-        """Why nothing is sent to the site; None: it is used."""
+        """Reason for which nothing is sent to the site; None: it is used."""
         if self.held_by is not None:
             return f"it is held by {self.held_by}: {self.held_reason}"
         return f"it has failed: {self.reason}" if self.state is SiteState.FAILED else None
@@ -133,18 +133,18 @@ def judge_site(observations: Iterable[SiteObservation]) -> SiteJudgement:
     failures that may be those of the other site only where no probe shows that this one is well.
     """
     observations = list(observations)
-    probes = [one for one in observations if one.source is EvidenceSource.PROBE and one.what in READING]
-    if probes and not any(one.failed for one in probes):
-        observations = [one for one in observations if one.what != LINK]
+    probes = [result for result in observations if result.source is EvidenceSource.PROBE and result.what in READING]
+    if probes and not any(probe.failed for probe in probes):
+        observations = [result for result in observations if result.what != LINK]
     results, failed = Counter[EvidenceSource](), Counter[EvidenceSource]()
     kinds: Counter[tuple[EvidenceSource, str]] = Counter()
     broken: dict[str, str] = {}
-    for one in observations:
-        results[one.source] += one.good + one.failed
-        failed[one.source] += one.failed
-        kinds[one.source, one.kind] += one.failed
-        if one.source is EvidenceSource.PROBE and one.failed:
-            broken[one.what] = one.kind
+    for result in observations:
+        results[result.source] += result.good + result.failed
+        failed[result.source] += result.failed
+        kinds[result.source, result.kind] += result.failed
+        if result.source is EvidenceSource.PROBE and result.failed:
+            broken[result.what] = result.kind
     bad = [f"{what}: {broken[what]}" for what in READING if what in broken]
     poor = [f"{what}: {kind}" for what, kind in broken.items() if what not in READING]
     for source in (EvidenceSource.TRANSFER, EvidenceSource.READER):
@@ -203,23 +203,24 @@ def judge_round(
         name for name, judged in judgements.items()
         if judged.verdict is RoundVerdict.BAD and before[name].state is not SiteState.FAILED and not before[name].bad
     )  # fmt: skip
-    ours = turning if len(turning) >= FEWEST_SITES and 2 * len(turning) > len(before) else ()
+    together = turning if len(turning) >= FEWEST_SITES and 2 * len(turning) > len(before) else ()
+    silent = SiteJudgement(RoundVerdict.SILENT)
     health = {
-        name: after_round(known, judgements.get(name, SiteJudgement(RoundVerdict.SILENT)), worsened.get(name, ()), now)
-        if name not in ours else known
-        for name, known in before.items()
+        name: current if name in together
+        else after_round(current, judgements.get(name, silent), worsened.get(name, ()), now)
+        for name, current in before.items()
     }  # fmt: skip
     changed = {name: after.state for name, after in health.items() if after.state is not before[name].state}
-    return HealthRound(health, changed, ours)
+    return HealthRound(health, changed, together)
 
 
-def after_round(known: SiteHealth, judged: SiteJudgement, worsened: Sequence[datetime], now: datetime) -> SiteHealth:
+def after_round(health: SiteHealth, judged: SiteJudgement, worsened: Sequence[datetime], now: datetime) -> SiteHealth:
     """The health of one site after a round."""
     if judged.verdict is RoundVerdict.SILENT:
-        return known
-    good = known.good + 1 if judged.verdict is RoundVerdict.GOOD else 0
-    bad = known.bad + 1 if judged.verdict is RoundVerdict.BAD else 0
-    state, reason = known.state, known.reason
+        return health
+    good = health.good + 1 if judged.verdict is RoundVerdict.GOOD else 0
+    bad = health.bad + 1 if judged.verdict is RoundVerdict.BAD else 0
+    state, reason = health.state, health.reason
     if state is SiteState.FAILED or judged.verdict is RoundVerdict.GOOD:
         if state is not SiteState.OK and good >= needed_rounds(worsened, now):
             state, reason = SiteState.OK, f"{good} good rounds in a row"
@@ -227,8 +228,8 @@ def after_round(known: SiteHealth, judged: SiteJudgement, worsened: Sequence[dat
         state, reason = SiteState.FAILED, judged.reason
     else:
         state, reason = SiteState.DEGRADED, judged.reason
-    since = now if state is not known.state else known.since or now
-    return replace(known, state=state, since=since, reason=reason, checked_at=now, good=good, bad=bad)
+    since = now if state is not health.state else health.since or now
+    return replace(health, state=state, since=since, reason=reason, checked_at=now, good=good, bad=bad)
 
 
 def needed_rounds(worsened: Sequence[datetime], now: datetime) -> int:
@@ -242,7 +243,7 @@ def in_reading_order(names: Iterable[str], health: Mapping[str, SiteHealth]) -> 
     rank = {SiteState.OK: 0, SiteState.DEGRADED: 1, SiteState.FAILED: 2}
 
     def place(name: str) -> int:
-        known = health.get(name)
-        return 0 if known is None else 3 if known.held_by is not None else rank[known.state]
+        current = health.get(name)
+        return 0 if current is None else 3 if current.held_by is not None else rank[current.state]
 
     return sorted(names, key=place)

@@ -255,13 +255,13 @@ def of_sites(connection: Connection, sites: Iterable[str], now: datetime) -> Ite
     good: dict[tuple[str, str], float] = {}
     figures: Counter[tuple[str, str]] = Counter()
     for name, results in results_since(connection, now - timedelta(hours=1)).items():
-        for _, one in results if name in names else ():
-            if one.source is EvidenceSource.PROBE:
-                probes.setdefault((name, one.what), one.seconds)
-                good.setdefault((name, one.what), float(one.good))
-            if one.source is EvidenceSource.READER:
+        for _, result in results if name in names else ():
+            if result.source is EvidenceSource.PROBE:
+                probes.setdefault((name, result.what), result.seconds)
+                good.setdefault((name, result.what), float(result.good))
+            if result.source is EvidenceSource.READER:
                 for key in _READER_FIGURES:
-                    figures[key, name] += getattr(one, key)
+                    figures[key, name] += getattr(result, key)
     yield _filled("site_probe_seconds", "Duration of the last probe", ("site", "probe"), probes)
     yield _filled("site_probe_good", "1 if the last probe succeeded", ("site", "probe"), good)
     for key, text in _READER_FIGURES.items():

@@ -29,7 +29,7 @@ class SiteRow:
     shown: str
     probes: Sequence[SiteObservation]
     transfers: tuple[int, int]
-    """Those that went well and those that did not, by its own fault."""
+    """Good ones, and those that failed by the site's fault."""
     readers: Mapping[str, float]
 
 
@@ -38,14 +38,16 @@ def read(asked: Asked) -> dict[str, Any]:
     now, ledger = datetime.now(UTC), asked.site.ledger
     names = sorted(asked.site.settings.sites)
     health, changes = health_of(ledger, names), changes_of(ledger, now - HISTORY)
-    results = {name: theirs for name, theirs in results_since(ledger, now - LATELY).items() if name in health}
-    recent = sorted((one for name in names for one in changes.get(name, ())), key=lambda one: one.at, reverse=True)
+    results = {name: some for name, some in results_since(ledger, now - LATELY).items() if name in health}
+    recent = sorted(
+        (change for name in names for change in changes.get(name, ())), key=lambda change: change.at, reverse=True
+    )
     return {
         "every": EVERY_S,
         "rows": [site_row(health[name], results.get(name, ())) for name in names],
         "strip": strip(health, changes, now) if names else None,
         "latencies": latencies(results),
-        "changes": recent[:SHOWN],
+        "changes": recent[: -SHOWN - 1 : -1],
         "probed": [name for name in names if asked.site.settings.sites[name].probe],
     }
 
@@ -55,14 +57,14 @@ def site_row(health: SiteHealth, results: Sequence[tuple[datetime, SiteObservati
     probes: dict[str, SiteObservation] = {}
     counts: Counter[str] = Counter()
     readers: Counter[str] = Counter()
-    for _, one in results:
-        if one.source is EvidenceSource.PROBE:
-            probes.setdefault(one.what, one)
-        elif one.source is EvidenceSource.TRANSFER:
-            counts.update({"good": one.good, "failed": one.failed})
+    for _, result in results:
+        if result.source is EvidenceSource.PROBE:
+            probes.setdefault(result.what, result)
+        elif result.source is EvidenceSource.TRANSFER:
+            counts.update({"good": result.good, "failed": result.failed})
         else:
             for name in ("good", "failed", "bytes", "seconds", "requests", "retries"):
-                readers[name] += getattr(one, name)
+                readers[name] += getattr(result, name)
     shown = HELD if health.held_by is not None else health.state.value
     return SiteRow(health, shown, list(probes.values()), (counts["good"], counts["failed"]), readers)
 
@@ -97,7 +99,7 @@ def periods(changes: Iterable[SiteChange], now: datetime) -> list[tuple[str, dat
     """The states of a site within the history, each with its begin and end; `changes`: the newest first."""
     result: list[tuple[str, datetime, datetime]] = []
     state, held, begin = SiteState.OK.value, False, now - HISTORY
-    for change in sorted(changes, key=lambda one: one.at):
+    for change in sorted(changes, key=lambda change: change.at):
         result.append((HELD if held else state, begin, change.at))
         begin = change.at
         if change.change in (HELD, RELEASED):
@@ -110,8 +112,8 @@ def periods(changes: Iterable[SiteChange], now: datetime) -> list[tuple[str, dat
 def latencies(results: Results) -> dict[str, Any] | None:
     """Seconds until the first byte of each site over time."""
     traces = []
-    for name, theirs in sorted(results.items()):
-        points = [(at, one.seconds) for at, one in reversed(theirs) if one.what == "first byte" and one.good]
+    for name, some in sorted(results.items()):
+        points = [(at, result.seconds) for at, result in reversed(some) if result.what == "first byte" and result.good]
         if points:
             traces.append(line(name, [at for at, _ in points], [seconds for _, seconds in points]))
     return figure("Seconds until the first byte", traces, unit="s") if traces else None

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowSensorTimeout
 from sqlalchemy import select
 
+from include.federation.records import hold, release
 from include.fts.client.client import FtsClient
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
@@ -30,13 +32,14 @@ from include.stageout.tables import stageout_jobs
 from operators import stageout
 from operators.lease_task import Killed
 from operators.stageout import NICENESS, StageoutPassOperator
+from sensors.sites import SiteHealthSensor
 from tests.dags.conftest import MiniSite, read_dags, record
 from tests.fakes.ftsservice import FtsService
 from tests.fakes.taskcontext import task_context
 
 DAGS = (
     "stage_out_submit", "stage_out_monitor", "stage_out_read_back", "stage_out_finish", "stage_out_census",
-    "stage_out_analytics",
+    "stage_out_analytics", "site_health",
 )  # fmt: skip
 AREA, HOME = "/store/temp/user/ada", "/store/user/ada"
 
@@ -138,7 +141,22 @@ def staged(_opened: tuple[MiniSite, Path], monkeypatch: pytest.MonkeyPatch) -> S
 
 
 def test_only_the_dags_of_stage_out_are_there_without_repositories(staged: StagedSite) -> None:
-    assert {name for name in staged.mini.dags if name.startswith("stage_out")} == set(DAGS)
+    assert {name for name in staged.mini.dags if name.startswith(("stage_out", "site_"))} == set(DAGS)
+
+
+def test_sites_are_checked_and_a_sensor_waits_for_those_that_are_held(staged: StagedSite) -> None:
+    sensor = SiteHealthSensor(task_id="usable", sites="north", timeout=0.5, poke_interval=0.1, deferrable=False)
+    assert sensor.execute(task_context()) == {"north": "ok"}
+    assert staged.run("site_health") == {"check": "success"}
+    hold(staged.mini.opened.ledger, "north", by="ann", reason="disks are moved", now=staged.now())
+    with pytest.raises(AirflowSensorTimeout):
+        sensor.execute(task_context())
+    staged.request("kept-out", "a")
+    staged.run("stage_out_submit")
+    assert staged.found("kept-out")["a"].reason == "held: north: it is held by ann: disks are moved"
+    release(staged.mini.opened.ledger, "north", by="ann", reason="", now=staged.now())
+    staged.run("stage_out_submit")
+    assert staged.states("kept-out") == {"submitted": 1}
 
 
 def test_files_are_submitted_verified_registered_and_their_sources_removed(staged: StagedSite) -> None:

@@ -231,6 +231,7 @@ def stops(run_id: str, transfer: int) -> list[Stop]:
         Stop("provenance", f"?repository={FQRN}&path={place}", published),
         Stop("transfers", "?workflow=browser", (("h1", "Transfers"),)),
         Stop("transfer", f"?id={transfer}", history),
+        Stop("sites", "", (("h1", "Sites"), ("body", "No site has a probe"))),
         Stop("caches", "", (("h1", "Caches"), ("body", "The settings name no cache"))),
         Stop("benchmarks", "", (("body", "No campaign was judged yet"),)),
         Stop("start", f"?action=freeze&repository={FQRN}", (("h1", "Freeze a repository"),)),

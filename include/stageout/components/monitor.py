@@ -318,7 +318,7 @@ class _MonitorBatch:
             moved = move_transfers(connection, moves, StageoutComponent.MONITOR, now=now)
             by_link = [
                 (self.links[job], move)
-                for job, theirs in findings.moves.items() if job in ours for move in theirs if move.id in moved
+                for job, some in findings.moves.items() if job in ours for move in some if move.id in moved
             ]  # fmt: skip
             note_results(connection, _results(by_link, self.stageout.sites), now=now)
             note_writing(connection, {n: t for job in ours for n, t in findings.writing.get(job, {}).items()})
@@ -359,9 +359,9 @@ def _results(
         elif move.failure in _OF_SITES:
             kind = move.failure.value
             counts.update(SiteObservation(site, EvidenceSource.TRANSFER, what, kind, failed=1) for site in {*sides})
-    for one, count in counts.items():
-        if one.site in sites:
-            yield replace(one, good=one.good * count, failed=one.failed * count)
+    for result, count in counts.items():
+        if result.site in sites:
+            yield replace(result, good=result.good * count, failed=result.failed * count)
 
 
 def _held(connection: Connection, jobs: Collection[int], claim: str) -> frozenset[int]:
