@@ -140,27 +140,40 @@ def note_results(bind: Bind, results: Iterable[SiteObservation], *, now: datetim
 
 
 def results_of_readings(lines: Iterable[str], sites: Collection[str]) -> list[SiteObservation]:
-    """Results of the lines that readers left in a log; other lines, and sites that are not ours, are left out.
+    """Results of the lines that readers left in a log; other lines are left out.
 
-    Of a file the site counts as good that it was read from last, and each as failed that was given up before.
     Raises BAD_READING for a line that begins as that of a reader and is not.
     """
     results: list[SiteObservation] = []
     for number, line in enumerate(lines, 1):
         _, mark, text = line.partition(READ_LINE)
-        if not mark:
-            continue
-        try:
-            results += _results_of_reading(json.loads("{" + text))
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as fault:
-            raise BAD_READING(f"line {number}", "it is no report of a reader") from fault
-    return [result for result in results if result.site in sites]
+        if mark:
+            try:
+                report = json.loads("{" + text)
+            except (ValueError, RecursionError):
+                report = {}
+            results += results_of_reading(report, sites, f"line {number}")
+    return results
+
+
+def results_of_reading(
+    report: Mapping[str, Any], sites: Collection[str], name: str = "a reading"
+) -> list[SiteObservation]:
+    """Results of the report of a reader on one file; sites that are not ours are left out.
+
+    The site counts as good that the file was read from last, and each as failed that was given up before. Raises
+    BAD_READING.
+    """
+    try:
+        return [result for result in _results_of_reading(report) if result.site in sites]
+    except (ValueError, TypeError, LookupError, AttributeError) as fault:
+        raise BAD_READING(name, "it is no report of a reader") from fault
 
 
 def _results_of_reading(report: Mapping[str, Any]) -> Iterator[SiteObservation]:
     def count(name: str) -> float:
         value = report[name]
-        if isinstance(value, bool) or not 0 <= value < 10**18:
+        if isinstance(value, bool) or not 0 <= value < 10**15:
             raise ValueError(name)
         return value  # type: ignore[no-any-return]
 

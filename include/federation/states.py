@@ -130,11 +130,13 @@ def judge_site(observations: Iterable[SiteObservation]) -> SiteJudgement:
     """The verdict about one site.
 
     A read that fails is bad, any other probe that fails is poor. Transfers and readers count from `FEWEST_RESULTS` on;
-    failures that may be those of the other site only where no probe shows that this one is well.
+    failures that may be those of the other site only where no probe shows that this one is well. Where one does, what
+    readers report is poor at most: they are elsewhere, and are believed less.
     """
     observations = list(observations)
     probes = [result for result in observations if result.source is EvidenceSource.PROBE and result.what in READING]
-    if probes and not any(probe.failed for probe in probes):
+    well = bool(probes) and not any(probe.failed for probe in probes)
+    if well:
         observations = [result for result in observations if result.what != LINK]
     results, failed = Counter[EvidenceSource](), Counter[EvidenceSource]()
     kinds: Counter[tuple[EvidenceSource, str]] = Counter()
@@ -151,7 +153,8 @@ def judge_site(observations: Iterable[SiteObservation]) -> SiteJudgement:
         if results[source] >= FEWEST_RESULTS and failed[source] / results[source] >= POOR_SHARE:
             most = max((kind for of, kind in kinds if of is source), key=lambda kind: kinds[source, kind])
             text = f"{failed[source]} of {results[source]} {_FILES[source]} failed, most of them by: {most}"
-            (bad if failed[source] / results[source] >= BAD_SHARE else poor).append(text)
+            doubted = well and source is EvidenceSource.READER
+            (bad if failed[source] / results[source] >= BAD_SHARE and not doubted else poor).append(text)
     sources = bool(broken.keys() & set(READING)) + sum(
         failed[source] / results[source] >= BAD_SHARE
         for source in (EvidenceSource.TRANSFER, EvidenceSource.READER)

@@ -18,6 +18,7 @@ from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
 
 from include.errors import NightshiftError
+from include.federation.records import note_results, results_of_reading
 from include.ledger.errors import LedgerError
 from include.site.site import Site
 from include.stageout import errors
@@ -32,6 +33,7 @@ from include.stageout.status import MAX_PAGE, TransferPage, WorkflowStatus, list
 from include.stageout.sums import export_csv
 from include.validation import first_fault
 
+MAX_READINGS = 1000
 M = TypeVar("M", bound="SentDocument")
 
 
@@ -106,6 +108,19 @@ class ChosenDocument(SentDocument):
     user: str | None = Field(None, max_length=128, description="The workflow's owner, for operators; default: yourself")
 
 
+class ReadingsDocument(SentDocument):
+    """Reports of readers: the JSON of the line that each leaves, or the same made by another program."""
+
+    readings: tuple[dict[str, Any], ...] = Field(max_length=MAX_READINGS, description=f"At most {MAX_READINGS}")
+
+
+class TakenDocument(BaseModel):
+    """So many files count as read at sites, and so many as failed there."""
+
+    read: int
+    failed: int
+
+
 class KilledDocument(BaseModel):
     """So many transfers are killed, and so many are as soon as FTS confirms it; what is copied already goes on."""
 
@@ -137,6 +152,14 @@ def record(site: Site, user: questions.StageoutUser, body: bytes, key: str | Non
     check_name_space(wanted, site.settings.stageout)
     receipt = record_request(site.ledger, wanted, now=now)
     return ReceiptDocument(request=receipt.id, files=receipt.files, repeated=receipt.repeated)
+
+
+def take_readings(site: Site, body: bytes, *, now: datetime) -> TakenDocument:
+    """Count reports of readers for the health of sites. Raises StageoutError, FederationError."""
+    document = ReadingsDocument.read(body)
+    results = [result for report in document.readings for result in results_of_reading(report, site.settings.sites)]
+    note_results(site.ledger, results, now=now)
+    return TakenDocument(read=sum(result.good for result in results), failed=sum(result.failed for result in results))
 
 
 def _choice(body: bytes, user: questions.StageoutUser) -> dict[str, Any]:
@@ -215,6 +238,7 @@ def create_api(caller: Callable[..., questions.StageoutUser], site: Callable[[],
     app.post(
         "/requests", status_code=201, responses={200: {"model": ReceiptDocument}, **_CHANGES}, **_body(RequestDocument)
     )(routes.record)
+    app.post("/readings", responses={413: _CHANGES[413]}, **_body(ReadingsDocument))(routes.readings)
     app.post("/transfers/kill", responses=_CHANGES, **_body(ChosenDocument))(routes.kill)
     app.post("/transfers/resubmit", responses=_CHANGES, **_body(ChosenDocument))(routes.resubmit)
     app.post("/workflows/{name:path}/close")(routes.close_workflow)
@@ -262,6 +286,11 @@ class _Routes:
         if receipt.repeated:
             response.status_code = 200
         return receipt
+
+    async def readings(self, request: Request, caller: Caller) -> TakenDocument:  # noqa: ARG002
+        """Take reports of readers: they count for the health of sites."""
+        body = await bounded_body(request)
+        return await self._write(lambda site, now: take_readings(site, body, now=now))
 
     async def kill(self, request: Request, caller: Caller) -> KilledDocument:
         """Kill transfers by their ids, or those of a workflow."""

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner, Result
 
 from include.cli.repository.open import open_site
 from include.cli.site import app
+from include.monitoring.metrics import Scrape
 from include.pages.app import create_app
 from tests.fakes.transfers_site import stageout_user
 from tests.integration.cli.conftest import Commands
-from tests.integration.metrics.test_scrape import figures
 from tests.integration.pages.conftest import dags
 
 Site = Callable[..., Result]
@@ -25,6 +26,15 @@ FORGED = "read " + json.dumps(
     {"failed": False, "sites": ["south"], "failures": {"north cut": 3}, "received": 2_000_000, "waited_s": 1.5,
      "requests": 7, "retries": 2}
 )  # fmt: skip
+
+
+def figures(scrape: Scrape) -> dict[tuple[str, ...], float]:
+    """Each sample by its name and the values of its labels."""
+    return {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(scrape.page().decode())
+        for sample in family.samples
+    }
 
 
 @pytest.fixture
@@ -76,7 +86,7 @@ def test_reports_of_readers_are_taken_and_shown(site: Site, tmp_path: Path) -> N
     assert "line 1" in site("readings", str(log), code=2).output
     opened = open_site()
     assert opened.settings.sites
-    seen = figures(opened)
+    seen = figures(Scrape(lambda: opened))
     assert seen["nightshift_site_readers_good", "south"] == 1
     assert seen["nightshift_site_readers_failed", "north"] == 1
     assert seen["nightshift_site_readers_bytes", "south"] == 2_000_000
@@ -102,7 +112,7 @@ def test_the_page_has_states_history_and_reports(
     assert "&lt;b&gt;moves&lt;/b&gt;" in page
     assert "2.0 MB" in page
     assert "State of each site over the last seven days" in page
-    figures_ = figures(opened)
+    figures_ = figures(Scrape(lambda: opened))
     assert figures_["nightshift_site_probe_good", "first byte", "north"] == 0
     assert figures_["nightshift_site_state", "south", "held"] == 1
     opened.ledger.dispose()

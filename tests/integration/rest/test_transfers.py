@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import insert, update
 
+from include.federation.records import results_since
 from include.ledger.engine import writing
 from include.site.site import Site
 from include.stageout.archive import archive_transfers, history
@@ -108,11 +109,23 @@ def test_parameters_that_cannot_be_are_refused(ann: ApiUser, path: str, query: d
 
 
 NEW, KILLED = TransferState.NEW, TransferState.KILLED
+NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
 
 
 def answered(answer: Any) -> Any:
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+def test_reports_of_readers_count_for_their_sites(ann: ApiUser, site: Site) -> None:
+    report = {"failed": False, "sites": ["pisa"], "failures": {"bari cut": 2}, "received": 9, "waited_s": 0.5}
+    reports = [report | {"requests": 3, "retries": 1}] * 2
+    assert answered(ann.post("/readings", {"readings": reports})) == {"read": 2, "failed": 2}
+    (seen,) = [name for name, results in results_since(site.ledger, NOON).items() if results[0][1].good]
+    assert seen == "pisa"
+    for wrong in ([{}], [report | {"requests": -1, "retries": 0}], [5], [{}] * 1001):
+        answer = ann.post("/readings", {"readings": wrong})
+        assert answer.status_code == 400, answer.text
 
 
 def test_users_kill_and_resubmit_their_own(ann: ApiUser, site: Site) -> None:

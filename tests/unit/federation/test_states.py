@@ -68,6 +68,11 @@ def states_after(*verdicts: RoundVerdict, agreed: bool = False) -> list[SiteStat
             "20 of 20 transfers failed, most of them by: connection",
         ),
         ([probe("first byte"), *(replace(one, what=LINK) for one in transfers(0, 20))], GOOD, ""),
+        (
+            [probe("range"), *(replace(one, source=EvidenceSource.READER) for one in transfers(0, 20))],
+            POOR,
+            "20 of 20 files of readers failed, most of them by: connection",
+        ),
         (transfers(10, 10, "timeout"), BAD, "10 of 20 transfers failed, most of them by: timeout"),
     ],
 )
