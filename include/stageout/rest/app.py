@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
 
 from include.errors import NightshiftError
-from include.federation.records import note_results, results_of_reading
+from include.federation.records import FederationError, note_results, results_of_reading
 from include.ledger.errors import LedgerError
 from include.site.site import Site
 from include.stageout import errors
@@ -155,9 +155,12 @@ def record(site: Site, user: questions.StageoutUser, body: bytes, key: str | Non
 
 
 def take_readings(site: Site, body: bytes, *, now: datetime) -> TakenDocument:
-    """Count reports of readers for the health of sites. Raises StageoutError, FederationError."""
-    document = ReadingsDocument.read(body)
-    results = [result for report in document.readings for result in results_of_reading(report, site.settings.sites)]
+    """Count reports of readers for the health of sites. Raises StageoutError."""
+    document, sites = ReadingsDocument.read(body), site.settings.sites
+    try:
+        results = [result for report in document.readings for result in results_of_reading(report, sites)]
+    except FederationError:
+        raise questions.BODY_INVALID("readings", "one of them is no report of a reader") from None
     note_results(site.ledger, results, now=now)
     return TakenDocument(read=sum(result.good for result in results), failed=sum(result.failed for result in results))
 
@@ -380,7 +383,7 @@ def _body(model: type[SentDocument]) -> dict[str, Any]:
 async def _openapi(app: FastAPI) -> Response:
     """The OpenAPI document of these paths."""
     document = app.openapi()
-    for model in (RequestDocument, ChosenDocument):
+    for model in (RequestDocument, ChosenDocument, ReadingsDocument):
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
         document["components"]["schemas"] |= {**schema.pop("$defs", {}), model.__name__: schema}
     return JSONResponse(document, headers=HEADERS)
