@@ -178,6 +178,18 @@ class RemoteSite(Block):
         return self
 
     @model_validator(mode="after")
+    def _probes_have_urls(self) -> RemoteSite:
+        if self.probe is None:
+            return self
+        for key, name, rules in (("file", self.probe.file, self.read), ("folder", self.probe.folder, self.write)):
+            if name is not None and not any(is_below(name, rule.prefix) for rule in rules):
+                verb = "read" if key == "file" else "write"
+                raise fault(
+                    f"`probe.{key}` is below no prefix of `{verb}`", f"Name a {key} that the site has URLs for."
+                )
+        return self
+
+    @model_validator(mode="after")
     def _cleaning_is_possible(self) -> RemoteSite:
         if (self.clean or self.clean_unknown) and self.temporary is None:
             raise fault("cleaning without a temporary area", "Add `temporary:`, or remove `clean` and `clean_unknown`.")

@@ -62,6 +62,16 @@ def test_a_folder_of_a_site_is_below_ours():
         ("{clean_on_size: true}", "sites.pisa", ""),
         ("{temporary: /store/temp, clean: true, checksum: none}", "sites.pisa", ""),
         ("{temporary: /store}", "(whole file)", ""),
+        ("{probe: {file: /store/a, size: 1, checksum: 0c8b6f3a}}", "sites.pisa", "Name a file"),
+        (f"{{read: {RULE}, probe: {{file: /other/a, size: 1, checksum: 0c8b6f3a}}}}", "sites.pisa", "Name a file"),
+        (
+            f"{{read: {RULE}, probe: {{file: /store/a, size: 1, checksum: 0c8b6f3a, folder: /store/new}}}}",
+            "sites.pisa",
+            "Name a folder",
+        ),
+        (f"{{read: {RULE}, probe: {{file: /store/a, size: 0, checksum: 0c8b6f3a}}}}", "sites.pisa.probe.size", ""),
+        (f"{{read: {RULE}, probe: {{file: /store/a, size: 1, checksum: x}}}}", "sites.pisa.probe.checksum", ""),
+        (f"{{read: {RULE}, probe: {{file: ../a, size: 1, checksum: 0c8b6f3a}}}}", "sites.pisa.probe.file", ""),
     ],
 )
 def test_what_cannot_be_a_site_is_refused_with_a_hint(block, key, cure):
