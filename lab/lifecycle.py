@@ -25,6 +25,7 @@ from include.settings.secrets import EnvSecrets, connection_variable
 from include.site.bootstrap import found_stores
 from include.site.caching import cache_of
 from include.site.site import Site
+from include.stageout.opening import SiteClients
 from lab import services as lab_services
 from lab.cluster import Cluster
 from lab.environment import ADMIN, KEEPER, LEDGER, VIEWER, Lab, LabFolders
@@ -37,6 +38,8 @@ from lab.supervise import ProcessInfo, ProcessState, Supervisor, end_marked, mar
 STORAGE_READY_S = 120.0  # seconds on an idle machine; a service that ends is reported at once
 AIRFLOW_READY_S = 240.0  # the first start compiles all of Airflow, on whatever else the machine does
 STOP_S = 45.0
+PROBE = bytes(range(256)) * 256
+"""The file by which the sites of the lab are probed; config/site.yaml has its size and checksum."""
 POSTGRES_S = 15.0
 _FOUNDATIONS = frozenset({"postgres", "weed", "s3", "ledger", "rabbitmq"})
 _WITHOUT_AIRFLOW = frozenset({"weed", "gateway", "fts"})
@@ -137,6 +140,17 @@ def _found_buckets(lab: Lab, say: Say) -> None:
     for cache in site.settings.caches.values():
         if cache.path.is_relative_to(lab.place.var):
             cache_of(cache).initialise()
+    _leave_probes(site)
+
+
+def _leave_probes(site: Site) -> None:
+    """Write the files by which the sites of the lab are probed; those that exist stay."""
+    places = SiteClients(site)
+    for remote in site.settings.sites.values():
+        for folder in remote.folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        if remote.probe is not None and remote.probe.size == len(PROBE):
+            places.any_place(remote.name, "").write(remote.probe.file, PROBE)
 
 
 def down(lab: Lab, *, say: Say) -> int:
