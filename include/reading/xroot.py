@@ -96,9 +96,9 @@ class XrootReplica(DistantReplica):
         chunks = [chunk for chunk, end in zip(chunks, ends, strict=True) if end <= _WINDOW]
         with self._opened() as file:
             facts = self._later(file.stat, True)
-            reply = self._answer(self._read(file.vector_read, chunks, size=_WINDOW))
+            answer = self._read(file.vector_read, chunks, size=sum(length for _, length in chunks))
             self._require_same(self._answer(facts))
-            for chunk, part in zip(chunks, reply.chunks, strict=True):
+            for chunk, part in zip(chunks, self._answer(answer).chunks, strict=True):
                 buffers.put(chunk[0], self._whole(chunk, part.buffer))
 
     def close(self) -> None:

@@ -22,21 +22,21 @@ class CuttingLink:
         self.url = parts._replace(netloc=f"127.0.0.1:{self._server.server_address[1]}").geturl()
 
     def forward(self, client: socket.socket) -> None:
-        """Forward a connection until a side ends it, or until it has had its bytes."""
+        """Forward a connection until a side ends it, or until it has had its bytes, which all arrive."""
         left = self._cut_bytes
         with socket.create_connection(self._upstream) as server:
-            threading.Thread(target=_copy, args=(client, server), daemon=True).start()
+            requests = threading.Thread(target=_copy, args=(client, server), daemon=True)
+            requests.start()
             with contextlib.suppress(OSError):
                 while left and (data := server.recv(min(left, 1 << 16))):
                     client.sendall(data)
                     left -= len(data)
                     with self._lock:
                         self.sent += len(data)
-            with self._lock:
-                self.cuts += not left
-            for side in (client, server):
-                with contextlib.suppress(OSError):
-                    side.shutdown(socket.SHUT_RDWR)
+                with self._lock:
+                    self.cuts += not left
+                client.shutdown(socket.SHUT_WR)
+            requests.join()  # a request that stays unread would take what the client has not read with it
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
@@ -58,8 +58,9 @@ class _Handler(socketserver.BaseRequestHandler):
         self.link.forward(self.request)
 
 
-def _copy(source: socket.socket, target: socket.socket) -> None:
+def _copy(client: socket.socket, server: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
+        while data := client.recv(1 << 16):
+            with contextlib.suppress(OSError):
+                server.sendall(data)
+        server.shutdown(socket.SHUT_WR)

@@ -18,7 +18,7 @@ from tests.fakes.distant import DistantServer
 from tests.servers.xrootd import XrootdServer
 
 MB = 1 << 20
-EVENTS, BASKET = 560_000, 40_000
+EVENTS, BASKET = 640_000, 40_000
 PATIENCE = Patience(retries=3, wait_s=0.01, longest_s=0.1, timeout_s=30)
 STRATEGIES = {
     "storage": StorageReads, "application": ApplicationReads, "whole": WholeFile,
@@ -68,6 +68,6 @@ def test_uproot_reads_what_was_written_while_connections_are_cut(
             arrays = root["events"].arrays()
         for name, written in events.items():
             assert awkward.array_equal(arrays[name], written), name
-    assert link.cuts >= 4
-    assert file.counts.failures["pisa cut"] >= 4
+    assert link.cuts >= 3
+    assert file.counts.failures["pisa cut"] >= 3
     assert link.sent <= 1.1 * len(content)
