@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from pydantic import AfterValidator, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from include.settings.prepare import Block
 from include.settings.text_types import fault, is_below, logical_name_fault, no_userinfo, store_url
@@ -102,6 +102,19 @@ class PrefixRule(Block):
         return PROTOCOLS[self.url.partition(":")[0]]
 
 
+class SiteReading(Block):
+    """Rules for failures of a site's files that are read at a distance; a caller can have others."""
+
+    retries: Annotated[int, Field(ge=0, le=100)] = 5
+    """Attempts without progress before the next replica is read."""
+    wait_s: Annotated[float, Field(gt=0, le=600)] = 0.5
+    """Wait before the second attempt without progress, doubled for each one after it."""
+    longest_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    """The longest wait."""
+    timeout_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
+    """Time for a connection, and between two bytes; over xroot for a request."""
+
+
 class RemoteSite(Block):
     """A storage site that data are transferred to and from.
 
@@ -129,6 +142,7 @@ class RemoteSite(Block):
     """With `checksum: none`: whether the same size is enough for removing a source."""
     clean_unknown: bool = False
     """Lets the census delete old files in the temporary area that the ledger does not know."""
+    reading: SiteReading = SiteReading()
 
     @property
     def rules(self) -> tuple[PrefixRule, ...]:
