@@ -12,7 +12,14 @@ import pytest
 import uproot
 
 from include.reading.source import DistantFile, Patience, ReplicaAddress
-from include.reading.strategies import ApplicationReads, LazyDownload, ReadableFile, StorageReads, WholeFile
+from include.reading.strategies import (
+    ApplicationReads,
+    LazyDownload,
+    ReadableFile,
+    ReadingStrategy,
+    StorageReads,
+    WholeFile,
+)
 from tests.fakes.cuttinglink import CuttingLink
 from tests.fakes.distant import DistantServer
 from tests.servers.xrootd import XrootdServer
@@ -20,7 +27,7 @@ from tests.servers.xrootd import XrootdServer
 MB = 1 << 20
 EVENTS, BASKET = 640_000, 40_000
 PATIENCE = Patience(retries=3, wait_s=0.01, longest_s=0.1, timeout_s=30)
-STRATEGIES = {
+STRATEGIES: dict[str, Callable[[DistantFile], ReadingStrategy]] = {
     "storage": StorageReads, "application": ApplicationReads, "whole": WholeFile,
     "lazy": lambda file: LazyDownload(file, segment=6 * MB, streams=2),
 }  # fmt: skip

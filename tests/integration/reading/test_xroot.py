@@ -15,7 +15,7 @@ from include.reading.errors import FILE_CHANGED, NO_REPLICA, OUTSIDE, FailureKin
 from include.reading.ranges import RangeBuffers
 from include.reading.replica import ReadingCounts
 from include.reading.source import DistantFile, Patience, ReplicaAddress
-from include.reading.strategies import ApplicationReads, LazyDownload, StorageReads, WholeFile
+from include.reading.strategies import ApplicationReads, LazyDownload, ReadingStrategy, StorageReads, WholeFile
 from include.reading.xroot import XrootReplica
 from tests.fakes.distant import DistantFault, DistantServer
 from tests.fakes.refused import refused
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.server("xrootd")
 SIZE = 12_000_000
 CONTENT = random.Random(1).randbytes(SIZE)
 CLUSTERS = [[(cluster * 2_000_000 + place * 60_000, 20_000) for place in range(6)] for cluster in range(6)]
-STRATEGIES = {
+STRATEGIES: dict[str, Callable[[DistantFile], ReadingStrategy]] = {
     "storage": StorageReads, "application": ApplicationReads, "whole": WholeFile,
     "lazy": lambda file: LazyDownload(file, segment=5_000_000, streams=3),
 }  # fmt: skip

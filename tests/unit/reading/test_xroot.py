@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from include.reading import xroot
-from include.reading.errors import NO_REPLICA, FailureKind, ReplicaFailure
+from include.reading.errors import FailureKind, ReplicaFailure
 from include.reading.replica import ReadingCounts
-from include.reading.source import DistantFile, ReplicaAddress, unreadable
-from tests.fakes.distant import DistantServer
 from tests.fakes.refused import refused
 
 URL = "root://se.example.org//store/a.root"
@@ -50,31 +48,6 @@ def test_a_variable_of_the_environment_wins() -> None:
     command = [sys.executable, "-c", script]
     printed = subprocess.run(command, env={"XRD_REDIRECTLIMIT": "9"}, capture_output=True, text=True, check=True)
     assert printed.stdout.split() == ["9", "0"]
-
-
-@pytest.mark.parametrize(
-    ("url", "readable"),
-    [
-        (URL, True), (URL.replace("root:", "xroot:"), True), ("davs://a/b", True), ("DAV://a/b", True),
-        ("http://a/b", True), ("s3://a/b", False), ("/store/a.root", False), ("", False),
-    ],
-)  # fmt: skip
-def test_a_url_is_readable_by_its_scheme(url: str, readable: bool) -> None:
-    assert (unreadable(url) is None) == readable
-
-
-def test_without_the_package_another_replica_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "XRootD", None)
-    messages: list[str] = []
-    with DistantServer(b"content").serving() as server:
-        places = [ReplicaAddress("pisa", URL), ReplicaAddress("bari", server.url)]
-        with DistantFile("a.root", places, say=messages.append) as file:
-            assert file.read(0, 7) == b"content"
-    assert messages == [f"a.root: pisa: {xroot.MISSING}"]
-    assert file.counts.failures == {}, "it is no failure of the site"
-    with refused(NO_REPLICA) as error:
-        DistantFile("a.root", places[:1])
-    assert "nightshift[xroot]" in str(error.value)
 
 
 def test_a_package_that_cannot_be_loaded_is_a_failure_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
