@@ -15,6 +15,7 @@ from functools import cache
 from importlib import import_module
 from itertools import accumulate, islice
 from math import ceil
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,7 +30,7 @@ _BLOCK, _AT_ONCE = 256 << 10, 32
 """A stream is so many reads of so many bytes that are under way together: what a cut loses is less than a block."""
 _WINDOW = _BLOCK * _AT_ONCE
 _SLOWEST = 200_000
-"""Bytes a second by which the time limit of a large request is longer."""
+"""Bytes a second by which the time limit of a request is longer while others are under way: they share a connection."""
 _READ, _CHECKSUM = 16, 3
 """Numbers of the protocol: kXR_open_read, kXR_Qcksum."""
 _ENVIRONMENT: Mapping[str, int] = {
@@ -56,6 +57,7 @@ _OF_CLIENT: Mapping[int, tuple[FailureKind, str]] = {
     304: (FailureKind.MISSING, "it has no such file"),
 }
 """Errors of the client (XrdClStatus.hh)."""
+_CLOSED = SimpleNamespace(ok=False, code=104, errno=0)
 
 
 class XrootReplica(DistantReplica):
@@ -65,7 +67,8 @@ class XrootReplica(DistantReplica):
         super().__init__(url, site, timeout_s=timeout_s, counts=counts)
         self._file: Any = None
         self._modified: int | None = None
-        self._lock = threading.Lock()
+        self._under_way = 0
+        self._lock, self._tally = threading.Lock(), threading.Lock()
 
     def open(self) -> int:
         self.close()
@@ -75,10 +78,10 @@ class XrootReplica(DistantReplica):
         return size
 
     def stream(self, offset: int, length: int) -> Iterator[bytes]:
-        size = min(length, _WINDOW)
         with self._opened() as file:
             facts = self._later(file.stat, True)
-            asked = ((chunk, self._read(file.read, *chunk, size=size)) for chunk in _chunks([(offset, length)], _BLOCK))
+            chunks = _chunks([(offset, length)], _BLOCK)
+            asked = ((chunk, self._read(file.read, *chunk, size=chunk[1])) for chunk in chunks)
             coming = deque(islice(asked, _AT_ONCE))
             self._require_same(self._answer(facts))
             while coming:
@@ -127,9 +130,9 @@ class XrootReplica(DistantReplica):
             raise
 
     def _leave(self) -> None:
-        if self._file is not None:
-            self._later(self._file.close)  # without waiting: the server may be silent
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            self._later(file.close)  # without waiting: the server may be silent
 
     def _require_same(self, facts: Any) -> None:
         """Refuse another file than the one that was opened first."""
@@ -166,15 +169,23 @@ class XrootReplica(DistantReplica):
         return self._later(call, *arguments, size=size)
 
     def _later(self, call: Callable[..., Any], *arguments: Any, size: int = 0) -> Future[Any]:
-        """Send a request; its status and reply come later."""
+        """Send a request for so many bytes; its status and reply come later."""
         answer: Future[Any] = Future()
-        limit_s = ceil(self._timeout_s + size / _SLOWEST)
+
+        def came(status: Any, reply: Any, _: object = None) -> None:
+            with self._tally:
+                self._under_way -= size
+            answer.set_result((status, reply))
+
+        with self._tally:
+            self._under_way += size
+            limit_s = ceil(self._timeout_s + self._under_way / _SLOWEST)
         try:
-            status = call(*arguments, timeout=limit_s, callback=lambda *came: answer.set_result(came[:2]))
-        except ValueError as error:  # another thread has closed the file
-            raise ReplicaFailure(FailureKind.CUT, "the file was closed") from error
+            status = call(*arguments, timeout=limit_s, callback=came)
+        except ValueError:  # another thread has closed the file
+            status = _CLOSED
         if not status.ok:
-            answer.set_result((status, None))
+            came(status, None)
         return answer
 
     def _answer(self, answer: Future[Any]) -> Any:
