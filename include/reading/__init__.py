@@ -1,1 +1,1 @@
-"""Files of distant sites, read over HTTP with as few round trips as a job allows."""
+"""Files of distant sites, read over HTTP or xroot with as few round trips as a job allows."""

@@ -1,4 +1,4 @@
-"""A replica of a file at an HTTP server: single attempts, without repetition.
+"""A replica of a file, and that at an HTTP server: single attempts, without repetition.
 
 Replies are hostile: their redirections, sizes and places are checked, and none of their text is repeated.
 """
@@ -6,6 +6,7 @@ Replies are hostile: their redirections, sizes and places are checked, and none 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,27 +48,60 @@ class ReadingCounts:
     """Failed requests by site and kind, as `T2_US_Caltech cut`."""
 
 
-class HttpReplica:
+class DistantReplica(ABC):
     """A file at a URL. Every method is one attempt, and raises ReplicaFailure.
 
     ``site``: the name by which its failures are known. ``timeout_s``: for a connection, and between two bytes.
     """
 
+    def __init__(self, url: str, site: str, *, timeout_s: float, counts: ReadingCounts) -> None:
+        self.site, self._url, self._timeout_s, self._counts = site, url, timeout_s, counts
+        self.size: int | None = None
+        self.digest: str | None = None
+
+    @abstractmethod
+    def open(self) -> int:
+        """Learn the size, the validator and the checksum; returns the size."""
+
+    @abstractmethod
+    def stream(self, offset: int, length: int) -> Iterator[bytes]:
+        """The bytes of one range, as they arrive."""
+
+    @abstractmethod
+    def fill(self, buffers: RangeBuffers, ranges: Sequence[Range]) -> None:
+        """Read ranges into buffers by one request: all, or the first ones where the server takes no more.
+
+        What has arrived stays in the buffers whatever happens then.
+        """
+
+    def fill_one(self, buffers: RangeBuffers, asked: Range) -> None:
+        """Read one range into buffers."""
+        offset, length = asked
+        for block in self.stream(offset, length):
+            buffers.put(offset, block)
+            offset += len(block)
+
+    @abstractmethod
+    def close(self) -> None:
+        """End its connections."""
+
+
+class HttpReplica(DistantReplica):
+    """A file at a URL of the scheme http or https."""
+
     def __init__(
         self, url: str, site: str, *, timeout_s: float, counts: ReadingCounts, token: Token = lambda: None,
     ) -> None:  # fmt: skip
-        self.site, self._url, self._token, self._counts = site, url, token, counts
-        self._timeout_s = timeout_s
+        super().__init__(url, site, timeout_s=timeout_s, counts=counts)
+        self._token = token
         self._session = pooled_session(_CONNECTIONS)
         self._at = url
-        self.size: int | None = None
-        self.digest: str | None = None
         self._validator: str | None = None
         self._seen: tuple[str | None, str | None] | None = None
         self._takes_many = True
 
     def open(self) -> int:
-        """Ask for the first byte, and learn the size, the validator and the checksum; returns the size."""
+        """Ask for the first byte."""
         self._at = self._url
         headers = {"Range": "bytes=0-0", "Want-Digest": "adler32"}
         with self._reply(headers) as reply:
@@ -89,11 +123,10 @@ class HttpReplica:
             if self.size not in (None, total):
                 raise ReplicaFailure(FailureKind.CHANGED, f"it has {total} bytes, and had {self.size}")
             self.size = total
-            self.digest = _adler32_of(reply.headers.get("Digest", ""))
+            self.digest = adler32_of(reply.headers.get("Digest", ""))
         return total
 
     def stream(self, offset: int, length: int) -> Iterator[bytes]:
-        """The bytes of one range, as they arrive."""
         with self._reply({"Range": header_of([(offset, length)])}) as reply:
             if reply.status_code == _WHOLE and offset == 0 and length == self.size:
                 self._require_same(reply)
@@ -111,15 +144,8 @@ class HttpReplica:
             raise ReplicaFailure(FailureKind.CUT, "the reply ended early")
 
     def fill(self, buffers: RangeBuffers, ranges: Sequence[Range]) -> None:
-        """Read ranges into buffers: all in one request, or the first one where the server takes no more.
-
-        What has arrived stays in the buffers whatever happens then.
-        """
         if len(ranges) == 1 or not self._takes_many:
-            offset, length = ranges[0]
-            for block in self.stream(offset, length):
-                buffers.put(offset, block)
-                offset += len(block)
+            self.fill_one(buffers, ranges[0])
             return
         with self._reply({"Range": header_of(ranges)}) as reply:
             if reply.status_code == _WHOLE:
@@ -148,7 +174,6 @@ class HttpReplica:
                 pass  # what is after the last part
 
     def close(self) -> None:
-        """End its connections."""
         self._session.close()
 
     # -- one request
@@ -298,7 +323,7 @@ def _parameter(text: str, name: str) -> str:
     return ""
 
 
-def _adler32_of(text: str) -> str | None:
+def adler32_of(text: str) -> str | None:
     """The checksum of a `Digest` header (RFC 3230), in lower case with all eight digits."""
     for part in text.split(","):
         name, _, value = part.strip().partition("=")

@@ -14,14 +14,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import TypeVar
 
-from include.reading.errors import FILE_CHANGED, NO_REPLICA, OUTSIDE, FailureKind, ReplicaFailure
+from include.reading.errors import FILE_CHANGED, NO_REPLICA, OUTSIDE, FailureKind, ReadingError, ReplicaFailure
 from include.reading.ranges import JOIN_GAP, MOST_RANGES, Range, RangeBuffers, RangesInFile, joined, packed
-from include.reading.replica import HttpReplica, ReadingCounts, Token
+from include.reading.replica import DistantReplica, HttpReplica, ReadingCounts, Token
+from include.reading.xroot import MISSING, XrootReplica
 
 _log = logging.getLogger(__name__)
 B = TypeVar("B", bound=RangeBuffers)
+_HTTP = {"http": "http", "dav": "http", "https": "https", "davs": "https"}
+_XROOT = frozenset({"root", "xroot"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,14 @@ class ReplicaAddress:
 
 
 Tell = Callable[[str], object]
+
+
+def unreadable(url: str) -> str | None:
+    """Return the reason why this installation cannot read a URL; None: it can."""
+    scheme = url.partition("://")[0].lower()
+    if scheme in _XROOT:
+        return None if find_spec("XRootD") else MISSING
+    return None if scheme in _HTTP else "nothing here reads URLs of its scheme"
 
 
 class DistantFile:
@@ -74,17 +86,22 @@ class DistantFile:
     ) -> None:
         self.name, self.counts = name, ReadingCounts()
         self._expected, self._digest, self._say = size, adler32 and adler32.lower().zfill(8), say
-        self._left = [
-            (HttpReplica(place.url, place.site, timeout_s=place.patience.timeout_s, counts=self.counts, token=token),
-             place.patience)
-            for place in replicas
-        ]  # fmt: skip
-        self._reasons: list[str] = []
+        self._reasons = [f"{place.site}: {reason}" for place in replicas if (reason := unreadable(place.url))]
+        self._left = [(self._at(place, token), place.patience) for place in replicas if not unreadable(place.url)]
+        for reason in self._reasons:
+            say(f"{name}: {reason}")
         self._given = self._closed = False
         self._shown = True  # the replica that is read now reports the checksum of the file
         self._same = True  # so do those before it: what came of them counts
         self._lock = threading.Lock()
-        self.size = self._open()
+        self._failed = True  # until it is open
+        self.size = 0
+        try:
+            self.size = self._open()
+        except ReadingError:
+            self.close()
+            raise
+        self._failed = False
 
     def __enter__(self) -> DistantFile:
         return self
@@ -93,13 +110,16 @@ class DistantFile:
         self.close()
 
     def close(self) -> None:
-        """End the connections, and leave one line about the reading in the log; again, it does nothing."""
+        """End the connections, and leave one line about the reading in the log; again, it does nothing.
+
+        The line counts for the health of sites (docs/federation.md).
+        """
         if self._closed:
             return
         self._closed = True
         for replica, _ in self._left:
             replica.close()
-        line = {"file": self.name, "size": self.size, **asdict(self.counts)}
+        line = {"file": self.name, "size": self.size, "failed": self._failed, **asdict(self.counts)}
         _log.info("read %s", json.dumps(line | {"waited_s": round(self.counts.waited_s, 3)}))
 
     # -- reading
@@ -141,7 +161,7 @@ class DistantFile:
                 trouble.mend(replica, failure)
         return buffers
 
-    def _complete(self, buffers: RangeBuffers, replica: HttpReplica) -> bool:
+    def _complete(self, buffers: RangeBuffers, replica: DistantReplica) -> bool:
         """Tell whether all has come, and from a replica that counts: others may have gone on to another meanwhile."""
         if buffers.missing():
             return False
@@ -166,13 +186,14 @@ class DistantFile:
     # -- replicas
 
     @property
-    def _replica(self) -> HttpReplica:
+    def _replica(self) -> DistantReplica:
         with self._lock:
             self._require_left()
             return self._left[0][0]
 
     def _require_left(self) -> None:
         if not self._left:
+            self._failed = True
             raise NO_REPLICA(self.name, "; ".join(self._reasons) or "it has no replica")
 
     def _open(self) -> int:
@@ -186,7 +207,14 @@ class DistantFile:
                 if self._expected is not None and self._replica is not replica:
                     return self._expected  # it was opened when it took over
 
-    def _opened(self, replica: HttpReplica) -> int:
+    def _at(self, place: ReplicaAddress, token: Token) -> DistantReplica:
+        scheme, _, rest = place.url.partition("://")
+        timeout_s, plain = place.patience.timeout_s, _HTTP.get(scheme.lower())
+        if plain is None:
+            return XrootReplica(place.url, place.site, timeout_s=timeout_s, counts=self.counts)
+        return HttpReplica(f"{plain}://{rest}", place.site, timeout_s=timeout_s, counts=self.counts, token=token)
+
+    def _opened(self, replica: DistantReplica) -> int:
         size = replica.open()
         if self._expected not in (None, size):
             raise ReplicaFailure(FailureKind.WRONG, f"it has {size} bytes there, not {self._expected}")
@@ -202,7 +230,7 @@ class DistantFile:
             self.counts.sites.append(replica.site)
         return size
 
-    def failed(self, replica: HttpReplica, failure: ReplicaFailure, without_progress: int) -> None:
+    def failed(self, replica: DistantReplica, failure: ReplicaFailure, without_progress: int) -> None:
         """Wait before the next attempt, or go on to the next replica. Raises ReadingError."""
         with self._lock:
             key = f"{replica.site} {failure.kind.value}"
@@ -212,6 +240,7 @@ class DistantFile:
             if current is not replica:
                 return  # another request of the same file went on before
             if failure.kind is FailureKind.CHANGED and self._expected is not None:
+                self._failed = True
                 raise FILE_CHANGED(self.name, f"at {replica.site} {failure.why}")
             if not failure.kind.may_pass or without_progress > patience.retries:
                 self._next(failure)
@@ -250,7 +279,7 @@ class _Trouble:
     def __init__(self, file: DistantFile) -> None:
         self._file, self._received, self._failures = file, file.counts.received, 0
 
-    def mend(self, replica: HttpReplica, failure: ReplicaFailure) -> None:
+    def mend(self, replica: DistantReplica, failure: ReplicaFailure) -> None:
         """See that the work can go on. Raises ReadingError."""
         received = self._file.counts.received
         self._failures = 0 if received > self._received else self._failures + 1

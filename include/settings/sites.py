@@ -115,6 +115,19 @@ class SiteProbe(Block):
     """Small files are written, copied and removed in it, and in no other place; None: probes only read."""
 
 
+class SiteReading(Block):
+    """Rules for failures of a site's files that are read at a distance; a caller can have others."""
+
+    retries: Annotated[int, Field(ge=0, le=100)] = 5
+    """Attempts without progress before the next replica is read."""
+    wait_s: Annotated[float, Field(gt=0, le=600)] = 0.5
+    """Wait before the second attempt without progress, doubled for each one after it."""
+    longest_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    """The longest wait."""
+    timeout_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
+    """Time for a connection, and between two bytes; over xroot for a request."""
+
+
 class RemoteSite(Block):
     """A storage site that data are transferred to and from.
 
@@ -144,6 +157,7 @@ class RemoteSite(Block):
     """Lets the census delete old files in the temporary area that the ledger does not know."""
     probe: SiteProbe | None = None
     """Probes of the site; None: its health is known by transfers and readers alone."""
+    reading: SiteReading = SiteReading()
 
     @property
     def rules(self) -> tuple[PrefixRule, ...]:

@@ -62,7 +62,7 @@ class XrootdServer:
             user = pwd.getpwnam("nobody")
             for path in (self._folder, *self._folder.rglob("*")):
                 os.chown(path, user.pw_uid, user.pw_gid)
-        self._server = ServerProcess(
+        self.process = ServerProcess(
             "xrootd", [program, *options], log=self._folder / "xrootd.log", ready=self._answers, cwd=self._folder
         )
 
@@ -82,18 +82,18 @@ class XrootdServer:
 
     def pulled(self) -> Counter[str]:
         """The paths of the files that it copied from another storage by itself, as often as it did."""
-        return Counter(_PULLED.findall(self._server.log.read_text(errors="replace")))
+        return Counter(_PULLED.findall(self.process.log.read_text(errors="replace")))
 
     def __enter__(self) -> Self:
         try:
-            self._server.start()
+            self.process.start()
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.stop()
+        self.process.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _answers(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from include.reading.errors import FILE_CHANGED, NO_REPLICA, ReadingError
@@ -209,6 +210,7 @@ def test_an_archive_is_read_through_the_file_object_while_connections_are_cut(
     with ReadableFile(ApplicationReads(file)) as reader, zipfile.ZipFile(reader) as archive:
         assert archive.testzip() is None
         assert archive.read("member4") == CONTENT[400_000:500_000]
+        assert fsspec.filesystem("zip", fo=reader).cat_file("member3") == CONTENT[300_000:400_000]
         assert reader.readv([(0, 4), (10, 2)]) == [packed.getvalue()[:4], packed.getvalue()[10:12]]
         assert (reader.seek(-2, io.SEEK_END), reader.read(), reader.read(1)) == (
             reader.size - 2, packed.getvalue()[-2:], b""
