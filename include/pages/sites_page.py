@@ -47,7 +47,7 @@ def read(asked: Asked) -> dict[str, Any]:
         "rows": [site_row(health[name], results.get(name, ())) for name in names],
         "strip": strip(health, changes, now) if names else None,
         "latencies": latencies(results),
-        "changes": recent[: -SHOWN - 1 : -1],
+        "changes": recent[:SHOWN],
         "probed": [name for name in names if asked.site.settings.sites[name].probe],
     }
 
@@ -66,7 +66,7 @@ def site_row(health: SiteHealth, results: Sequence[tuple[datetime, SiteObservati
             for name in ("good", "failed", "bytes", "seconds", "requests", "retries"):
                 readers[name] += getattr(result, name)
     shown = HELD if health.held_by is not None else health.state.value
-    return SiteRow(health, shown, list(probes.values()), (counts["good"], counts["failed"]), readers)
+    return SiteRow(health, shown, list(probes.values())[::-1], (counts["good"], counts["failed"]), readers)
 
 
 def strip(
@@ -87,8 +87,8 @@ def strip(
         for state, periods_ in parts.items() if periods_
     ]  # fmt: skip
     layout = {
-        "height": 110 + 34 * len(health), "barmode": "overlay", "bargap": 0.3, "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.3},
+        "height": max(320, 110 + 34 * len(health)), "barmode": "overlay", "bargap": 0.5, "showlegend": True,
+        "legend": {"orientation": "h", "y": 1.15},
         "xaxis": {"type": "date", "title": {"text": "Time (UTC)"}, "range": [_time(now - HISTORY), _time(now)]},
         "yaxis": {"type": "category", "automargin": True},
     }  # fmt: skip

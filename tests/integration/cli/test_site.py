@@ -112,6 +112,7 @@ def test_the_page_has_states_history_and_reports(
     assert "&lt;b&gt;moves&lt;/b&gt;" in page
     assert "2.0 MB" in page
     assert "State of each site over the last seven days" in page
+    assert page.index("<td>held</td>") < page.index("<td>degraded</td>")  # the newest first
     figures_ = figures(Scrape(lambda: opened))
     assert figures_["nightshift_site_probe_good", "first byte", "north"] == 0
     assert figures_["nightshift_site_state", "south", "held"] == 1
