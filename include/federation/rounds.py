@@ -235,13 +235,16 @@ def _messages(outcome: HealthRound) -> Iterable[Message]:
 def reconcile_bans(site: Site) -> Iterator[str]:
     """Ban the storages of sites to which nothing is sent at every FTS server, and end bans of ours that have no cause.
 
-    Yields what failed.
+    A storage that another site has, too, is banned only if nothing is sent to that one either. Yields what failed.
     """
     health = health_of(site.ledger, site.settings.sites)
+    storages = {name: {storage_of(rule.url) for rule in remote.third_party}
+                for name, remote in site.settings.sites.items()}  # fmt: skip
+    used = {storage for name, current in health.items() if current.obstacle is None for storage in storages[name]}
     causes = {
         storage: f"{BANNED_BY_US}{name}: {current.obstacle}"
         for name, current in health.items() if current.obstacle is not None
-        for storage in _storages(site.settings.sites[name])
+        for storage in storages[name] - used
     }  # fmt: skip
     for server in site.settings.stageout.fts:
         try:
@@ -254,10 +257,6 @@ def reconcile_bans(site: Site) -> Iterator[str]:
                         client.unban(BanOf.STORAGE, storage)
         except NightshiftError as error:
             yield f"bans at {server}: {error}"
-
-
-def _storages(remote: RemoteSite) -> set[str]:
-    return {storage_of(rule.url) for rule in remote.third_party}
 
 
 def summary_of(health: Mapping[str, SiteHealth]) -> dict[str, int]:

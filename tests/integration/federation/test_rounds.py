@@ -224,6 +224,7 @@ def test_storages_of_failed_and_held_sites_are_banned_at_fts_until_they_are_back
     client = FtsClient(deployed.server.url)
     client.ban(BanOf.STORAGE, "davs://other.example.org", message="by an operator")
     hold(deployed.site.ledger, "pisa", by="ann", reason="it moves", now=NOW)
+    hold(deployed.site.ledger, "lyon", by="ann", reason="it shares the storage of bari", now=NOW)
     for _ in range(2):
         assert deployed.round().faults == ()
     bans = {ban.name: ban.message for ban in client.bans(BanOf.STORAGE)}
