@@ -47,7 +47,7 @@ LEAST = {
 }  # fmt: skip
 MOST = {"storage_100_mb_s": 0.16, "minutes": 40}
 LEAST_NEAR = 0.7
-"""Of the ratio of whole files without a delay."""
+"""The least ratio of whole files without a delay."""
 MB, GB, MINUTES = 1e6, 1e9, 1000
 Key = tuple[str, int, str, str, float]
 """Tool or strategy, streams, server, window, round trip that was asked for."""

@@ -11,7 +11,7 @@ from typing import Self
 from lab.servers.link import LinkEnd
 from lab.servers.process import ServerProcess, find_program, free_port
 
-USER, GROUP = "nobody", "nogroup"
+USER, GROUP = "daemon", "daemon"
 _NGINX = """
 daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx-error.log; worker_processes 1; user {user} {group};
 events {{ worker_connections 1024; }}
@@ -61,7 +61,7 @@ _LISTENS = "0A"
 
 
 class DistantServers:
-    """The servers whose programs are installed, while a context lasts; they run as `nobody`, so the link is root's."""
+    """The servers whose programs are installed, while a context lasts; none runs as root."""
 
     def __init__(self, end: LinkEnd, data: Path) -> None:
         self._end, self._data = end, data
@@ -76,12 +76,13 @@ class DistantServers:
 
     def urls(self, name: str) -> dict[str, str]:
         """The URLs of a file by server."""
-        http = [server for server in ("nginx", "apache") if server in self.processes]
-        urls = {server: f"http://{self._end.address}:{self._ports[server]}/{name}" for server in http}
-        if "xroot" in self.processes:
-            urls["xrdhttp"] = f"http://{self._end.address}:{self._ports['xrdhttp']}/{name}"
-            urls["xroot"] = f"root://{self._end.address}:{self._ports['xroot']}//{name}"
-        return urls
+        places = {server: f"{self._end.address}:{port}/{name}" for server, port in self._ports.items()}
+        by = {"nginx": "nginx", "apache": "apache", "xrdhttp": "xroot", "xroot": "xroot"}
+        return {
+            server: f"root://{place.replace('/', '//', 1)}" if server == "xroot" else f"http://{place}"
+            for server, place in places.items()
+            if by[server] in self.processes
+        }
 
     def __enter__(self) -> Self:
         folder = Path(mkdtemp(prefix="nightshift-distant-"))

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ADDRESSES = ("10.83.0.1", "10.83.0.2")
-"""Of the near and the far end. The namespaces have no other network, so several links may have the same."""
+"""Addresses of the near and the far end. The namespaces have no other network, so several links may have the same."""
 STOCK, TUNED = "stock", "tuned"
 """Windows of TCP: of a new namespace, and of 64 MB."""
 _TUNED_WINDOW = "4096 131072 67108864"

@@ -55,7 +55,7 @@ class PresetLoad:
     """Files that each job reads; not scaled."""
     copies: int = 1
     distant: DistantRead | None = None
-    """Of the file of an endpoint, which is what it is: nothing of the load is scaled."""
+    """A read of an endpoint's file, which is what it is: nothing of the load is scaled."""
 
     def scaled(self, factor: float, runner: RunnerKind) -> StreamLoad:
         """The load on a machine that is smaller by `factor`: fewer streams, shorter files, the same rate of each."""

@@ -270,8 +270,8 @@ def _distances(steps: Sequence[StepRecord]) -> Iterator[BenchmarkChart]:
             values[chart, line][place].append(load.throughput / MB)
     for name, title in _DISTANCES.items():
         lines = tuple(
-            ChartLine(line, tuple((rtt_ms, median(speeds)) for rtt_ms, speeds in sorted(found.items())))
-            for (chart, line), found in values.items()
+            ChartLine(line, tuple((rtt_ms, median(speeds)) for rtt_ms, speeds in sorted(places.items())))
+            for (chart, line), places in values.items()
             if chart == name
         )
         if lines:

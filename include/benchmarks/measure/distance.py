@@ -28,22 +28,24 @@ _BLOCK = 8 << 20
 
 def _round_trips(host: str, port: int, count: int) -> list[float]:
     """Milliseconds that connections took to open, each of which is a round trip."""
-    address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
+    address = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])  # names are looked up once
     times = []
     for _ in range(count):
         began = time.monotonic()
-        with socket.create_connection(address[:2], timeout=10):
+        with socket.create_connection((address, port), timeout=10):
             times.append(1000 * (time.monotonic() - began))
     return times
 
 
 class _Reading:
-    """The progress of a read, which may be looked at before it ends."""
+    """A read whose progress is known before it ends."""
 
     def __init__(self, strategy: ReadingStrategy, reads: Sequence[VectorRead] | None, *, digests: bool) -> None:
         self.strategy, self._reads = strategy, reads
         self.digest = hashlib.sha256() if digests else None
         self.useful = self.operations = 0
+        self.last = time.monotonic()
+        """When the last operation ended: what is read of the next one counts for nothing."""
         self.failure: Exception | None = None
 
     def run(self) -> None:
@@ -72,6 +74,7 @@ class _Reading:
                 self.digest.update(b"".join(parts))
             self.useful += sum(map(len, parts))
             self.operations += 1
+            self.last = time.monotonic()
 
 
 def _read(
@@ -100,9 +103,10 @@ def _read(
     thread = threading.Thread(target=reading.run, daemon=True)
     thread.start()
     thread.join(max(0.0, seconds - (time.monotonic() - began)))
-    taken, received = time.monotonic() - began, min(file.counts.received, file.size)
+    ended, received = not thread.is_alive(), min(file.counts.received, file.size)
+    end = time.monotonic() if ended or reads is None else reading.last
     figures = {
-        "seconds": taken, "ended": not thread.is_alive(), "cpu_s": _cpu_s() - before,
+        "seconds": end - began, "ended": ended, "cpu_s": _cpu_s() - before,
         "bytes": received if reads is None else reading.useful, "operations": reading.operations,
         "requests": file.counts.requests, "failures": file.counts.failures, "right": True,
     }  # fmt: skip
@@ -110,7 +114,7 @@ def _read(
         raise reading.failure
     if reading.digest:
         figures["right"] = reading.digest.hexdigest() == sha256
-    if reads is None and not thread.is_alive():
+    if reads is None and ended:
         digest = hashlib.sha256()
         for offset in range(0, file.size, _BLOCK):
             digest.update(reading.strategy.read_many([(offset, min(_BLOCK, file.size - offset))])[0])

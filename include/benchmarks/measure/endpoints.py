@@ -26,9 +26,9 @@ from include.benchmarks.measure.targets import AreaRemoval, BenchmarkTarget, Run
 from include.settings.benchmarks import RTT_MS, WINDOW, EndpointServer, EndpointTarget, TargetKind
 
 ROUND_TRIPS, LOOKS = 21, 3
-"""Round trips of a look, and how often they are looked at before a step is refused."""
+"""Round trips of a look, and the number of looks before a step is refused."""
 SHARE, BESIDE_MS = 0.1, 1.0
-"""By how much the median round trip may be off."""
+"""The most by which the median round trip may be off."""
 _PORTS = {"http": 80, "https": 443, "root": 1094}
 _PROGRAM = "include.benchmarks.measure.distance"
 _LIMIT_S = 60.0
@@ -67,7 +67,8 @@ class EndpointArea(RunArea):
         parts = urlsplit(self.url(server))
         job = {"host": parts.hostname, "port": parts.port or _PORTS[parts.scheme], "count": count}
         done = self.program("rtt", job).require_success(f"{self.where} ({server.value})")
-        return median(json.loads(done.stdout or "[]") or [float("inf")])
+        times: list[float] = json.loads(done.stdout or "[]")
+        return median(times) if times else float("inf")
 
     def reach(self, step: str, read: DistantRead) -> float:
         """Set the link for a step; the median round trip then. Raises BenchmarkError (ROUND_TRIP_REFUSED)."""

@@ -90,7 +90,7 @@ class TcpWindow(Enum):
     """The most that TCP has on its way."""
 
     STOCK = "stock"
-    """As the kernel has it: 4 MB of what is sent."""
+    """The kernel's own: 4 MB of what is sent."""
     TUNED = "tuned"
     """64 MB."""
 
@@ -113,7 +113,7 @@ class DistantRead:
     """The round trip that is set before; None: it is as it is."""
     window: TcpWindow = TcpWindow.STOCK
     strategy: DistantStrategy | None = None
-    """Of the reader; other programs copy the file."""
+    """None: it is no read of our reader, but a copy by another program."""
     trace: bool = False
     """True: what an application reads of the file; its bytes alone count. False: all of the file."""
 
@@ -173,7 +173,7 @@ class StreamLoad:
     each: Annotated[int | None, Field(exclude_if=_is_none)] = None
     """Files that each job reads."""
     distant: Annotated[DistantRead | None, Field(exclude_if=_is_none)] = None
-    """Of an endpoint; the streams are connections."""
+    """A read of an endpoint, whose streams are connections."""
     copies: Annotated[int, Field(exclude_if=lambda count: count == 1)] = 1
     """Number of copies of the dataset on the target at most, those in caches among them."""
 

@@ -159,7 +159,7 @@ def _environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """What a program took until it ended with `code`, or was ended (None) when its time was over."""
+    """Outcome of a program that ended with `code`, or was ended (None) when its time was over."""
 
     command: tuple[str, ...]
     code: int | None
