@@ -62,7 +62,7 @@ class EndpointArea(RunArea):
         """Run our own program there."""
         return self.near(sys.executable, "-m", _PROGRAM, what, json.dumps(job), seconds=seconds)
 
-    def round_trip(self, server: EndpointServer, count: int = ROUND_TRIPS) -> float:
+    def round_trip(self, server: EndpointServer, count: int) -> float:
         """The median round trip to a server in milliseconds. Raises BenchmarkError (RUNNER_FAILED)."""
         parts = urlsplit(self.url(server))
         job = {"host": parts.hostname, "port": parts.port or _PORTS[parts.scheme], "count": count}
@@ -73,12 +73,12 @@ class EndpointArea(RunArea):
     def reach(self, step: str, read: DistantRead) -> float:
         """Set the link for a step; the median round trip then. Raises BenchmarkError (ROUND_TRIP_REFUSED)."""
         if read.rtt_ms is None or self.settings.link is None:
-            return self.round_trip(read.server)
+            return self.round_trip(read.server, ROUND_TRIPS)
         words = {RTT_MS: f"{read.rtt_ms:g}", WINDOW: read.window.value}
         command = tuple(words.get(word, word) for word in self.settings.link.set)
         time_program(command, seconds=_LIMIT_S, stop=self.stop).require_success(step)
         for _ in range(LOOKS):
-            measured = self.round_trip(read.server)
+            measured = self.round_trip(read.server, ROUND_TRIPS)
             if abs(measured - read.rtt_ms) <= SHARE * read.rtt_ms + BESIDE_MS:
                 return measured
         what = f"the round trip is {measured:.1f} ms, and {read.rtt_ms:g} ms was asked for"
