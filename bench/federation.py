@@ -9,7 +9,6 @@ restarted. Plots go into --results, the reports into build. Ends in one line of 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
@@ -30,6 +29,7 @@ from include.benchmarks.campaign.plan import CampaignWish
 from include.benchmarks.errors import BenchmarkError
 from include.benchmarks.judge.report import CHARTS, REPORT
 from include.benchmarks.measure.loads import DistantStrategy, MeasuredLoad, StreamLoad, TcpWindow
+from include.benchmarks.measure.traces import data_sha256, write_data
 from include.settings.benchmarks import EndpointServer
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
@@ -63,7 +63,7 @@ def main() -> int:
         place.chmod(0o755)  # for the servers, which are not root
         (place / "data").mkdir()
         sums = {
-            file: _write_file(place / "data" / file, round(megabytes * MB))
+            file: _write_file(place / "data" / file, round(megabytes * MB), len(file))
             for file, megabytes in (("file", options.file_mb), ("events", options.events_mb))
         }
         try:
@@ -103,16 +103,11 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _write_file(path: Path, size: int) -> str:
+def _write_file(path: Path, size: int, seed: int) -> str:
     """Write random bytes; returns their SHA-256."""
-    digest = hashlib.sha256()
-    with path.open("wb") as file:
-        while left := size - file.tell():
-            block = os.urandom(min(left, 1 << 24))
-            digest.update(block)
-            file.write(block)
+    write_data(path, size, seed)
     shutil.chown(path, USER)  # XRootD keeps checksums with the file
-    return digest.hexdigest()
+    return data_sha256(size, seed)
 
 
 def _site(place: Path, link: DelayedLink, servers: DistantServers, sums: dict[str, str]) -> Site:

@@ -259,8 +259,8 @@ RTT_MS, WINDOW = "{rtt_ms}", "{window}"
 def _url(text: str) -> str:
     no_userinfo(text)
     parts = urlsplit(text)
-    if parts.scheme not in ("http", "https", "root") or not parts.hostname or not parts.path.strip("/"):
-        raise fault("it is no URL of a file", "As in https://se.example.org/store/test.root, or root://.")
+    if parts.scheme not in ("http", "https", "root") or not parts.hostname or not parts.path:
+        raise fault("it is no URL of a file or folder", "As in https://se.example.org/store/test.root, or root://.")
     return text
 
 
@@ -280,7 +280,7 @@ class EndpointLink(Block):
 
 
 class EndpointTarget(TargetSettings):
-    """A file at a distance. It exists, and is read only."""
+    """A file at a distance: one that exists, and is read only, or one that each campaign writes and removes."""
 
     kind: Literal["endpoint"]
     """A file at a distance, by URL."""
@@ -288,12 +288,20 @@ class EndpointTarget(TargetSettings):
     """The URL of the file by the software of its server: `nginx`, `apache`, `xrdhttp` or `xroot`."""
     size: Size
     """The size of the file."""
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    """The SHA-256 of the file, in hexadecimal."""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """The SHA-256 of the file, in hexadecimal. None: the URLs are of a folder, and campaigns write a file there."""
     trace: SitePath | None = None
     """The ranges that an application reads, as JSON lines. None: one is made for the size of the file."""
     link: EndpointLink | None = None
     """None: the round trip is that of the endpoint, and is measured."""
+
+    @model_validator(mode="after")
+    def _folders_end_with_a_slash(self) -> EndpointTarget:
+        if any(url.endswith("/") is not (self.sha256 is None) for url in self.urls.values()):
+            raise fault("URLs of files have a `sha256`, and those of folders end with a slash", "Correct one of them.")
+        if self.sha256 is None and set(self.urls) <= {EndpointServer.XROOT}:
+            raise fault("a folder that is known by xroot only", "Add its URL by HTTP, by which the file is written.")
+        return self
 
 
 AnyTarget = Annotated[

@@ -12,9 +12,18 @@ from itertools import count
 from include.benchmarks.campaign.presets import MIB, PRESETS, Preset, PresetLoad, PresetStep
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN
 from include.benchmarks.measure.choose import RUNNERS, TARGETS_OF, USUAL
-from include.benchmarks.measure.loads import BLOCK_UNIT, LoadAccess, LoadStep, ServerState, StreamLoad, TcpWindow
+from include.benchmarks.measure.loads import (
+    BLOCK_UNIT,
+    DistantRead,
+    LoadAccess,
+    LoadStep,
+    RunnerKind,
+    ServerState,
+    StreamLoad,
+    TcpWindow,
+)
 from include.benchmarks.measure.targets import TargetSpace
-from include.settings.benchmarks import EndpointTarget, Mark, TargetKind, TargetSettings
+from include.settings.benchmarks import EndpointServer, EndpointTarget, Mark, TargetKind, TargetSettings
 
 FILL_BLOCK, SMALL_FILL_BLOCK = 4 * MIB, MIB // 4
 FILL_BLOCKS = 50
@@ -244,9 +253,20 @@ def _at(preset: Preset, settings: EndpointTarget, scale: float) -> Preset:
         yield replace(step, name=name, loads=(replace(load, file_bytes=int(settings.size), distant=read),))
 
     phases = (
-        replace(phase, steps=tuple(new for step in phase.steps for new in fitted(step))) for phase in preset.phases
+        replace(phase, steps=tuple(new for step in phase.steps for new in fitted(step)), prepare=_prepared(settings))
+        for phase in preset.phases
     )
     return replace(preset, phases=tuple(phases))
+
+
+def _prepared(settings: EndpointTarget) -> tuple[PresetStep, ...]:
+    """Return the step that writes the file of an endpoint, if campaigns do."""
+    if settings.sha256 is not None:
+        return ()
+    server = next(server for server in settings.urls if server is not EndpointServer.XROOT)
+    rtt_ms = None if settings.link is None else 0.0
+    load = PresetLoad(LoadAccess.WRITE, "file", 1, int(settings.size), 1, distant=DistantRead(server, rtt_ms))
+    return (PresetStep("write-file", (load,), runner=RunnerKind.CURL),)
 
 
 def _planned(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from urllib.parse import urlsplit
@@ -22,7 +24,8 @@ from include.benchmarks.measure.loads import (
     StreamLoad,
 )
 from include.benchmarks.measure.programs import CURL, DAVIX, XRDCP, BenchmarkProgram, TimedRun, time_program
-from include.benchmarks.measure.targets import AreaRemoval, BenchmarkTarget, RunArea, Runner, RunnerAbilities
+from include.benchmarks.measure.targets import AREA, AreaRemoval, BenchmarkTarget, RunArea, Runner, RunnerAbilities
+from include.benchmarks.measure.traces import data_sha256, write_data
 from include.settings.benchmarks import RTT_MS, WINDOW, EndpointServer, EndpointTarget, TargetKind
 
 ROUND_TRIPS, LOOKS = 21, 3
@@ -32,26 +35,42 @@ SHARE, BESIDE_MS = 0.1, 1.0
 _PORTS = {"http": 80, "https": 443, "root": 1094}
 _PROGRAM = "include.benchmarks.measure.distance"
 _LIMIT_S = 60.0
+_MISSING = "404"
 
 
 class EndpointArea(RunArea):
-    """A file that is read only: a run has nothing of its own there."""
+    """A file that is read only, or one whose name has the id of the run in it."""
 
-    def __init__(self, settings: EndpointTarget) -> None:
+    def __init__(self, settings: EndpointTarget, run: str) -> None:
         self.settings, self.where = settings, settings.name
+        self._own = f"{AREA}{run}" if settings.sha256 is None else ""
 
     def create(self) -> None:
         """Nothing."""
 
-    def remove_files(self, names: Iterable[str]) -> AreaRemoval:  # noqa: ARG002 - of the interface
-        return AreaRemoval(0)
+    def remove_files(self, names: Iterable[str]) -> AreaRemoval:
+        if not self._own or not any(True for _ in names):
+            return AreaRemoval(0)
+        url = self.url(next(server for server in self.settings.urls if server is not EndpointServer.XROOT))
+        words = ("-sS", "-X", "DELETE", "-o", "/dev/null", "-w", "%{http_code}", url)
+        status = self.near(CURL.path(), *words).stdout
+        if not status.strip("0"):
+            raise TARGET_UNUSABLE(self.where, "no server answers that could remove the file of the campaign")
+        if status == _MISSING:
+            return AreaRemoval(0)
+        return AreaRemoval(1) if status.startswith("2") else AreaRemoval(0, (self._own,))
 
     def remove(self) -> AreaRemoval:
         return AreaRemoval(0)
 
     def url(self, server: EndpointServer) -> str:
         """The file at a server."""
-        return self.settings.urls[server]
+        return self.settings.urls[server] + self._own
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the file."""
+        return self.settings.sha256 or data_sha256(self.settings.size)
 
     def near(self, *command: str, seconds: float = _LIMIT_S, **environment: str) -> TimedRun:
         """Run a command where the link ends."""
@@ -111,8 +130,8 @@ class EndpointBenchmarkTarget(BenchmarkTarget):
     def space(self) -> None:
         return None
 
-    def area(self, run: str) -> EndpointArea:  # noqa: ARG002 - of the interface
-        return EndpointArea(self.settings)
+    def area(self, run: str) -> EndpointArea:
+        return EndpointArea(self.settings, run)
 
 
 class EndpointRunner(Runner[EndpointArea]):
@@ -170,10 +189,26 @@ class CopyRunner(EndpointRunner):
 
 
 class CurlRunner(CopyRunner):
-    """curl; with several streams each reads a range of the file, at the same time."""
+    """curl, which writes the file, too; with several streams each reads a range of the file, at the same time."""
 
+    abilities = replace(EndpointRunner.abilities, accesses=frozenset({LoadAccess.READ, LoadAccess.WRITE}))
     program = CURL
     ends_itself_s = 5.0
+
+    def read(
+        self, step: LoadStep, area: EndpointArea, load: StreamLoad, rtt_ms: float
+    ) -> tuple[MeasuredLoad, tuple[str, ...]]:
+        if load.access is LoadAccess.READ or load.distant is None:
+            return super().read(step, area, load, rtt_ms)
+        with tempfile.NamedTemporaryFile(prefix="nightshift-") as file:
+            write_data(Path(file.name), load.file_bytes)
+            words = ("-sSf", "-T", file.name, area.url(load.distant.server))
+            done = area.near(self.program.path(), *words, seconds=step.seconds)
+        if done.code != 0:
+            done.require_success(step.name)
+            raise RUNNER_FAILED(step.name, f"the file was not written in {step.seconds} s")
+        figures = DistantFigures(rtt_ms, done.cpu_s)
+        return MeasuredLoad(load.access, load.bytes, 1, 0, done.seconds, done.seconds, distant=figures), done.command
 
     def words(self, url: str, size: int, streams: int, seconds: float) -> Sequence[str]:
         write = "%{time_total} %{size_download}\\n"
@@ -230,7 +265,7 @@ class ReaderRunner(EndpointRunner):
         settings, distant = area.settings, load.distant or DistantRead(EndpointServer.NGINX, None)
         job = {
             "url": area.url(distant.server), "strategy": (distant.strategy or DistantStrategy.WHOLE).value,
-            "streams": load.streams, "seconds": step.seconds, "size": settings.size, "sha256": settings.sha256,
+            "streams": load.streams, "seconds": step.seconds, "size": settings.size, "sha256": area.sha256,
             "trace": str(settings.trace or "") if distant.trace else None,
         }  # fmt: skip
         done = area.program("read", job, seconds=step.seconds + _LIMIT_S)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 BASKET, BASKETS, SHARE = 15_000, 60, 17 / 60
 """Bytes of a basket, baskets of a cluster, and the share of them that is read: a real file of 60 branches."""
 _SPREAD = 0.6
+_BLOCK = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +64,26 @@ def make_trace(
         if offset > size:
             return
         yield VectorRead(tuple(ranges))
+
+
+def data_blocks(size: int, seed: int = 0) -> Iterator[bytes]:
+    """Random bytes of a file of that size, always the same."""
+    draw = random.Random(seed)  # noqa: S311 - the same for every campaign
+    for begin in range(0, size, _BLOCK):
+        yield draw.randbytes(min(_BLOCK, size - begin))
+
+
+@cache
+def data_sha256(size: int, seed: int = 0) -> str:
+    """The SHA-256 of these bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    for block in data_blocks(size, seed):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def write_data(path: Path, size: int, seed: int = 0) -> None:
+    """Write these bytes into a file. Raises OSError."""
+    with path.open("wb") as file:
+        for block in data_blocks(size, seed):
+            file.write(block)

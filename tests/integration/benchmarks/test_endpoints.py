@@ -51,7 +51,8 @@ daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log; {user}
 events {{ }}
 http {{ access_log off; client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
 uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
-server {{ listen 127.0.0.1:{port}; root {folder}/data; limit_rate {rate}; }} }}
+server {{ listen 127.0.0.1:{port}; root {folder}/data; limit_rate {rate};
+  dav_methods PUT DELETE; client_max_body_size 0; }} }}
 """
 linked = pytest.mark.skipif(bool(impossible()), reason=f"no link: {impossible()}")
 Serve = Callable[..., str]
@@ -90,13 +91,23 @@ def target(url: str, **changes: Any) -> EndpointTarget:
     return EndpointTarget.model_validate(block)
 
 
+def site_with(folder: Path, block: dict[str, Any]) -> Site:
+    """A site whose target `t` is this."""
+    settings = {
+        "ledger": f"sqlite:///{folder}/ledger.db",
+        "paths": {"var": f"{folder}/var"},
+        "benchmarks": {"targets": {"t": block}},
+    }
+    return Site(SiteSettings.model_validate(settings), EnvSecrets({}))
+
+
 def load(read: DistantRead, streams: int = 1) -> StreamLoad:
     return StreamLoad(LoadAccess.READ, "file", streams, SIZE, 1, distant=read)
 
 
 def run(settings: EndpointTarget, runner: RunnerKind, asked: StreamLoad, seconds: int = 20) -> MeasuredLoad:
     step = LoadStep("step", runner, (asked,), seconds)
-    (measured,) = RUNNERS[runner].run(step, EndpointArea(settings), Path()).loads
+    (measured,) = RUNNERS[runner].run(step, EndpointArea(settings, "run"), Path()).loads
     return measured
 
 
@@ -175,6 +186,26 @@ def test_an_endpoint_that_does_not_answer_is_refused() -> None:
         run(target(url), RunnerKind.CURL, load(HERE))
 
 
+@pytest.mark.server("nginx")
+@pytest.mark.server("curl")
+def test_a_campaign_writes_its_own_file_into_a_folder_and_removes_it(
+    serve: Serve, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "ROUND_TRIPS", 5)
+    folder_url = serve().removesuffix("file")
+    block = {"kind": "endpoint", "urls": {"nginx": folder_url}, "size": SIZE, "benchmark": "allowed"}
+    site = site_with(tmp_path, block)
+    folder = begin_campaign(site, CampaignWish("t", "cms-strategies", 0.5, 1, 30), now=utc_now())
+    measure(site, folder)
+    (own,) = {path.name for path in (place / "data").iterdir()} - {"file"}
+    assert folder.id in own
+    written, *read = [ended.result.loads[0] for ended in folder.steps() if ended.result]
+    assert (written.access, written.bytes) == (LoadAccess.WRITE, SIZE)
+    assert [load.failed for load in read] == [0] * 4
+    assert clean_up(site, folder).removed == 1
+    assert [path.name for path in (place / "data").iterdir()] == ["file"]
+
+
 @linked
 @pytest.mark.server("nginx")
 @pytest.mark.server("curl")
@@ -190,12 +221,7 @@ def test_a_campaign_over_a_link_has_the_round_trips_that_were_asked_for(
         block = target(servers.urls("file")["nginx"], link={"read": link.near.prefix, "set": setting})
         document = block.model_dump(mode="json", exclude={"name"}) | {"benchmark": "allowed", "size": len(small)}
         document["sha256"] = hashlib.sha256(small).hexdigest()
-        settings = {
-            "ledger": f"sqlite:///{tmp_path}/ledger.db",
-            "paths": {"var": f"{tmp_path}/var"},
-            "benchmarks": {"targets": {"t": document}},
-        }
-        site = Site(SiteSettings.model_validate(settings), EnvSecrets({}))
+        site = site_with(tmp_path, document)
         folder = begin_campaign(site, CampaignWish("t", "cms-pairs", 0.5, 1, 30), now=utc_now())
         measure(site, folder)
         assert clean_up(site, folder).left == ()

@@ -22,7 +22,6 @@ ALONE = {
     "include.benchmarks.judge.charts": TOGETHER,
     "include.benchmarks.measure.publisher": KIND,
     "include.benchmarks.measure.readers": KIND,
-    "include.benchmarks.measure.traces": PURE,
     "include.cli.transfers.file_lists": PURE,
     "include.cvmfs.collect.weigh": TOGETHER,
     "include.cvmfs.commit.catalog_changes": TOGETHER,

@@ -187,6 +187,20 @@ def test_an_endpoint_without_a_link_is_read_once_at_its_own_distance_and_by_the_
         assert why in str(error.value)
 
 
+def test_the_file_of_an_endpoint_is_written_first_where_its_urls_are_those_of_a_folder():
+    wish = CampaignWish("t", "cms-strategies", scale=0.5, rounds=1, minutes=60)
+    urls = {"xroot": "root://h.example.org//d/", "xrdhttp": "http://h.example.org/d/"}
+    made = plan(wish, TargetKind.ENDPOINT, None, sha256=None, urls=urls, link=None)
+    first, *others = made.steps
+    assert (first.load.name, first.load.runner, first.round) == ("write-file", RunnerKind.CURL, 0)
+    assert first.load.loads[0].distant.server is EndpointServer.XRDHTTP
+    assert made.bytes == 1_000_001
+    assert {step.load.runner for step in others} == {RunnerKind.READER}
+    with refused(PLAN_REFUSED) as error:
+        plan(wish, TargetKind.ENDPOINT, None, sha256=None, urls=urls, link=None, limits={"bytes": "1MB"})
+    assert "it would write 1 MB, over 1 MB" in str(error.value)
+
+
 def test_an_outage_is_measured_between_two_healthy_steps_half_full_and_at_a_limited_rate():
     made = plan(replace(WISH, preset="hlt2-degraded-host", rounds=1, minutes=20), **MARKS, limits={"bytes": "2TB"})
     steps = [step for step in made.steps if step.counted]
