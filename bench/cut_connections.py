@@ -112,6 +112,8 @@ def cut_runs(link: DelayedLink, servers: DistantServers, file: Path, sha256: str
 
 def cut_table(runs: list[CutRun]) -> Iterator[str]:
     """The lines of the table."""
+    if not runs:
+        return
     yield f"{'':22} {'exit':>6} {'s':>6} {'sent MB':>8} {'connections':>11}  bytes"
     for run in runs:
         code = "ended" if run.code is None else str(run.code)

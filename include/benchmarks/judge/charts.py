@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -258,6 +258,8 @@ def _files(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
 def _distances(steps: Sequence[StepRecord]) -> Iterator[BenchmarkChart]:
     """Medians of the rounds over the round trip: of programs that copy a file, and of the strategies of our reader."""
     values: defaultdict[tuple[str, str], defaultdict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    reads = [load.distant for ended in steps for load in ended.step.load.loads if load.distant]
+    http = next((read.server for read in reads if read.server is not EndpointServer.XROOT), EndpointServer.XROOT)
     for ended, load in _loads(steps):
         asked = ended.step.load.loads[0]
         if load.distant is None or asked.distant is None:
@@ -266,7 +268,7 @@ def _distances(steps: Sequence[StepRecord]) -> Iterator[BenchmarkChart]:
         tool = read.strategy.value if read.strategy else ended.step.load.runner.value
         place = load.distant.rtt_ms if read.rtt_ms is None else read.rtt_ms
         line = f"{tool}{streams} {read.server.value}"
-        for chart in _charts_of(read):
+        for chart in _charts_of(read, {http, EndpointServer.XROOT}):
             values[chart, line][place].append(load.throughput / MB)
     for name, title in _DISTANCES.items():
         lines = tuple(
@@ -282,17 +284,19 @@ _DISTANCES = {
     "tools-stock": "A file copied, by tool and server; stock window",
     "tools-tuned": "A file copied, by tool and server; window of 64 MB",
     "application": "Reads of an application: each by itself, and together",
-    "lazy": "Reads of an application by strategy, nginx",
+    "lazy": "Reads of an application by strategy",
 }
 
 
-def _charts_of(read: DistantRead) -> Iterator[str]:
+def _charts_of(read: DistantRead, chosen: Collection[EndpointServer]) -> Iterator[str]:
+    """Names of the charts that have a read; most are of two servers, since many lines cannot be told apart."""
     if not read.trace:
-        yield f"tools-{read.window.value}"
+        if read.server in chosen:
+            yield f"tools-{read.window.value}"
     elif read.window is TcpWindow.STOCK:
         if read.strategy in (DistantStrategy.STORAGE, DistantStrategy.APPLICATION):
             yield "application"
-        if read.server is EndpointServer.NGINX:
+        if read.server in chosen:
             yield "lazy"
 
 
