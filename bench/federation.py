@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -56,6 +57,7 @@ Measured = dict[Key, list[MeasuredLoad]]
 
 def main() -> int:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # what is started here ends with us
     began, idle = time.monotonic(), Idle()
     print(f"machine: {description()}")
     with tempfile.TemporaryDirectory(prefix="nightshift-federation-", dir=options.folder) as name:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,8 @@ from lab.servers.tun import ADDRESSES, STOCK, TUNED, ask
 
 WINDOWS = (STOCK, TUNED)
 _PREFIX = "nightshift-link"
-_NAME = re.compile(rf"{_PREFIX}-(\d+)-[0-9a-f]+-(?:near|far)")
+_NAME = re.compile(rf"{_PREFIX}-(\d+)-[0-9a-f]+(?:-near|-far)?")
+_NAMESPACES = Path("/run/netns")
 _DEVICE = Path("/dev/net/tun")
 LINK_IMPOSSIBLE = ErrorRow(LabError, "lab-link-impossible", "run it as root, with Debian's iproute2 and the module tun")
 """There is no link with a delay for this user on this machine."""
@@ -53,6 +55,8 @@ class DelayedLink:
         if why:
             raise LINK_IMPOSSIBLE(f"no link with a delay: {why}")
         name = f"{_PREFIX}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._folder = Path(tempfile.gettempdir()) / name
+        self._socket = self._folder / "link"
         self.near, self.far = (
             LinkEnd(f"{name}-{end}", address) for end, address in zip(("near", "far"), ADDRESSES, strict=True)
         )
@@ -70,15 +74,14 @@ class DelayedLink:
 
     def __enter__(self) -> Self:
         remove_left()
-        self._folder = tempfile.TemporaryDirectory(prefix="nightshift-link-")
-        self._socket = Path(self._folder.name) / "link"
+        self._folder.mkdir(mode=0o700)
         ends = (self.near.namespace, self.far.namespace)
         try:
             for namespace in ends:
                 _run("netns", "add", namespace)
             command = (sys.executable, "-m", ask.__module__, "run", *ends, str(self._socket))
             self._program = ServerProcess(
-                "link", command, log=Path(self._folder.name) / "log", ready=self._socket.exists,
+                "link", command, log=self._folder / "log", ready=self._socket.exists,
                 cwd=Path(__file__).parents[2],
             )  # fmt: skip
             self._program.start()
@@ -93,9 +96,9 @@ class DelayedLink:
 
     def _remove(self) -> None:
         for end in (self.near, self.far):
-            if (Path("/run/netns") / end.namespace).exists():
+            if (_NAMESPACES / end.namespace).exists():
                 _run("netns", "del", end.namespace)
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def impossible() -> str | None:
@@ -108,14 +111,17 @@ def impossible() -> str | None:
 
 
 def remove_left() -> list[str]:
-    """Remove the namespaces of links whose process is gone; returns their names."""
+    """Remove the namespaces and folders of links whose process is gone; returns their names."""
     removed = []
-    places = Path("/run/netns")
-    for place in places.iterdir() if places.exists() else ():
-        match = _NAME.fullmatch(place.name)
-        if match and not Path(f"/proc/{match[1]}").exists():
-            _run("netns", "del", place.name)
-            removed.append(place.name)
+    for above in (_NAMESPACES, Path(tempfile.gettempdir())):
+        for place in above.glob(f"{_PREFIX}-*"):
+            match = _NAME.fullmatch(place.name)
+            if match and not Path(f"/proc/{match[1]}").exists():
+                if above is _NAMESPACES:
+                    _run("netns", "del", place.name)
+                else:
+                    shutil.rmtree(place, ignore_errors=True)
+                removed.append(place.name)
     return removed
 
 
