@@ -1,4 +1,7 @@
-"""`storage_benchmark`: measure storage against its baseline, nightly or by hand. The file only declares."""
+"""`storage_benchmark` and `federation_benchmark`: measure storage, and reading at a distance, against a baseline.
+
+The file only declares. The two differ in their targets and presets.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 from airflow.sdk import DAG, Param, TriggerRule
 
 from include.benchmarks.campaign.presets import PRESETS
-from include.settings.benchmarks import BenchmarkSettings
+from include.settings.benchmarks import BenchmarkSettings, TargetKind
 from include.settings.load import load
 from include.settings.pools import CAMPAIGN
 from operators.base import NightshiftOperator
@@ -25,9 +28,7 @@ from operators.publishing import dag_defaults
 from sensors.ceph import CephHealthSensor
 
 RECOVERY_S = 2 * 3600.0
-DOC = """
-### Measure storage
-
+TASKS = """
 | task | what it does |
 |---|---|
 | `plan` | plans a campaign within the limits and marks of its target, and changes nothing |
@@ -37,7 +38,10 @@ DOC = """
 | `recovered` | waits until the cluster has recovered from the campaign |
 | `judge` | compares the campaign with its baseline and requirements, and writes its report |
 | `remove_data` | starts what was stopped and removes what the plan lists, whatever became of the other tasks |
-
+"""
+DOC = f"""
+### Measure storage
+{TASKS}
 `benchmarks:` of the configuration has the targets, with what campaigns may do to each. `nightly:` there begins one
 campaign by itself. One campaign runs at a time (pool `benchmark`).
 
@@ -45,33 +49,61 @@ campaign by itself. One campaign runs at a time (pool `benchmark`).
 and with too few rounds for the noise of the target, the verdict is `inconclusive`, and the run succeeds. A baseline is
 accepted by `nightshift storage-benchmark accept`. More is in docs/storage-benchmarks.md.
 """
+DISTANT_DOC = f"""
+### Measure reading at a distance
+
+As `storage_benchmark`, for targets of the kind `endpoint`: a file is read by tools and by our reader, against the round
+trip. Where the target has a link whose delay can be set, the round trip is set and measured before each step.
+{TASKS}
+More is in docs/federation.md.
+"""
 
 
-def storage_benchmark(settings: BenchmarkSettings) -> DAG:
-    """The DAG for the targets of a deployment."""
-    nightly = settings.nightly
-    target = choice(settings.targets, title="Target", description="A target of the configuration.")
+def storage_benchmark(settings: BenchmarkSettings) -> DAG | None:
+    """The DAG for the storage of a deployment; None if it has no target for it."""
+    kinds = frozenset(TargetKind) - {TargetKind.ENDPOINT}
+    return _dag(
+        settings, kinds, dag_id="storage_benchmark", dag_display_name="Storage benchmark", doc_md=DOC,
+        description="Measure storage and compare it with its baseline", preset="hlt2-uncontrolled", minutes=15,
+    )  # fmt: skip
+
+
+def federation_benchmark(settings: BenchmarkSettings) -> DAG | None:
+    """The DAG for the endpoints of a deployment; None if it has none."""
+    return _dag(
+        settings, frozenset({TargetKind.ENDPOINT}), dag_id="federation_benchmark", doc_md=DISTANT_DOC,
+        dag_display_name="Federation benchmark", preset="cms-transfer", minutes=60,
+        description="Measure reading at a distance and compare it with its baseline",
+    )  # fmt: skip
+
+
+def _dag(
+    settings: BenchmarkSettings, kinds: frozenset[TargetKind], *, preset: str, minutes: int, **named: Any
+) -> DAG | None:
+    targets = [name for name, target in settings.targets.items() if TargetKind(target.kind) in kinds]
+    presets = {name: item for name, item in PRESETS.items() if item.targets & kinds}
+    if not targets:
+        return None
+    nightly = settings.nightly if settings.nightly and settings.nightly.target in targets else None
+    target = choice(targets, title="Target", description="A target of the configuration.")
     if nightly is not None:
         target = Param(
-            nightly.target, title="Target", type="string", enum=sorted(settings.targets),
+            nightly.target, title="Target", type="string", enum=sorted(targets),
             description="A target of the configuration.",
         )  # fmt: skip
     dag = DAG(
-        dag_id="storage_benchmark",
-        dag_display_name="Storage benchmark",
-        description="Measure storage and compare it with its baseline",
-        doc_md=DOC,
+        **named,
         max_active_runs=4,
         dagrun_timeout=timedelta(hours=36),
         **dag_defaults(nightly.schedule if nightly else None, priority=1),
         params={
             "target": target,
             "preset": Param(
-                nightly.preset if nightly else "hlt2-uncontrolled",
+                nightly.preset if nightly else preset,
                 title="Preset",
                 type="string",
-                enum=sorted(PRESETS),
-                values_display={name: f"{name}: {preset.title}" for name, preset in PRESETS.items()},
+                enum=sorted(presets),
+                values_display={name: f"{name}: {item.title}" for name, item in presets.items()},
                 description="What is measured.",
             ),
             "scale": Param(
@@ -80,7 +112,7 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
                 type="number",
                 exclusiveMinimum=0,
                 maximum=1,
-                description="One factor for streams and sizes; 1 is the size of the source.",
+                description="One factor for streams and sizes; 1: those of the source, or at a distance all steps.",
             ),
             "rounds": Param(
                 None,
@@ -99,7 +131,7 @@ def storage_benchmark(settings: BenchmarkSettings) -> DAG:
                 description="Up to so many while the verdict is open. Empty: `rounds`, else as the configuration says.",
             ),
             "minutes": Param(
-                nightly.minutes if nightly else 15,
+                nightly.minutes if nightly else minutes,
                 title="Minutes",
                 type="integer",
                 minimum=1,
@@ -178,5 +210,4 @@ def _task(
 
 
 _settings = load().benchmarks
-if _settings.targets:
-    storage_benchmark_dag = storage_benchmark(_settings)
+storage_benchmark_dag, federation_benchmark_dag = storage_benchmark(_settings), federation_benchmark(_settings)

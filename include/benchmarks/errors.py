@@ -106,3 +106,7 @@ RESULT_UNREADABLE = ErrorRow(
     BenchmarkError, "benchmark-result-unreadable", "no figure is taken from it; run the step again"
 )
 """The output of the program is not what it should be."""
+ROUND_TRIP_REFUSED = ErrorRow(
+    BenchmarkError, "benchmark-round-trip-refused", "run the step again while less else uses the machine and the link"
+)
+"""The round trip before a step is another than the step is about: it would measure something else."""

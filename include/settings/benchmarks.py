@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, field_validator, model_validator
 
 from include.settings.errors import SettingsError
 from include.settings.prepare import Block
 from include.settings.ssh import SshLogin
-from include.settings.text_types import Name, NodeFolder, Schedule, SitePath, fault, name_fault
+from include.settings.text_types import Name, NodeFolder, Schedule, SitePath, fault, name_fault, no_userinfo
 
 OSD = "{osd}"
 """In a command: the number of the OSD."""
@@ -118,6 +119,7 @@ class TargetKind(Enum):
     BUCKET = "bucket"
     POOL = "pool"
     REMOTE = "remote"
+    ENDPOINT = "endpoint"
 
 
 def _prefix(text: str) -> str:
@@ -240,7 +242,71 @@ class RemoteTarget(TargetSettings):
     """The hosts that runners work on."""
 
 
-AnyTarget = Annotated[PathTarget | BucketTarget | PoolTarget | RemoteTarget, Field(discriminator="kind")]
+class EndpointServer(Enum):
+    """The server software of an endpoint."""
+
+    NGINX = "nginx"
+    APACHE = "apache"
+    XRDHTTP = "xrdhttp"
+    """XRootD's HTTP."""
+    XROOT = "xroot"
+
+
+RTT_MS, WINDOW = "{rtt_ms}", "{window}"
+"""In a command: the round trip in milliseconds; `stock` or `tuned`."""
+
+
+def _url(text: str) -> str:
+    no_userinfo(text)
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https", "root") or not parts.hostname or not parts.path:
+        raise fault("it is no URL of a file or folder", "As in https://se.example.org/store/test.root, or root://.")
+    return text
+
+
+def _sets_the_link(command: tuple[str, ...]) -> tuple[str, ...]:
+    if RTT_MS not in command or WINDOW not in command:
+        raise fault(f"a command without {RTT_MS} and {WINDOW}", 'As in ["set-link", "{rtt_ms}", "{window}"].')
+    return command
+
+
+class EndpointLink(Block):
+    """A link in a laboratory whose delay can be set, between what reads and an endpoint."""
+
+    read: Annotated[tuple[str, ...], Field(min_length=1)]
+    """The words before each command that reads, as in `ip netns exec NAME`."""
+    set: Annotated[tuple[str, ...], AfterValidator(_sets_the_link)]
+    """The command, as a list of words, that sets round trip and windows; `{rtt_ms}` and `{window}` are words of it."""
+
+
+class EndpointTarget(TargetSettings):
+    """A file at a distance: one that exists, and is read only, or one that each campaign writes and removes."""
+
+    kind: Literal["endpoint"]
+    """A file at a distance, by URL."""
+    urls: Annotated[Mapping[EndpointServer, Annotated[str, AfterValidator(_url)]], Field(min_length=1)]
+    """The URL of the file by the software of its server: `nginx`, `apache`, `xrdhttp` or `xroot`."""
+    size: Size
+    """The size of the file."""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """The SHA-256 of the file, in hexadecimal. None: the URLs are of a folder, and campaigns write a file there."""
+    trace: SitePath | None = None
+    """The ranges that an application reads, as JSON lines. None: one is made for the size of the file."""
+    link: EndpointLink | None = None
+    """None: the round trip is that of the endpoint, and is measured."""
+
+    @model_validator(mode="after")
+    def _folders_end_with_a_slash(self) -> EndpointTarget:
+        if any(url.endswith("/") is not (self.sha256 is None) for url in self.urls.values()):
+            raise fault("URLs of files have a `sha256`, and those of folders end with a slash", "Correct one of them.")
+        if self.sha256 is None and set(self.urls) <= {EndpointServer.XROOT}:
+            raise fault("a folder that is known by xroot only", "Add its URL by HTTP, by which the file is written.")
+        return self
+
+
+AnyTarget = Annotated[
+    PathTarget | BucketTarget | PoolTarget | RemoteTarget | EndpointTarget, Field(discriminator="kind")
+]
 
 
 class RequirementLine(Block):
@@ -281,7 +347,7 @@ class BenchmarkSettings(Block):
     """Targets of storage benchmarks, their requirements, and how campaigns are compared."""
 
     targets: Mapping[Name, AnyTarget] = Field(default_factory=dict)
-    """Targets by name: a path, a bucket, a pool or a folder of remote hosts."""
+    """Targets by name: a path, a bucket, a pool, a folder of remote hosts or a file at a distance."""
     requirements: tuple[RequirementLine, ...] = ()
     nightly: NightlyBenchmark | None = None
     """None: campaigns are begun by hand only."""
@@ -307,7 +373,7 @@ class BenchmarkSettings(Block):
         usual = self.most_rounds if rounds is None else rounds
         return least, max(least, usual if most is None else most)
 
-    def target(self, name: str) -> PathTarget | BucketTarget | PoolTarget | RemoteTarget:
+    def target(self, name: str) -> AnyTarget:
         """The target of that name; SettingsError names those that there are."""
         if name not in self.targets:
             listed = ", ".join(sorted(self.targets)) or "none"

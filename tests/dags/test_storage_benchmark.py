@@ -96,6 +96,19 @@ def test_a_run_measures_judges_and_removes_its_data(
     assert left_on_target(tmp_path) == []
 
 
+def test_reading_at_a_distance_has_a_dag_of_its_own_with_its_targets_and_presets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = {"kind": "endpoint", "urls": {"nginx": "https://h.example.org/f"}, "size": 1000, "sha256": "0" * 64}
+    settings = {"ledger": f"sqlite:///{tmp_path}/l.db", "benchmarks": {"targets": {"far": endpoint}}}
+    (tmp_path / "site.yaml").write_text(json.dumps(settings))
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
+    (dag,) = read_dags("storage_benchmark").dags.values()
+    forms = {name: dag.params.get_param(name).schema["enum"] for name in ("target", "preset")}
+    assert dag.dag_id == "federation_benchmark"
+    assert forms == {"target": ["far"], "preset": ["cms-pairs", "cms-strategies", "cms-transfer"]}
+
+
 def test_what_cannot_be_planned_or_measured_fails_the_run_and_leaves_nothing(
     measured: Site, run: Callable[..., dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,12 +15,13 @@ from include.benchmarks.errors import TARGET_REFUSED
 from include.benchmarks.judge.judge import JudgedCampaign, baseline_of, judge_campaign, may_change
 from include.benchmarks.judge.report import write_report
 from include.benchmarks.measure.ceph import ClusterClient, PoolBenchmarkTarget, check_target, space_of
+from include.benchmarks.measure.endpoints import EndpointBenchmarkTarget
 from include.benchmarks.measure.osds import open_servers
 from include.benchmarks.measure.probes import WatchedServers
 from include.benchmarks.measure.programs import hosts_of
 from include.benchmarks.measure.remote import RemoteBenchmarkTarget
 from include.benchmarks.measure.targets import AreaRemoval, BenchmarkTarget, BucketBenchmarkTarget, PathBenchmarkTarget
-from include.settings.benchmarks import BucketTarget, Mark, PathTarget, PoolTarget, RemoteTarget
+from include.settings.benchmarks import BucketTarget, EndpointTarget, Mark, PathTarget, PoolTarget, RemoteTarget
 from include.settings.model import StoreSettings
 from include.settings.secrets import Secrets
 from include.site.site import Site, credentials_of, options_of
@@ -58,6 +59,8 @@ def open_target(site: Site, name: str) -> BenchmarkTarget:
             return PoolBenchmarkTarget(settings)
         case RemoteTarget():
             return RemoteBenchmarkTarget(settings, site.secrets)
+        case EndpointTarget():
+            return EndpointBenchmarkTarget(settings)
 
 
 def campaign_root(site: Site) -> Path:

@@ -37,7 +37,10 @@ from include.benchmarks.measure.programs import StopSignal
 from include.benchmarks.measure.targets import AreaRemoval, BenchmarkTarget, RunArea, TargetSpace
 
 OVER_TIME = "benchmark-over-time"
-_OF_ONE_STEP = frozenset({errors.RUNNER_FAILED.code, errors.RESULT_UNREADABLE.code, errors.RUNNER_MISSING.code})
+_OF_ONE_STEP = frozenset(
+    row.code
+    for row in (errors.RUNNER_FAILED, errors.RESULT_UNREADABLE, errors.RUNNER_MISSING, errors.ROUND_TRIP_REFUSED)
+)
 """Errors after which the other steps are run."""
 FILLED_SHARE = 0.99
 """Of what a fill has to write."""

@@ -12,9 +12,18 @@ from itertools import count
 from include.benchmarks.campaign.presets import MIB, PRESETS, Preset, PresetLoad, PresetStep
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN
 from include.benchmarks.measure.choose import RUNNERS, TARGETS_OF, USUAL
-from include.benchmarks.measure.loads import BLOCK_UNIT, LoadAccess, LoadStep, ServerState, StreamLoad
+from include.benchmarks.measure.loads import (
+    BLOCK_UNIT,
+    DistantRead,
+    LoadAccess,
+    LoadStep,
+    RunnerKind,
+    ServerState,
+    StreamLoad,
+    TcpWindow,
+)
 from include.benchmarks.measure.targets import TargetSpace
-from include.settings.benchmarks import Mark, TargetKind, TargetSettings
+from include.settings.benchmarks import EndpointServer, EndpointTarget, Mark, TargetKind, TargetSettings
 
 FILL_BLOCK, SMALL_FILL_BLOCK = 4 * MIB, MIB // 4
 FILL_BLOCKS = 50
@@ -175,6 +184,10 @@ def plan_preset(
 
     Raises BenchmarkError (PLAN_REFUSED).
     """
+    if isinstance(settings, EndpointTarget):
+        preset = _at(preset, settings, wish.scale)
+        if not any(phase.steps for phase in preset.phases):
+            raise PLAN_REFUSED(f"{wish.preset} on {wish.target}", "no step of it reads from a server of the target")
     # servers are not stopped more often than was asked for
     most = wish.rounds if preset.stops_servers else wish.most_rounds or wish.rounds
     wrong: list[str] = []
@@ -222,6 +235,38 @@ def _wrong_target(
     levels = {phase.fill_percent for phase in preset.phases if phase.fill_percent is not None and phase.ageing}
     if space is not None and any(space.used_percent + LEAST_AGED > percent for percent in levels):
         yield f"the target is {space.used_percent:.0f} % full already: too little of it would be the campaign's to age"
+
+
+def _at(preset: Preset, settings: EndpointTarget, scale: float) -> Preset:
+    """The preset with the steps that the endpoint has servers for; without a link at the round trip that there is."""
+
+    def fitted(step: PresetStep) -> Iterator[PresetStep]:
+        (load,) = step.loads
+        read = load.distant
+        if read is None or read.server not in settings.urls or (step.whole_scale and scale < 1):
+            return
+        name = step.name
+        if settings.link is None:
+            if read.rtt_ms or read.window is not TcpWindow.STOCK:
+                return
+            read, name = replace(read, rtt_ms=None), name.replace("-000ms-stock", "")
+        yield replace(step, name=name, loads=(replace(load, file_bytes=int(settings.size), distant=read),))
+
+    phases = (
+        replace(phase, steps=tuple(new for step in phase.steps for new in fitted(step)), prepare=_prepared(settings))
+        for phase in preset.phases
+    )
+    return replace(preset, phases=tuple(phases))
+
+
+def _prepared(settings: EndpointTarget) -> tuple[PresetStep, ...]:
+    """Return the step that writes the file of an endpoint, if campaigns do."""
+    if settings.sha256 is not None:
+        return ()
+    server = next(server for server in settings.urls if server is not EndpointServer.XROOT)
+    rtt_ms = None if settings.link is None else 0.0
+    load = PresetLoad(LoadAccess.WRITE, "file", 1, int(settings.size), 1, distant=DistantRead(server, rtt_ms))
+    return (PresetStep("write-file", (load,), runner=RunnerKind.CURL),)
 
 
 def _planned(
@@ -337,6 +382,8 @@ def _wrong_steps(plan: CampaignPlan) -> Iterator[str]:
                 yield f"{load_step.name}: {load_step.runner.value} cannot do {load.access.value}"
             if load.rate is not None and not abilities.limits_rates:
                 yield f"{load_step.name}: {load_step.runner.value} cannot limit rates"
+            if load.distant:
+                continue  # of a file that is there, and is what it is
             if load.block_bytes % BLOCK_UNIT or load.file_bytes % load.block_bytes:
                 yield f"{load_step.name}: blocks are multiples of {BLOCK_UNIT} bytes, files of blocks"
             before = written.get(load.dataset)

@@ -14,20 +14,23 @@ from include.benchmarks.measure.loads import (
     BLOCK_UNIT,
     LOCAL_CACHES,
     DataPattern,
+    DistantRead,
+    DistantStrategy,
     LoadAccess,
     ReaderWay,
     RunnerKind,
     ServerState,
     StreamLoad,
+    TcpWindow,
 )
-from include.settings.benchmarks import TargetKind
+from include.settings.benchmarks import EndpointServer, TargetKind
 
 MIB = 1 << 20
 LEAST_FILES = 200
 """Of a stream with as many: fewer operations say little about latencies."""
 WHOLE_OBJECTS = frozenset({RunnerKind.OBJECTS, RunnerKind.RADOS})
 """Runners whose operations are on whole objects: a stream's file becomes objects of one block each."""
-ANY_TARGET = frozenset(TargetKind)
+ANY_TARGET = frozenset(TargetKind) - {TargetKind.ENDPOINT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,12 @@ class PresetLoad:
     sample: int | None = None
     """Files that each job reads; not scaled."""
     copies: int = 1
+    distant: DistantRead | None = None
+    """A read of an endpoint's file, which is what it is: nothing of the load is scaled."""
 
     def scaled(self, factor: float, runner: RunnerKind) -> StreamLoad:
         """The load on a machine that is smaller by `factor`: fewer streams, shorter files, the same rate of each."""
-        block = self.block_bytes
+        block, factor = self.block_bytes, 1 if self.distant else factor
         size = max(block, BLOCK_UNIT, int(self.file_bytes * factor) // block * block)
         files = max(min(self.files, LEAST_FILES), round(self.files * factor))
         if runner in WHOLE_OBJECTS and files == 1:
@@ -73,6 +78,7 @@ class PresetLoad:
             way=self.way,
             each=self.sample,
             copies=self.copies,
+            distant=self.distant,
         )
 
     def reading(self) -> PresetLoad:
@@ -92,6 +98,8 @@ class PresetStep:
     """None: whatever they are."""
     packet_bytes: int | None = None
     """Of erasure coding, on a pool that is created for the step; None: on the target as it is."""
+    whole_scale: bool = False
+    """Run at the scale 1 alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +240,74 @@ def _readers() -> PresetPhase:
     )
 
 
+ROUND_TRIPS_MS, SOME_ROUND_TRIPS_MS = (0, 5, 10, 25, 50, 100), (0, 25, 100)
+"""The distances of the source, and those for servers that are much like another one."""
+LIKE_NGINX = (EndpointServer.APACHE, EndpointServer.XRDHTTP)
+DISTANT_S, SEVERAL = 8, 4
+"""Seconds after which a read at a distance ends, and how many connections there are where there are several."""
+LONG_MS = 50
+"""From this round trip on the window bounds a connection."""
+_COPIES = ((RunnerKind.CURL, 1), (RunnerKind.CURL, SEVERAL), (RunnerKind.DAVIX, 1), (RunnerKind.XRDCP, 1),
+           (RunnerKind.XRDCP, SEVERAL))  # fmt: skip
+_HTTP = tuple(server for server in EndpointServer if server is not EndpointServer.XROOT)
+
+
+def _distant(runner: RunnerKind, read: DistantRead, streams: int = 1) -> PresetStep:
+    load = PresetLoad(LoadAccess.READ, "file", 1, BLOCK_UNIT, 1, each=streams, distant=read)
+    tool = read.strategy.value if read.strategy else runner.value
+    parts = (tool, read.server.value, f"{read.rtt_ms or 0:03g}ms", read.window.value, f"{streams}")
+    # what is much like another step is left out of a smaller campaign
+    alike = read.server in LIKE_NGINX and read.rtt_ms not in SOME_ROUND_TRIPS_MS
+    alike = alike or (read.trace and read.window is TcpWindow.TUNED)
+    return PresetStep("-".join(parts), (load,), DISTANT_S, runner, whole_scale=alike)
+
+
+def _transfers() -> PresetPhase:
+    """Steps of tools beside each other, at one server, distance and window after the other."""
+    return PresetPhase(
+        tuple(
+            _distant(runner, DistantRead(server, rtt_ms, window), streams)
+            for server in EndpointServer
+            for rtt_ms in ROUND_TRIPS_MS
+            for window in TcpWindow
+            for runner, streams in _COPIES
+            if (server is EndpointServer.XROOT) is (runner is RunnerKind.XRDCP)
+        )
+    )
+
+
+def _strategies() -> PresetPhase:
+    return PresetPhase(
+        tuple(
+            _distant(
+                RunnerKind.READER,
+                DistantRead(server, rtt_ms, window, strategy, trace=True),
+                SEVERAL if strategy is DistantStrategy.LAZY else 1,
+            )
+            for server in _HTTP
+            for rtt_ms in ROUND_TRIPS_MS
+            for window in TcpWindow
+            for strategy in DistantStrategy
+        )
+    )
+
+
+def _beside_curl() -> PresetPhase:
+    """All of the file by our reader and by curl, one after the other."""
+    steps = []
+    for window in TcpWindow:
+        for rtt_ms in ROUND_TRIPS_MS:
+            read = DistantRead(EndpointServer.NGINX, rtt_ms, window)
+            ours = [(DistantStrategy.WHOLE, 1)] if window is TcpWindow.STOCK else []
+            ours += [(DistantStrategy.LAZY, SEVERAL)] if rtt_ms >= LONG_MS else []
+            if ours:
+                steps.append(_distant(RunnerKind.CURL, read))
+            steps += [
+                _distant(RunnerKind.READER, replace(read, strategy=strategy), streams) for strategy, streams in ours
+            ]
+    return PresetPhase(tuple(steps))
+
+
 _PRESETS = (
     Preset(
         "hlt2-uncontrolled",
@@ -317,5 +393,11 @@ _PRESETS = (
     Preset("readers-many",
            "128 jobs, each of which reads 8 of 60 files of 256 MB twice, by every way to a shared data set",
            (_readers(),), targets=frozenset({TargetKind.PATH})),
+    Preset("cms-transfer", "A file copied by curl, davix and xrdcp against round trip, window and number of streams",
+           (_transfers(),), targets=frozenset({TargetKind.ENDPOINT})),
+    Preset("cms-strategies", "The reads of an application by each strategy of our reader against the round trip",
+           (_strategies(),), targets=frozenset({TargetKind.ENDPOINT})),
+    Preset("cms-pairs", "A whole file by our reader and by curl, one after the other, against the round trip",
+           (_beside_curl(),), targets=frozenset({TargetKind.ENDPOINT})),
 )  # fmt: skip
 PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _PRESETS}

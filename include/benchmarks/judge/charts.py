@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from include.benchmarks.campaign.folder import StepRecord
 from include.benchmarks.judge.compare import FigureName, direction_title
 from include.benchmarks.judge.judge import JudgedCampaign
-from include.benchmarks.measure.loads import LoadAccess, MeasuredLoad
+from include.benchmarks.measure.loads import DistantRead, DistantStrategy, LoadAccess, MeasuredLoad, TcpWindow
+from include.settings.benchmarks import EndpointServer
 
 MB, PERCENT = 1e6, 100
 LEAST_FILLED = 8
@@ -82,6 +83,7 @@ def charts_of(
                    lambda load: [(point.second, point.p95_ms) for point in load.series if point.p95_ms is not None]),
         _jobs(counted),
         _files(counted),
+        *_distances(counted),
         _history(history, frozenset(accepted)),
         _drift(history),
     )  # fmt: skip
@@ -251,6 +253,51 @@ def _files(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
     )
     title = "Time to read a file over its start"
     return BenchmarkChart("files", title, "Start (s)", "Seconds", lines, marks_only=True) if lines else None
+
+
+def _distances(steps: Sequence[StepRecord]) -> Iterator[BenchmarkChart]:
+    """Medians of the rounds over the round trip: of programs that copy a file, and of the strategies of our reader."""
+    values: defaultdict[tuple[str, str], defaultdict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    reads = [load.distant for ended in steps for load in ended.step.load.loads if load.distant]
+    http = next((read.server for read in reads if read.server is not EndpointServer.XROOT), EndpointServer.XROOT)
+    for ended, load in _loads(steps):
+        asked = ended.step.load.loads[0]
+        if load.distant is None or asked.distant is None:
+            continue
+        read, streams = asked.distant, f" x {asked.streams}" if asked.streams > 1 else ""
+        tool = read.strategy.value if read.strategy else ended.step.load.runner.value
+        place = load.distant.rtt_ms if read.rtt_ms is None else read.rtt_ms
+        line = f"{tool}{streams} {read.server.value}"
+        for chart in _charts_of(read, {http, EndpointServer.XROOT}):
+            values[chart, line][place].append(load.throughput / MB)
+    for name, title in _DISTANCES.items():
+        lines = tuple(
+            ChartLine(line, tuple((rtt_ms, median(speeds)) for rtt_ms, speeds in sorted(places.items())))
+            for (chart, line), places in values.items()
+            if chart == name
+        )
+        if lines:
+            yield BenchmarkChart(name, title, "Round trip (ms)", "Throughput (MB/s)", lines)
+
+
+_DISTANCES = {
+    "tools-stock": "A file copied, by tool and server; stock window",
+    "tools-tuned": "A file copied, by tool and server; window of 64 MB",
+    "application": "Reads of an application: each by itself, and together",
+    "lazy": "Reads of an application by strategy",
+}
+
+
+def _charts_of(read: DistantRead, chosen: Collection[EndpointServer]) -> Iterator[str]:
+    """Names of the charts that have a read; most are of two servers, since many lines cannot be told apart."""
+    if not read.trace:
+        if read.server in chosen:
+            yield f"tools-{read.window.value}"
+    elif read.window is TcpWindow.STOCK:
+        if read.strategy in (DistantStrategy.STORAGE, DistantStrategy.APPLICATION):
+            yield "application"
+        if read.server in chosen:
+            yield "lazy"
 
 
 def _way(ended: StepRecord) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from include.benchmarks.measure.endpoints import CurlRunner, DavixRunner, ReaderRunner, XrdcpRunner
 from include.benchmarks.measure.fio import DdRunner, FioRunner, RadosRunner
 from include.benchmarks.measure.loads import RunnerKind
 from include.benchmarks.measure.objects import ObjectRunner
@@ -23,6 +24,10 @@ RUNNERS: Mapping[RunnerKind, Runner[Any]] = {
     RunnerKind.REMOTE: RemoteRunner(),
     RunnerKind.PUBLISHER: PublisherRunner(),
     RunnerKind.READERS: ReadersRunner(),
+    RunnerKind.CURL: CurlRunner(),
+    RunnerKind.DAVIX: DavixRunner(),
+    RunnerKind.XRDCP: XrdcpRunner(),
+    RunnerKind.READER: ReaderRunner(),
 }
 TARGETS_OF: Mapping[RunnerKind, frozenset[TargetKind]] = {
     RunnerKind.FIO: frozenset({TargetKind.PATH}),
@@ -32,6 +37,10 @@ TARGETS_OF: Mapping[RunnerKind, frozenset[TargetKind]] = {
     RunnerKind.REMOTE: frozenset({TargetKind.REMOTE}),
     RunnerKind.PUBLISHER: frozenset({TargetKind.BUCKET, TargetKind.PATH}),
     RunnerKind.READERS: frozenset({TargetKind.PATH}),
+    RunnerKind.CURL: frozenset({TargetKind.ENDPOINT}),
+    RunnerKind.DAVIX: frozenset({TargetKind.ENDPOINT}),
+    RunnerKind.XRDCP: frozenset({TargetKind.ENDPOINT}),
+    RunnerKind.READER: frozenset({TargetKind.ENDPOINT}),
 }
 """The kinds of target that each runner works on."""
 PROGRAMS: Mapping[RunnerKind, BenchmarkProgram] = {
@@ -46,5 +55,6 @@ USUAL: Mapping[TargetKind, RunnerKind] = {
     TargetKind.BUCKET: RunnerKind.OBJECTS,
     TargetKind.POOL: RunnerKind.RADOS,
     TargetKind.REMOTE: RunnerKind.REMOTE,
+    TargetKind.ENDPOINT: RunnerKind.READER,
 }
 """The runner of a kind of target, where a plan names none."""

@@ -10,6 +10,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from include.settings.benchmarks import EndpointServer
+
 BLOCK_UNIT = 4096
 """Blocks are multiples of it, as direct I/O needs."""
 
@@ -50,6 +52,11 @@ class RunnerKind(Enum):
     """The publisher of nights, with a gateway."""
     READERS = "readers"
     """Jobs that read a shared data set over HTTP, with servers and caches of their own."""
+    CURL = "curl"
+    DAVIX = "davix"
+    XRDCP = "xrdcp"
+    READER = "reader"
+    """Our own reader of files at a distance."""
 
 
 class ReaderWay(Enum):
@@ -77,6 +84,48 @@ class ReaderWay(Enum):
 
 
 LOCAL_CACHES = 8
+
+
+class TcpWindow(Enum):
+    """The most that TCP has on its way."""
+
+    STOCK = "stock"
+    """The kernel's own: 4 MB of what is sent."""
+    TUNED = "tuned"
+    """64 MB."""
+
+
+class DistantStrategy(Enum):
+    """Strategies of the reader (docs/federation.md)."""
+
+    STORAGE = "storage"
+    APPLICATION = "application"
+    LAZY = "lazy"
+    WHOLE = "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class DistantRead:
+    """A read of the file of an endpoint."""
+
+    server: EndpointServer
+    rtt_ms: float | None
+    """The round trip that is set before; None: it is as it is."""
+    window: TcpWindow = TcpWindow.STOCK
+    strategy: DistantStrategy | None = None
+    """None: it is no read of our reader, but a copy by another program."""
+    trace: bool = False
+    """True: what an application reads of the file; its bytes alone count. False: all of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class DistantFigures:
+    """Figures of a read at a distance."""
+
+    rtt_ms: float
+    """The median round trip before it."""
+    cpu_s: float | None = None
+    requests: int | None = None
 
 
 class ServerState(Enum):
@@ -123,6 +172,8 @@ class StreamLoad:
     """The way of jobs: each stream is a job, and reads some files of a dataset that all of them share, twice."""
     each: Annotated[int | None, Field(exclude_if=_is_none)] = None
     """Files that each job reads."""
+    distant: Annotated[DistantRead | None, Field(exclude_if=_is_none)] = None
+    """A read of an endpoint, whose streams are connections."""
     copies: Annotated[int, Field(exclude_if=lambda count: count == 1)] = 1
     """Number of copies of the dataset on the target at most, those in caches among them."""
 
@@ -312,6 +363,7 @@ class MeasuredLoad:
     mean_ms: float | None = None
     series: tuple[SeriesPoint, ...] = ()
     times: Annotated[JobTimes | None, Field(exclude_if=_is_none)] = None
+    distant: Annotated[DistantFigures | None, Field(exclude_if=_is_none)] = None
 
     @property
     def throughput(self) -> float:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from include.benchmarks.errors import HOST_UNREACHABLE, RUNNER_FAILED, RUNNER_MISSING
 from include.errors import NightshiftError
@@ -63,6 +66,9 @@ DD = BenchmarkProgram("dd", "coreutils")
 RADOS = BenchmarkProgram("rados", "ceph-common")
 CEPH = BenchmarkProgram("ceph", "ceph-common")
 SHELL = BenchmarkProgram("sh", "dash")
+CURL = BenchmarkProgram("curl", "curl")
+DAVIX = BenchmarkProgram("davix-get", "davix")
+XRDCP = BenchmarkProgram("xrdcp", "xrootd-client")
 _SETPRIV = BenchmarkProgram("setpriv", "util-linux")
 
 
@@ -149,6 +155,63 @@ def _environment() -> dict[str, str]:
     """Return what programs need of ours, and no secret: their messages are in English."""
     kept = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
     return {name: os.environ[name] for name in kept if name in os.environ} | {"LC_ALL": "C"}
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """Outcome of a program that ended with `code`, or was ended (None) when its time was over."""
+
+    command: tuple[str, ...]
+    code: int | None
+    seconds: float
+    cpu_s: float
+    written: int
+    """Bytes, to files and connections, of one that was ended."""
+    stdout: str
+    stderr: str
+
+    def require_success(self, subject: str) -> TimedRun:
+        """Itself, if it ended well or was ended. Raises BenchmarkError (RUNNER_FAILED)."""
+        ProgramOutput(self.command, self.code or 0, self.stdout, self.stderr).require_success(subject)
+        return self
+
+
+def time_program(
+    command: Sequence[str], *, seconds: float, stop: StopSignal | None = None, **environment: str
+) -> TimedRun:
+    """Run a program and measure it; when its time is over it is ended, and what it has done counts."""
+    guarded = (_SETPRIV.path(), "--pdeathsig", "KILL", "--", *command)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        began = time.monotonic()
+        process = subprocess.Popen(  # noqa: S603 - an argument list, and no shell
+            guarded, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=_environment() | environment
+        )
+        ended = os.pidfd_open(process.pid)
+
+        def kill() -> None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(ended, signal.SIGKILL)  # Popen's own would take the exit status from us
+
+        try:
+            with (stop or StopSignal()).ending(kill):
+                in_time = bool(select.select([ended], [], [], seconds)[0])
+            taken, written = time.monotonic() - began, 0 if in_time else _bytes_written(process.pid)
+        finally:
+            kill()
+            _, status, usage = os.wait4(process.pid, 0)
+            os.close(ended)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read(MOST_OUTPUT).decode(errors="replace"))
+    code = process.returncode if in_time else None
+    return TimedRun(tuple(command), code, taken, usage.ru_utime + usage.ru_stime, written, texts[0], texts[1])
+
+
+def _bytes_written(process: int) -> int:
+    lines = Path(f"/proc/{process}/io").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("wchar:")))
 
 
 MOST_LINES = 1_000_000

@@ -27,7 +27,12 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import Phase, State
+from lab.servers.link import impossible
 
+FEDERATION = [
+    "whole_ratio_min", "lazy_ratio_50", "lazy_ratio_100", "lazy_tuned_ratio_min", "application_over_storage_25",
+    "application_over_storage_100", "storage_100_mb_s", "rtt_error_max", "minutes",
+]  # fmt: skip
 BENCH = Path(__file__).parents[3] / "bench"
 GATEWAY = [
     "commits_per_s", "commit_p50_ms", "commit_p95_ms", "lease_p95_ms", "lease_pairs_per_s", "single_commit_p50_ms",
@@ -119,6 +124,25 @@ def test_stage_out_is_measured_and_every_file_has_its_end(tmp_path: Path, need: 
     result = measured("stageout", size, tmp_path, store=False)
     assert all(key in result for key in STAGEOUT), result
     assert (result["lost"], result["doubled"], result["faults"], result["kills"]) == (0, 0, 0, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.server("nginx")
+@pytest.mark.server("curl")
+@pytest.mark.skipif(bool(impossible()), reason=f"no link: {impossible()}")
+def test_reading_at_a_distance_is_measured_and_cut_connections_end_well(tmp_path: Path) -> None:
+    words = "--tables strategies pairs cut --rounds 1 --pairs 2 --file-mb 70 --events-mb 2"
+    command = [sys.executable, "-m", "bench.federation", *words.split(), "--results", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=BENCH.parent)
+    *lines, last = done.stdout.splitlines()
+    result = json.loads(last)
+    assert list(result) == FEDERATION, done.stderr
+    assert result["lazy_ratio_100"] > 1
+    assert min(result["application_over_storage_25"], result["application_over_storage_100"]) > 1
+    right = {line.split()[1] for line in lines if line.startswith("ours, ") and line.endswith(" right")}
+    assert right == {"whole", "lazy", "application", "storage"}
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"federation-application.svg", "federation-lazy.svg"}
 
 
 @pytest.mark.slow

@@ -54,6 +54,7 @@ def test_only_backfills_are_moved_to_their_own_pool(run_id: str | None, pool: st
         ("nightly_gc", "publish", "default", "gateway-host"),
         ("rollback", "publish", "default", "gateway-host"),
         ("storage_benchmark", "default_pool", "default", "benchmark"),
+        ("federation_benchmark", "default_pool", "default", "benchmark"),
         ("stage_out_submit", "stageout", "default", "transfer"),
     ],
 )

@@ -52,6 +52,14 @@ LOGIN = "{host: h, user: u, known_hosts: k, agent: true}"
         ("{x: {kind: pool, pool: bench, user: a b}}", "benchmarks.targets.x.user"),
         ("{x: {kind: remote, path: /mnt, hosts: {}}}", "benchmarks.targets.x.hosts"),
         (f"{{x: {{kind: remote, path: mnt, hosts: {{h: {LOGIN}}}}}}}", "benchmarks.targets.x.path"),
+        ("{x: {kind: endpoint, size: 1kB, urls: {nginx: 'ftp://h/f'}}}", "benchmarks.targets.x.urls.nginx"),
+        ("{x: {kind: endpoint, size: 1kB, urls: {nginx: 'http://u:p@h/f'}}}", "benchmarks.targets.x.urls.nginx"),
+        ("{x: {kind: endpoint, size: 1kB, urls: {nginx: 'http://h/f'}}}", "benchmarks.targets.x"),
+        ("{x: {kind: endpoint, size: 1kB, urls: {xroot: 'root://h//d/'}}}", "benchmarks.targets.x"),
+        (
+            "{x: {kind: endpoint, size: 1kB, urls: {nginx: 'http://h/d/'}, link: {read: [a], set: [b]}}}",
+            "benchmarks.targets.x.link.set",
+        ),
     ],
 )
 def test_a_wrong_target_is_refused_at_its_key(targets, key):

@@ -9,12 +9,12 @@ from hypothesis import given, strategies as st
 from pydantic import TypeAdapter
 
 from include.benchmarks.campaign.plan import CampaignWish, make_plan, plan_preset, shown_bytes, shown_rate
-from include.benchmarks.campaign.presets import BLOCK, CLIENT_RATE, PRESETS
+from include.benchmarks.campaign.presets import BLOCK, CLIENT_RATE, PRESETS, ROUND_TRIPS_MS
 from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN, BenchmarkError
 from include.benchmarks.judge.compare import plan_digest
 from include.benchmarks.measure.loads import DataPattern, LoadAccess, LoadStep, ReaderWay, RunnerKind
 from include.benchmarks.measure.targets import TargetSpace
-from include.settings.benchmarks import BenchmarkSettings, TargetKind
+from include.settings.benchmarks import BenchmarkSettings, EndpointServer, TargetKind
 from tests.fakes.refused import refused
 
 GIB = 1 << 30
@@ -24,6 +24,11 @@ LOGIN = {"host": "h.example.org", "user": "u", "known_hosts": "/k", "agent": Tru
 PLACES = {
     TargetKind.PATH: {"path": "/t"}, TargetKind.BUCKET: {"store": "s"}, TargetKind.POOL: {"pool": "p"},
     TargetKind.REMOTE: {"path": "/t", "hosts": {"h": LOGIN}},
+    TargetKind.ENDPOINT: {
+        "urls": {server: f"{'root' if server == 'xroot' else 'http'}://h.example.org/file"
+                 for server in ("nginx", "apache", "xrdhttp", "xroot")},
+        "size": 1_000_001, "sha256": "0" * 64, "link": {"read": ["near"], "set": ["set", "{rtt_ms}", "{window}"]},
+    },
 }  # fmt: skip
 
 
@@ -150,6 +155,50 @@ def test_many_readers_share_one_data_set_and_the_target_has_room_for_its_copies_
         with refused(PLAN_REFUSED) as error:
             plan(wish, **changes)
         assert why in str(error.value)
+
+
+@pytest.mark.parametrize(("preset", "steps", "all_steps"), [("cms-transfer", 96, 132), ("cms-strategies", 48, 144)])
+def test_reads_at_a_distance_are_of_a_file_as_it_is_and_the_whole_scale_has_more_distances(preset, steps, all_steps):
+    wish = CampaignWish("t", preset, scale=0.5, rounds=1, minutes=60)
+    made = plan(wish, TargetKind.ENDPOINT, None)
+    loads = [step.load.loads[0] for step in made.steps]
+    assert (len(loads), {load.file_bytes for load in loads}, made.bytes) == (steps, {1_000_001}, 0)
+    distances = {server: {load.distant.rtt_ms for load in loads if load.distant.server is server}
+                 for server in EndpointServer}  # fmt: skip
+    assert distances[EndpointServer.NGINX] == set(ROUND_TRIPS_MS)
+    assert distances[EndpointServer.APACHE] == distances[EndpointServer.XRDHTTP] == {0, 25, 100}
+    assert len(plan(replace(wish, scale=1), TargetKind.ENDPOINT, None).steps) == all_steps
+    assert len({step.load.name for step in made.steps}) == steps
+
+
+def test_an_endpoint_without_a_link_is_read_once_at_its_own_distance_and_by_the_servers_that_it_has():
+    wish = CampaignWish("t", "cms-transfer", scale=0.5, rounds=1, minutes=60)
+    urls = PLACES[TargetKind.ENDPOINT]["urls"]
+    made = plan(wish, TargetKind.ENDPOINT, None, link=None, urls={"nginx": urls["nginx"]})
+    assert [step.load.name for step in made.steps] == ["curl-nginx-1", "curl-nginx-4", "davix-nginx-1"]
+    assert {step.load.loads[0].distant.rtt_ms for step in made.steps} == {None}
+    for why, changes in (
+        ("no step of it reads from a server", {"preset": "cms-pairs", "urls": {"xroot": urls["xroot"]}}),
+        ("the preset is for a", {"preset": "hlt2-streams"}),
+    ):
+        with refused(PLAN_REFUSED) as error:
+            asked = replace(wish, preset=changes.pop("preset"))
+            plan(asked, TargetKind.ENDPOINT, None, **changes)
+        assert why in str(error.value)
+
+
+def test_the_file_of_an_endpoint_is_written_first_where_its_urls_are_those_of_a_folder():
+    wish = CampaignWish("t", "cms-strategies", scale=0.5, rounds=1, minutes=60)
+    urls = {"xroot": "root://h.example.org//d/", "xrdhttp": "http://h.example.org/d/"}
+    made = plan(wish, TargetKind.ENDPOINT, None, sha256=None, urls=urls, link=None)
+    first, *others = made.steps
+    assert (first.load.name, first.load.runner, first.round) == ("write-file", RunnerKind.CURL, 0)
+    assert first.load.loads[0].distant.server is EndpointServer.XRDHTTP
+    assert made.bytes == 1_000_001
+    assert {step.load.runner for step in others} == {RunnerKind.READER}
+    with refused(PLAN_REFUSED) as error:
+        plan(wish, TargetKind.ENDPOINT, None, sha256=None, urls=urls, link=None, limits={"bytes": "1MB"})
+    assert "it would write 1 MB, over 1 MB" in str(error.value)
 
 
 def test_an_outage_is_measured_between_two_healthy_steps_half_full_and_at_a_limited_rate():

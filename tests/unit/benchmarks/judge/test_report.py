@@ -13,8 +13,20 @@ import pytest
 from include.benchmarks.judge.charts import BenchmarkChart, ChartLine, charts_of
 from include.benchmarks.judge.judge import accept_baseline, judged_campaigns
 from include.benchmarks.judge.report import plotly_figure, readers_of, svg, write_report
-from include.benchmarks.measure.loads import ClusterSample, JobTimes, ReaderWay, SeriesPoint, ServerState
+from include.benchmarks.measure.loads import (
+    ClusterSample,
+    DistantFigures,
+    DistantRead,
+    DistantStrategy,
+    JobTimes,
+    ReaderWay,
+    RunnerKind,
+    SeriesPoint,
+    ServerState,
+    TcpWindow,
+)
 from include.benchmarks.measure.targets import TargetSpace
+from include.settings.benchmarks import EndpointServer
 from tests.fakes.benchmarking import MIB, START, MeasuringRunner, benchmark_site, measured
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -115,6 +127,32 @@ def test_many_readers_are_drawn_by_way_and_one_that_did_not_end_says_so(site):
     assert page.count('<td class="number">not ended</td>') == 2
     assert "1.9 s" in page
     assert ">1.50<" in page
+
+
+def test_reads_at_a_distance_are_drawn_over_the_round_trip_by_tool_and_by_strategy(site):
+    folder, _ = measured(site)
+    (ended, *_), steps = list(folder.steps()), []
+    reads = [
+        (DistantRead(server, rtt_ms, window, strategy, trace=strategy is not None), rtt_ms)
+        for server in (EndpointServer.NGINX, EndpointServer.APACHE)
+        for rtt_ms in (0, 25)
+        for window in TcpWindow
+        for strategy in (None, DistantStrategy.STORAGE, DistantStrategy.LAZY)
+    ]
+    for read, rtt_ms in reads:
+        asked = replace(ended.step.load.loads[0], distant=read, streams=4 if read.strategy else 1)
+        load = replace(
+            ended.result.loads[0], distant=DistantFigures(rtt_ms + 0.5), bytes=10**8, seconds=1 + rtt_ms / 25
+        )
+        step = replace(ended.step, load=replace(ended.step.load, loads=(asked,), runner=RunnerKind.CURL))
+        steps.append(replace(ended, step=step, result=replace(ended.result, loads=(load,))))
+    charts = by_name(steps)
+    for window in TcpWindow:
+        lines = charts[f"tools-{window.value}"].lines
+        assert [line.name for line in lines] == ["curl nginx"], "the other server is much like it"
+        assert lines[0].points == ((0, 100.0), (25, 50.0))
+    assert [line.name for line in charts["application"].lines] == ["storage x 4 nginx", "storage x 4 apache"]
+    assert [line.name for line in charts["lazy"].lines] == ["storage x 4 nginx", "lazy x 4 nginx"]
 
 
 def test_the_history_has_all_campaigns_of_the_plan_and_marks_baselines(site):
