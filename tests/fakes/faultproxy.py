@@ -71,6 +71,7 @@ class FaultProxy:
         parts = urlsplit(upstream)
         assert parts.hostname is not None
         self.upstream = (parts.hostname, parts.port or 80)
+        self._host = host
         self.timeout_s = timeout_s
         self.seen: list[Seen] = []
         self._faults: list[Fault] = []
@@ -81,7 +82,7 @@ class FaultProxy:
     @property
     def url(self) -> str:
         """Scheme, host and port of the proxy."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://{self._host}:{self._server.server_port}"
 
     def answer(self, status: int, *, code: str = "", headers: Mapping[str, str] | None = None, **match: Any) -> Fault:
         """Answer with an error (an S3 one with ``code``), before or after the server has done what was asked."""

@@ -11,6 +11,7 @@ import pytest
 
 from include.federation.states import (
     LINK,
+    OWN_NETWORK_ROUNDS,
     EvidenceSource,
     RoundVerdict,
     SiteHealth,
@@ -44,7 +45,8 @@ def states_after(*verdicts: RoundVerdict, agreed: bool = False) -> list[SiteStat
         now += EVERY
         judged = {"a": SiteJudgement(verdict, "why", agreed=agreed)}
         round_ = judge_round(health, judged, {"a": worsened}, now)
-        worsened += [now] if round_.changed.get("a") in (DEGRADED, FAILED) else []
+        ranks = [OK, DEGRADED, FAILED]
+        worsened += [now] if ranks.index(round_.health["a"].state) > ranks.index(health["a"].state) else []
         health = dict(round_.health)
         result.append(health["a"].state)
     return result
@@ -59,7 +61,9 @@ def states_after(*verdicts: RoundVerdict, agreed: bool = False) -> list[SiteStat
         ([probe("first byte"), probe("checksum", "other")], BAD, "checksum: other"),
         ([probe("first byte"), probe("write", "no-space")], POOR, "write: no-space"),
         (transfers(9, 0), GOOD, ""),
-        (transfers(4, 5), GOOD, ""),  # too few to say anything
+        (transfers(4, 5), RoundVerdict.SILENT, ""),  # too few to say anything
+        ([probe("range"), *transfers(0, 9)], GOOD, ""),
+        ([probe("range"), *transfers(0, 20, "other")], POOR, "20 of 20 transfers failed, most of them by: other"),
         (transfers(19, 1), GOOD, ""),
         (transfers(18, 2), POOR, "2 of 20 transfers failed, most of them by: connection"),
         (
@@ -95,6 +99,8 @@ def test_probe_and_transfers_agree() -> None:
         ((POOR, POOR, POOR), [DEGRADED, DEGRADED, DEGRADED]),
         ((POOR, GOOD, GOOD), [DEGRADED, DEGRADED, OK]),
         ((BAD, BAD, RoundVerdict.SILENT), [DEGRADED, FAILED, FAILED]),
+        ((BAD, BAD, *[RoundVerdict.SILENT] * 4), [DEGRADED, *[FAILED] * 4, DEGRADED]),  # it is tried again
+        ((BAD, BAD, POOR, POOR, POOR, POOR), [DEGRADED, *[FAILED] * 4, DEGRADED]),  # used as before
         ((BAD, BAD, POOR, GOOD, GOOD), [DEGRADED, FAILED, FAILED, FAILED, FAILED]),  # it turned worse twice: four
         ((BAD, BAD, GOOD, GOOD, GOOD, GOOD), [DEGRADED, FAILED, FAILED, FAILED, FAILED, OK]),
     ],
@@ -124,6 +130,18 @@ def test_sites_that_turn_bad_together_are_not_marked() -> None:
     # those that were bad before count for nothing
     assert after("abc", well | {"a": SiteHealth("a", FAILED, bad=9)}) == ((), {"b": FAILED, "c": FAILED})
     assert judge_round({"a": SiteHealth("a")}, {"a": SiteJudgement(BAD)}, {}, NOW).own_network == ()
+    # sites of which nothing is known are not counted, and after some rounds the sites themselves are the cause
+    many = well | {name: SiteHealth(name) for name in "vwxyz"}
+    judged = {name: SiteJudgement(BAD, "why") for name in "abcd"}
+    assert judge_round(many, judged, {}, NOW).own_network == ("a", "b", "c", "d")
+    assert set(judge_round(many, judged, {}, NOW, OWN_NETWORK_ROUNDS).changed) == set("abcd")
+
+
+def test_rounds_right_after_each_other_count_as_one() -> None:
+    health = {"a": SiteHealth("a")}
+    for _ in range(5):
+        health = dict(judge_round(health, {"a": SiteJudgement(BAD, "why")}, {}, NOW).health)
+    assert health["a"].state is DEGRADED
 
 
 def test_readers_try_failed_and_held_sites_last() -> None:
