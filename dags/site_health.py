@@ -24,8 +24,8 @@ run count as well.
 | `failed` | two bad rounds in a row; one where probe and transfers agree | nothing is sent to it, no storage of it is asked |
 
 It is taken back after two good rounds in a row, and after twice as many for each time that it turned worse within a day.
-Where three sites or more, and over half of all, turn bad in one round, our own network is the cause: one message, and none
-is marked. Each change is one message.
+Where three sites or more, and over half of all that were tried, turn bad in one round, our own network is the cause: one
+message, and none is marked for four rounds. Each change is one message.
 
 By hand: the DAG `intervene` and `nightshift site hold` keep a site out whatever its probes say. More: docs/federation.md.
 """  # noqa: E501 - a row of a table is one line

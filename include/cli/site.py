@@ -73,25 +73,31 @@ def _values(health: SiteHealth) -> dict[str, Any]:
 def probe(
     names: Annotated[list[str] | None, typer.Argument(metavar="SITE…", help="Default: all that have a probe.")] = None,
 ) -> None:
-    """Probe sites now, and judge them by it, as the DAG `site_health` does."""
+    """Probe sites now, and judge them by it, as the DAG `site_health` does.
+
+    Exit code 0: all is well; 1: a probe failed, or a site could not be probed.
+    """
     with refusing():
+        from include.federation.records import NO_PROBE
         from include.federation.rounds import check_sites
 
         site = open_site()
         only = [site.settings.remote_site(name).name for name in names or ()]
+        without = [name for name in only if site.settings.sites[name].probe is None]
+        if without or not any(remote.probe for remote in site.settings.sites.values()):
+            raise NO_PROBE(", ".join(without) or "all sites", "no `probe` is configured")
         now = partial(datetime.now, UTC)
         report = check_sites(site, now=now, only=only, say=lambda text: typer.echo(printable(text)))
     for name, why in report.unprobed.items():
         typer.echo(printable(f"{name}: not probed: {why}"))
+    for fault in report.faults:
+        typer.echo(printable(fault))
     for name, state in report.outcome.changed.items():
         typer.echo(printable(f"{name} is {state.value} now: {report.outcome.health[name].reason}"))
     if report.outcome.own_network:
-        typer.echo(
-            f"{', '.join(report.outcome.own_network)} turned bad together: check our own network; none is marked"
-        )
-    if not report.probes and not report.unprobed:
-        typer.echo("no site has a `probe` in the configuration")
-    raise typer.Exit(any(result.failed for results in report.probes.values() for result in results))
+        typer.echo(f"{', '.join(report.outcome.own_network)} turned bad together: our own network? None is marked.")
+    failed = any(result.failed for results in report.probes.values() for result in results)
+    raise typer.Exit(failed or bool(report.unprobed))
 
 
 @app.command()
@@ -127,7 +133,7 @@ def readings(
         from include.federation.records import note_results, results_of_readings
 
         site = open_site()
-        results = results_of_readings(file, site.settings.sites)
+        results, damaged = results_of_readings(file, site.settings.sites)
         note_results(site.ledger, results, now=datetime.now(UTC))
     good, failed = (sum(getattr(result, name) for result in results) for name in ("good", "failed"))
-    typer.echo(f"{good} files read, {failed} failures at sites")
+    typer.echo(f"{good} files read, {failed} failures at sites" + (f", {damaged} damaged lines" if damaged else ""))

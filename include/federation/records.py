@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
+    ColumnElement,
     Connection,
     Float,
     Index,
@@ -23,6 +25,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.exc import IntegrityError
 
 from include.errors import ErrorRow, NightshiftError
 from include.federation.states import (
@@ -30,18 +33,20 @@ from include.federation.states import (
     EvidenceSource,
     HealthRound,
     SiteHealth,
-    SiteJudgement,
     SiteObservation,
     SiteState,
     judge_round,
+    judge_site,
 )
 from include.ledger.engine import Bind, reading, writing
 from include.ledger.metadata import ROW_ID, TABLE_OPTIONS, UtcTime, exact, long_text, metadata
 
-KEPT = timedelta(days=31)
-"""For how long results and changes stay."""
+KEPT = timedelta(days=3)
+"""For how long results stay; changes stay for ever, being few."""
+LONGEST_ROUND = timedelta(hours=1)
+"""Age above which results count no more, however long ago the last round was."""
 MOST_SHOWN = 2000
-MOST_REASON = 1000
+MOST_REASON, MOST_NAME = 1000, 128
 READ_LINE = "read {"
 """Begins what a reader leaves in a log, after what the log puts before it."""
 
@@ -63,6 +68,8 @@ SITE_FAILED = ErrorRow(
 """The site has failed, or is held: nothing is sent to it."""
 HOLD_REFUSED = ErrorRow(FederationError, "site-hold-refused", "see the page Sites")
 """A hold without a reason, or a release of a site that is not held."""
+NO_PROBE = ErrorRow(FederationError, "site-no-probe", "add `probe:` to the site (docs/federation.md)")
+"""A site that cannot be probed."""
 BAD_READING = ErrorRow(
     FederationError, "site-bad-reading", "pass lines of the log of include.reading, as they were written"
 )
@@ -77,6 +84,7 @@ site_states = Table(
     Column("reason", long_text(), nullable=False),
     Column("checked_at", UtcTime),
     Column("good", Integer, nullable=False),
+    Column("calm", Integer, nullable=False),
     Column("bad", Integer, nullable=False),
     Column("held_by", exact(128)),
     Column("held_reason", long_text()),
@@ -91,6 +99,7 @@ site_changes = Table(
     Column("at", UtcTime, nullable=False),
     # a state, or `held` and `released`
     Column("change", exact(16), nullable=False),
+    Column("worse", Boolean, nullable=False),
     Column("reason", long_text(), nullable=False),
     Index(None, "site", "at"),
     sqlite_autoincrement=True,
@@ -116,7 +125,20 @@ site_results = Table(
     sqlite_autoincrement=True,
     **TABLE_OPTIONS,
 )
+site_rounds = Table(
+    "site_rounds",
+    metadata,
+    # one row: the last round of all sites, the results up to which it counted, and since when our own network fails
+    Column("id", ROW_ID, primary_key=True, autoincrement=False),
+    Column("ended_at", UtcTime, nullable=False),
+    Column("counted", ROW_ID, nullable=False),
+    Column("own_network_since", UtcTime),
+    Column("own_network_rounds", Integer, nullable=False),
+    **TABLE_OPTIONS,
+)
 HELD, RELEASED = "held", "released"
+_RANKS = [SiteState.OK, SiteState.DEGRADED, SiteState.FAILED]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,26 +161,21 @@ def note_results(bind: Bind, results: Iterable[SiteObservation], *, now: datetim
         writing(bind, lambda connection: connection.execute(insert(site_results), rows))
 
 
-def results_of_readings(lines: Iterable[str], sites: Collection[str]) -> list[SiteObservation]:
-    """Results of the lines that readers left in a log; other lines are left out.
-
-    Raises BAD_READING for a line that begins as that of a reader and is not.
-    """
+def results_of_readings(lines: Iterable[str], sites: Collection[str]) -> tuple[list[SiteObservation], int]:
+    """Results of the lines that readers left in a log, and the number of damaged ones; other lines are left out."""
     results: list[SiteObservation] = []
-    for number, line in enumerate(lines, 1):
+    damaged = 0
+    for line in lines:
         _, mark, text = line.partition(READ_LINE)
-        if mark:
+        if mark and '"file"' in text:
             try:
-                report = json.loads("{" + text)
-            except (ValueError, RecursionError):
-                report = {}
-            results += results_of_reading(report, sites, f"line {number}")
-    return results
+                results += results_of_reading(json.loads("{" + text), sites)
+            except (FederationError, ValueError, RecursionError):
+                damaged += 1
+    return summed(results), damaged
 
 
-def results_of_reading(
-    report: Mapping[str, Any], sites: Collection[str], name: str = "a reading"
-) -> list[SiteObservation]:
+def results_of_reading(report: Mapping[str, Any], sites: Collection[str]) -> list[SiteObservation]:
     """Results of the report of a reader on one file; sites that are not ours are left out.
 
     The site counts as good that the file was read from last, and each as failed that was given up before. Raises
@@ -167,7 +184,18 @@ def results_of_reading(
     try:
         return [result for result in _results_of_reading(report) if result.site in sites]
     except (ValueError, TypeError, LookupError, AttributeError) as fault:
-        raise BAD_READING(name, "it is no report of a reader") from fault
+        raise BAD_READING("a reading", "it is no report of a reader") from fault
+
+
+def summed(results: Iterable[SiteObservation]) -> list[SiteObservation]:
+    """The results with those of one site, source and kind in one."""
+    sums: dict[tuple[object, ...], SiteObservation] = {}
+    for result in results:
+        key = (result.site, result.source, result.what, result.kind)
+        other = sums.get(key)
+        added = {name: getattr(result, name) + getattr(other, name, 0) for name in (*_COUNTS, "seconds")}
+        sums[key] = replace(result, **added)
+    return list(sums.values())
 
 
 def _results_of_reading(report: Mapping[str, Any]) -> Iterator[SiteObservation]:
@@ -178,10 +206,13 @@ def _results_of_reading(report: Mapping[str, Any]) -> Iterator[SiteObservation]:
         return value  # type: ignore[no-any-return]
 
     ended = None if report["failed"] else str(report["sites"][-1])
-    for key in report["failures"]:
+    kinds: dict[str, tuple[int, str]] = {}
+    for key, times in report["failures"].items():
         site, _, kind = str(key).rpartition(" ")
         if site != ended and kind in _OF_SITES:
-            yield SiteObservation(site, EvidenceSource.READER, kind=kind, failed=1)
+            kinds[site] = max(kinds.get(site, (0, "")), (int(times), kind))
+    for site, (_, kind) in kinds.items():
+        yield SiteObservation(site, EvidenceSource.READER, kind=kind, failed=1)
     if ended is not None:
         yield SiteObservation(
             ended, EvidenceSource.READER, good=1, bytes=int(count("received")), seconds=count("waited_s"),
@@ -211,47 +242,69 @@ def obstacles(bind: Bind) -> dict[str, str]:
 def conclude_round(
     bind: Bind,
     sites: Iterable[str],
-    judge: Callable[[Mapping[str, Sequence[SiteObservation]]], Mapping[str, SiteJudgement]],
+    probes: Mapping[str, Sequence[SiteObservation]],
     *,
-    since: datetime,
     now: datetime,
+    only: Collection[str] = (),
 ) -> HealthRound:
-    """Judge all sites by the results since the last round, and record their states.
+    """Judge sites by their probes and by what transfers and readers reported since the last round; record the states.
 
     Args:
         bind: The ledger.
         sites: All that are configured.
-        judge: Gives the judgement of each site by its results.
-        since: Results before that are not counted.
+        probes: Results of the probes of this round.
         now: The end of the round.
+        only: Judge these sites alone, by their probes alone; empty: all.
     """
-    names = sorted(sites)
+    names = sorted(only or sites)
+    results = [result for some in probes.values() for result in some]
 
     def work(connection: Connection) -> HealthRound:
+        last = connection.execute(select(site_rounds).with_for_update()).first()
         before = _health(connection, names, lock=True)
-        round_ = judge_round(before, judge(_results(connection, since)), _worsened(connection, now - DAY), now)
-        for name, health in round_.health.items():
+        note_results(connection, results, now=now)
+        upto = connection.scalar(select(func.max(site_results.c.id))) or 0
+        reports = {} if only else _reports(connection, last.counted if last else 0, upto, now)
+        judged = {name: judge_site([*probes.get(name, ()), *reports.get(name, ())]) for name in names}
+        earlier = last.own_network_rounds if last else 0
+        outcome = judge_round(before, judged, _worsened(connection, now - DAY), now, earlier)
+        for name, health in outcome.health.items():
             if health != before[name]:
                 _store(connection, health, now)
-        rows = [
-            {"site": name, "at": now, "change": state.value, "reason": round_.health[name].reason[:MOST_REASON]}
-            for name, state in round_.changed.items()
+        changes = [
+            _change(name, now, state.value, outcome.health[name].reason, before[name].state)
+            for name, state in outcome.changed.items()
         ]
-        if rows:
-            connection.execute(insert(site_changes), rows)
-        for table in (site_results, site_changes):
-            connection.execute(delete(table).where(table.c.at < now - KEPT))
-        return round_
+        if changes:
+            connection.execute(insert(site_changes), changes)
+        if only:
+            return outcome
+        connection.execute(delete(site_results).where(site_results.c.at < now - KEPT))
+        since = (last.own_network_since if last and earlier else now) if outcome.own_network else None
+        row = {
+            "id": 1, "ended_at": now, "counted": upto, "own_network_since": since,
+            "own_network_rounds": earlier + 1 if outcome.own_network else 0,
+        }  # fmt: skip
+        connection.execute(update(site_rounds).values(row) if last else insert(site_rounds).values(row))
+        return replace(outcome, own_network_since=since)
 
-    return writing(bind, work)
+    return _alone(bind, work)
 
 
 def hold(bind: Bind, site: str, *, by: str, reason: str, now: datetime) -> SiteHealth:
     """Hold a site: nothing is sent to it until it is released, whatever its probes say. Raises HOLD_REFUSED."""
     if not reason.strip():
         raise HOLD_REFUSED(site, "a hold needs a reason")
-    held = {"held_by": by, "held_reason": reason.strip()[:MOST_REASON], "held_at": now}
-    return _held(bind, site, held, HELD, f"{by}: {reason.strip()}", now)
+
+    def work(connection: Connection) -> SiteHealth:
+        before = _health(connection, [site], lock=True)[site]
+        after = replace(before, held_by=by[:MOST_NAME], held_reason=reason.strip()[:MOST_REASON], held_at=now)
+        _store(connection, after, now)
+        row = _change(site, now, HELD, f"{by}: {reason.strip()}", after.state)
+        connection.execute(insert(site_changes).values(row))
+        return after
+
+    return _alone(bind, work)
 
 
 def release(bind: Bind, site: str, *, by: str, reason: str, now: datetime) -> SiteHealth:
@@ -259,42 +312,61 @@ def release(bind: Bind, site: str, *, by: str, reason: str, now: datetime) -> Si
 
     Raises HOLD_REFUSED where there is nothing to end.
     """
-    current = health_of(bind, [site])[site]
-    if current.obstacle is None:
-        raise HOLD_REFUSED(site, "it is not held, and has not failed")
-    free: dict[str, object] = {"held_by": None, "held_reason": None, "held_at": None}
-    if current.held_by is None:
-        free |= {"state": SiteState.DEGRADED.value, "since": now, "reason": f"released by {by}", "good": 0, "bad": 0}
-    return _held(bind, site, free, RELEASED, f"{by}: {reason.strip()}", now)
+
+    def work(connection: Connection) -> SiteHealth:
+        current = _health(connection, [site], lock=True)[site]
+        if current.obstacle is None:
+            raise HOLD_REFUSED(site, "it is not held, and has not failed")
+        after = replace(current, held_by=None, held_reason=None, held_at=None)
+        rows = [_change(site, now, RELEASED, f"{by}: {reason.strip()}", current.state)]
+        if current.held_by is None:
+            why = f"released by {by}"
+            after = replace(after, state=SiteState.DEGRADED, since=now, reason=why, good=0, calm=0, bad=0)
+            rows.append(_change(site, now, SiteState.DEGRADED.value, why, current.state))
+        _store(connection, after, now)
+        connection.execute(insert(site_changes), rows)
+        return after
+
+    return _alone(bind, work)
 
 
 def changes_of(bind: Bind, since: datetime) -> dict[str, list[SiteChange]]:
-    """The history of each site, the newest first."""
+    """The history of each site, the newest first, and the last two changes of each before that time."""
     columns = site_changes.c
-    query = select(columns.site, columns.at, columns.change, columns.reason).where(columns.at >= since)
+    listed = (columns.site, columns.at, columns.change, columns.reason)
+    earlier = select(columns.site, func.max(columns.id)).where(columns.at < since)
+    holds = columns.change.in_([HELD, RELEASED])
     changes: defaultdict[str, list[SiteChange]] = defaultdict(list)
     with reading(bind) as connection:
-        for row in connection.execute(query.order_by(columns.id.desc()).limit(MOST_SHOWN)):
-            changes[row.site].append(SiteChange(*row))
+        recent = select(*listed).where(columns.at >= since).order_by(columns.id.desc()).limit(MOST_SHOWN)
+        rows = list(connection.execute(recent))
+        ids = [
+            number for kind in (holds, ~holds)
+            for _, number in connection.execute(earlier.where(kind).group_by(columns.site))
+        ]  # fmt: skip
+        rows += connection.execute(select(*listed).where(columns.id.in_(ids)).order_by(columns.id.desc()))
+    for row in rows:
+        changes[row.site].append(SiteChange(*row))
     return changes
 
 
-def results_since(bind: Bind, since: datetime) -> dict[str, list[tuple[datetime, SiteObservation]]]:
-    """Results of each site with their times, the newest first."""
+def probes_since(bind: Bind, since: datetime, what: str | None = None) -> list[tuple[datetime, SiteObservation]]:
+    """Results of probes with their times, the newest first; `what`: of this probe alone."""
     columns = site_results.c
-    query = select(site_results).where(columns.at >= since).order_by(columns.id.desc()).limit(20 * MOST_SHOWN)
-    results: defaultdict[str, list[tuple[datetime, SiteObservation]]] = defaultdict(list)
+    query = select(site_results).where(columns.at >= since, columns.source == EvidenceSource.PROBE.value)
+    query = query if what is None else query.where(columns.what == what)
     with reading(bind) as connection:
-        for row in connection.execute(query).mappings():
-            results[row["site"]].append((row["at"], _observation(dict(row))))
-    return results
+        rows = connection.execute(query.order_by(columns.id.desc()).limit(20 * MOST_SHOWN)).mappings()
+        return [(row["at"], _observation(row)) for row in rows]
 
 
-def last_round(bind: Bind) -> datetime | None:
-    """The end of the last round."""
+def reports_since(bind: Bind, since: datetime) -> list[SiteObservation]:
+    """Results of transfers and readers since then, summed by site and source."""
+    columns = site_results.c
+    same = (columns.site, columns.source)
+    query = select(*same, *_sums()).where(columns.at >= since, columns.source != EvidenceSource.PROBE.value)
     with reading(bind) as connection:
-        ended: datetime | None = connection.scalar(select(func.max(site_states.c.checked_at)))
-        return ended
+        return [_observation(row) for row in connection.execute(query.group_by(*same)).mappings()]
 
 
 def _health(connection: Connection, sites: Iterable[str], *, lock: bool = False) -> dict[str, SiteHealth]:
@@ -315,41 +387,48 @@ def _store(connection: Connection, health: SiteHealth, now: datetime) -> None:
         connection.execute(insert(site_states).values(values))
 
 
-def _held(bind: Bind, site: str, values: Mapping[str, object], change: str, reason: str, now: datetime) -> SiteHealth:
-    def work(connection: Connection) -> SiteHealth:
-        before = _health(connection, [site], lock=True)[site]
-        after = _of_row({**asdict(before), "state": before.state.value, **values})
-        _store(connection, after, now)
-        row = {"site": site, "at": now, "change": change, "reason": reason[:MOST_REASON]}
-        connection.execute(insert(site_changes).values(row))
-        return after
-
-    return writing(bind, work)
+def _change(site: str, now: datetime, change: str, reason: str, before: SiteState) -> dict[str, object]:
+    states = {state.value: rank for rank, state in enumerate(_RANKS)}
+    worse = states.get(change, 0) > _RANKS.index(before)
+    return {"site": site, "at": now, "change": change, "reason": reason[:MOST_REASON], "worse": worse}
 
 
-def _results(connection: Connection, since: datetime) -> dict[str, list[SiteObservation]]:
-    """Results of each site since then, summed."""
+def _alone(bind: Bind, work: Callable[[Connection], _T]) -> _T:
+    """The work as a transaction; where another process has made the same first row meanwhile, once more."""
+    try:
+        return writing(bind, work)
+    except IntegrityError:
+        return writing(bind, work)
+
+
+def _reports(connection: Connection, counted: int, upto: int, now: datetime) -> dict[str, list[SiteObservation]]:
+    """Results of transfers and readers of each site that no round has counted, summed."""
     columns = site_results.c
     same = (columns.site, columns.source, columns.what, columns.kind)
-    summed = [func.sum(columns[name]).label(name) for name in ("good", "failed")]
-    query = select(*same, *summed).where(columns.at > since).group_by(*same)
+    new = (columns.id > counted, columns.id <= upto, columns.at > now - LONGEST_ROUND)
+    query = select(*same, *_sums()).where(*new, columns.source != EvidenceSource.PROBE.value).group_by(*same)
     results: defaultdict[str, list[SiteObservation]] = defaultdict(list)
     for row in connection.execute(query).mappings():
-        results[row["site"]].append(_observation(dict(row)))
+        results[row["site"]].append(_observation(row))
     return results
 
 
-def _observation(row: dict[str, object]) -> SiteObservation:
-    counts = {name: int(str(row[name])) for name in ("good", "failed", "bytes", "requests", "retries") if name in row}
-    seconds = float(str(row.get("seconds", 0.0)))
-    source = EvidenceSource(row["source"])
-    return SiteObservation(str(row["site"]), source, str(row["what"]), str(row["kind"]), **counts, seconds=seconds)
+def _sums() -> list[ColumnElement[Any]]:
+    return [func.sum(site_results.c[name]).label(name) for name in (*_COUNTS, "seconds")]
+
+
+_COUNTS = ("good", "failed", "bytes", "requests", "retries")
+
+
+def _observation(row: Mapping[Any, Any]) -> SiteObservation:
+    counts = {name: int(row[name]) for name in _COUNTS}
+    source, what, kind = EvidenceSource(row["source"]), row.get("what", ""), row.get("kind", "")
+    return SiteObservation(row["site"], source, what, kind, **counts, seconds=float(row["seconds"]))
 
 
 def _worsened(connection: Connection, since: datetime) -> dict[str, list[datetime]]:
     columns = site_changes.c
-    worse = [SiteState.DEGRADED.value, SiteState.FAILED.value]
-    query = select(columns.site, columns.at).where(columns.at > since, columns.change.in_(worse))
+    query = select(columns.site, columns.at).where(columns.at > since, columns.worse.is_(True))
     times: defaultdict[str, list[datetime]] = defaultdict(list)
     for row in connection.execute(query):
         times[row.site].append(row.at)

@@ -6,21 +6,23 @@ Probes use the site's own rules and the storages of stage-out, so they take the 
 from __future__ import annotations
 
 import errno
+import re
 import secrets
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 from include.errors import NightshiftError
-from include.federation.records import conclude_round, health_of, last_round, note_results
-from include.federation.states import EvidenceSource, HealthRound, SiteHealth, SiteObservation, SiteState, judge_site
+from include.federation.records import conclude_round, health_of
+from include.federation.states import READING, EvidenceSource, HealthRound, SiteHealth, SiteObservation, SiteState
 from include.fts.client.client import BanOf
 from include.fts.client.open import connected_client
 from include.fts.states import FailureReason
 from include.notify.message import Message, NotifyEvent
-from include.notify.notifier import Notifier
+from include.notify.notifier import DeliveryOutcome, Notifier
 from include.settings.sites import ChecksumMode, RemoteSite, SiteProbe
 from include.site.site import Site
 from include.stageout.errors import PLACE_UNLISTED
@@ -29,13 +31,16 @@ from include.stageout.places.facts import FileFacts, SitePlace
 from include.stageout.retry import TransferFailureClass, failure_class
 from include.stageout.urls import storage_of
 
-AT_ONCE = 16
-LONGEST_ROUND = timedelta(hours=1)
-"""Age above which reports count no more, however long ago the last round was."""
+PROBES_S, MESSAGES_S = 360.0, 120.0
+"""The time of all probes, which run at the same time; one that takes longer has failed. The time of all messages."""
+ONCE = timedelta(days=3650)
+MOST_LISTED = 10_000
+"""Files of the folder of probes that are listed at most."""
 LEFTOVER = timedelta(hours=1)
 """Age at which a file of a probe is removed that died."""
 RANGE = 64 << 10
 PREFIX = "nightshift-probe-"
+_OURS = re.compile(rf"{PREFIX}[0-9a-f]{{16}}(-copy)?")
 BANNED_BY_US = "nightshift: "
 """Begins the message of a ban, by which it is ended again."""
 
@@ -52,63 +57,60 @@ class RoundReport:
     """
 
     outcome: HealthRound
-    probes: Mapping[str, list[SiteObservation]]
+    probes: Mapping[str, Sequence[SiteObservation]]
     unprobed: Mapping[str, str] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
 
 
 def check_sites(
-    site: Site,
-    *,
-    now: Callable[[], datetime],
-    only: Collection[str] = (),
-    say: Callable[[str], object] = lambda _: None,
+    site: Site, *, now: Callable[[], datetime], only: Collection[str] = (), say: Callable[[str], object] = len
 ) -> RoundReport:
-    """Probe sites, judge all of them, record and tell changes, and ban failed ones at FTS where the settings say so.
+    """Probe sites, judge them, record and tell changes, and ban failed ones at FTS where the settings say so.
 
     Args:
         site: The deployment.
         now: The clock.
-        only: Probe these sites; empty: all that have a probe.
+        only: Probe and judge these sites alone, by their probes; empty: all sites, by what is reported of them, too.
         say: Called with progress.
     """
-    sites = {
-        name: remote for name, remote in site.settings.sites.items() if remote.probe and (not only or name in only)
-    }
+    configured = site.settings.sites
+    sites = {name: remote for name, remote in configured.items() if remote.probe and (not only or name in only)}
     clients, owner = SiteClients(site), site.settings.federation.owner or ""
-    before = last_round(site.ledger)
+    probes: dict[str, list[SiteObservation]] = {name: [] for name in sites}
+    unprobed: dict[str, str] = {}
 
-    def probed(remote: RemoteSite) -> list[SiteObservation] | NightshiftError:
+    def probe(name: str) -> None:
         try:
-            results = list(probe_site(clients.any_place(remote.name, owner), remote))
+            for result in probe_site(clients.any_place(name, owner), sites[name], say=say):
+                probes[name].append(result)
         except NightshiftError as error:
-            return error
-        say(f"{remote.name}: " + ", ".join(map(_shown, results)))
-        return results
+            unprobed[name] = str(error)
 
-    with ThreadPoolExecutor(AT_ONCE, "probe") as pool:
-        answers = dict(zip(sites, pool.map(probed, sites.values()), strict=True))
-    probes = {name: answer for name, answer in answers.items() if isinstance(answer, list)}
-    unprobed = {name: str(answer) for name, answer in answers.items() if isinstance(answer, NightshiftError)}
+    threads = {name: threading.Thread(target=probe, args=[name], name="probe", daemon=True) for name in sites}
+    for thread in threads.values():
+        thread.start()
+    ends = time.monotonic() + PROBES_S
+    for name, thread in threads.items():
+        thread.join(max(0.0, ends - time.monotonic()))
+        if thread.is_alive():
+            # it is left behind: what it still finds comes into a list that is not looked into any more
+            late = SiteObservation(name, EvidenceSource.PROBE, READING[0], "timeout", failed=1, seconds=PROBES_S)
+            probes[name] = [*probes[name], late]
+    results = {name: tuple(some) for name, some in probes.items() if name not in unprobed}
     ended = now()
-    note_results(site.ledger, (result for results in probes.values() for result in results), now=ended)
-    outcome = conclude_round(
-        site.ledger,
-        site.settings.sites,
-        lambda results: {name: judge_site(some) for name, some in results.items() if name in site.settings.sites},
-        since=max(before or ended - LONGEST_ROUND, ended - LONGEST_ROUND),
-        now=ended,
-    )
-    notifier = Notifier.of(site)
-    for message in _messages(outcome):
-        notifier.tell(message, now=ended)
-    return RoundReport(outcome, probes, unprobed, tuple(reconcile_bans(site) if site.settings.federation.ban else ()))
+    outcome = conclude_round(site.ledger, configured, results, now=ended, only=only)
+    faults = [] if only else [*_tell(site, outcome, unprobed, ended), *reconcile_bans(site)]
+    return RoundReport(outcome, results, unprobed, tuple(faults))
 
 
 def probe_site(
-    place: SitePlace, remote: RemoteSite, clock: Callable[[], float] = time.monotonic
+    place: SitePlace,
+    remote: RemoteSite,
+    *,
+    say: Callable[[str], object] = len,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[SiteObservation]:
-    """The results of the probes of a site; what its protocols cannot do here is not tried.
+    """The results of the probes of a site; writes and copies that its protocols cannot do here are not tried.
 
     Raises NightshiftError where the fault is on our side, as of a credential.
     """
@@ -121,39 +123,44 @@ def probe_site(
         ("checksum", lambda: _compared(place, probe, remote.checksum)),
     ]
     if probe.folder is not None:
-        name = f"{probe.folder}/{PREFIX}{secrets.token_hex(8)}"
-        _clean(place, probe.folder)
+        folder, name = probe.folder, f"{probe.folder}/{PREFIX}{secrets.token_hex(8)}"
+
+        def write() -> FailureReason | None:
+            _clean(place, folder)
+            return place.write(name, name.encode())
+
         steps += [
-            ("write", lambda: place.write(name, name.encode())),
+            ("write", write),
             ("copy", lambda: place.copy(probe.file, f"{name}-copy")),
             ("delete", lambda: _removed(place, [name, f"{name}-copy"])),
         ]
     for what, step in steps:
         began = clock()
         failure = step()
-        if failure is not None and failure.errno in (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT):
+        if failure is not None and what not in READING and failure.errno in _IMPOSSIBLE:
             if what == "write":
                 return
             continue
         kind = "" if failure is None else _kind(failure)
         result = SiteObservation(remote.name, EvidenceSource.PROBE, what, kind, seconds=clock() - began)
         yield replace(result, good=int(failure is None), failed=int(failure is not None))
-        if failure is not None and failure.errno in _GONE:
+        shown = f"{result.seconds:.3f} s" if failure is None else f"{kind}: {failure.text[:200]}"
+        say(f"{remote.name}: {what}: {shown}")
+        if kind in _GONE:
             return  # the other probes would only wait, too
 
 
-_GONE = frozenset({errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECOMM})
+_IMPOSSIBLE = (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT)
+_GONE = frozenset({TransferFailureClass.TIMEOUT.value, TransferFailureClass.CONNECTION.value})
 
 
 def _failure(answer: bytes | FailureReason) -> FailureReason | None:
     return answer if isinstance(answer, FailureReason) else None
 
 
-def _shown(result: SiteObservation) -> str:
-    return f"{result.what} {result.kind or f'{result.seconds:.3f} s'}"
-
-
 def _kind(failure: FailureReason) -> str:
+    if failure.errno in _IMPOSSIBLE:
+        return "unsupported"
     kind = failure_class(failure)
     if kind is TransferFailureClass.DESTINATION_CHECKSUM:
         return "content"
@@ -172,7 +179,7 @@ def _compared(place: SitePlace, probe: SiteProbe, mode: ChecksumMode) -> Failure
             return answer
         if answer.size != probe.size:
             return FailureReason(None, errno.EIO, f"size mismatch ({answer.size}, not {probe.size})")
-        if answer.checksum is not None:
+        if answer.checksum is not None and answer.checksum.startswith("adler32:"):
             return _same(answer, probe)
     return None
 
@@ -188,12 +195,12 @@ def _removed(place: SitePlace, names: list[str]) -> FailureReason | None:
 
 
 def _clean(place: SitePlace, folder: str) -> None:
-    """Remove what earlier probes left that died."""
+    """Remove what earlier probes left that died: files of their exact form, and right in the folder."""
     try:
         old = [
             name
-            for name, _, modified in place.listed(folder)
-            if name.rpartition("/")[2].startswith(PREFIX) and datetime.now(UTC) - modified > LEFTOVER
+            for name, _, modified in islice(place.listed(folder), MOST_LISTED)
+            if _OURS.fullmatch(name.removeprefix(f"{folder}/")) and datetime.now(UTC) - modified > LEFTOVER
         ]
     except NightshiftError as error:
         if error.code != PLACE_UNLISTED.code:
@@ -203,7 +210,21 @@ def _clean(place: SitePlace, folder: str) -> None:
         place.remove(old)
 
 
-def _messages(outcome: HealthRound) -> Iterable[Message]:
+def _tell(site: Site, outcome: HealthRound, unprobed: Mapping[str, str], now: datetime) -> Iterator[str]:
+    """Send a message for each change, for each that could not be sent before, and for what is wrong on our side.
+
+    Yields what could not be sent. Each cause is one message: its key has the time since when it holds.
+    """
+    notifier, ends = Notifier.of(site), time.monotonic() + MESSAGES_S
+    for message in (*_messages(outcome), *_of_our_side(outcome, unprobed)):
+        if time.monotonic() > ends:
+            yield "messages: no time was left for all of them; the next round sends the others"
+            return
+        if notifier.tell(message, now=now, window=ONCE) is DeliveryOutcome.FAILED:
+            yield f"message could not be sent: {message.title}"
+
+
+def _messages(outcome: HealthRound) -> Iterator[Message]:
     severities = {SiteState.FAILED: "error", SiteState.DEGRADED: "warning", SiteState.OK: "ok"}
     cures = {
         SiteState.FAILED: "Nothing is sent to it until its probes succeed again. `nightshift site status` has more; "
@@ -211,35 +232,49 @@ def _messages(outcome: HealthRound) -> Iterable[Message]:
         SiteState.DEGRADED: "It is still used. See the page Sites.",
         SiteState.OK: "",
     }
-    for name, state in outcome.changed.items():
-        health = outcome.health[name]
-        yield Message(
-            key=f"site:{name}:{state.value}:{health.since}",
-            event=NotifyEvent.SITE,
-            severity=severities[state],
-            title=f"site {name}: {state.value}",
-            text=health.reason,
-            cure=cures[state],
-        )
+    for name, health in outcome.health.items():
+        if name in outcome.changed or health.state is not SiteState.OK:
+            yield Message(
+                key=f"site:{name}:{health.state.value}:{health.since}",
+                event=NotifyEvent.SITE,
+                severity=severities[health.state],
+                title=f"site {name}: {health.state.value}",
+                text=health.reason,
+                cure=cures[health.state],
+            )
+
+
+def _of_our_side(outcome: HealthRound, unprobed: Mapping[str, str]) -> Iterator[Message]:
     if outcome.own_network:
         yield Message(
-            key="site:own-network",
+            key=f"site:own-network:{outcome.own_network_since}",
             event=NotifyEvent.SITE,
             severity="error",
             title=f"{len(outcome.own_network)} of {len(outcome.health)} sites turned bad together",
             text=f"No site was marked: {', '.join(outcome.own_network)}.",
             cure="Check our own network, proxies and credentials first.",
         )
+    if unprobed:
+        names = ", ".join(unprobed)
+        yield Message(
+            key=f"site:unprobed:{names}",
+            event=NotifyEvent.SITE,
+            severity="warning",
+            title=f"cannot be probed: {names}"[:200],
+            text="\n".join(f"{name}: {why}" for name, why in unprobed.items()),
+            cure="The fault is on our side: check the credential of `federation.owner`, and the connections.",
+        )
 
 
 def reconcile_bans(site: Site) -> Iterator[str]:
     """Ban the storages of sites to which nothing is sent at every FTS server, and end bans of ours that have no cause.
 
-    A storage that another site has, too, is banned only if nothing is sent to that one either. Yields what failed.
+    A storage that another site has, too, is banned only if nothing is sent to that one either. Where the settings do
+    not ask for bans, those of before are ended. Yields what failed.
     """
-    health = health_of(site.ledger, site.settings.sites)
-    storages = {name: {storage_of(rule.url) for rule in remote.third_party}
-                for name, remote in site.settings.sites.items()}  # fmt: skip
+    asked_for = site.settings.federation.ban
+    health = health_of(site.ledger, site.settings.sites) if asked_for else {}
+    storages = {name: {storage_of(rule.url) for rule in site.settings.sites[name].third_party} for name in health}
     used = {storage for name, current in health.items() if current.obstacle is None for storage in storages[name]}
     causes = {
         storage: f"{BANNED_BY_US}{name}: {current.obstacle}"
@@ -249,14 +284,15 @@ def reconcile_bans(site: Site) -> Iterator[str]:
     for server in site.settings.stageout.fts:
         try:
             with connected_client(site.secrets.get(server)) as client:
-                bans = {ban.name: ban.message or "" for ban in client.bans(BanOf.STORAGE)}
+                bans = {ban.name.lower(): ban for ban in client.bans(BanOf.STORAGE)}
                 for storage in causes.keys() - bans.keys():
                     client.ban(BanOf.STORAGE, storage, wait=True, allow_submit=True, message=causes[storage][:200])
-                for storage, message in bans.items():
-                    if message.startswith(BANNED_BY_US) and storage not in causes:
-                        client.unban(BanOf.STORAGE, storage)
+                for storage, ban in bans.items():
+                    if (ban.message or "").startswith(BANNED_BY_US) and storage not in causes:
+                        client.unban(BanOf.STORAGE, ban.name)
         except NightshiftError as error:
-            yield f"bans at {server}: {error}"
+            if asked_for:
+                yield f"bans at {server}: {error}"
 
 
 def summary_of(health: Mapping[str, SiteHealth]) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """States of sites, and the rules by which a round of probes and reports changes them. Pure.
 
 A site turns worse after one round and fails after two, or at once where two sources agree; it is taken back after
-good rounds only, twice as many for each time that it turned worse within a day. So a site that flaps stays where it is.
+good rounds only, twice as many for each time that it turned worse within a day. So a site that flaps from round to
+round stays where it is. One that is poor for ever is used as such, and one of which nothing is heard is tried again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ POOR_SHARE, BAD_SHARE = 0.1, 0.5
 BAD_ROUNDS, GOOD_ROUNDS, MOST_GOOD_ROUNDS = 2, 2, 64
 """Rounds in a row after which a site has failed; after which it is taken back, at first and at most."""
 DAY = timedelta(days=1)
+APART = timedelta(minutes=5)
+"""Rounds that end sooner after each other count as one."""
+SILENT_ROUNDS = 4
+"""Rounds without a result, after which a failed site is tried again."""
+OWN_NETWORK_ROUNDS = 4
+"""Rounds for which sites that turned bad together are not marked."""
 FEWEST_SITES = 3
 """Sites that have to turn bad in one round before our own network may be the cause."""
 
@@ -101,6 +108,7 @@ class SiteHealth:
         reason: Why.
         checked_at: When the last round ended that tried anything.
         good: Good rounds in a row.
+        calm: Rounds in a row that were not bad.
         bad: Bad rounds in a row.
         held_by: Who holds the site, whatever its state is; None: it is not held.
         held_reason: Why.
@@ -113,6 +121,7 @@ class SiteHealth:
     reason: str = ""
     checked_at: datetime | None = None
     good: int = 0
+    calm: int = 0
     bad: int = 0
     held_by: str | None = None
     held_reason: str | None = None
@@ -129,47 +138,48 @@ class SiteHealth:
 def judge_site(observations: Iterable[SiteObservation]) -> SiteJudgement:
     """The verdict about one site.
 
-    A read that fails is bad, any other probe that fails is poor. Transfers and readers count from `FEWEST_RESULTS` on;
-    failures that may be those of the other site only where no probe shows that this one is well. Where one does, what
-    readers report is poor at most: they are elsewhere, and are believed less.
+    A read that fails is bad, any other probe that fails is poor. Transfers and readers count from `FEWEST_RESULTS` on.
+    Where probes show that the site is well, failures that may be those of the other site do not count, and failures
+    of readers and of no known class are poor at most: they may be of other causes.
     """
     observations = list(observations)
-    probes = [result for result in observations if result.source is EvidenceSource.PROBE and result.what in READING]
-    well = bool(probes) and not any(probe.failed for probe in probes)
-    if well:
-        observations = [result for result in observations if result.what != LINK]
-    results, failed = Counter[EvidenceSource](), Counter[EvidenceSource]()
-    kinds: Counter[tuple[EvidenceSource, str]] = Counter()
-    broken: dict[str, str] = {}
-    for result in observations:
-        results[result.source] += result.good + result.failed
-        failed[result.source] += result.failed
-        kinds[result.source, result.kind] += result.failed
-        if result.source is EvidenceSource.PROBE and result.failed:
-            broken[result.what] = result.kind
-    bad = [f"{what}: {broken[what]}" for what in READING if what in broken]
-    poor = [f"{what}: {kind}" for what, kind in broken.items() if what not in READING]
-    for source in (EvidenceSource.TRANSFER, EvidenceSource.READER):
-        if results[source] >= FEWEST_RESULTS and failed[source] / results[source] >= POOR_SHARE:
-            most = max((kind for of, kind in kinds if of is source), key=lambda kind: kinds[source, kind])
-            text = f"{failed[source]} of {results[source]} {_FILES[source]} failed, most of them by: {most}"
-            doubted = well and source is EvidenceSource.READER
-            (bad if failed[source] / results[source] >= BAD_SHARE and not doubted else poor).append(text)
-    sources = bool(broken.keys() & set(READING)) + sum(
-        failed[source] / results[source] >= BAD_SHARE
-        for source in (EvidenceSource.TRANSFER, EvidenceSource.READER)
-        if results[source] >= FEWEST_RESULTS
-    )
+    probes = [result for result in observations if result.source is EvidenceSource.PROBE]
+    reads = [probe for probe in probes if probe.what in READING]
+    well = bool(reads) and not any(probe.failed for probe in reads)
+    bad = [f"{probe.what}: {probe.kind}" for probe in reads if probe.failed]
+    poor = [f"{probe.what}: {probe.kind}" for probe in probes if probe.failed and probe not in reads]
+    sources, few = int(bool(bad)), False
+    for source, files in _FILES.items():
+        results = [result for result in observations if result.source is source and not (well and result.what == LINK)]
+        total, failed = (sum(getattr(result, name) for result in results) for name in ("good", "failed"))
+        total += failed
+        if total < FEWEST_RESULTS:
+            few = few or bool(failed)
+            continue
+        sure = sum(
+            result.failed for result in results if not well or (source is not _DOUBTED and result.kind != UNCLASSED)
+        )
+        if sure / total >= BAD_SHARE or failed / total >= POOR_SHARE:
+            kinds = Counter[str]()
+            for result in results:
+                kinds[result.kind] += result.failed
+            text = f"{failed} of {total} {files} failed, most of them by: {kinds.most_common(1)[0][0]}"
+            (bad if sure / total >= BAD_SHARE else poor).append(text)
+            sources += sure / total >= BAD_SHARE
     if bad:
         return SiteJudgement(RoundVerdict.BAD, "; ".join(bad + poor), agreed=sources > 1)
     if poor:
         return SiteJudgement(RoundVerdict.POOR, "; ".join(poor))
-    return SiteJudgement(RoundVerdict.GOOD if results.total() else RoundVerdict.SILENT)
+    # a few results of which some failed say nothing, unless probes say more
+    heard = well or (bool(observations) and not few)
+    return SiteJudgement(RoundVerdict.GOOD if heard else RoundVerdict.SILENT)
 
 
 LINK = "link"
 READING = ("first byte", "range", "checksum")
 """The probes without which a site is of no use."""
+UNCLASSED = "other"
+_DOUBTED = EvidenceSource.READER
 _FILES = {EvidenceSource.TRANSFER: "transfers", EvidenceSource.READER: "files of readers"}
 
 
@@ -181,11 +191,13 @@ class HealthRound:
         health: Of every site, as it is now.
         changed: The sites that are in another state than before, with that state.
         own_network: Sites that turned bad together: it is our network, and none of them was marked.
+        own_network_since: When the first of such rounds in a row ended.
     """
 
     health: Mapping[str, SiteHealth]
     changed: Mapping[str, SiteState] = field(default_factory=dict)
     own_network: tuple[str, ...] = ()
+    own_network_since: datetime | None = None
 
 
 def judge_round(
@@ -193,24 +205,27 @@ def judge_round(
     judgements: Mapping[str, SiteJudgement],
     worsened: Mapping[str, Sequence[datetime]],
     now: datetime,
+    own_network_rounds: int = 0,
 ) -> HealthRound:
     """The states after a round.
 
     Args:
-        before: The health of every site.
-        judgements: What the round has about them; a site without one stays as it is.
+        before: The health of every site that is judged.
+        judgements: What the round has about them.
         worsened: When each site turned worse lately.
         now: The end of the round.
+        own_network_rounds: Rounds in a row before this one of which our own network was the cause.
     """
-    turning = tuple(
-        name for name, judged in judgements.items()
-        if judged.verdict is RoundVerdict.BAD and before[name].state is not SiteState.FAILED and not before[name].bad
-    )  # fmt: skip
-    together = turning if len(turning) >= FEWEST_SITES and 2 * len(turning) > len(before) else ()
     silent = SiteJudgement(RoundVerdict.SILENT)
+    judged = {name: judgements.get(name, silent) for name in before}
+    heard = [name for name, judgement in judged.items() if judgement.verdict is not RoundVerdict.SILENT]
+    new = [name for name in heard if before[name].state is not SiteState.FAILED and not before[name].bad]
+    turning = tuple(name for name in new if judged[name].verdict is RoundVerdict.BAD)
+    many = len(turning) >= FEWEST_SITES and 2 * len(turning) > len(heard)
+    together = turning if many and own_network_rounds < OWN_NETWORK_ROUNDS else ()
     health = {
-        name: current if name in together
-        else after_round(current, judgements.get(name, silent), worsened.get(name, ()), now)
+        name: replace(current, checked_at=now) if name in together
+        else after_round(current, judged[name], worsened.get(name, ()), now)
         for name, current in before.items()
     }  # fmt: skip
     changed = {name: after.state for name, after in health.items() if after.state is not before[name].state}
@@ -219,20 +234,33 @@ def judge_round(
 
 def after_round(health: SiteHealth, judged: SiteJudgement, worsened: Sequence[datetime], now: datetime) -> SiteHealth:
     """The health of one site after a round."""
-    if judged.verdict is RoundVerdict.SILENT:
+    verdict, failed = judged.verdict, health.state is SiteState.FAILED
+    if verdict is RoundVerdict.SILENT and not failed:
         return health
-    good = health.good + 1 if judged.verdict is RoundVerdict.GOOD else 0
-    bad = health.bad + 1 if judged.verdict is RoundVerdict.BAD else 0
-    state, reason = health.state, health.reason
-    if state is SiteState.FAILED or judged.verdict is RoundVerdict.GOOD:
-        if state is not SiteState.OK and good >= needed_rounds(worsened, now):
+    again = health.checked_at is not None and now - health.checked_at < APART
+    more = 0 if again else 1
+    good = max(1, health.good + more) if verdict is RoundVerdict.GOOD else 0
+    calm = max(1, health.calm + more) if verdict is not RoundVerdict.BAD else 0
+    bad = max(1, health.bad + more) if verdict is RoundVerdict.BAD else 0
+    state, reason, needed = health.state, health.reason, needed_rounds(worsened, now)
+    if failed:
+        if good >= needed:
             state, reason = SiteState.OK, f"{good} good rounds in a row"
-    elif judged.verdict is RoundVerdict.BAD and (judged.agreed or bad >= BAD_ROUNDS):
+        elif verdict is RoundVerdict.SILENT and calm >= max(needed, SILENT_ROUNDS):
+            state, reason = SiteState.DEGRADED, f"{calm} rounds without a result: it is tried again"
+        elif verdict is RoundVerdict.POOR and calm >= needed:
+            state, reason = SiteState.DEGRADED, judged.reason
+    elif verdict is RoundVerdict.GOOD:
+        if state is not SiteState.OK and good >= needed:
+            state, reason = SiteState.OK, f"{good} good rounds in a row"
+    elif verdict is RoundVerdict.BAD and (judged.agreed or bad >= BAD_ROUNDS):
         state, reason = SiteState.FAILED, judged.reason
     else:
         state, reason = SiteState.DEGRADED, judged.reason
     since = now if state is not health.state else health.since or now
-    return replace(health, state=state, since=since, reason=reason, checked_at=now, good=good, bad=bad)
+    return replace(
+        health, state=state, since=since, reason=reason, checked_at=now, good=good, calm=calm, bad=bad
+    )  # fmt: skip
 
 
 def needed_rounds(worsened: Sequence[datetime], now: datetime) -> int:

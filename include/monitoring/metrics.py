@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 from include.aliencache.records import CacheRunKind, last_runs
 from include.errors import NightshiftError
-from include.federation.records import health_of, results_since
+from include.federation.records import health_of, probes_since, reports_since
 from include.federation.states import EvidenceSource
 from include.gateway.client.values import LeaseInfo
 from include.ledger.engine import reading
@@ -253,19 +253,19 @@ def of_sites(connection: Connection, sites: Iterable[str], now: datetime) -> Ite
     yield _filled("site_state", "1 for the state in which a site is", ("site", "state"), states)
     probes: dict[tuple[str, str], float] = {}
     good: dict[tuple[str, str], float] = {}
-    figures: Counter[tuple[str, str]] = Counter()
-    for name, results in results_since(connection, now - timedelta(hours=1)).items():
-        for _, result in results if name in names else ():
-            if result.source is EvidenceSource.PROBE:
-                probes.setdefault((name, result.what), result.seconds)
-                good.setdefault((name, result.what), float(result.good))
-            if result.source is EvidenceSource.READER:
-                for key in _READER_FIGURES:
-                    figures[key, name] += getattr(result, key)
+    since = now - timedelta(hours=1)
+    for _, result in probes_since(connection, since):
+        if result.site in names:
+            probes.setdefault((result.site, result.what), result.seconds)
+            good.setdefault((result.site, result.what), float(result.good))
     yield _filled("site_probe_seconds", "Duration of the last probe", ("site", "probe"), probes)
     yield _filled("site_probe_good", "1 if the last probe succeeded", ("site", "probe"), good)
+    readers = [
+        result for result in reports_since(connection, since)
+        if result.source is EvidenceSource.READER and result.site in names
+    ]  # fmt: skip
     for key, text in _READER_FIGURES.items():
-        values = {name: value for (figure, name), value in figures.items() if figure == key}
+        values = {result.site: float(getattr(result, key)) for result in readers}
         yield _filled(f"site_readers_{key}", f"{text}, in the last hour", ("site",), values)
 
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from include.federation.records import HELD, RELEASED, SiteChange, changes_of, health_of, results_since
+from include.federation.records import HELD, RELEASED, SiteChange, changes_of, health_of, probes_since, reports_since
 from include.federation.states import EvidenceSource, SiteHealth, SiteObservation, SiteState
 from include.pages.asked import Asked
 from include.pages.charts import figure, line
 
 EVERY_S = 60
-HISTORY, LATELY = timedelta(days=7), timedelta(hours=24)
+HISTORY, LATELY, HOUR = timedelta(days=7), timedelta(hours=24), timedelta(hours=1)
+FIRST = "first byte"
 SHOWN = 50
 """Changes in the table."""
 _COLOURS = {"ok": "#10b981", "degraded": "#f59e0b", "failed": "#ef4444", "held": "#64748b"}
-Results = Mapping[str, Sequence[tuple[datetime, SiteObservation]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,35 +38,42 @@ def read(asked: Asked) -> dict[str, Any]:
     now, ledger = datetime.now(UTC), asked.site.ledger
     names = sorted(asked.site.settings.sites)
     health, changes = health_of(ledger, names), changes_of(ledger, now - HISTORY)
-    results = {name: some for name, some in results_since(ledger, now - LATELY).items() if name in health}
+    probes = [(at, probe) for at, probe in probes_since(ledger, now - HOUR) if probe.site in health]
+    firsts = [(at, probe) for at, probe in probes_since(ledger, now - LATELY, FIRST) if probe.site in health]
+    reports = reports_since(ledger, now - LATELY)
     recent = sorted(
-        (change for name in names for change in changes.get(name, ())), key=lambda change: change.at, reverse=True
+        (change for name in names for change in changes.get(name, ()) if change.at > now - HISTORY),
+        key=lambda change: change.at,
+        reverse=True,
     )
     return {
         "every": EVERY_S,
-        "rows": [site_row(health[name], results.get(name, ())) for name in names],
+        "rows": [site_row(health[name], probes, reports) for name in names],
         "strip": strip(health, changes, now) if names else None,
-        "latencies": latencies(results),
+        "latencies": latencies(firsts),
         "changes": recent[:SHOWN],
         "probed": [name for name in names if asked.site.settings.sites[name].probe],
     }
 
 
-def site_row(health: SiteHealth, results: Sequence[tuple[datetime, SiteObservation]]) -> SiteRow:
-    """The figures of a site of the last day; `results`: the newest first."""
-    probes: dict[str, SiteObservation] = {}
+def site_row(
+    health: SiteHealth, probes: Sequence[tuple[datetime, SiteObservation]], reports: Sequence[SiteObservation]
+) -> SiteRow:
+    """The figures of a site; `probes`: of the last hour, the newest first; `reports`: of the last day."""
+    last: dict[str, SiteObservation] = {}
+    for _, probe in probes:
+        if probe.site == health.site:
+            last.setdefault(probe.what, probe)
     counts: Counter[str] = Counter()
     readers: Counter[str] = Counter()
-    for _, result in results:
-        if result.source is EvidenceSource.PROBE:
-            probes.setdefault(result.what, result)
-        elif result.source is EvidenceSource.TRANSFER:
+    for result in reports:
+        if result.site == health.site and result.source is EvidenceSource.TRANSFER:
             counts.update({"good": result.good, "failed": result.failed})
-        else:
+        elif result.site == health.site:
             for name in ("good", "failed", "bytes", "seconds", "requests", "retries"):
                 readers[name] += getattr(result, name)
     shown = HELD if health.held_by is not None else health.state.value
-    return SiteRow(health, shown, list(probes.values())[::-1], (counts["good"], counts["failed"]), readers)
+    return SiteRow(health, shown, list(last.values())[::-1], (counts["good"], counts["failed"]), readers)
 
 
 def strip(
@@ -96,12 +103,13 @@ def strip(
 
 
 def periods(changes: Iterable[SiteChange], now: datetime) -> list[tuple[str, datetime, datetime]]:
-    """The states of a site within the history, each with its begin and end; `changes`: the newest first."""
+    """The states of a site within the history, each with its begin and end; `changes`: some may be older."""
     result: list[tuple[str, datetime, datetime]] = []
     state, held, begin = SiteState.OK.value, False, now - HISTORY
     for change in sorted(changes, key=lambda change: change.at):
-        result.append((HELD if held else state, begin, change.at))
-        begin = change.at
+        if change.at > begin:
+            result.append((HELD if held else state, begin, change.at))
+            begin = change.at
         if change.change in (HELD, RELEASED):
             held = change.change == HELD
         else:
@@ -109,13 +117,15 @@ def periods(changes: Iterable[SiteChange], now: datetime) -> list[tuple[str, dat
     return [*result, (HELD if held else state, begin, now)]
 
 
-def latencies(results: Results) -> dict[str, Any] | None:
-    """Seconds until the first byte of each site over time."""
-    traces = []
-    for name, some in sorted(results.items()):
-        points = [(at, result.seconds) for at, result in reversed(some) if result.what == "first byte" and result.good]
-        if points:
-            traces.append(line(name, [at for at, _ in points], [seconds for _, seconds in points]))
+def latencies(firsts: Sequence[tuple[datetime, SiteObservation]]) -> dict[str, Any] | None:
+    """Seconds until the first byte of each site over time; `firsts`: the newest first."""
+    points: dict[str, list[tuple[datetime, float]]] = {}
+    for at, probe in reversed(firsts):
+        if probe.good:
+            points.setdefault(probe.site, []).append((at, probe.seconds))
+    traces = [
+        line(name, [at for at, _ in some], [seconds for _, seconds in some]) for name, some in sorted(points.items())
+    ]
     return figure("Seconds until the first byte", traces, unit="s") if traces else None
 
 

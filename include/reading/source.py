@@ -233,8 +233,7 @@ class DistantFile:
     def failed(self, replica: DistantReplica, failure: ReplicaFailure, without_progress: int) -> None:
         """Wait before the next attempt, or go on to the next replica. Raises ReadingError."""
         with self._lock:
-            key = f"{replica.site} {failure.kind.value}"
-            self.counts.failures[key] = self.counts.failures.get(key, 0) + 1
+            self._count(replica, failure)
             self._require_left()
             current, patience = self._left[0]
             if current is not replica:
@@ -253,6 +252,10 @@ class DistantFile:
             self.counts.waited_s += pause
             time.sleep(pause)
 
+    def _count(self, replica: DistantReplica, failure: ReplicaFailure) -> None:
+        key = f"{replica.site} {failure.kind.value}"
+        self.counts.failures[key] = self.counts.failures.get(key, 0) + 1
+
     def _next(self, failure: ReplicaFailure) -> None:
         while True:
             replica, _ = self._left.pop(0)
@@ -266,9 +269,13 @@ class DistantFile:
                     self._opened(other)
                 except ReplicaFailure as refusal:
                     failure = refusal
-                    if not failure.kind.may_pass:
+                    self._count(other, failure)
+                    if not failure.kind.may_pass or attempt == patience.retries:
                         break
-                    time.sleep(min(patience.longest_s, patience.wait_s * 2**attempt))
+                    pause = min(patience.longest_s, patience.wait_s * 2**attempt)
+                    self.counts.retries += 1
+                    self.counts.waited_s += pause
+                    time.sleep(pause)
                 else:
                     return
 

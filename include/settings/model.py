@@ -19,7 +19,7 @@ from include.settings.errors import SettingsError
 from include.settings.prepare import ArtifactLimits, Block as _Block, Prepare, QualitySettings
 from include.settings.retention import CollectionSettings, Retention, TagRule
 from include.settings.services import Gateway, Notify, Paths, keys_below_var
-from include.settings.sites import FederationSettings, RemoteSite, require_folders_below
+from include.settings.sites import CredentialSource, FederationSettings, RemoteSite, require_folders_below
 from include.settings.ssh import NodeSettings, ReplicaSettings, named_once
 from include.settings.stageout import StageoutSettings
 from include.settings.text_types import (
@@ -440,6 +440,14 @@ class SiteSettings(_Block):
                 if fqrn not in self.repositories:
                     cure = "Add it below `repositories:`, or take it out."
                     raise fault(f"cache {cache.name} has a repository that is not configured: {fqrn}", cure)
+        return self
+
+    @model_validator(mode="after")
+    def _probes_have_credentials(self) -> SiteSettings:
+        for site in self.sites.values():
+            if site.probe and site.credential is not CredentialSource.SERVICE and self.federation.owner is None:
+                what = f"site {site.name} is probed, and asks for the credential of a user"
+                raise fault(what, "Add `federation.owner`, the user whose credential probes have.")
         return self
 
     @model_validator(mode="after")

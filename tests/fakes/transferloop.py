@@ -43,6 +43,8 @@ class TransferLoop:
     settings: StageoutSettings = field(default_factory=StageoutSettings)
     sites: dict[str, RemoteSite] = field(default_factory=lambda: {one: mock_site(one) for one in ("pisa", "bari")})
     places: dict[str, MemoryPlace] = field(default_factory=lambda: {one: MemoryPlace() for one in ("pisa", "bari")})
+    obstacles: dict[str, str] = field(default_factory=dict)
+    """Sites to which nothing is sent."""
     at: datetime = NOW
     clients: dict[tuple[str, str], FtsClient] = field(default_factory=dict)
     credential_missing: dict[str, Exception] = field(default_factory=dict)
@@ -57,6 +59,7 @@ class TransferLoop:
             worker=StageoutWorker("worker-1"),
             fts=self._client,
             place=lambda site, owner: self.places[site],
+            obstacles=lambda: self.obstacles,
         )
 
     def _client(self, server: str, owner: str, *sites: str) -> FtsClient:

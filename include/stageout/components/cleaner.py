@@ -14,6 +14,7 @@ from functools import partial
 from sqlalchemy import select
 
 from include.errors import NightshiftError
+from include.federation.records import SITE_FAILED
 from include.fts.states import FailureReason, FailureScope
 from include.ledger.engine import reading
 from include.settings.sites import ChecksumMode, RemoteSite
@@ -29,6 +30,8 @@ from include.stageout.transfers import Transfer
 
 FTS_TIME = timedelta(seconds=1)
 """FTS leaves out the fractions of seconds."""
+HELD_WAIT = timedelta(minutes=30)
+"""After that a source is tried again whose site, or that of its copy, has failed or is held; it is never given up."""
 CLOCKS = timedelta(minutes=1)
 """The clock of a storage may be ahead of that of FTS by so much."""
 _T = TransferState
@@ -55,6 +58,8 @@ class _Outcome:
 
     to: TransferState | None
     reason: str
+    held: bool = False
+    """A site has failed or is held: it waits for as long as that lasts."""
 
 
 def clean(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> CleanReport:
@@ -104,7 +109,7 @@ def _outcomes(
         try:
             yield rows, _removed(stageout, site, stageout.place(site, owner), rows, held)
         except NightshiftError as error:
-            yield rows, {row.id: _Outcome(None, str(error)) for row in rows}
+            yield rows, {row.id: _postponed(error) for row in rows}
 
 
 def _removed(
@@ -185,7 +190,7 @@ def _lost(stageout: Stageout, site: str, rows: Sequence[Transfer]) -> dict[int, 
     try:
         answers = _looked(stageout.place(site, rows[0].owner), stageout.site(site), names, rows)
     except NightshiftError as error:
-        return {row.id: _Outcome(None, str(error)) for row in rows}
+        return {row.id: _postponed(error) for row in rows}
     outcomes: dict[int, _Outcome] = {}
     for row in rows:
         answer = answers[row.id]
@@ -223,6 +228,10 @@ def _refused(failure: FailureReason, scope: FailureScope) -> _Outcome:
     return _Outcome(None, replace(failure, scope=scope).format())
 
 
+def _postponed(error: NightshiftError) -> _Outcome:
+    return _Outcome(None, str(error), held=error.code == SITE_FAILED.code)
+
+
 def _record(
     stageout: Stageout, claim: str, rows: Sequence[Transfer], outcomes: Mapping[int, _Outcome], now: datetime
 ) -> Counter[TransferState | None]:
@@ -232,7 +241,7 @@ def _record(
         outcome = outcomes.get(row.id)
         if outcome is None:
             continue
-        wait = removal_wait(now - row.moved_at)
+        wait = HELD_WAIT if outcome.held else removal_wait(now - row.moved_at)
         if outcome.to is not None:
             moves.append(TransferMove(row.id, _T.CLEANING, outcome.to, outcome.reason))
         elif wait is None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from include.errors import NightshiftError
+from include.federation.records import note_results, summed
+from include.federation.states import EvidenceSource, SiteObservation
 from include.stageout.attempts.answers import copy_time
 from include.stageout.claims import LARGE, ClaimedRows, claim_large, claim_transfers, keep_claim, look_again
 from include.stageout.moves import TransferMove, move_transfers
@@ -29,6 +31,8 @@ THREADS = 8
 """Storages that are asked at the same time."""
 MOST_LARGE = 16
 """Large files that one batch reads."""
+CORRUPT = TransferFailureClass.DESTINATION_CHECKSUM
+"""The failure of a copy that counts for the health of its site; FTS has reported the others."""
 _T = TransferState
 
 
@@ -112,6 +116,12 @@ class _Batch:
         if found.moves:
             moved = move_transfers(ledger, found.moves, StageoutComponent.REPORTER, now=now, claim=claim)
             self.moved.update(move.to.value for move in found.moves if move.id in moved)
+            corrupt = [
+                SiteObservation(self.rows[move.id].destination, EvidenceSource.TRANSFER, kind=CORRUPT.value, failed=1)
+                for move in found.moves
+                if move.id in moved and move.failure is CORRUPT
+            ]
+            note_results(ledger, summed(corrupt), now=now)
         if found.reasons:
             waits = {number: _next_look(self.rows[number], now) for number in found.reasons}
             look_again(ledger, stageout_transfers, waits, claim, now=now, reasons=found.reasons)

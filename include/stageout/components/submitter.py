@@ -315,7 +315,12 @@ class _SubmitBatch:
     def settle(self, claimed: ClaimedRows[TransferJob]) -> None:
         """Ask FTS for jobs that may have arrived; submit those again, under the same sid, that did not."""
         self.rows += len(claimed.rows)
+        self.obstacles = self.stageout.obstacles()
         for row in claimed.rows:
+            if self.obstacles.keys() & {row.source, row.destination}:
+                # if it did not arrive it would be sent again
+                look_again(self.stageout.ledger, stageout_jobs, {row.id: OUTAGE_WAIT}, claimed.claim, now=self.now())
+                continue
             try:
                 self._settle_job(row, claimed.claim)
             except FtsError as error:

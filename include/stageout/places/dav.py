@@ -192,7 +192,7 @@ class DavStorage:
         def part(response: requests.Response) -> bytes | FailureReason:
             if response.status_code != 206:
                 return facts.failed(errno.EPROTO, "GET: the server ignores ranges")
-            return facts.whole(response.raw.read(length + 1), length)
+            return facts.whole(b"".join(self._parts(response, length + 1)), length)
 
         headers = {"Range": f"bytes={offset}-{offset + length - 1}"}
         return _existing("GET", self._call("GET", url, work=part, headers=headers))
@@ -204,7 +204,7 @@ class DavStorage:
     def copy(self, source: str, url: str) -> FailureReason | None:
         def ended(response: requests.Response) -> bool | FailureReason:
             # progress is reported in lines, and the last one has the result
-            text = response.raw.read(_MOST_MARKERS).decode("utf-8", "replace").strip()
+            text = b"".join(self._parts(response, _MOST_MARKERS)).decode("utf-8", "replace").strip()
             good = response.status_code != 202 or text.rpartition("\n")[2].lower().startswith("success")
             return good or facts.failed(errno.EIO, "COPY: the server could not copy it")
 
@@ -284,6 +284,8 @@ class DavStorage:
                 )
             same = urlsplit(address).netloc == urlsplit(first).netloc
             token = {"Authorization": f"Bearer {self._token}"} if self._token is not None and same else {}
+            if not same:
+                headers = {name: value for name, value in headers.items() if not name.startswith("TransferHeader")}
             outcome = self._once(method, address, work, {**headers, **token}, body)
             if not isinstance(outcome, _Redirection):
                 return outcome
@@ -335,6 +337,8 @@ class DavStorage:
                 return found
         except (requests.RequestException, HTTPError) as error:
             return failure_of(error)
+        except TimeoutError:
+            return facts.failed(errno.ETIMEDOUT, f"{method}: the reply was not complete in time")
         except OSError as error:
             # of the library's check of the files of the credential; it names the file
             fault = str(error)
@@ -355,6 +359,15 @@ class DavStorage:
 
         found = facts.read_back(blocks(), size)
         return facts.failed(errno.ETIMEDOUT, f"GET: {size} bytes were not read in time") if late else found
+
+    def _parts(self, response: requests.Response, most: int) -> Iterator[bytes]:
+        """The first bytes of a body, which is given as long as a reply may take to begin."""
+        ends = self._clock() + self._options.timeout_s
+        while most > 0 and (block := response.raw.read1(most)):
+            if self._clock() > ends:
+                raise TimeoutError
+            yield block
+            most -= len(block)
 
     def _blocks(self, response: requests.Response) -> Iterator[bytes]:
         ends, count = self._clock() + self._options.timeout_s, 0

@@ -9,8 +9,10 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import IO
 from urllib.parse import urlsplit
 
 from include.fts.client.transport import BearerToken, Credential, X509Files
@@ -76,19 +78,18 @@ class XrootdStorage:
         return facts.at_once(self._remove, urls, self._options)
 
     def read(self, url: str, offset: int, length: int) -> bytes | FailureReason:
-        command = [self._program, _server(url), "cat", _path(url)]
-        process = subprocess.Popen(  # noqa: S603 - as in _run
-            command, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        late = threading.Timer(self._options.timeout_s, process.kill)
-        late.start()
-        try:
-            with process:
-                data = process.stdout.read(offset + length)[offset:] if process.stdout else b""
-                process.kill()
-        finally:
-            late.cancel()
-        return facts.whole(data, length)
+        late = threading.Event()
+        data = b""
+        with self._cat(url, self._options.timeout_s, late) as output:
+            while offset > 0 and (block := output.read(min(facts.BLOCK, offset))):
+                offset -= len(block)
+            data = output.read(length)
+        if late.is_set():
+            return facts.failed(errno.ETIMEDOUT, f"{_PROGRAM} cat: {length} bytes were not read in time")
+        answer = self._look(url, ChecksumMode.NONE) if not data else None
+        if isinstance(answer, FailureReason):
+            return answer
+        return facts.whole(data, length) if data else facts.failed(errno.ENOENT, f"{_PROGRAM} cat: nothing to read")
 
     def write(self, url: str, data: bytes) -> FailureReason | None:  # noqa: ARG002
         return facts.unsupported("write")
@@ -149,20 +150,30 @@ class XrootdStorage:
         return _Output(done.returncode, done.stdout, int(found[1]) if found and done.returncode else None)
 
     def _read_back(self, url: str, size: int) -> facts.FileFacts | FailureReason:
+        with self._cat(url, self._options.timeout_s + size / _BYTES_A_SECOND) as output:
+            return facts.read_back(iter(lambda: output.read(facts.BLOCK), b""), size)
+
+    @contextmanager
+    def _cat(self, url: str, seconds: float, late: threading.Event | None = None) -> Iterator[IO[bytes]]:
+        """The bytes of a file. When the time is over, `late` is set, and no more come."""
         command = [self._program, _server(url), "cat", _path(url)]
-        process = subprocess.Popen(  # noqa: S603 - as above
+        process = subprocess.Popen(  # noqa: S603 - as in _run
             command, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
-        late = threading.Timer(self._options.timeout_s + size / _BYTES_A_SECOND, process.kill)
-        late.start()
+
+        def end() -> None:
+            if late is not None:
+                late.set()
+            process.kill()
+
+        timer = threading.Timer(seconds, end)
+        timer.start()
         try:
             with process:
-                output = process.stdout
-                found = facts.read_back(iter(lambda: output.read(facts.BLOCK), b"") if output else (), size)
+                yield process.stdout  # type: ignore[misc]
                 process.kill()
         finally:
-            late.cancel()
-        return found
+            timer.cancel()
 
 
 def _utc(text: str) -> datetime:

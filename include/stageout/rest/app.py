@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from starlette.exceptions import HTTPException
 
 from include.errors import NightshiftError
-from include.federation.records import FederationError, note_results, results_of_reading
+from include.federation.records import FederationError, note_results, results_of_reading, summed
 from include.ledger.errors import LedgerError
 from include.site.site import Site
 from include.stageout import errors
@@ -158,7 +158,7 @@ def take_readings(site: Site, body: bytes, *, now: datetime) -> TakenDocument:
     """Count reports of readers for the health of sites. Raises StageoutError."""
     document, sites = ReadingsDocument.read(body), site.settings.sites
     try:
-        results = [result for report in document.readings for result in results_of_reading(report, sites)]
+        results = summed(result for report in document.readings for result in results_of_reading(report, sites))
     except FederationError:
         raise questions.BODY_INVALID("readings", "one of them is no report of a reader") from None
     note_results(site.ledger, results, now=now)

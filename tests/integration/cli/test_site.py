@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import update
 from typer.testing import CliRunner, Result
 
 from include.cli.repository.open import open_site
 from include.cli.site import app
+from include.federation.records import site_states
+from include.ledger.engine import reading
 from include.monitoring.metrics import Scrape
 from include.pages.app import create_app
 from tests.fakes.transfers_site import stageout_user
@@ -23,8 +27,8 @@ from tests.integration.pages.conftest import dags
 Site = Callable[..., Result]
 DATA = bytes(range(256)) * 100
 FORGED = "read " + json.dumps(
-    {"failed": False, "sites": ["south"], "failures": {"north cut": 3}, "received": 2_000_000, "waited_s": 1.5,
-     "requests": 7, "retries": 2}
+    {"file": "/store/a", "failed": False, "sites": ["south"], "failures": {"north cut": 3}, "received": 2_000_000,
+     "waited_s": 1.5, "requests": 7, "retries": 2}
 )  # fmt: skip
 
 
@@ -61,11 +65,16 @@ def site(repo: Commands) -> Site:
 
 def test_a_site_is_probed_held_and_released(site: Site, repo: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_FTS_DEFAULT", json.dumps({"conn_type": "fts", "host": "http://127.0.0.1:1"}))
+    opened = open_site()
     assert "not judged yet" in site("status").stdout
-    assert "north: first byte 0.0" in site("probe").stdout
+    assert "north: first byte: 0.0" in site("probe").stdout
     known = repo.site.folder / "var/sites/north/known"
     known.write_bytes(DATA[1:] + b"x")
     assert "north is degraded now: checksum: content" in site("probe", code=1).stdout
+    assert "now" not in site("probe", "north", code=1).stdout, "a second look right after it counts no more"
+    with reading(opened.ledger) as connection:
+        connection.execute(update(site_states).values(checked_at=datetime.now(UTC) - timedelta(minutes=15)))
+        connection.commit()
     assert "north is failed now" in site("probe", "north", code=1).stdout
     assert "failed" in site("status", "north", code=1).stdout
     shown = json.loads(site("status", "--json", code=1).stdout)
@@ -76,14 +85,15 @@ def test_a_site_is_probed_held_and_released(site: Site, repo: Commands, monkeypa
     assert "is released" in site("release", "north").stdout
     assert "site-hold-refused" not in site("release", "south", code=2).stdout
     assert "elsewhere" in site("probe", "elsewhere", code=2).output
+    opened.ledger.dispose()
 
 
 def test_reports_of_readers_are_taken_and_shown(site: Site, tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_text(f"begin\n2026-11-28 03:00:00 {FORGED}\nend\n")
     assert site("readings", str(log)).stdout == "1 files read, 1 failures at sites\n"
-    log.write_text("read {broken\n")
-    assert "line 1" in site("readings", str(log), code=2).output
+    log.write_text('read {"file": broken\n')
+    assert "1 damaged lines" in site("readings", str(log)).output
     opened = open_site()
     assert opened.settings.sites
     seen = figures(Scrape(lambda: opened))

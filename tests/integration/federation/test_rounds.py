@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from include.federation import rounds
 from include.federation.records import changes_of, health_of, hold, obstacles, release
-from include.federation.rounds import PREFIX, RoundReport, check_sites, probe_site
+from include.federation.rounds import BANNED_BY_US, PREFIX, RoundReport, check_sites, probe_site
 from include.federation.states import SiteState
 from include.fts.client.client import BanOf, FtsClient
 from include.notify.message import Message
 from include.notify.notifier import DeliveryOutcome, Notifier
 from include.settings.sites import RemoteSite
 from include.site.site import Site
+from include.stageout.opening import SiteClients
 from include.stageout.places.facts import PlaceOptions
 from include.stageout.places.open import open_place
 from include.storage.store import Store
@@ -76,15 +82,17 @@ def test_a_folder_is_read_and_written_to_and_old_leftovers_go(tmp_path: Path) ->
     folder = tmp_path / "store/probe/new"
     folder.mkdir(parents=True)
     (tmp_path / "store/probe/file").write_bytes(DATA)
-    (folder / f"{PREFIX}old").write_bytes(b"1")
-    (folder / f"{PREFIX}young").write_bytes(b"1")
-    (folder / "a user's").write_bytes(b"1")
-    old = time.time() - timedelta(hours=2).total_seconds()
-    for name in (f"{PREFIX}old", "a user's"):
-        os.utime(folder / name, (old, old))
+    old, young, others = f"{PREFIX}{'0' * 16}-copy", f"{PREFIX}{'1' * 16}", [f"{PREFIX}results.root", "ann"]
+    (folder / "sub").mkdir()
+    for name in (old, young, *others, f"sub/{old}"):
+        (folder / name).write_bytes(b"1")
+    then = time.time() - timedelta(hours=2).total_seconds()
+    for name in (old, *others, f"sub/{old}"):
+        os.utime(folder / name, (then, then))
     site = remote(f"file://{tmp_path}", probe=PROBE | {"folder": FOLDER})
     assert probed(site) == dict.fromkeys(["first byte", "range", "checksum", "write", "delete"], "")
-    assert {path.name for path in folder.iterdir()} == {f"{PREFIX}young", "a user's"}
+    assert {path.name for path in folder.iterdir()} == {young, *others, "sub"}
+    assert (folder / "sub" / old).exists()
     (tmp_path / "store/probe/file").write_bytes(DATA[:-1] + b"x")
     assert probed(site)["checksum"] == "content"
 
@@ -108,7 +116,8 @@ def dav() -> Iterator[DavServer]:
     [
         ("GET", 404, b"", {"first byte": "missing", "range": "missing", "checksum": ""}),
         ("GET", 403, b"", {"first byte": "permission", "range": "permission", "checksum": ""}),
-        ("GET", 503, b"", {"first byte": "connection", "range": "connection", "checksum": ""}),
+        ("GET", 503, b"", {"first byte": "connection"}),
+        ("GET", 501, b"", {"first byte": "unsupported", "range": "unsupported"}),
         ("GET", 200, b"<html>", {"first byte": "other", "range": "other", "checksum": ""}),
         ("GET", 206, b"ab", {"first byte": "other", "range": "other", "checksum": ""}),
         ("HEAD", 500, b"", {"first byte": "", "range": "", "checksum": "connection"}),
@@ -122,8 +131,31 @@ def test_a_failure_has_a_class(dav: DavServer, method: str, status: int, body: b
     dav.answer(method, ".*", status, body)
     kind_of = probed(remote(dav.url, probe=PROBE | {"folder": FOLDER}))
     assert kind_of | kinds == kind_of
-    assert ("copy" in kind_of) is (status != 501)
+    assert ("copy" in kind_of) is not ((method == "COPY" and status == 501) or "connection" in kind_of.values())
     assert set(dav.files) == {"/store/probe/file"}
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_not_waited_for(dav: DavServer) -> None:
+    def drip(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(206)
+        handler.send_header("Content-Length", "100")
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(100):
+                handler.wfile.write(b"x")
+                handler.wfile.flush()
+                time.sleep(0.1)
+
+    dav.act("GET", ".*", drip)
+    began = time.monotonic()
+    place = open_place(remote(dav.url), options=PlaceOptions(timeout_s=1))
+    assert getattr(place.read(FILE, 0, 100), "errno", None) == errno.ETIMEDOUT
+    assert time.monotonic() - began < 5
+
+
+def test_another_checksum_than_adler32_is_none(dav: DavServer) -> None:
+    dav.answer("HEAD", ".*", 200, DATA, Digest="crc32c=AAAAAA==")
+    assert probed(remote(dav.url)) == dict.fromkeys(ALL[:3], "")
 
 
 def test_a_server_that_is_away_or_hangs_is_asked_once(dav: DavServer) -> None:
@@ -139,7 +171,9 @@ class Deployed:
     """Three sites as folders, an FTS server, and what people were told."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, server: FtsServer) -> None:
-        self.folder, self.now, self.told, self.server = folder, NOW, [], server  # type: ignore[var-annotated]
+        self.folder, self.now, self.server = folder, NOW, server
+        self.told: list[Message] = []
+        self.outcome = DeliveryOutcome.TOLD
         self.sites = ("bari", "lyon", "pisa")
         for name in self.sites:
             self.mend(name)
@@ -149,8 +183,10 @@ class Deployed:
         )
 
         def tell(_: Notifier, message: Message, **__: object) -> DeliveryOutcome:
+            if message.key in {told.key for told in self.told}:
+                return DeliveryOutcome.KNOWN
             self.told.append(message)
-            return DeliveryOutcome.TOLD
+            return self.outcome
 
         patch.setattr(Notifier, "tell", tell)
 
@@ -191,6 +227,36 @@ def test_each_change_is_told_once(deployed: Deployed) -> None:
     assert [one.change for one in changes_of(deployed.site.ledger, NOW)["pisa"]] == ["ok", "failed", "degraded"]
 
 
+def test_a_change_that_could_not_be_sent_is_sent_later(deployed: Deployed) -> None:
+    deployed.round()
+    deployed.spoil("pisa")
+    deployed.outcome = DeliveryOutcome.FAILED
+    assert deployed.round().faults == ("message could not be sent: site pisa: degraded",)
+    deployed.told.clear()  # as the ledger forgets it
+    deployed.outcome = DeliveryOutcome.TOLD
+    deployed.spoil("bari")
+    assert deployed.round().faults == ()
+    assert {one.title for one in deployed.told} == {"site pisa: failed", "site bari: degraded"}
+
+
+def test_a_site_that_drips_holds_up_no_other(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "PROBES_S", 1.0)
+    go, opened = threading.Event(), SiteClients.any_place
+
+    def slow(clients: SiteClients, name: str, owner: str) -> Any:
+        if name == "pisa":
+            go.wait(60)
+        return opened(clients, name, owner)
+
+    monkeypatch.setattr(SiteClients, "any_place", slow)
+    began = time.monotonic()
+    report = deployed.round()
+    go.set()
+    assert time.monotonic() - began < 10
+    assert [(one.what, one.kind) for one in report.probes["pisa"]] == [("first byte", "timeout")]
+    assert {one.failed for one in report.probes["bari"]} == {0}
+
+
 def test_all_together_are_our_own_network(deployed: Deployed) -> None:
     deployed.spoil(*deployed.sites)
     report = deployed.round()
@@ -211,6 +277,7 @@ def test_a_credential_that_is_missing_is_not_the_fault_of_the_site(deployed: Dep
     deployed.site.settings = deployed.site.settings.model_copy(update={"sites": sites})
     report = deployed.round()
     assert list(report.unprobed) == ["pisa"]
+    assert [one.title for one in deployed.told] == ["cannot be probed: pisa"]
     assert "stageout.proxies" in report.unprobed["pisa"]
     assert health_of(deployed.site.ledger, ["pisa"])["pisa"].state is SiteState.OK
 
@@ -235,5 +302,12 @@ def test_storages_of_failed_and_held_sites_are_banned_at_fts_until_they_are_back
     release(deployed.site.ledger, "pisa", by="ann", reason="done", now=deployed.now)
     deployed.round()
     assert [ban.name for ban in client.bans(BanOf.STORAGE)] == ["davs://other.example.org"]
+    # without bans in the settings, those that are left are ended
+    client.ban(BanOf.STORAGE, "davs://pisa.example.org", message=f"{BANNED_BY_US}pisa: of before")
+    settings = deployed.site.settings
+    deployed.site.settings = settings.model_copy(update={"federation": federation.model_copy(update={"ban": False})})
+    assert deployed.round().faults == ()
+    assert [ban.name for ban in client.bans(BanOf.STORAGE)] == ["davs://other.example.org"]
+    deployed.site.settings = settings
     deployed.server.answer("GET", "/ban", 403, {"message": "no"})
     assert "bans at fts_default" in deployed.round().faults[0]

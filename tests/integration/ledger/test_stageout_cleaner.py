@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
+from include.federation.records import SITE_FAILED
 from include.fts.errors import FtsUnreachable
 from include.fts.states import FailureReason
 from include.ledger.engine import reading
@@ -215,6 +216,24 @@ def test_a_removal_that_fails_is_tried_later_and_in_the_end_given_up(ledger, pla
     assert cleaned(stageout, NOW + GIVEN_UP) == CleanReport(kept=1)
     [row] = rows_of(ledger, [number])
     assert (row.state, "SOURCE [13] DELETE: HTTP 403" in row.reason) == ("kept", True)
+
+
+@pytest.mark.parametrize("out", ["pisa", "bari"])
+def test_a_source_waits_for_a_site_that_has_failed_for_as_long_as_that_lasts(ledger, place, out):
+    (number,) = left(ledger, place, T.CLEANING)
+    reasons = {out: "it is held by ann: it moves"}
+
+    def opened(name, owner):
+        if name in reasons:
+            raise SITE_FAILED(name, reasons[name])
+        return place if name == "pisa" else WholeCopies()
+
+    stageout = stageout_of(ledger, PISA, BARI, place=opened)
+    for days in (1, 30):
+        assert clean(stageout, now=lambda days=days: NOW + timedelta(days=days), limit=9).postponed == 1
+    assert "it moves" in rows_of(ledger, [number])[0].reason
+    reasons.clear()
+    assert clean(stageout, now=lambda: NOW + timedelta(days=31), limit=9).cleaned == 1
 
 
 def test_a_removal_that_works_later_is_clean(ledger, place, stageout):

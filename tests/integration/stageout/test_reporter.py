@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from include.federation.records import reports_since
 from include.fts.states import FailureReason
 from include.settings.sites import ChecksumMode
 from include.stageout.claims import StageoutWorker
@@ -56,6 +57,8 @@ def test_a_copy_that_differs_is_made_again_over_itself_and_so_is_a_missing_one(l
     loop.report()
     row = loop.row(differs)
     assert (row.state, row.failure, bool(row.may_overwrite)) == ("retry-wait", "destination-checksum", True)
+    corrupt = [result for result in reports_since(loop.ledger, loop.at) if result.failed]
+    assert [(result.site, result.failed) for result in corrupt] == [("bari", 1)], "it counts for its site"
     assert loop.row(missing).state == "retry-wait"
 
 

@@ -113,6 +113,21 @@ def test_a_lost_reply_is_followed_up_by_the_id(loop, arrived):
         assert loop.states() == ["copied", "copied"]
 
 
+def test_nothing_is_sent_again_to_a_site_that_has_failed(loop):
+    loop.request(2)
+    loop.server.answer("POST", "/jobs", 502, b"<html>bad gateway</html>")
+    loop.submit()
+    loop.obstacles = {"bari": "it has failed: first byte: timeout"}
+    loop.later(seconds=21)
+    before = loop.server.count("POST", "^/jobs$")
+    loop.submit()
+    assert (loop.server.count("POST", "^/jobs$"), loop.states()) == (before, ["claimed", "claimed"])
+    loop.obstacles = {}
+    loop.later(minutes=2)
+    loop.submit()
+    assert loop.states() == ["submitted", "submitted"]
+
+
 def test_a_dead_job_is_not_adopted(loop):
     (number,) = loop.request()
     loop.server.answer("POST", "/jobs", 500, b"")

@@ -25,6 +25,12 @@ def test_periods_follow_each_other_and_a_hold_hides_the_state() -> None:
     assert data[1]["x"] == [3_600_000]
 
 
+def test_a_site_begins_the_week_as_it_was_before() -> None:
+    before = [change(24 * 10, "failed"), change(24 * 9, "held")]
+    assert [state for state, _, _ in periods(before, NOW)] == ["held"]
+    assert [state for state, _, _ in periods([*before, change(1, "released")], NOW)] == ["held", "failed"]
+
+
 def test_the_newest_probe_counts_and_the_rest_is_summed() -> None:
     def probe(hours: float, seconds: float, *, good: bool = True) -> tuple[datetime, SiteObservation]:
         kind = "" if good else "timeout"
@@ -33,14 +39,16 @@ def test_the_newest_probe_counts_and_the_rest_is_summed() -> None:
         )
         return NOW - timedelta(hours=hours), result
 
-    transfers = (
-        SiteObservation("pisa", EvidenceSource.TRANSFER, good=3),
-        SiteObservation("pisa", EvidenceSource.TRANSFER, kind="timeout", failed=2),
-    )
-    results = [probe(1, 0.5), *((NOW, one) for one in transfers), probe(2, 9, good=False), probe(3, 0.25)]
-    row = site_row(SiteHealth("pisa", held_by="ann"), results)
+    reports = [
+        SiteObservation("pisa", EvidenceSource.TRANSFER, good=3, failed=2),
+        SiteObservation("pisa", EvidenceSource.READER, good=1, bytes=7),
+        SiteObservation("bari", EvidenceSource.TRANSFER, good=9),
+    ]
+    probes = [probe(1, 0.5), probe(2, 9, good=False), probe(3, 0.25)]
+    row = site_row(SiteHealth("pisa", held_by="ann"), probes, reports)
     assert (row.shown, row.transfers, [one.seconds for one in row.probes]) == ("held", (3, 2), [0.5])
-    figure = latencies({"pisa": results, "bari": []})
+    assert (row.readers["good"], row.readers["bytes"]) == (1, 7)
+    figure = latencies(probes)
     assert figure is not None
     assert [trace["y"] for trace in figure["data"]] == [[0.25, 0.5]]
-    assert latencies({"bari": []}) is None
+    assert latencies([]) is None

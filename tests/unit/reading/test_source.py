@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -50,7 +51,11 @@ def test_the_line_of_a_file_counts_for_the_sites(caplog: pytest.LogCaptureFixtur
             file.read(0, 7)
         with refused(NO_REPLICA):
             DistantFile("a.root", [silent])
-    results = results_of_readings((record.message for record in caplog.records), ["bari", "pisa"])
-    assert [(result.site, result.kind, result.good, result.failed, result.bytes) for result in results] == [
-        ("pisa", "unreachable", 0, 1, 0), ("bari", "", 1, 0, 8), ("pisa", "unreachable", 0, 1, 0)
-    ]  # fmt: skip
+        with refused(NO_REPLICA):
+            DistantFile("b.root", [silent, replace(silent, site="lyon"), replace(silent, site="bari")])
+    results, damaged = results_of_readings((record.message for record in caplog.records), ["bari", "lyon", "pisa"])
+    assert damaged == 0
+    assert {(result.site, result.kind, result.good, result.failed, result.bytes) for result in results} == {
+        ("pisa", "unreachable", 0, 3, 0), ("lyon", "unreachable", 0, 1, 0), ("bari", "unreachable", 0, 1, 0),
+        ("bari", "", 1, 0, 8),
+    }  # fmt: skip

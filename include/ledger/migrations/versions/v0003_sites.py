@@ -21,6 +21,7 @@ site_states = sa.Table(
     sa.Column("reason", long_text(), nullable=False),
     sa.Column("checked_at", UtcTime),
     sa.Column("good", sa.Integer, nullable=False),
+    sa.Column("calm", sa.Integer, nullable=False),
     sa.Column("bad", sa.Integer, nullable=False),
     sa.Column("held_by", exact(128)),
     sa.Column("held_reason", long_text()),
@@ -33,6 +34,7 @@ site_changes = sa.Table(
     sa.Column("site", exact(128), nullable=False),
     sa.Column("at", UtcTime, nullable=False),
     sa.Column("change", exact(16), nullable=False),
+    sa.Column("worse", sa.Boolean, nullable=False),
     sa.Column("reason", long_text(), nullable=False),
     sa.Index(None, "site", "at"),
     sqlite_autoincrement=True, **TABLE_OPTIONS,
@@ -54,6 +56,16 @@ site_results = sa.Table(
     sa.Index(None, "at"),
     sa.Index(None, "site", "at"),
     sqlite_autoincrement=True, **TABLE_OPTIONS,
+)  # fmt: skip
+
+site_rounds = sa.Table(
+    "site_rounds", _metadata,
+    sa.Column("id", ROW_ID, primary_key=True, autoincrement=False),
+    sa.Column("ended_at", UtcTime, nullable=False),
+    sa.Column("counted", ROW_ID, nullable=False),
+    sa.Column("own_network_since", UtcTime),
+    sa.Column("own_network_rounds", sa.Integer, nullable=False),
+    **TABLE_OPTIONS,
 )  # fmt: skip
 
 
