@@ -20,7 +20,7 @@ from include.http_calls import failure_of, may_carry_token, pooled_session
 from include.reading.errors import FailureKind, ReplicaFailure
 from include.reading.ranges import ContentRange, MultipartReply, Range, RangeBuffers, empty_total, header_of
 
-_BLOCK = 64 << 10  # memory of more is given back to the kernel each time, which takes as long as the reading
+_BLOCK = 256 << 10  # smaller ones are more calls; memory of larger ones goes back to the kernel each time
 _REDIRECTIONS = 5
 _CONNECTIONS = 8
 _PARTIAL, _WHOLE, _UNSATISFIABLE = 206, 200, 416
