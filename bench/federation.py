@@ -108,7 +108,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tables", nargs="+", default=[*TABLES, "cut"], choices=[*TABLES, "cut"], help="[all]")
     parser.add_argument("--rounds", type=int, default=5 if full else 3, help="of transfers and strategies [3]")
     parser.add_argument(
-        "--pairs", type=int, default=12 if full else 8, choices=range(2, 21), metavar="2..20", help="[8]"
+        "--pairs", type=int, default=12 if full else 6, choices=range(2, 21), metavar="2..20", help="[6]"
     )
     parser.add_argument("--file-mb", type=float, default=1024 if full else 256, help="of the file that is copied [256]")
     parser.add_argument("--events-mb", type=float, default=100, help="of the file that an application reads [100]")

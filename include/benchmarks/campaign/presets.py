@@ -249,7 +249,6 @@ LONG_MS = 50
 """From this round trip on the window bounds a connection."""
 _COPIES = ((RunnerKind.CURL, 1), (RunnerKind.CURL, SEVERAL), (RunnerKind.DAVIX, 1), (RunnerKind.XRDCP, 1),
            (RunnerKind.XRDCP, SEVERAL))  # fmt: skip
-_HTTP = tuple(server for server in EndpointServer if server is not EndpointServer.XROOT)
 
 
 def _distant(runner: RunnerKind, read: DistantRead, streams: int = 1) -> PresetStep:
@@ -284,7 +283,7 @@ def _strategies() -> PresetPhase:
                 DistantRead(server, rtt_ms, window, strategy, trace=True),
                 SEVERAL if strategy is DistantStrategy.LAZY else 1,
             )
-            for server in _HTTP
+            for server in EndpointServer
             for rtt_ms in ROUND_TRIPS_MS
             for window in TcpWindow
             for strategy in DistantStrategy

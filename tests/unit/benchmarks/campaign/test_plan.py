@@ -157,7 +157,7 @@ def test_many_readers_share_one_data_set_and_the_target_has_room_for_its_copies_
         assert why in str(error.value)
 
 
-@pytest.mark.parametrize(("preset", "steps", "all_steps"), [("cms-transfer", 96, 132), ("cms-strategies", 48, 144)])
+@pytest.mark.parametrize(("preset", "steps", "all_steps"), [("cms-transfer", 96, 132), ("cms-strategies", 72, 192)])
 def test_reads_at_a_distance_are_of_a_file_as_it_is_and_the_whole_scale_has_more_distances(preset, steps, all_steps):
     wish = CampaignWish("t", preset, scale=0.5, rounds=1, minutes=60)
     made = plan(wish, TargetKind.ENDPOINT, None)
