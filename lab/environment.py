@@ -38,7 +38,7 @@ OF_THE_API = frozenset({"AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECR
 WORKER_LOGS = 8793  # each on its own address
 SLOTS = 20  # tasks of all workers together: what airflow.cfg has as `parallelism`
 NOBODY = 1  # a port that only root may take, and that nothing uses
-SOCKET_PATH_LIMIT = 107  # bytes, sockaddr_un
+SOCKET_PATH_LIMIT = 107 - len(".4194304")  # bytes, sockaddr_un; supervisord first adds its pid to the name
 # Plain HTTP, which does not leave this machine; and no stage-out, whose sites are folders of one machine.
 _ON_A_NETWORK = {"NIGHTSHIFT_GATEWAY_INSECURE": "true", "NIGHTSHIFT_STAGEOUT": "false"}
 
