@@ -17,6 +17,7 @@ from airflow.listeners import hookimpl
 PACKAGES = (
     "operators", "sensors", "triggers",
     "include.settings", "include.site", "include.nightlies", "include.publishers", "include.stageout",
+    "include.federation",
     "include.monitoring", "include.provenance", "include.replicas", "include.benchmarks.campaign",
 )  # fmt: skip
 

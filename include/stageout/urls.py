@@ -7,14 +7,12 @@ transfers wait. Only a file without a site, of a task, has a URL as its name, an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
 from enum import Enum
 from urllib.parse import quote, urlsplit
 
-from include.reading.source import Patience, ReplicaAddress, unreadable
 from include.settings.sites import PROTOCOLS, PrefixRule, RemoteSite
 from include.settings.text_types import is_below, logical_name_fault
-from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, StageoutError
+from include.stageout.errors import FILE_REFUSED, NO_SITE_URL
 from include.storage.kinds import FILE, SCHEMES
 
 MAX_URL_CHARACTERS = 1100
@@ -69,33 +67,6 @@ def site_urls(site: RemoteSite | None, operation: SiteOperation, name: str) -> d
     if not found:
         raise NO_SITE_URL(f"site {site.name}", f"no `{operation.value}` rule has a prefix of {name}")
     return found
-
-
-def replicas_of(
-    name: str,
-    sites: Iterable[RemoteSite],
-    *,
-    patience: Patience | None = None,
-    left_out: Callable[[str, str], object] = lambda *_: None,
-) -> list[ReplicaAddress]:
-    """The replicas of a logical name, in the order of the sites, each by the first URL that can be read here.
-
-    ``patience``: rules in the place of those of each site. ``left_out``: called with a site without such a URL, and the
-    reason.
-    """
-    replicas = []
-    for site in sites:
-        try:
-            reasons = {url: unreadable(url) for url in site_urls(site, SiteOperation.READ, name).values()}
-        except StageoutError as error:
-            left_out(site.name, str(error))
-            continue
-        url = next((url for url, reason in reasons.items() if reason is None), None)
-        if url is None:
-            left_out(site.name, "; ".join(filter(None, reasons.values())))
-        else:
-            replicas.append(ReplicaAddress(site.name, url, patience or Patience(**site.reading.model_dump())))
-    return replicas
 
 
 def third_party_urls(

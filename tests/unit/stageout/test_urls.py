@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from hypothesis import given, strategies as st
 
-from include.reading.source import Patience, ReplicaAddress
 from include.settings.sites import RemoteSite
 from include.settings.text_types import logical_name_fault
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, StageoutError
-from include.stageout.urls import SiteOperation, replicas_of, site_urls, third_party_urls
+from include.stageout.urls import SiteOperation, site_urls, third_party_urls
 from tests.fakes.refused import refused
 
 READ, WRITE, THIRD_PARTY = SiteOperation
@@ -93,29 +90,3 @@ def test_every_url_is_one_that_the_site_allows(text):
         return
     assert logical_name_fault(name) is None
     assert [PISA.allows(url) for url in urls.values()] == [True]
-
-
-def test_replicas_are_in_the_order_of_the_sites_with_the_rules_of_each(monkeypatch):
-    name, left_out = "/store/user/a.root", {}
-    rome = site(
-        "rome", read=[("/store", "gsiftp://rome.it/store"), ("/store", "https://rome.it/store")],
-        reading={"retries": 9, "timeout_s": 5},
-    )  # fmt: skip
-    sites = [rome, site("tape", read=[("/store", "gsiftp://tape.it/store")]), site("empty"), PISA]
-    rules = Patience(retries=9, timeout_s=5)
-    http = ReplicaAddress("pisa", "davs://w.pisa.it/cms/store/user/a.root")
-    xroot = ReplicaAddress("pisa", "root://x.pisa.it:1095//cms/store/user/a.root")
-    first = ReplicaAddress("rome", "https://rome.it/store/user/a.root", rules)
-    assert replicas_of(name, sites, left_out=left_out.__setitem__) == [first, xroot]
-    assert set(left_out) == {"tape", "empty"}
-    assert "scheme" in left_out["tape"]
-    own = Patience(retries=1)
-    assert [replica.patience for replica in replicas_of(name, sites, patience=own)] == [own, own]
-    assert replicas_of("/store/größe", [PISA], left_out=left_out.__setitem__) == []
-    assert "root URLs" in left_out["pisa"]
-    monkeypatch.setitem(sys.modules, "XRootD", None)
-    assert replicas_of(name, [PISA]) == [http]
-
-
-def test_a_site_without_rules_of_its_own_is_read_as_a_file_without_a_site():
-    assert Patience(**PISA.reading.model_dump()) == Patience()
