@@ -36,6 +36,7 @@ TOOLS = {
 }
 OPENED = "opened\n"
 _BLOCK = 1 << 18
+_SAYING = threading.Lock()
 
 
 @dataclass(slots=True)
@@ -168,7 +169,7 @@ def _serve(address: str, port: int, target: int, most: int) -> None:
 def _carry(client: socket.socket, target: tuple[str, int], most: int) -> None:
     """Carry requests and replies until one side ends, or so many bytes were sent."""
     sent = 0
-    print(OPENED, end="", flush=True)
+    _say(OPENED)
     with client, contextlib.suppress(OSError), socket.create_connection(target) as server:
 
         def ask() -> None:
@@ -182,7 +183,12 @@ def _carry(client: socket.socket, target: tuple[str, int], most: int) -> None:
             sent += len(block)
             client.sendall(block)
         client.shutdown(socket.SHUT_RDWR)
-    print(sent, flush=True)
+    _say(f"{sent}\n")
+
+
+def _say(line: str) -> None:
+    with _SAYING:  # print writes a line in two parts, between which another thread may write
+        print(line, end="", flush=True)
 
 
 if __name__ == "__main__":
