@@ -48,11 +48,8 @@ def status(
         for current in health.values():
             since = f" since {current.since:%Y-%m-%d %H:%M} UTC" if current.since else ""
             held = f"; held by {current.held_by}: {current.held_reason}" if current.held_by else ""
-            typer.echo(
-                printable(
-                    f"{current.site:24} {current.state.value:8}{since}; {current.reason or 'not judged yet'}{held}"
-                )
-            )
+            reason = current.reason or ("nothing failed" if current.checked_at else "not judged yet")
+            typer.echo(printable(f"{current.site:24} {current.state.value:8}{since}; {reason}{held}"))
         for change in history:
             typer.echo(printable(f"{change.at:%Y-%m-%d %H:%M} UTC  {change.change:9} {change.reason}"))
     raise typer.Exit(any(current.obstacle for current in health.values()))

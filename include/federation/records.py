@@ -66,7 +66,9 @@ SITE_FAILED = ErrorRow(
     retryable=True,
 )  # fmt: skip
 """The site has failed, or is held: nothing is sent to it."""
-HOLD_REFUSED = ErrorRow(FederationError, "site-hold-refused", "see the page Sites")
+HOLD_REFUSED = ErrorRow(
+    FederationError, "site-hold-refused", "give a reason with a hold; `nightshift site status` has what is held"
+)
 """A hold without a reason, or a release of a site that is not held."""
 NO_PROBE = ErrorRow(FederationError, "site-no-probe", "add `probe:` to the site (docs/federation.md)")
 """A site that cannot be probed."""

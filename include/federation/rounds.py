@@ -17,7 +17,7 @@ from itertools import islice
 
 from include.errors import NightshiftError
 from include.federation.records import conclude_round, health_of
-from include.federation.states import READING, EvidenceSource, HealthRound, SiteHealth, SiteObservation, SiteState
+from include.federation.states import DAY, READING, EvidenceSource, HealthRound, SiteHealth, SiteObservation, SiteState
 from include.fts.client.client import BanOf
 from include.fts.client.open import connected_client
 from include.fts.states import FailureReason
@@ -32,13 +32,15 @@ from include.stageout.retry import TransferFailureClass, failure_class
 from include.stageout.urls import storage_of
 
 PROBES_S, MESSAGES_S = 360.0, 120.0
-"""The time of all probes, which run at the same time; one that takes longer has failed. The time of all messages."""
+"""Seconds of all probes, which run at the same time: one that takes longer has failed. Seconds of all messages."""
 ONCE = timedelta(days=3650)
+"""The window of a message that is never sent again."""
 MOST_LISTED = 10_000
 """Files of the folder of probes that are listed at most."""
 LEFTOVER = timedelta(hours=1)
 """Age at which a file of a probe is removed that died."""
 RANGE = 64 << 10
+"""Bytes of the range that is read."""
 PREFIX = "nightshift-probe-"
 _OURS = re.compile(rf"{PREFIX}[0-9a-f]{{16}}(-copy)?")
 BANNED_BY_US = "nightshift: "
@@ -213,18 +215,22 @@ def _clean(place: SitePlace, folder: str) -> None:
 def _tell(site: Site, outcome: HealthRound, unprobed: Mapping[str, str], now: datetime) -> Iterator[str]:
     """Send a message for each change, for each that could not be sent before, and for what is wrong on our side.
 
-    Yields what could not be sent. Each cause is one message: its key has the time since when it holds.
+    Yields what could not be sent. A state is one message, since its key has the time since when it holds; sites that
+    cannot be probed are one again after the usual window.
     """
     notifier, ends = Notifier.of(site), time.monotonic() + MESSAGES_S
-    for message in (*_messages(outcome), *_of_our_side(outcome, unprobed)):
+    messages = [(message, ONCE) for message in _of_states(outcome, now)]
+    messages += [(_of_our_network(outcome), ONCE)] if outcome.own_network else []
+    messages += [(_of_our_side(unprobed), None)] if unprobed else []
+    for message, window in messages:
         if time.monotonic() > ends:
             yield "messages: no time was left for all of them; the next round sends the others"
             return
-        if notifier.tell(message, now=now, window=ONCE) is DeliveryOutcome.FAILED:
+        if notifier.tell(message, now=now, window=window) is DeliveryOutcome.FAILED:
             yield f"message could not be sent: {message.title}"
 
 
-def _messages(outcome: HealthRound) -> Iterator[Message]:
+def _of_states(outcome: HealthRound, now: datetime) -> Iterator[Message]:
     severities = {SiteState.FAILED: "error", SiteState.DEGRADED: "warning", SiteState.OK: "ok"}
     cures = {
         SiteState.FAILED: "Nothing is sent to it until its probes succeed again. `nightshift site status` has more; "
@@ -233,7 +239,9 @@ def _messages(outcome: HealthRound) -> Iterator[Message]:
         SiteState.OK: "",
     }
     for name, health in outcome.health.items():
-        if name in outcome.changed or health.state is not SiteState.OK:
+        # one that was never judged otherwise has no reason
+        back = bool(health.reason) and health.since is not None and now - health.since < DAY
+        if health.state is not SiteState.OK or back:
             yield Message(
                 key=f"site:{name}:{health.state.value}:{health.since}",
                 event=NotifyEvent.SITE,
@@ -244,26 +252,27 @@ def _messages(outcome: HealthRound) -> Iterator[Message]:
             )
 
 
-def _of_our_side(outcome: HealthRound, unprobed: Mapping[str, str]) -> Iterator[Message]:
-    if outcome.own_network:
-        yield Message(
-            key=f"site:own-network:{outcome.own_network_since}",
-            event=NotifyEvent.SITE,
-            severity="error",
-            title=f"{len(outcome.own_network)} of {len(outcome.health)} sites turned bad together",
-            text=f"No site was marked: {', '.join(outcome.own_network)}.",
-            cure="Check our own network, proxies and credentials first.",
-        )
-    if unprobed:
-        names = ", ".join(unprobed)
-        yield Message(
-            key=f"site:unprobed:{names}",
-            event=NotifyEvent.SITE,
-            severity="warning",
-            title=f"cannot be probed: {names}"[:200],
-            text="\n".join(f"{name}: {why}" for name, why in unprobed.items()),
-            cure="The fault is on our side: check the credential of `federation.owner`, and the connections.",
-        )
+def _of_our_network(outcome: HealthRound) -> Message:
+    return Message(
+        key=f"site:own-network:{outcome.own_network_since}",
+        event=NotifyEvent.SITE,
+        severity="error",
+        title=f"{len(outcome.own_network)} of {len(outcome.health)} sites turned bad together",
+        text=f"No site was marked: {', '.join(outcome.own_network)}.",
+        cure="Check our own network, proxies and credentials first.",
+    )
+
+
+def _of_our_side(unprobed: Mapping[str, str]) -> Message:
+    names = ", ".join(unprobed)
+    return Message(
+        key=f"site:unprobed:{names}",
+        event=NotifyEvent.SITE,
+        severity="warning",
+        title=f"cannot be probed: {names}"[:200],
+        text="\n".join(f"{name}: {why}" for name, why in unprobed.items()),
+        cure="The fault is on our side: check the credential of `federation.owner`, and the connections.",
+    )
 
 
 def reconcile_bans(site: Site) -> Iterator[str]:

@@ -79,6 +79,15 @@ def site(name: str, **fields: Any) -> RemoteSite:
     return RemoteSite.model_validate({"name": name, **plain, **fields})
 
 
+def ruled(name: str = "pisa", **blocks: Any) -> RemoteSite:
+    """A site with rules as pairs of a prefix and a URL, and other blocks as they are."""
+    rules = {
+        key: [{"prefix": prefix, "url": url} for prefix, url in value] if isinstance(value, list) else value
+        for key, value in blocks.items()
+    }
+    return RemoteSite.model_validate({"name": name, **rules})
+
+
 def stageout_of(ledger: Engine, *sites: RemoteSite, place: Any, **fields: Any) -> Stageout:
     """What a component is given; `place` opens storages, or is the one that there is."""
     given: dict[str, Any] = {

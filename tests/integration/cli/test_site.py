@@ -68,6 +68,7 @@ def test_a_site_is_probed_held_and_released(site: Site, repo: Commands, monkeypa
     opened = open_site()
     assert "not judged yet" in site("status").stdout
     assert "north: first byte: 0.0" in site("probe").stdout
+    assert "nothing failed" in site("status").stdout
     known = repo.site.folder / "var/sites/north/known"
     known.write_bytes(DATA[1:] + b"x")
     assert "north is degraded now: checksum: content" in site("probe", code=1).stdout

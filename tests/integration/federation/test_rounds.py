@@ -173,6 +173,7 @@ class Deployed:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, server: FtsServer) -> None:
         self.folder, self.now, self.server = folder, NOW, server
         self.told: list[Message] = []
+        self.windows: dict[str, timedelta | None] = {}
         self.outcome = DeliveryOutcome.TOLD
         self.sites = ("bari", "lyon", "pisa")
         for name in self.sites:
@@ -182,7 +183,8 @@ class Deployed:
             folder, server.url, {name: f"file://{folder}/{name}" for name in self.sites}, **fields
         )
 
-        def tell(_: Notifier, message: Message, **__: object) -> DeliveryOutcome:
+        def tell(_: Notifier, message: Message, *, window: timedelta | None, **__: object) -> DeliveryOutcome:
+            self.windows[message.title] = window
             if message.key in {told.key for told in self.told}:
                 return DeliveryOutcome.KNOWN
             self.told.append(message)
@@ -237,6 +239,15 @@ def test_a_change_that_could_not_be_sent_is_sent_later(deployed: Deployed) -> No
     deployed.spoil("bari")
     assert deployed.round().faults == ()
     assert {one.title for one in deployed.told} == {"site pisa: failed", "site bari: degraded"}
+    deployed.mend("pisa")
+    deployed.mend("bari")
+    deployed.outcome = DeliveryOutcome.FAILED
+    while deployed.round().outcome.changed == {}:
+        pass
+    deployed.told.clear()
+    deployed.outcome = DeliveryOutcome.TOLD
+    deployed.round()
+    assert "site bari: ok" in {one.title for one in deployed.told}
 
 
 def test_a_site_that_drips_holds_up_no_other(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,6 +289,7 @@ def test_a_credential_that_is_missing_is_not_the_fault_of_the_site(deployed: Dep
     report = deployed.round()
     assert list(report.unprobed) == ["pisa"]
     assert [one.title for one in deployed.told] == ["cannot be probed: pisa"]
+    assert deployed.windows == {"cannot be probed: pisa": None}, "as long as it lasts, it is said again"
     assert "stageout.proxies" in report.unprobed["pisa"]
     assert health_of(deployed.site.ledger, ["pisa"])["pisa"].state is SiteState.OK
 

@@ -6,18 +6,9 @@ import sys
 
 from include.federation.replicas import replicas_of
 from include.reading.source import Patience, ReplicaAddress
-from include.settings.sites import RemoteSite
+from tests.fakes.places import ruled
 
-
-def site(name="pisa", **blocks):
-    rules = {
-        key: [{"prefix": prefix, "url": url} for prefix, url in value] if isinstance(value, list) else value
-        for key, value in blocks.items()
-    }
-    return RemoteSite.model_validate({"name": name, **rules})
-
-
-PISA = site(
+PISA = ruled(
     read=[("/store", "root://x.pisa.it:1095//cms/store"), ("/store", "davs://w.pisa.it/cms/store")],
     write=[("/store/user", "davs://w.pisa.it:8443/user"), ("/store", "davs://w.pisa.it/cms")],
     third_party=[("/store", "root://x.pisa.it//cms/store"), ("/store", "davs://tpc.pisa.it/cms/store")],
@@ -26,11 +17,11 @@ PISA = site(
 
 def test_replicas_are_in_the_order_of_the_sites_with_the_rules_of_each(monkeypatch):
     name, left_out = "/store/user/a.root", {}
-    rome = site(
+    rome = ruled(
         "rome", read=[("/store", "gsiftp://rome.it/store"), ("/store", "https://rome.it/store")],
         reading={"retries": 9, "timeout_s": 5},
     )  # fmt: skip
-    sites = [rome, site("tape", read=[("/store", "gsiftp://tape.it/store")]), site("empty"), PISA]
+    sites = [rome, ruled("tape", read=[("/store", "gsiftp://tape.it/store")]), ruled("empty"), PISA]
     rules = Patience(retries=9, timeout_s=5)
     http = ReplicaAddress("pisa", "davs://w.pisa.it/cms/store/user/a.root")
     xroot = ReplicaAddress("pisa", "root://x.pisa.it:1095//cms/store/user/a.root")

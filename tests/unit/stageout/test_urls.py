@@ -5,29 +5,21 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from include.settings.sites import RemoteSite
 from include.settings.text_types import logical_name_fault
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, StageoutError
 from include.stageout.urls import SiteOperation, site_urls, third_party_urls
+from tests.fakes.places import ruled
 from tests.fakes.refused import refused
 
 READ, WRITE, THIRD_PARTY = SiteOperation
 
 
-def site(name="pisa", **blocks):
-    rules = {
-        key: [{"prefix": prefix, "url": url} for prefix, url in value] if isinstance(value, list) else value
-        for key, value in blocks.items()
-    }
-    return RemoteSite.model_validate({"name": name, **rules})
-
-
-PISA = site(
+PISA = ruled(
     read=[("/store", "root://x.pisa.it:1095//cms/store"), ("/store", "davs://w.pisa.it/cms/store")],
     write=[("/store/user", "davs://w.pisa.it:8443/user"), ("/store", "davs://w.pisa.it/cms")],
     third_party=[("/store", "root://x.pisa.it//cms/store"), ("/store", "davs://tpc.pisa.it/cms/store")],
 )
-BARI = site("bari", third_party=[("/", "https://bari.it/data"), ("/store", "s3://bari.it/bucket")])
+BARI = ruled("bari", third_party=[("/", "https://bari.it/data"), ("/store", "s3://bari.it/bucket")])
 
 
 def test_each_operation_has_rules_of_its_own_in_their_order():
@@ -45,14 +37,14 @@ def test_a_third_party_copy_is_in_the_first_protocol_that_both_sites_have():
     urls = third_party_urls((PISA, "/store/temp/a"), (BARI, "/store/user/a"))
     assert urls == ("davs://tpc.pisa.it/cms/store/temp/a", "https://bari.it/data/store/user/a")
     with refused(NO_SITE_URL, subject="sites pisa and bari"):
-        third_party_urls((site(name="pisa", third_party=[("/", "root://p//")]), "/a"), (BARI, "/a"))
+        third_party_urls((ruled(name="pisa", third_party=[("/", "root://p//")]), "/a"), (BARI, "/a"))
 
 
 def test_a_name_that_no_rule_has_names_the_site():
     with refused(NO_SITE_URL, subject="site pisa"):
         site_urls(PISA, READ, "/storeroom/a")
     with refused(NO_SITE_URL, subject="site empty"):
-        site_urls(site("empty"), READ, "/store/a")
+        site_urls(ruled("empty"), READ, "/store/a")
 
 
 HOSTILE = [
@@ -70,7 +62,7 @@ def test_a_hostile_name_makes_no_url(name, operation):
 
 
 def test_characters_are_encoded_where_servers_decode_them_and_refused_elsewhere():
-    web = site(read=[("/", "https://h")], write=[("/", "root://h/")])
+    web = ruled(read=[("/", "https://h")], write=[("/", "root://h/")])
     for name in ("/a b", "/a?x=1", "/a#b", "/a&b", "/Ærø", "/a;b", '/a"b'):
         url = site_urls(web, READ, name)["http"]
         assert url.isascii()
