@@ -219,7 +219,7 @@ def _tell(site: Site, outcome: HealthRound, unprobed: Mapping[str, str], now: da
     cannot be probed are one again after the usual window.
     """
     notifier, ends = Notifier.of(site), time.monotonic() + MESSAGES_S
-    messages = [(message, ONCE) for message in _of_states(outcome, now)]
+    messages: list[tuple[Message, timedelta | None]] = [(message, ONCE) for message in _of_states(outcome, now)]
     messages += [(_of_our_network(outcome), ONCE)] if outcome.own_network else []
     messages += [(_of_our_side(unprobed), None)] if unprobed else []
     for message, window in messages:
