@@ -192,14 +192,14 @@ def _reserve(port: int) -> bool:
     except OSError:
         mark.close()
         return False
-    _reservations.append(mark)
+    _reservations.append(mark.detach())
     if len(_reservations) > _MOST_RESERVATIONS:
-        _reservations.popleft().close()
+        os.close(_reservations.popleft())
     return True
 
 
 _MOST_RESERVATIONS = 100
-_reservations: deque[socket.socket] = deque()
+_reservations: deque[int] = deque()  # descriptors, which this process keeps to its end
 _ports_lock = threading.Lock()
 
 # Run by a fresh interpreter, which then becomes the program: running Python between fork and exec is not safe in a
