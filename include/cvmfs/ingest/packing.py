@@ -190,6 +190,8 @@ T = TypeVar("T")
 PACKED_AT_ONCE_BYTES = 64 << 10
 ASKED_FILES, ASKED_BYTES = 128, 1 << 20
 """Small files that are looked up in the content index at once, at most, and their bytes."""
+LARGE_PIECES_BYTES = 192 << 20
+"""Contents in flight from which on pieces are so large that memory is kept for them."""
 PROCESSES_AFTER_FILES = 1000
 """Small files that are packed before processes are started for the others: that costs as much as these."""
 
@@ -214,7 +216,7 @@ class Packer(Generic[T]):
         deliver: Callable[[T, bytes], None],
         index: ContentIndex | None = None,
     ) -> None:
-        keep_freed_memory()
+        keep_freed_memory(large=budget_bytes >= LARGE_PIECES_BYTES)
         self._known = known
         self._algorithm = algorithm
         self._compression = compression

@@ -35,14 +35,21 @@ KEPT_BYTES = 4 << 20
 ENVIRONMENT = {"MALLOC_TOP_PAD_": str(KEPT_BYTES)}
 """The same for a process that is about to be started."""
 
-_M_TOP_PAD = -2  # malloc.h of the GNU C library
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h of the GNU C library
+_LARGE_BYTES = 32 << 20  # the library takes no higher value
 
 
 @cache
-def keep_freed_memory() -> bool:
-    """Let this process keep what it frees, at most ``KEPT_BYTES`` per arena; whether this C library can."""
+def keep_freed_memory(*, large: bool = False) -> bool:
+    """Let this process keep what it frees, at most ``KEPT_BYTES`` per arena; whether this C library can.
+
+    ``large``: for pieces of many MB keep twice 32 MB, in blocks of any size below that: else each block that is read
+    takes its pages from the system, and gives them back, which costs more than hashing it.
+    """
+    kept = [(_M_TOP_PAD, KEPT_BYTES)]
+    kept += [(_M_MMAP_THRESHOLD, _LARGE_BYTES), (_M_TRIM_THRESHOLD, 2 * _LARGE_BYTES)] if large else []
     try:
-        return bool(ctypes.CDLL(None).mallopt(_M_TOP_PAD, KEPT_BYTES))
+        return all(ctypes.CDLL(None).mallopt(*option) for option in kept)
     except (OSError, AttributeError):
         return False
 
