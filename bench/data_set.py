@@ -27,7 +27,7 @@ from typing import Any
 
 from bench.cache import FQRN, GB, MB
 from bench.publishing.machine import Idle, description
-from include.cvmfs.format.objects import Compression
+from include.cvmfs.format.objects import Compressor
 from include.cvmfs.ingest.chunker import Chunker, ChunkLimits
 from include.cvmfs.ingest.prepare import DEFAULTS, PrepareOptions, prepare
 from include.cvmfs.sources.directory import DirectorySource
@@ -148,7 +148,7 @@ def _job(what: str, source: str, target: str) -> int:
 
 def _prepare(source: Path, target: Path) -> None:
     options = PrepareOptions(
-        compression=Compression.NONE, chunking=DATA_CHUNKS,
+        compressor=Compressor.NONE, chunking=DATA_CHUNKS,
         memory_mb=max(DEFAULTS.memory_mb, (os.cpu_count() or 1) * 3 * DATA_CHUNKS.max >> 20),
     )  # fmt: skip
     store = open_store(target.as_uri())

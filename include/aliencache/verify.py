@@ -25,7 +25,7 @@ from include.aliencache.scan import Shard, in_threads, scan_shard
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, META, PARTIAL, ObjectHash, hash_bytes
-from include.cvmfs.format.objects import Compression, Hasher, compress
+from include.cvmfs.format.objects import Compression, Compressor, Hasher, compress
 from include.cvmfs.revision.repository import Repository
 from include.settings.caches import UseOfObjects
 from include.storage.errors import StoreError
@@ -244,7 +244,7 @@ class _Verify:
 
 def _is_empty_file(name: ObjectHash) -> bool:
     """Tell whether an object is that of an empty file: of no other are 0 bytes right."""
-    return name.digest in {hash_bytes(compress(b"", how), name.algorithm).digest for how in Compression}
+    return name.digest in {hash_bytes(compress(b"", how), name.algorithm).digest for how in Compressor}
 
 
 def _content_sums(store: Store, name: ObjectHash) -> tuple[bytes, ...] | None:

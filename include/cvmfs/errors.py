@@ -379,6 +379,17 @@ class GenerationMoved(CommitError):
         self.detail = detail
 
 
+class LibraryMissing(CvmfsError):
+    """A way to compress whose library this machine does not have."""
+
+    code = "compressor-missing"
+    concern = Concern.CONFIGURATION
+    hint = "run `make venv`, or set `prepare: {compression: stock}`, which needs no library"
+
+    def __init__(self, compressor: str, fault: ImportError) -> None:
+        super().__init__(f"compression {compressor}: its library cannot be loaded ({fault}); {self.hint}")
+
+
 REVISION_UNKNOWN = ErrorRow(RepositoryError, "revision-unknown")
 """No revision of that number is known any more, or none ever was."""
 SOURCE_LIMIT_EXCEEDED = ErrorRow(SourceError, "source-limit-exceeded")

@@ -12,8 +12,9 @@ from typing import Any
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.commit.create import expiry_warning
 from include.cvmfs.coordination.freeze import look
-from include.cvmfs.errors import CvmfsError
+from include.cvmfs.errors import CvmfsError, LibraryMissing
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.objects import Compressor
 from include.cvmfs.revision.repository import Repository
 from include.fts.client.open import connected_credential, open_client, server_url
 from include.gateway.client.client import GatewayClient, open_gateway
@@ -326,6 +327,11 @@ def look_at_publishing(settings: SiteSettings) -> Iterator[Finding]:
             problem = f"store {store.name}, {store.url}, can only be read, so nothing can be published to it"
             seen, cure = _writers(repository), f"{problem}. Name a store with s3:// or file://."
             yield Finding("repository", repository.fqrn, Severity.ERROR, seen, cure)
+        else:
+            try:
+                Compressor(repository.prepare.compression).require()
+            except LibraryMissing as error:
+                yield Finding("repository", repository.fqrn, Severity.ERROR, _writers(repository), str(error))
 
 
 def _writers(repository: RepositorySettings) -> str:

@@ -16,7 +16,7 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import FormatError, RepositoryError
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.layout import Layout
-from include.cvmfs.format.objects import Compression
+from include.cvmfs.format.objects import Compressor
 from include.cvmfs.ingest.autocatalog import Cuts, Weights
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits
@@ -48,7 +48,7 @@ def tree_options(settings: Prepare, repository: Repository) -> PrepareOptions:
     return PrepareOptions(
         algorithm=repository.manifest.root.algorithm,
         layout=layout,
-        compression=Compression.NONE if settings.compression == "none" else Compression.ZLIB,
+        compressor=Compressor(settings.compression),
         chunking=(limits := chunk_limits(settings.chunks)),
         memory_mb=max(DEFAULTS.memory_mb, (os.cpu_count() or 1) * 3 * limits.max >> 20),
         owner=_owner(settings),

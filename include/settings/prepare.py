@@ -109,9 +109,10 @@ class Prepare(Block):
     chunks: Literal["stock", "data"] | ChunkSizes = "stock"
     """Cuts of large files: `stock` has pieces of 4 to 16 MiB, `data` of 48 to 64 MiB for sets of large files, or sizes
     of one's own. A change concerns only what is published from then on."""
-    compression: Literal["stock", "none"] = "stock"
-    """Form of objects: `stock` compresses them by zlib; `none` is for files that are compressed inside, as those of
-    data sets, and lets a cache be verified by names alone."""
+    compression: Literal["fast", "balanced", "stock", "none"] = "stock"
+    """Maker of objects, which are zlib streams: `fast` is ISA-L at level 3, `balanced` zlib-ng at level 6, `stock` zlib
+    at level 6, as in the stock tools. `none` is for files that are compressed inside, as those of data sets, and lets a
+    cache be verified by names alone."""
     specials: Literal["refuse", "keep", "skip"] = "refuse"
     """Devices, sockets and FIFOs."""
     special_bits: Literal["strip", "keep"] = "strip"

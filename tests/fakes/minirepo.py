@@ -158,7 +158,7 @@ class MiniRepository:
 
     def keep(self, content: bytes, suffix: str = "", how: Compression = Compression.ZLIB) -> ObjectHash:
         """Store an object."""
-        data = compress(content, how)
+        data = content if how is Compression.NONE else compress(content)
         name = hash_bytes(data, self.algorithm, suffix)
         self.store.put(name.key, data)
         return name

@@ -59,8 +59,8 @@ def publish(
         typer.Option("--chunks", help="Pieces of large files: 4-16 MiB, or 48-64 MiB; default: from the settings."),
     ] = None,
     compression: Annotated[
-        Literal["stock", "none"] | None,
-        typer.Option("--compression", help="zlib, or none for files compressed inside; default: from the settings."),
+        Literal["fast", "balanced", "stock", "none"] | None,
+        typer.Option("--compression", help="Maker of objects; none: as they are. Default: from the settings."),
     ] = None,
     tag: Tag = None,
     message: Message = "",

@@ -19,7 +19,7 @@ from include.cvmfs.format import objects
 from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, identity
-from include.cvmfs.format.objects import Compression, stream
+from include.cvmfs.format.objects import Compression, Compressor, stream
 from include.cvmfs.format.paths import bytes_of_name, name_of_bytes
 from include.cvmfs.format.schema import Counts, Statistics
 from include.cvmfs.ingest.prepare import DEFAULTS, PrepareOptions, prepare
@@ -273,20 +273,20 @@ def restore_objects(
 ) -> Restored:
     """Prepare the tree as for ``destination``, but send only what is lost; nothing is published.
 
-    ``source`` opens the tree, once for each form of storage that is needed. With the destination and options that the
-    tree was published with, its catalogs come back too; for files any destination does. Raises SourceError,
-    DestinationError, StoreError.
+    ``source`` opens the tree, once for each compressor until all is back: objects do not tell what made them. With the
+    destination and options that the tree was published with, its catalogs come back too; for files any destination
+    does. Raises SourceError, DestinationError, StoreError.
     """
-    for form in {missing.compression for missing in lost}:
-        some = [missing for missing in lost if missing.compression is form]
-        for algorithm in {missing.hash.algorithm for missing in some}:
-            identities = frozenset(identity(missing.hash) for missing in some if missing.hash.algorithm is algorithm)
-            form_options = replace(options, algorithm=algorithm, compression=form, index=None)
+    mended: set[Lost] = set()
+    for compressor in sorted(Compressor, key=lambda each: each is not options.compressor):
+        some = [each for each in lost if each not in mended and each.compression is compressor.compression]
+        for algorithm in {each.hash.algorithm for each in some}:
+            identities = frozenset(identity(each.hash) for each in some if each.hash.algorithm is algorithm)
             prepare(
-                source(), store=store, fqrn=fqrn, destination=destination, now=now,
-                known=_AllBut(identities), options=form_options,
+                source(), store=store, fqrn=fqrn, destination=destination, now=now, known=_AllBut(identities),
+                options=replace(options, algorithm=algorithm, compressor=compressor, index=None),
             )  # fmt: skip
-    mended = {missing for missing in lost if is_whole(store, missing)}
+        mended |= {each for each in some if is_whole(store, each)}
     return Restored(
         tuple(missing for missing in lost if missing in mended),
         tuple(missing for missing in lost if missing not in mended),

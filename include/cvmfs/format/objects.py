@@ -1,5 +1,7 @@
-"""Content-addressed objects out of a store, compressed as the stock tools do it: each has the hash that it is named
-by."""
+"""Content-addressed objects: ways to compress them, and to read them, where each has the hash that it is named by.
+
+Objects that were compressed are zlib streams, whoever made them; which library did cannot be told from them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,10 @@ import hashlib
 import zlib
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import cache, partial
 from typing import Any
 
-from include.cvmfs.errors import FormatError, ObjectDamaged, ObjectMissing
+from include.cvmfs.errors import FormatError, LibraryMissing, ObjectDamaged, ObjectMissing
 from include.cvmfs.format.hashes import DIGEST_BYTES, Algorithm, ObjectHash, hash_bytes
 from include.storage.errors import NotFound
 from include.storage.store import Store
@@ -22,8 +25,58 @@ class Compression(Enum):
     NONE = 1
 
 
-def compress(data: bytes, how: Compression = Compression.ZLIB) -> bytes:
-    return data if how is Compression.NONE else zlib.compress(data)
+class Compressor(Enum):
+    """Makers of objects. Equal content becomes another object by each, and by another version or processor perhaps."""
+
+    FAST = "fast"
+    """ISA-L at level 3."""
+    BALANCED = "balanced"
+    """zlib-ng at level 6."""
+    STOCK = "stock"
+    """zlib at level 6, as in the stock tools."""
+    NONE = "none"
+
+    @property
+    def compression(self) -> Compression:
+        """The form of the objects."""
+        return Compression.NONE if self is Compressor.NONE else Compression.ZLIB
+
+    @property
+    def is_there(self) -> bool:
+        """State of its library: installed or not."""
+        try:
+            self.require()
+        except LibraryMissing:
+            return False
+        return True
+
+    def require(self) -> None:
+        """Raises LibraryMissing where its library is not installed."""
+        _compressing(self)
+
+
+def compress(data: bytes, how: Compressor = Compressor.STOCK) -> bytes:
+    """Make the stored bytes of a content. Raises LibraryMissing."""
+    if not data and how is not Compressor.NONE:
+        how = Compressor.STOCK  # an empty file is the same object everywhere: a cache judges an empty one by its name
+    return _compressing(how)(data)
+
+
+@cache
+def _compressing(how: Compressor) -> Callable[[bytes], bytes]:
+    # the libraries are needed by publishers only, and there is not one for every machine
+    try:
+        if how is Compressor.FAST:
+            from isal import isal_zlib
+
+            return partial(isal_zlib.compress, level=3)
+        if how is Compressor.BALANCED:
+            from zlib_ng import zlib_ng
+
+            return partial(zlib_ng.compress, level=6)
+    except ImportError as fault:
+        raise LibraryMissing(how.value, fault) from fault
+    return bytes if how is Compressor.NONE else zlib.compress
 
 
 def decompress(data: bytes, how: Compression = Compression.ZLIB, *, limit: int | None = None) -> bytes:

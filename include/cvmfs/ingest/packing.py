@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from include.cvmfs.format.hashes import DIGEST_BYTES, Algorithm, DigestSet, ObjectHash, hash_bytes, identity
-from include.cvmfs.format.objects import Compression, compress
+from include.cvmfs.format.objects import Compression, Compressor, compress
 from include.cvmfs.ingest import processes
 from include.cvmfs.ingest.processes import keep_freed_memory
 from include.cvmfs.ingest.upload import Budget, JournaledStore, Uploader
@@ -74,6 +74,18 @@ class ContentIndex:
     def key(self, content: bytes) -> bytes:
         """Return what a content is remembered by."""
         return self._way + hashlib.sha256(content).digest()
+
+    def is_new(self) -> bool:
+        """Tell whether it remembers no content for this way yet."""
+        first, end = self._way, self._way[:-1] + b"!"  # the byte that follows the blank at its end
+        try:
+            return self._db is not None and not any(
+                self._db.execute(f"SELECT 1 FROM {table} WHERE key >= ? AND key < ? LIMIT 1", (first, end)).fetchone()  # noqa: S608 - our names
+                for table in ("young", "old")
+            )
+        except _FAULTS as fault:
+            self._give_up(fault)
+            return False
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The digests of the objects that contents became, as far as that is remembered and the entries are sound."""
@@ -210,7 +222,7 @@ class Packer(Generic[T]):
         *,
         known: Container[bytes],
         algorithm: Algorithm,
-        compression: Compression,
+        compressor: Compressor,
         connections: int,
         budget_bytes: int,
         deliver: Callable[[T, bytes], None],
@@ -219,7 +231,8 @@ class Packer(Generic[T]):
         keep_freed_memory(large=budget_bytes >= LARGE_PIECES_BYTES)
         self._known = known
         self._algorithm = algorithm
-        self._compression = compression
+        compressor.require()
+        self._compressor = compressor
         self._deliver = deliver
         self._index = index
         # A hit in the index spares nothing unless the store is known to have the object.
@@ -324,7 +337,7 @@ class Packer(Generic[T]):
             self._store.flush()
 
     def _pack_now(self, content: bytes) -> bytes:
-        data = compress(content, self._compression)
+        data = compress(content, self._compressor)
         hash_ = hash_bytes(data, self._algorithm)
         self.put(hash_, data)
         return hash_.digest
@@ -350,7 +363,7 @@ class Packer(Generic[T]):
         count = processes.useful()
         if count and isinstance(self._store, FileStore):
             self._processes = processes.Processes(
-                self._store, algorithm=self._algorithm, compression=self._compression, count=count,
+                self._store, algorithm=self._algorithm, compressor=self._compressor, count=count,
                 deliver=self._packed_elsewhere,
             )  # fmt: skip
 
@@ -384,7 +397,7 @@ class Packer(Generic[T]):
             if self._look_up and (digest := self._reused([key], suffix).get(key)):
                 self._budget.give(len(content))
                 return digest
-        data = compress(content, self._compression)
+        data = compress(content, self._compressor)
         hash_ = hash_bytes(data, self._algorithm, suffix)
         if self._index is not None:
             self._index.remember(key, hash_.digest)

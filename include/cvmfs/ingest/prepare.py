@@ -6,6 +6,7 @@ file contents by the budget, rows by a spool on disk.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Container, Generator, Iterator
@@ -19,7 +20,7 @@ from include.cvmfs.coordination.generation import CollectionProgress
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.format.hashes import PARTIAL, PLAIN, Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.layout import Layout
-from include.cvmfs.format.objects import Compression
+from include.cvmfs.format.objects import Compressor
 from include.cvmfs.ingest.autocatalog import Cuts, cut
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import Chunker, ChunkLimits
@@ -41,6 +42,7 @@ from include.cvmfs.sources.source import (
 )
 from include.storage.store import Store
 
+_log = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20
 _PROGRESS_EVERY_S = 0.25
 
@@ -59,7 +61,7 @@ class PrepareOptions:
 
     algorithm: Algorithm = Algorithm.SHA1
     layout: Layout = Layout.PLAIN
-    compression: Compression = Compression.ZLIB
+    compressor: Compressor = Compressor.STOCK
     chunking: ChunkLimits = field(default_factory=ChunkLimits)
     owner: tuple[int, int] | OwnerMap | None = None
     mtime: int | None = None
@@ -126,12 +128,18 @@ def prepare(
     budget = max(options.memory_mb << 20, 1 << 20)
     with ExitStack() as stack:
         spool = stack.enter_context(_spool(source, options))
-        algorithm, compression = options.algorithm, options.compression
+        algorithm, compression = options.algorithm, options.compressor.compression
         index = None
         if options.index is not None:
             index = stack.enter_context(ContentIndex(options.index, algorithm=algorithm, compression=compression))
+            if known and index.is_new():
+                _log.warning(
+                    "%s of %s: this machine remembers no contents as %s yet (%s). What the repository has from another "
+                    "compressor, or from another machine, may be sent again",
+                    destination, fqrn, options.compressor.value, options.index,
+                )  # fmt: skip
         with Packer(
-            None if dry_run else store, known=known, algorithm=algorithm, compression=compression,
+            None if dry_run else store, known=known, algorithm=algorithm, compressor=options.compressor,
             connections=options.connections, budget_bytes=budget, deliver=spool.add, index=index,
         ) as packer:  # fmt: skip
             reading = _Reading(attributed or source, spool, packer, options, progress)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from include.cvmfs.format.hashes import DIGEST_BYTES, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.objects import Compression, compress
+from include.cvmfs.format.objects import Compressor, compress
 from include.storage.errors import StoreError, Unavailable
 from include.storage.file import FileStore
 
@@ -76,14 +76,14 @@ class Processes:
     """Packs files in ``count`` processes. Use from one thread; end with :meth:`finish` or :meth:`kill`."""
 
     def __init__(
-        self, store: FileStore, *, algorithm: Algorithm, compression: Compression, count: int, deliver: Deliver
+        self, store: FileStore, *, algorithm: Algorithm, compressor: Compressor, count: int, deliver: Deliver
     ) -> None:
         self._store = store
         self._deliver = deliver
         self._contents: list[bytes] = []
         self._tickets: list[Any] = []
         self._bytes = 0
-        job = (str(store.root), store.fsync, algorithm.name, compression.name)
+        job = (str(store.root), store.fsync, algorithm.name, compressor.name)
         self._all = [_Process(job) for _ in range(count)]
         self._by_output = {process.output: process for process in self._all}
 
@@ -244,9 +244,9 @@ def _exactly(pipe: IO[bytes], count: int) -> bytes:
 
 def _work(source: IO[bytes], target: IO[bytes]) -> None:
     """The process itself. It ends when its user does, whose end of the pipe is then closed."""
-    root, fsync, algorithm_name, compression_name = _read(source)
+    root, fsync, algorithm_name, compressor_name = _read(source)
     store = FileStore(Path(root), fsync=fsync)
-    algorithm, compression = Algorithm[algorithm_name], Compression[compression_name]
+    algorithm, compressor = Algorithm[algorithm_name], Compressor[compressor_name]
     held: deque[list[tuple[ObjectHash, bytes]]] = deque()
     while (message := _read(source)) is not ...:
         if message is None:
@@ -254,7 +254,7 @@ def _work(source: IO[bytes], target: IO[bytes]) -> None:
             return
         contents, verdicts = message
         if contents:
-            packed = [compress(content, compression) for content in contents]
+            packed = [compress(content, compressor) for content in contents]
             batch = [(hash_bytes(data, algorithm), data) for data in packed]
             held.append(batch)
             _write(target, (b"".join(hash_.digest for hash_, _ in batch), [len(data) for data in packed]))

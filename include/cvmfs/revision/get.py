@@ -19,13 +19,14 @@ from pathlib import Path
 
 from include.cvmfs.errors import CatalogError, CvmfsError
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.hashes import ObjectHash, path_hash
-from include.cvmfs.format.objects import Compression, Hasher
+from include.cvmfs.format.hashes import ObjectHash, hash_bytes, path_hash
+from include.cvmfs.format.objects import Compression, Compressor, Hasher, compress
 from include.cvmfs.format.paths import clean_path, name_fault, parent_of
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import printable, unpack_xattrs
 
 _BLOCK = 1 << 20
+_MOST_IN_MEMORY = 64 << 20  # larger objects are made by stock tools that do not cut files
 _AHEAD = 4  # files waiting per worker
 _PROGRESS_EVERY_S = 0.25
 _SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
@@ -95,6 +96,7 @@ class _Getting:
     notes: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._compressors = [each for each in Compressor if each.is_there]
         self._top = os.path.realpath(os.fsencode(self.target))
         self._directories: list[tuple[bytes, Dirent]] = []
         self._links: list[tuple[bytes, bytes]] = []
@@ -286,11 +288,25 @@ class _Getting:
         handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             if not entry.chunked:
-                return entry.hash is not None and _holds(handle, entry.size, entry.hash, entry.compression)
+                return entry.hash is not None and self._holds(handle, entry.size, entry.hash, entry.compression)
             pieces = self.tree.chunks(path)
-            return all(_holds(handle, piece.size, piece.hash, entry.compression) for piece in pieces)
+            return all(self._holds(handle, piece.size, piece.hash, entry.compression) for piece in pieces)
         finally:
             os.close(handle)
+
+    def _holds(self, handle: int, size: int, name: ObjectHash, how: Compression) -> bool:
+        """Tell whether the next ``size`` bytes of an open file are the content of an object. Where another version of a
+        compressor made the object, equal content is not recognised, and is fetched again."""
+        if size > _MOST_IN_MEMORY:
+            return _digest(handle, size, name, how) == name.digest
+        content = os.read(handle, size)
+        for compressor in self._compressors:
+            made = hash_bytes(compress(content, compressor), name.algorithm) if compressor.compression is how else None
+            if made is not None and made.digest == name.digest:
+                # most of a tree was made in one way, which comes first from now on
+                self._compressors = sorted(self._compressors, key=lambda each: each is not compressor)
+                return True
+        return False
 
     # -- attributes
 
@@ -340,20 +356,19 @@ def _only(place: bytes, kind: int) -> os.stat_result | None:
     return None
 
 
-def _holds(handle: int, size: int, name: ObjectHash, how: Compression) -> bool:
-    """Tell whether the next ``size`` bytes of an open file are the content of an object. Where another version of the
-    compressor made the object, equal content is not recognised, and is fetched again."""
+def _digest(handle: int, size: int, name: ObjectHash, how: Compression) -> bytes | None:
+    """The digest of the object of the next ``size`` bytes of an open file, as stock tools make it; None if it ends."""
     digest = Hasher(name.algorithm)
     packer = zlib.compressobj() if how is Compression.ZLIB else None
     while size:
         block = os.read(handle, min(size, _BLOCK))
         if not block:
-            return False
+            return None
         size -= len(block)
         digest.update(packer.compress(block) if packer else block)
     if packer:
         digest.update(packer.flush())
-    return digest.finish() == name.digest
+    return digest.finish()
 
 
 def _time_ns(entry: Dirent) -> int:

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.catalog import MARKER
-from include.cvmfs.format.objects import Compression
+from include.cvmfs.format.objects import Compressor
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import DEFAULTS, NO_BASE, Base, PrepareOptions, PrepareProgress, prepare
 from include.cvmfs.ingest.spool import SpecialBits, Specials
@@ -103,7 +103,7 @@ class Packing:
                     destination=destination,
                     now=now,
                     options=replace(
-                        self.options, compression=Compression.NONE, specials=Specials.KEEP, owner=None,
+                        self.options, compressor=Compressor.NONE, specials=Specials.KEEP, owner=None,
                         limits=SourceLimits(), index=None,
                     ),
                     base=base,

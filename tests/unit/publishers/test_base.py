@@ -9,7 +9,7 @@ import pytest
 from include.cvmfs.errors import FormatError, RepositoryError
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.layout import Layout
-from include.cvmfs.format.objects import Compression
+from include.cvmfs.format.objects import Compressor
 from include.cvmfs.ingest.autocatalog import Weights
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.spool import SpecialBits, Specials
@@ -58,9 +58,9 @@ def test_all_that_is_set_is_there(tmp_path: Path) -> None:
 
 def test_data_sets_are_cut_into_large_pieces_and_stored_as_they_are() -> None:
     usual = tree_options(Prepare(), repository())
-    assert (usual.chunking, usual.compression, usual.memory_mb) == (ChunkLimits(), Compression.ZLIB, 128)
+    assert (usual.chunking, usual.compressor, usual.memory_mb) == (ChunkLimits(), Compressor.STOCK, 128)
     data = tree_options(Prepare(chunks="data", compression="none"), repository())
-    assert (data.chunking, data.compression) == (ChunkLimits(48 << 20, 56 << 20, 64 << 20), Compression.NONE)
+    assert (data.chunking, data.compressor) == (ChunkLimits(48 << 20, 56 << 20, 64 << 20), Compressor.NONE)
     assert data.memory_mb >= 192
     own = tree_options(Prepare(chunks=ChunkSizes(min=1 << 20, average=2 << 20, max=4 << 20)), repository())
     assert own.chunking == ChunkLimits(1 << 20, 2 << 20, 4 << 20)

@@ -13,7 +13,7 @@ import pytest
 from include.cvmfs.errors import SignatureError
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.keys import save_signer
-from include.cvmfs.format.objects import Compression
+from include.cvmfs.format.objects import Compressor
 from include.cvmfs.ingest import packing, processes
 from include.cvmfs.ingest.upload import Budget, JournaledStore, Uploader, UploadJournal
 from include.cvmfs.revision.repository import Repository, fetch_trusted
@@ -153,7 +153,7 @@ def test_it_gets_all_its_connections_and_no_writers_of_files(far: FarStore, monk
     monkeypatch.setattr(processes, "useful", lambda: pytest.fail("files are packed for a folder"))
     delivered: list[str] = []
     with packing.Packer[str](
-        far, known=(), algorithm=Algorithm.SHA1, compression=Compression.ZLIB, connections=1, budget_bytes=1 << 20,
+        far, known=(), algorithm=Algorithm.SHA1, compressor=Compressor.STOCK, connections=1, budget_bytes=1 << 20,
         deliver=lambda ticket, digest: delivered.append(ticket),
     ) as packer:  # fmt: skip
         packer.take("a", b"1")

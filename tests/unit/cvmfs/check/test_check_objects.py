@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import CatalogError
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.objects import Compressor
 from include.cvmfs.format.schema import NAMES
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
@@ -171,14 +172,27 @@ def filled(folder: Path, files: Mapping[str, bytes] = FILES) -> Path:
 
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
+    return published(tmp_path, OPTIONS)
+
+
+def published(folder: Path, options: PrepareOptions) -> Case:
     store = founded()
-    tree = filled(tmp_path / "tree")
-    changeset = prepare(DirectorySource(tree), store=store, fqrn=FQRN, destination="/a", now=NOW, options=OPTIONS)
+    tree = filled(folder / "tree")
+    changeset = prepare(DirectorySource(tree), store=store, fqrn=FQRN, destination="/a", now=NOW, options=options)
     base = read_head(store, FQRN).manifest.root
     edit = Edit(CatalogCache(store), base)
     edit.hang(NestedRef("/a", changeset.root, changeset.root_size), changeset.root_entry, changeset.statistics.total)
     commit(store, base, stored(store, edit), "/a")
     return Case(store, tree)
+
+
+@pytest.mark.parametrize("made_by", Compressor)
+def test_objects_come_back_whatever_compressed_them(tmp_path: Path, made_by: Compressor) -> None:
+    case = published(tmp_path, replace(OPTIONS, compressor=made_by))
+    assert case.check(contents=True).problems == ()
+    lost = {case.lose("/a/sub/other"), case.lose("/a/large")}
+    done = case.restore(case.check().lost)
+    assert ({each.hash.key for each in done.mended}, done.missing) == (lost, ())
 
 
 def test_lost_files_chunks_and_damaged_objects_come_back_from_their_tree(case: Case) -> None:

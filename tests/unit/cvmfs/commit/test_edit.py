@@ -22,7 +22,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent, Flag
 from include.cvmfs.format.hashes import Algorithm, ObjectHash
 from include.cvmfs.format.layout import Layout
-from include.cvmfs.format.objects import Compression
+from include.cvmfs.format.objects import Compressor
 from include.cvmfs.format.paths import name_of, parent_of
 from include.cvmfs.ingest.autocatalog import Cuts, Weights
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
@@ -334,14 +334,12 @@ def without_root_marker(tree: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 @settings(max_examples=25)
-@given(
-    nodes=ODD_TREES, place=PLACES, algorithm=st.sampled_from(list(Algorithm)), how=st.sampled_from(list(Compression))
-)
-def test_a_tree_comes_back_as_it_was(nodes: Nodes, place: str, algorithm: Algorithm, how: Compression) -> None:
+@given(nodes=ODD_TREES, place=PLACES, algorithm=st.sampled_from(list(Algorithm)), how=st.sampled_from(list(Compressor)))
+def test_a_tree_comes_back_as_it_was(nodes: Nodes, place: str, algorithm: Algorithm, how: Compressor) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = make_folder(Path(temporary) / "tree", nodes)
         repository = LocalRepository(algorithm)
-        repository.publish(folder, place, compression=how)
+        repository.publish(folder, place, compressor=how)
         assert repository.problems() == []
         done = get(repository.opened().revision, place, Path(temporary) / "back")
         assert without_root_marker(read_folder(Path(temporary) / "back")) == without_root_marker(read_folder(folder))

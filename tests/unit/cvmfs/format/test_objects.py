@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
+import sys
+import zlib
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, strategies as st
 
-from include.cvmfs.errors import FormatError, ObjectDamaged, ObjectMissing
-from include.cvmfs.format import catalogs
+from include.cvmfs.errors import FormatError, LibraryMissing, ObjectDamaged, ObjectMissing
+from include.cvmfs.format import catalogs, objects
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.objects import Compression, compress, decompress, load, stream
+from include.cvmfs.format.objects import Compression, Compressor, compress, decompress, load, stream
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 
@@ -58,18 +61,42 @@ def test_stored_bytes_are_those_of_the_stock_tools(content: bytes, stored: str) 
     assert compress(content) == bytes.fromhex(stored)
 
 
-@given(st.binary(max_size=2000), st.sampled_from(Compression))
-def test_what_is_stored_is_read_back(content: bytes, how: Compression) -> None:
+@given(st.binary(max_size=2000), st.sampled_from(Compressor))
+def test_what_is_stored_is_read_back(content: bytes, how: Compressor) -> None:
     stored = compress(content, how)
-    assert decompress(stored, how) == content
-    assert decompress(stored, how, limit=len(content)) == content
+    assert decompress(stored, how.compression) == content
+    assert decompress(stored, how.compression, limit=len(content)) == content
 
 
-@given(st.binary(min_size=1, max_size=500), st.sampled_from(Compression), st.data())
-def test_more_than_the_limit_does_not_come_out(content: bytes, how: Compression, data: st.DataObject) -> None:
+@pytest.mark.parametrize("how", [Compressor.FAST, Compressor.BALANCED])
+@pytest.mark.parametrize("size", [0, 1, 4096, 1 << 16, 5 << 20])
+def test_every_zlib_reads_what_other_libraries_make(how: Compressor, size: int) -> None:
+    text = b"".join(b"%d %d\n" % (number, number * number % 977) for number in range(size // 8))[:size]
+    for content in (text, random.Random(size).randbytes(size), bytes(size)):
+        stored = compress(content, how)
+        assert zlib.decompress(stored) == content
+        assert len(stored) <= len(content) + len(content) // 1000 + 64
+
+
+def test_an_empty_file_is_the_object_of_the_stock_tools_by_every_compressor() -> None:
+    assert {compress(b"", how) for how in Compressor} == {compress(b""), b""}
+
+
+def test_a_library_that_is_missing_is_named_with_what_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "isal", None)
+    monkeypatch.setattr(objects, "_compressing", objects._compressing.__wrapped__)
+    assert not Compressor.FAST.is_there
+    with refused(LibraryMissing) as error:
+        compress(b"x", Compressor.FAST)
+    assert "compression: stock" in str(error.value)
+    assert Compressor.STOCK.is_there
+
+
+@given(st.binary(min_size=1, max_size=500), st.sampled_from(Compressor), st.data())
+def test_more_than_the_limit_does_not_come_out(content: bytes, how: Compressor, data: st.DataObject) -> None:
     limit = data.draw(st.integers(min_value=0, max_value=len(content) - 1))
     with pytest.raises(FormatError):
-        decompress(compress(content, how), how, limit=limit)
+        decompress(compress(content, how), how.compression, limit=limit)
 
 
 @given(st.binary(max_size=300), st.data())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.format.hashes import Algorithm, DigestSet, hash_of_key, identity
-from include.cvmfs.format.objects import Compression, compress
+from include.cvmfs.format.objects import Compression, Compressor, compress
 from include.cvmfs.ingest import packing
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits
@@ -27,11 +27,17 @@ FILES = [file(f"d/f{number}", b"%d" % number * 50) for number in range(300)]
 BIG = file("big", random.Random(1).randbytes(500_000))
 
 
-def run(path: Path | None, *, store: MemoryStore | None = None, known: DigestSet | None = None) -> Changeset:
+def run(
+    path: Path | None,
+    *,
+    store: MemoryStore | None = None,
+    known: DigestSet | None = None,
+    compressor: Compressor = Compressor.STOCK,
+) -> Changeset:
     return prepare(
         TarSource(iter([archive([*FILES, BIG])]), "x.tar"), store=store or MemoryStore(), fqrn="sw.example.org",
         destination="/a/b", now=datetime(2026, 7, 1, tzinfo=UTC), known=known or DigestSet(),
-        options=PrepareOptions(chunking=CHUNKS, index=path),
+        options=PrepareOptions(chunking=CHUNKS, index=path, compressor=compressor),
     )  # fmt: skip
 
 
@@ -55,7 +61,7 @@ def compressed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     lock = threading.Lock()
 
-    def counted(data: bytes, how: Compression) -> bytes:
+    def counted(data: bytes, how: Compressor) -> bytes:
         with lock:
             sizes.append(len(data))
         return compress(data, how)
@@ -74,6 +80,18 @@ def test_known_contents_are_not_compressed_again(tmp_path: Path, compressed: lis
     assert (second.objects_new, second.objects_reused) == (0, first.objects_new + first.objects_reused)
     assert not again.objects
     assert compressed == [0]  # the marker of the root, which is never looked up
+
+
+def test_a_change_of_the_compressor_sends_nothing_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    first = run(tmp_path / "index.db", store=store)
+    for compressor in (Compressor.FAST, Compressor.BALANCED):
+        second = run(tmp_path / "index.db", known=known_of(store), compressor=compressor)
+        assert (second.root, second.objects_new) == (first.root, 0)
+    assert not caplog.records
+    again = run(tmp_path / "other.db", known=known_of(store), compressor=Compressor.FAST)
+    assert again.objects_new > 0
+    assert ["may be sent again" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_what_the_store_does_not_have_is_sent_whatever_the_index_says(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from include.cvmfs.errors import SourceError
 from include.cvmfs.format.hashes import Algorithm, DigestSet, hash_of_key, identity
-from include.cvmfs.format.objects import Compression
+from include.cvmfs.format.objects import Compressor
 from include.cvmfs.ingest import packing, processes
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
@@ -65,9 +65,9 @@ def test_the_same_objects_and_numbers_come_out(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
-@pytest.mark.parametrize("compression", Compression)
-def test_known_objects_are_not_written(tmp_path: Path, algorithm: Algorithm, compression: Compression) -> None:
-    options = PrepareOptions(algorithm=algorithm, compression=compression, index=tmp_path / "index.db")
+@pytest.mark.parametrize("compressor", Compressor)
+def test_known_objects_are_not_written(tmp_path: Path, algorithm: Algorithm, compressor: Compressor) -> None:
+    options = PrepareOptions(algorithm=algorithm, compressor=compressor, index=tmp_path / "index.db")
     store = FileStore(tmp_path / "store")
     first = run(store, options=options)
     known = DigestSet(identity(hash_of_key(meta.key)) for meta in store.list())

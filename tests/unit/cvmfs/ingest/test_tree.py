@@ -10,7 +10,7 @@ import pytest
 from include.cvmfs.errors import SourceError
 from include.cvmfs.format.catalog import Catalog
 from include.cvmfs.format.hashes import Algorithm
-from include.cvmfs.format.objects import Compression
+from include.cvmfs.format.objects import Compressor
 from include.cvmfs.format.schema import Counts
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions
@@ -137,9 +137,9 @@ def test_a_piece_and_a_file_of_the_same_bytes_are_two_objects() -> None:
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
-@pytest.mark.parametrize("compression", list(Compression))
-def test_all_algorithms_and_compressions(algorithm: Algorithm, compression: Compression) -> None:
-    options = PrepareOptions(algorithm=algorithm, compression=compression, chunking=SMALL_CHUNKS.chunking)
+@pytest.mark.parametrize("compressor", list(Compressor))
+def test_all_algorithms_and_compressions(algorithm: Algorithm, compressor: Compressor) -> None:
+    options = PrepareOptions(algorithm=algorithm, compressor=compressor, chunking=SMALL_CHUNKS.chunking)
     data = random.Random(2).randbytes(500_000)
     changeset, found, _ = publish(
         [a_file("d/.cvmfscatalog"), a_file("d/big", data), a_file("t", b"1")], options=options
@@ -148,7 +148,7 @@ def test_all_algorithms_and_compressions(algorithm: Algorithm, compression: Comp
     assert found["/d/big"].content == data
     assert found["/t"].entry.hash is not None
     assert found["/t"].entry.hash.algorithm is algorithm
-    assert found["/t"].entry.compression is compression
+    assert found["/t"].entry.compression is compressor.compression
 
 
 def test_the_order_of_the_source_does_not_matter() -> None:
