@@ -5,6 +5,8 @@
 put    the very same object bytes, PUT by plain obstore with as many threads as the publisher has connections
 files  a bare loop over the same files: read, zlib level 6, SHA-1, write under the hash; one process per processor
 tar    a bare loop over the same tarball: the standard library's tarfile as a stream, and SHA-1 of each member
+archive  a bare loop over the members of a tarball, whose places are known: read, compress, SHA-1, write or PUT
+dry    a preparation without a store
 """
 
 from __future__ import annotations
@@ -18,16 +20,18 @@ import tarfile
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench.publishing.places import Place
 from bench.publishing.repositories import FQRN
-from include.cvmfs.ingest.prepare import prepare
+from include.cvmfs.format.objects import Compressor, compress
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.sources.tarball import TarSource
 from include.storage.errors import Unsupported
+from include.storage.file import FileStore
 from include.storage.kinds import FILE
 from include.storage.store import Counters, Store
 
@@ -74,15 +78,9 @@ def record(job: dict[str, Any]) -> float:
 def put_objects(job: dict[str, Any]) -> float:
     """Seconds for the recorded objects."""
     import obstore
-    from obstore.store import S3Store
 
     place, folder = Place(**job["place"]), Path(job["folder"])
-    bucket, _, prefix = place.url.removeprefix("s3://").partition("/")
-    store = S3Store(
-        bucket, endpoint=place.endpoint, region="us-east-1", access_key_id=place.access_key,
-        secret_access_key=place.secret_key, virtual_hosted_style_request=False,
-        client_options={"allow_http": True, "pool_max_idle_per_host": str(place.connections)},
-    )  # fmt: skip
+    store, prefix = _s3(place)
     with (folder / "objects").open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     index = (folder / "index").read_text().split()
@@ -151,7 +149,94 @@ def hash_tarball(job: dict[str, Any]) -> float:
     return time.monotonic() - started
 
 
-KINDS = {"record": record, "put": put_objects, "files": store_files, "tar": hash_tarball}
+def store_members(job: dict[str, Any]) -> float:
+    """Seconds for one worker's share of the members of an archive; all workers begin at one time."""
+    place, compressor = Place(**job["place"]), Compressor(job["compressor"])
+    members = json.loads(Path(job["places"]).read_text())[job["worker"] :: job["workers"]]
+    put = _put_file(place) if place.is_file else _put_object(place)
+    archive = os.open(job["archive"], os.O_RDONLY)
+    tasks, lock, failures = iter(members), threading.Lock(), list[Exception]()
+
+    def work() -> None:
+        while not failures:
+            with lock:
+                task = next(tasks, None)
+            if task is None:
+                return
+            packed = compress(os.pread(archive, task[1], task[0]), compressor)
+            try:
+                put(hashlib.sha1(packed, usedforsecurity=False).hexdigest(), packed)
+            except Exception as fault:  # noqa: BLE001 - shown by the main thread
+                failures.append(fault)
+
+    threads = [
+        threading.Thread(target=work) for _ in range(1 if place.is_file else place.connections // job["workers"])
+    ]
+    compress(b"first", compressor)  # loads its library
+    time.sleep(max(0.0, job["begin"] - time.time()))
+    started = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return time.monotonic() - started
+
+
+def _put_file(place: Place) -> Callable[[str, bytes], None]:
+    root = place.url.removeprefix("file://")
+    for number in range(256):
+        os.makedirs(f"{root}/{number:02x}", exist_ok=True)  # noqa: PTH103
+
+    def put(name: str, data: bytes) -> None:
+        with open(f"{root}/{name[:2]}/{name[2:]}", "wb", buffering=0) as file:  # noqa: PTH123
+            file.write(data)
+
+    return put
+
+
+def _put_object(place: Place) -> Callable[[str, bytes], None]:
+    import obstore
+
+    store, prefix = _s3(place)
+
+    def put(name: str, data: bytes) -> None:
+        obstore.put(store, f"{prefix}/{name[:2]}/{name[2:]}", data)
+
+    return put
+
+
+def _s3(place: Place) -> tuple[Any, str]:
+    from obstore.store import S3Store
+
+    bucket, _, prefix = place.url.removeprefix("s3://").partition("/")
+    store = S3Store(
+        bucket, endpoint=place.endpoint, region="us-east-1", access_key_id=place.access_key,
+        secret_access_key=place.secret_key, virtual_hosted_style_request=False,
+        client_options={"allow_http": True, "pool_max_idle_per_host": str(place.connections)},
+    )  # fmt: skip
+    return store, prefix
+
+
+def prepare_dry(job: dict[str, Any]) -> dict[str, float]:
+    """CPU seconds of a preparation that stores nothing, in this process, and the bytes that it would store."""
+    options = PrepareOptions(compressor=Compressor(job["compressor"]))
+    started, before = time.monotonic(), time.process_time()
+    with Path(job["tarball"]).open("rb", buffering=0) as stream:
+        made = prepare(
+            TarSource(stream, "bench.tar"), store=FileStore(Path(os.devnull)), fqrn=FQRN, destination="/bench",
+            now=datetime.now(UTC), options=options, dry_run=True,
+        )  # fmt: skip
+    return {
+        "seconds": time.monotonic() - started, "cpu_s": time.process_time() - before, "stored": made.bytes_uploaded
+    }  # fmt: skip
+
+
+KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "record": record, "put": put_objects, "files": store_files, "tar": hash_tarball, "archive": store_members,
+    "dry": prepare_dry,
+}  # fmt: skip
 
 if __name__ == "__main__":
     print(json.dumps(KINDS[sys.argv[1]](json.loads(sys.stdin.readline()))))

@@ -49,6 +49,7 @@ def bench_site(
                     "public_key": str(public_key),
                     "gateway": "service",
                     "gateway_kind": "embedded",
+                    "prepare": {"compression": client.get("compression", "stock")},
                 }
             },
             **({"gateway": {"keys": str(keys)}} if keys is not None else {}),
