@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from include.cli.settings import app
+from include.cvmfs.format import objects
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.layout import Layout
 from include.settings.traits import require_single_writer
@@ -95,6 +97,17 @@ def test_a_repository_on_a_store_that_can_only_be_read_is_a_problem(site_file, u
         done = run("check", *words)
         assert done.exit_code == 1
         assert f"repository n.example.org: store main, {url}, can only be read" in done.output
+
+
+def test_a_compressor_without_its_library_is_a_problem(site_file, monkeypatch):
+    site_file.write_text(site_file.read_text().replace("public_key:", "prepare: {compression: fast}, public_key:"))
+    assert run("check", "--no-stores").exit_code == 0
+    monkeypatch.setitem(sys.modules, "isal", None)
+    monkeypatch.setattr(objects, "_compressing", objects._compressing.__wrapped__)
+    done = run("check", "--no-stores")
+    assert done.exit_code == 1
+    assert "repository n.example.org: compression fast: its library cannot be loaded" in done.output
+    assert "compression: stock" in done.output
 
 
 @pytest.mark.parametrize(
