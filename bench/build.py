@@ -82,8 +82,7 @@ def pack(path: Path, most_bytes: int, *, changed: bool = False) -> Build:
 def _files(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.iterdir()):
         if entry.is_dir() and not entry.is_symlink():
-            if entry.name != "__pycache__":
-                yield from _files(entry)
+            yield from _files(entry)
         elif entry.is_file() and not entry.is_symlink():
             yield entry
 

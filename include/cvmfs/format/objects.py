@@ -1,6 +1,6 @@
 """Content-addressed objects: ways to compress them, and to read them, where each has the hash that it is named by.
 
-Objects that were compressed are zlib streams, whoever made them; which library did cannot be told from them.
+Compressed objects are zlib streams, and do not tell which library made them.
 """
 
 from __future__ import annotations
