@@ -278,7 +278,8 @@ def restore_objects(
     does. Raises SourceError, DestinationError, StoreError.
     """
     mended: set[Lost] = set()
-    for compressor in sorted(Compressor, key=lambda each: each is not options.compressor):
+    usable = [each for each in Compressor if each.is_there]
+    for compressor in sorted(usable, key=lambda each: each is not options.compressor):
         some = [each for each in lost if each not in mended and each.compression is compressor.compression]
         for algorithm in {each.hash.algorithm for each in some}:
             identities = frozenset(identity(each.hash) for each in some if each.hash.algorithm is algorithm)
