@@ -3,7 +3,8 @@
 The tree is this machine's installed Python software, packed in order and with fixed times. On a store of files and on
 SeaweedFS, first nights by `stock` and `fast` alternate with a floor: as many processes as cores that read the same
 archive, compress by `fast`, hash, and write or PUT over as many connections. Then a second night with 5 % of the files
-changed and a third without a change. Ends in one line of JSON; code 1 if a target was missed.
+changed and a third without a change. Ends in one line of JSON, which is written to bench/results/build.json, too, with
+a plot beside it; code 1 if a target was missed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.plot import bar_plot
 from bench.publishing import lab
 from bench.publishing.machine import ROOT, Idle, Ran, description, run, start, tree
 from bench.publishing.places import Place
@@ -193,7 +195,8 @@ def of_store(bench: Bench, build: Build, second: Build, rounds: int) -> dict[str
         "floor_spread": max(abs(each - median(floors)) for each in floors) / median(floors),
         "stock_s": figure(Compressor.STOCK, "seconds"), "fast_s": figure(Compressor.FAST, "seconds"),
         "stock_cpu_s": figure(Compressor.STOCK, "cpu_s"), "fast_cpu_s": figure(Compressor.FAST, "cpu_s"),
-        "server_cpu_s": median(server for _, server in ran[Compressor.FAST]),
+        "stock_server_cpu_s": median(server for _, server in ran[Compressor.STOCK]),
+        "fast_server_cpu_s": median(server for _, server in ran[Compressor.FAST]),
         "requests": figure(Compressor.FAST, "puts") + figure(Compressor.FAST, "heads"),
         "peak_mb": max(each.rss_mb for each, _ in ran[Compressor.FAST]),
         "second_s": nights["second"][0].outcome["seconds"], "second_sent": nights["second"][0].outcome["objects_new"],
@@ -210,8 +213,10 @@ def _tell(kind: str, name: str, build: Build, ran: Ran, server_cpu_s: float) -> 
           f"{ran.rss_mb:.0f} MB; {sent} (idle {ran.idle:.0%})", flush=True)  # fmt: skip
 
 
-def conclude(build: Build, alone: Mapping[Compressor, dict[str, Any]], stores: Mapping[str, dict[str, Any]]) -> int:
-    """Print what was missed and the line of figures."""
+def conclude(
+    build: Build, alone: Mapping[Compressor, dict[str, Any]], stores: Mapping[str, dict[str, Any]], results: Path
+) -> int:
+    """Print what was missed and the line of figures, and keep them."""
     stock, fast = alone[Compressor.STOCK], alone[Compressor.FAST]
     file = stores.get("file", {})
     figures: dict[str, float] = {
@@ -242,7 +247,19 @@ def conclude(build: Build, alone: Mapping[Compressor, dict[str, Any]], stores: M
     void = spread > FLOOR_SPREAD
     print(f"floors: within {spread:.0%} of their medians{'; VOID, the machine was not quiet' if void else ''}")
     print(f"missed: {'; '.join(missed) or 'nothing'}")
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()} | {"ok": not missed}))
+    line = {name: round(value, 3) for name, value in figures.items()} | {"ok": not missed}
+    results.mkdir(parents=True, exist_ok=True)
+    kept = {**line, "stores": stores, "machine": description()}
+    (results / "build.json").write_text(json.dumps(kept, indent=1) + "\n")
+    (results / "build.svg").write_text(bar_plot(
+        f"a first night of {build.files:,} files, {build.bytes / GB:.2f} GB", "processor seconds",
+        [
+            (f"{'files' if name == 'file' else name}, {compressor}",
+             {"publisher": found[f"{compressor}_cpu_s"], "S3 server": found[f"{compressor}_server_cpu_s"]})
+            for name, found in stores.items() for compressor in ("stock", "fast")
+        ],
+    ))  # fmt: skip
+    print(json.dumps(line))
     return 3 if void else bool(missed)
 
 
@@ -259,6 +276,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="for archives and stores")
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     print(f"machine: {description()}")
     templates = Templates(Path(tempfile.gettempdir()) / "nightshift-bench-repositories", Past(0.01))
@@ -278,7 +296,7 @@ def main() -> int:
                 stores[kind] = of_store(Bench(place, templates, own), build, second, options.rounds)
             shutil.rmtree(own, ignore_errors=True)
     print(f"the machine was idle for {idle.share():.0%} of it")
-    return conclude(build, alone, stores)
+    return conclude(build, alone, stores, options.results)
 
 
 if __name__ == "__main__":

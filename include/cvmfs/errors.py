@@ -20,6 +20,7 @@ CvmfsError
 ├── SourceError(member, detail)           an input tree or archive that cannot be taken
 ├── DestinationError(path, detail)        nothing can be hung there, or nothing is there to take away
 │   └── NotReserved(path, detail)         its place is not there (any more); reserve it, then publish
+├── LibraryMissing(compressor, fault)     the library of a compressor is not installed
 ├── TagError(name, detail)                a tag that cannot be made, moved or found
 ├── MergeError(path, detail)              two changes of one base that exclude each other
 └── CommitError                           the switch to a new revision did not happen; the old one stays
@@ -388,6 +389,7 @@ class LibraryMissing(CvmfsError):
 
     def __init__(self, compressor: str, fault: ImportError) -> None:
         super().__init__(f"compression {compressor}: its library cannot be loaded ({fault}); {self.hint}")
+        self.compressor = compressor
 
 
 REVISION_UNKNOWN = ErrorRow(RepositoryError, "revision-unknown")
