@@ -91,7 +91,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 @dataclass
 class Bench:
-    """One store: its floor and its publications."""
+    """The floor of a store, and publications to it."""
 
     place: Place
     templates: Templates

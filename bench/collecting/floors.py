@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.publishing.machine import clocked
 from bench.publishing.places import Place
 
 MANY = 1000
@@ -29,7 +28,7 @@ def delete(job: dict[str, Any]) -> dict[str, Any]:
     if place.is_file:
         root = place.url.removeprefix("file://")
         batches = [keys[at::FILES_AT_ONCE] for at in range(FILES_AT_ONCE)]
-        return {"seconds": _clocked(lambda batch: _unlink(root, batch), batches, FILES_AT_ONCE), "batch": 1}
+        return {"seconds": clocked(lambda batch: _unlink(root, batch), batches, FILES_AT_ONCE), "batch": 1}
     bucket, _, prefix = place.url.removeprefix("s3://").partition("/")
     paths = [f"{prefix}/{key}" for key in keys]
     many = _client(place, bucket, bulk=True)
@@ -38,34 +37,9 @@ def delete(job: dict[str, Any]) -> dict[str, Any]:
     except Exception:  # noqa: BLE001 - this key may not
         single = _client(place, bucket, bulk=False)
         batches = [[path] for path in paths]
-        return {"seconds": _clocked(lambda batch: _delete(single, batch), batches, SINGLES_AT_ONCE), "batch": 1}
+        return {"seconds": clocked(lambda batch: _delete(single, batch), batches, SINGLES_AT_ONCE), "batch": 1}
     batches = [paths[at : at + MANY] for at in range(0, len(paths), MANY)]
-    return {"seconds": _clocked(lambda batch: _delete(many, batch), batches, MANY_AT_ONCE), "batch": MANY}
-
-
-def _clocked(work: Callable[[Sequence[str]], None], batches: Sequence[Sequence[str]], at_once: int) -> float:
-    rest, lock, failures = iter(batches), threading.Lock(), list[Exception]()
-
-    def run() -> None:
-        while not failures:
-            with lock:
-                batch = next(rest, None)
-            if batch is None:
-                return
-            try:
-                work(batch)
-            except Exception as fault:  # noqa: BLE001 - shown by the main thread
-                failures.append(fault)
-
-    threads = [threading.Thread(target=run) for _ in range(at_once)]
-    started = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    return time.monotonic() - started
+    return {"seconds": clocked(lambda batch: _delete(many, batch), batches, MANY_AT_ONCE), "batch": MANY}
 
 
 def _unlink(root: str, keys: Sequence[str]) -> None:

@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.publishing.machine import clocked
 from bench.publishing.places import Place
 from bench.publishing.repositories import FQRN
 from include.cvmfs.format.objects import Compressor, compress
@@ -84,32 +85,12 @@ def put_objects(job: dict[str, Any]) -> float:
     with (folder / "objects").open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     index = (folder / "index").read_text().split()
-    tasks = iter(_slices(index))
-    lock = threading.Lock()
-    failures: list[Exception] = []
 
-    def work() -> None:
-        while not failures:
-            with lock:
-                task = next(tasks, None)
-            if task is None:
-                return
-            key, start, end = task
-            try:
-                obstore.put(store, f"{prefix}/{key}", data[start:end])
-            except Exception as fault:  # noqa: BLE001 - shown by the main thread
-                failures.append(fault)
+    def put(task: tuple[str, int, int]) -> None:
+        key, start, end = task
+        obstore.put(store, f"{prefix}/{key}", data[start:end])
 
-    threads = [threading.Thread(target=work) for _ in range(place.connections)]
-    started = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    seconds = time.monotonic() - started
-    if failures:
-        raise failures[0]
-    return seconds
+    return clocked(put, _slices(index), place.connections)
 
 
 def _slices(index: list[str]) -> Iterator[tuple[str, int, int]]:
@@ -155,33 +136,14 @@ def store_members(job: dict[str, Any]) -> float:
     members = json.loads(Path(job["places"]).read_text())[job["worker"] :: job["workers"]]
     put = _put_file(place) if place.is_file else _put_object(place)
     archive = os.open(job["archive"], os.O_RDONLY)
-    tasks, lock, failures = iter(members), threading.Lock(), list[Exception]()
 
-    def work() -> None:
-        while not failures:
-            with lock:
-                task = next(tasks, None)
-            if task is None:
-                return
-            packed = compress(os.pread(archive, task[1], task[0]), compressor)
-            try:
-                put(hashlib.sha1(packed, usedforsecurity=False).hexdigest(), packed)
-            except Exception as fault:  # noqa: BLE001 - shown by the main thread
-                failures.append(fault)
+    def store(member: tuple[int, int]) -> None:
+        packed = compress(os.pread(archive, member[1], member[0]), compressor)
+        put(hashlib.sha1(packed, usedforsecurity=False).hexdigest(), packed)
 
-    threads = [
-        threading.Thread(target=work) for _ in range(1 if place.is_file else place.connections // job["workers"])
-    ]
     compress(b"first", compressor)  # loads its library
     time.sleep(max(0.0, job["begin"] - time.time()))
-    started = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    return time.monotonic() - started
+    return clocked(store, members, 1 if place.is_file else place.connections // job["workers"])
 
 
 def _put_file(place: Place) -> Callable[[str, bytes], None]:

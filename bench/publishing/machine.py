@@ -8,9 +8,13 @@ import platform
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 BENCH = Path(__file__).parent.parent
 ROOT = BENCH.parent
@@ -130,3 +134,29 @@ def _rss_mb(pid: int) -> float:
     except OSError:
         return 0.0
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def clocked(work: Callable[[T], object], items: Iterable[T], at_once: int) -> float:
+    """Return the seconds in which so many threads do a work on all items. Raises the first error of the work."""
+    rest, lock, failures = iter(items), threading.Lock(), list[Exception]()
+
+    def run() -> None:
+        while not failures:
+            with lock:
+                item = next(rest, None)
+            if item is None:
+                return
+            try:
+                work(item)
+            except Exception as fault:  # noqa: BLE001 - shown by the main thread
+                failures.append(fault)
+
+    threads = [threading.Thread(target=run) for _ in range(at_once)]
+    started = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return time.monotonic() - started

@@ -66,7 +66,7 @@ with DelayedLink() as link:
 
 
 def namespaces(pid: int) -> set[str]:
-    """Those of the links of a process: other tests have some of their own meanwhile."""
+    """The namespaces of a process's links: other tests have some of their own meanwhile."""
     return {place.name for place in Path("/run/netns").glob(f"nightshift-link-{pid}-*")}
 
 
